@@ -67,6 +67,9 @@ class EvaluateOptions(
     request: str | None = word("REQUEST", "a .json file, or - for stdin")
     output: str | None = option(str, None, "PATH", "write the answer to a .json file instead")
     jsonl: bool = switch("read one request a line until the end, answer each at once")
+    compile_programs: bool = switch(
+        "compile each router of a file; by default those that fit are tables of operations in one program"
+    )
     schema: bool = switch("print the JSON schema of requests and answers")
     no_cache: bool = switch()
 

@@ -102,8 +102,8 @@ for _name in _OPERATIONS:  # looked up on the type, where __getattr__ is not ask
 
 
 @functools.cache
-def _register() -> None:
-    """Tell JAX that it has no arrays; only once, and only where JAX has been started."""
+def register() -> None:
+    """Tell JAX that what is unread has no arrays; only once, and only where JAX has been started."""
     jax.tree_util.register_static(Unread)
 
 
@@ -197,7 +197,7 @@ def signals_of(
     Raises:
         ConfigError: it reads a signal that is absent.
     """
-    _register()
+    register()
     kind, of_shape = KINDS[function.kind], (num_instances, SLOTS, 2 * SLOTS, PATH, PATH)
     shape = EngineShape(*of_shape, num_keys=2 * SLOTS, num_changes=SLOTS, clock=clock)
     names = {kind.context, *(["GatewayContext"] if function.pool or function.splits else ())}
@@ -214,7 +214,7 @@ def signals_of(
     }
 
     with jax.enable_x64(True):
-        numbers = jax.tree.map(lambda _: array_of(np.float64), function.values())
+        numbers = _shapes_of(function.values())
         begun = numbers, array_of(np.int32)
         read = _used(
             functools.partial(_answers, function, shape),
@@ -236,16 +236,21 @@ def computed_by(
     """
     if policy.observe is not None:
         return None
-    _register()
+    register()
     of_shape = (num_instances, SLOTS, 2 * SLOTS, PATH, PATH)
     shape = EngineShape(*of_shape, num_keys=2 * SLOTS, num_changes=SLOTS, clock=clock)
     context = KINDS[policy.kind].context
     asked = {context: scene_of(policy.kind, num_instances, SLOTS, context, clock, num_scorers)}
     with jax.enable_x64(True):
-        numbers = jax.tree.map(lambda _: array_of(np.float64), policy.values())
+        numbers = _shapes_of(policy.values())
         traced = jax.jit(functools.partial(_answers, policy, shape), keep_unused=True)
         lowered = traced.lower(numbers, array_of(np.int32), asked)
     return f"{policy.is_random} {policy.values()} {lowered.as_text()}"
+
+
+def _shapes_of(numbers: Record) -> Any:
+    """Return the numbers as shapes."""
+    return jax.tree.map(lambda one: array_of(np.result_type(one), *np.shape(one)), numbers)
 
 
 def _keeps_keys(function: Policy, shape: EngineShape, numbers: Record) -> bool:

@@ -184,7 +184,7 @@ def _decided(policy: Policy, first: int) -> Float[np.ndarray, "..."]:
     shape: Any = None  # what a start needs of it, an example has not
     numbers = policy.values()
     try:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), jax.disable_jit():
             decision, _ = policy.decide(numbers, policy.start(numbers, shape), context)
         return np.asarray(decision, np.float64)
     except Exception:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
+from blis_jax.policies.contract import Policies
 from blis_jax.policies.reading import computed_by
 from blis_jax.reports.words import number
 from blis_jax.statistics.intervals import BY_STUDENT
@@ -35,7 +36,7 @@ class TaskEvaluator:
         self.baseline = router_of(self.task.file.baseline, self.task, folder)
         self.runs = TaskRuns(self.task, self.task.file.seeds)
         self.runs.of(self.baseline, self.task.file.seeds)
-        self.seen: dict[str, EvolvedRouter] = {}
+        self.seen: dict[Hashable, EvolvedRouter] = {}  # by what they compute
 
     @property
     def limit_s(self) -> float:
@@ -62,7 +63,7 @@ class TaskEvaluator:
             if stage == FIRST and self.task.file.stage1 is not None:
                 seeds = self.task.file.stage1.seeds
             pairs = self.runs.pairs(self.baseline, self._alike(program), seeds)
-            return self._worth(program, pairs)
+            return self._worth(program, pairs, self.runs.as_table(program))
         except ImportError:
             raise
         except Exception as error:
@@ -78,6 +79,9 @@ class TaskEvaluator:
 
     def _alike(self, program: EvolvedRouter) -> EvolvedRouter:
         """Return the first program that computes the same function, so that it need not run again."""
+        table = self.runs.as_table(program)
+        if not isinstance(table, str):
+            return self.seen.setdefault(table.routing, program)
         config = program.config(self.task)
         policy = registry.find("routing", program.router)
         computed = computed_by(policy, config.num_instances, len(config.scorers()))
@@ -85,7 +89,9 @@ class TaskEvaluator:
             return program
         return self.seen.setdefault(hashlib.sha256(computed.encode()).hexdigest(), program)
 
-    def _worth(self, program: EvolvedRouter, pairs: Sequence[RunPair]) -> Evaluated:
+    def _worth(
+        self, program: EvolvedRouter, pairs: Sequence[RunPair], table: Policies | str
+    ) -> Evaluated:
         weights = self.task.metrics
         whole = gain(pairs, weights, BY_STUDENT)
         guards = list(guarded(self.task, pairs, by_mean=True))
@@ -112,7 +118,8 @@ class TaskEvaluator:
             f"{number(one.guard.weight * one.past)} off the score" for one in guards if one.is_broken
         ]  # fmt: skip
         artifacts |= {"guards": "\n".join(broken)} if broken else {}
-        artifacts |= {"notes": "\n".join(program.notes)} if program.notes else {}
+        notes = [*program.notes, *([f"compiled: {table}"] if isinstance(table, str) else [])]
+        artifacts |= {"notes": "\n".join(notes)} if notes else {}
         return {"metrics": metrics, "artifacts": artifacts}
 
     def _by_class(self, pairs: Sequence[RunPair]) -> str:

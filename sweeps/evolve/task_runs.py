@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from blis_jax import progress
 from blis_jax.errors import ConfigError
+from blis_jax.policies.as_data.graph import NotAsDataError
+from blis_jax.policies.contract import Policies
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options, default_form
+from blis_jax.runs.tables import router_as_table
 from sweeps.evolve.score import RunPair
 from sweeps.runs.measured import Recorder, failure_of
 from sweeps.strategies.arms import key_of
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 class TaskRuns:
     """Run routers on a task's workloads.
 
-    Requests are drawn once. A router is compiled once, for all workloads and seeds, and each of its runs is made once.
+    Requests are drawn once. Routers that fit are tables of operations and share one compiled engine; others are
+    compiled, each once for all workloads and seeds. Each run of a router is made once.
     """
 
     def __init__(self, task: Task, seeds: Sequence[int]) -> None:
@@ -39,9 +43,11 @@ class TaskRuns:
         first, *others = task.experiments(tuple(dict.fromkeys(seeds)))
         self.runner = Runner(Options(form=default_form()), len(first.seeds))
         self.experiments = [replace(one, shared=self.runner) for one in (first, *others)]
-        self.runs: dict[
-            tuple[str, int, int], RunSummary
-        ] = {}  # by configuration, workload and seed
+        # by configuration, workload and seed
+        self.runs: dict[tuple[str, int, int], RunSummary] = {}
+        self.tables: dict[
+            str, Policies | str
+        ] = {}  # by configuration; a text says why it is compiled
 
     def pairs(
         self, baseline: EvolvedRouter, program: EvolvedRouter, seeds: Sequence[int]
@@ -57,12 +63,36 @@ class TaskRuns:
             for requests, before, after in zip(self.task.requests, theirs, ours, strict=True)
         ]
 
+    def as_table(self, program: EvolvedRouter) -> Policies | str:
+        """Return a router as a table of operations, or why it is compiled.
+
+        Raises:
+            ConfigError: the policy is at fault.
+        """
+        config = program.config(self.task)
+        key = key_of(config)
+        if key not in self.tables:
+            try:
+                if self.task.file.compile_programs:
+                    raise NotAsDataError("the task says compile_programs")
+                self.tables[key] = router_as_table(config, self.runner.options)
+            except NotAsDataError as error:
+                self.tables[key] = str(error)
+        return self.tables[key]
+
     def of(self, program: EvolvedRouter, seeds: Sequence[int]) -> list[tuple[RunSummary, ...]]:
         """Return the runs of a router by workload; those of `pairs` are made of them."""
         config = program.config(self.task)
         key = key_of(config)
         missing = [seed for seed in seeds if (key, 0, seed) not in self.runs]
         if missing:
+            table = self.as_table(program)
+            if isinstance(table, Policies):  # what is handed in takes the place of the router
+                config = self.task.base
+            for experiment in self.experiments:
+                experiment.handed_in.clear()
+                if isinstance(table, Policies):
+                    experiment.handed_in[config] = table
             for experiment in self.experiments:  # all sizes are known before anything compiles
                 self.runner.expect(experiment.rows(config))
             self.runner.share_sizes()

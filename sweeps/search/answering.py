@@ -153,9 +153,9 @@ def _failures(names: Mapping[str, Any], answers: Sequence[Answer]) -> Iterator[s
 
 
 @functools.cache
-def the_evaluator() -> Evaluator:
+def the_evaluator(compiles: bool = False) -> Evaluator:
     """Return one for all calls: it decides how fast an answer comes, not what it is."""
-    return Evaluator()
+    return Evaluator(compiles)
 
 
 def answer_requests(
@@ -167,14 +167,15 @@ def answer_requests(
     command: str,
 ) -> int:
     """Answer what stands in a file or on standard input; return the exit code."""
+    evaluator = the_evaluator(options.compile_programs)
     if options.jsonl:
-        return _stream(source, trace)
+        return _stream(evaluator, source, trace)
     text = (
         sys.stdin.read() if source == "-" else input_files.read_text(Path(source), "a JSON request")
     )
     if page is not None:
         _check_batch(text)
-    document, is_refused = _answered(text, trace)
+    document, is_refused = _answered(evaluator, text, trace)
     if output is None:
         print(json_text(document), flush=True)
     else:
@@ -185,19 +186,21 @@ def answer_requests(
     return cli.EXIT_BAD_INPUT if is_refused else 0
 
 
-def _answered(text: str, trace: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], bool]:
+def _answered(
+    evaluator: Evaluator, text: str, trace: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], bool]:
     """Return the answer to a text, one request or a batch; and whether anything was refused."""
     try:
         document = read_json(text)
         if isinstance(document, dict) and "requests" in document:
             requests = [_on_trace(one, trace) for one in _batch(document)]
             wheres = [f"requests[{place}]" for place in range(len(requests))]
-            answers = the_evaluator().answers(requests, wheres)
+            answers = evaluator.answers(requests, wheres)
             is_refused = any(answer["error"] is not None for answer in answers)
             return {"answers": answers}, is_refused
     except ConfigError as error:
         return refusal(None, str(error)), True
-    (answer,) = the_evaluator().answers([_on_trace(document, trace)], ["request"])
+    (answer,) = evaluator.answers([_on_trace(document, trace)], ["request"])
     return answer, answer["error"] is not None
 
 
@@ -271,13 +274,13 @@ def read_json(text: str) -> Any:
         raise ConfigError(f"request: not JSON ({reason}); give an object, see --help") from None
 
 
-def _stream(source: str, trace: Mapping[str, Any] | None) -> int:
+def _stream(evaluator: Evaluator, source: str, trace: Mapping[str, Any] | None) -> int:
     """Print an answer for every line, at once; a line that is refused does not end the stream."""
     is_refused = False
     for line in _lines(source):
         if not line.strip():
             continue
-        document, is_wrong = _answered(line, trace)
+        document, is_wrong = _answered(evaluator, line, trace)
         is_refused |= is_wrong
         print(json.dumps(document, allow_nan=False, ensure_ascii=False), flush=True)
     return cli.EXIT_BAD_INPUT if is_refused else 0

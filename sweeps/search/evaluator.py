@@ -18,8 +18,11 @@ from blis_jax.cluster.setting_values import plain_value
 from blis_jax.commands.options import trace_flags
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import plain
+from blis_jax.files.input_files import is_file
 from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.metrics.reference import class_code
+from blis_jax.policies.as_data.graph import NotAsDataError
+from blis_jax.runs.tables import router_as_table
 from blis_jax.statistics.intervals import METHOD, estimate
 from blis_jax.traces.source import STREAM, TraceSource
 from sweeps.claims.grammar import known_metric, our_name, reported_names
@@ -56,9 +59,13 @@ class _Job:
 
 
 class Evaluator:
-    """Answer requests; keep what was drawn and compiled for them."""
+    """Answer requests; keep what was drawn and compiled for them.
 
-    def __init__(self) -> None:
+    Routers of users' files share one compiled engine where they fit, unless `compiles` says that each is compiled.
+    """
+
+    def __init__(self, compiles: bool = False) -> None:
+        self.compiles = compiles
         self.experiments: dict[str, Experiment] = {}
 
     def answers(self, documents: Sequence[Any], wheres: Sequence[str]) -> list[dict[str, Any]]:
@@ -76,8 +83,10 @@ class Evaluator:
                 experiment = self._experiment(key, members[0][1], len(members))
                 for at in range(0, len(members), MOST_CONFIGS):
                     part = members[at : at + MOST_CONFIGS]
-                    for (place, job), runs in zip(part, _run(experiment, part), strict=True):
-                        answer_by_place[place] = _answer(job, runs)
+                    said = [self._handed_in(experiment, job.config) for _, job in part]
+                    done = zip(part, said, _run(experiment, part), strict=True)
+                    for (place, job), remarks, runs in done:
+                        answer_by_place[place] = _answer(job, runs, remarks)
             except ConfigError as error:  # requests that cannot be drawn
                 for place, _ in members:
                     answer_by_place.setdefault(
@@ -93,6 +102,17 @@ class Evaluator:
         if len(self.experiments) > MOST_EXPERIMENTS:
             del self.experiments[next(iter(self.experiments))]
         return experiment
+
+    def _handed_in(self, experiment: Experiment, config: ClusterConfig) -> tuple[str, ...]:
+        """Hand in a user's router as a table of operations; return remarks where it is compiled instead."""
+        experiment.handed_in.pop(config, None)  # a file may be written anew
+        if self.compiles or not is_file(config.routing_policy):
+            return ()
+        try:
+            experiment.handed_in[config] = router_as_table(config, experiment.runner.options)
+        except NotAsDataError as error:
+            return (f"compiled: {error}",)
+        return ()
 
 
 def _run(experiment: Experiment, members: Sequence[tuple[int, _Job]]) -> list[Runs]:
@@ -266,7 +286,7 @@ def refusal(document: object, error: str) -> dict[str, Any]:
     return Answer.model_validate({"id": known, "error": error}).model_dump(mode="json")
 
 
-def _answer(job: _Job, runs: Runs) -> dict[str, Any]:
+def _answer(job: _Job, runs: Runs, remarks: Sequence[str] = ()) -> dict[str, Any]:
     """Checked against the published schema."""
     figures = {name: _figure(name, runs) for name in job.names}
     ours = dict(zip(_ours(job.names), figures.values(), strict=True))
@@ -290,7 +310,7 @@ def _answer(job: _Job, runs: Runs) -> dict[str, Any]:
         "rng": requests.stream,
         "targets": {name: dict(limits) for name, limits in job.experiment.targets.items()},
         "intervals": METHOD.replace(", paired by seed", ""),
-        "remarks": list(job.remarks),
+        "remarks": [*job.remarks, *remarks],
         "configuration": {name: plain_value(getattr(job.config, name)) for name in FIELDS},
         "cli_args": arguments(job.config),
         "versions": versions() | {"profile": job.config.profile},

@@ -1,1 +1,1 @@
-"""Policies as data: a routing policy as a table of operations, which one compiled engine runs, whatever the table is."""
+"""Routing policies as data: tables of operations, which one compiled engine runs, whatever the table is."""

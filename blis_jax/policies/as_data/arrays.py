@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,19 @@ class Value:
     @property
     def node(self) -> Node:
         """Return the node of a scalar, or of a vector of instances."""
-        found: Node = self.nodes[()]
-        return found
+        found: Any = self.nodes[()]
+        return found  # type: ignore[no-any-return]
+
+
+class Draws:
+    """The router's stream, which is no array of nodes."""
+
+
+class Shape(NamedTuple):
+    """A shape and dtype, as a traced value has them."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 def has_instances(shape: tuple[int, ...], graph: Graph) -> bool:

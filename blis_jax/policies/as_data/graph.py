@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from blis_jax.errors import ConfigError
 from blis_jax.policies.as_data.operations import OPERATIONS
 
 INPUT, CONSTANT = "input", "constant"
@@ -26,7 +27,17 @@ TRUTH = (0, 1)
 ROUNDED, HIDDEN = "rounded", "hidden"  # what exact_product and exact_quotient leave behind
 MOVES = ("at", "select", "put", "neg.f")
 _TRUTHS = {"lt", "le", "eq", "lt.f", "le.f", "eq.f"}
-_PICKS = {"select": (1, 2), "at": (0,), "put": (1, 2), "least": (0,), "most": (0,)}  # of their operands
+_PICKS = {
+    "select": (1, 2),
+    "at": (0,),
+    "put": (1, 2),
+    "least": (0,),
+    "most": (0,),
+}  # of their operands
+
+
+class NotAsDataError(ConfigError):
+    """A policy has no form as a table of operations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +108,9 @@ class Graph:
     ) -> Node:  # fmt: skip
         text = f"{operation}|{what}|".encode() + b"".join(one.digest for one in operands)
         digest = hashlib.blake2b(text, digest_size=16).digest()
-        made = Node(operation, operands, what, is_scalar, bounds, _contracts(operation, operands), digest)
+        made = Node(
+            operation, operands, what, is_scalar, bounds, _contracts(operation, operands), digest
+        )
         return self.nodes.setdefault(digest, made)
 
     def input(self, name: str, is_scalar: bool, bounds: tuple[int, int] = WIDE) -> Node:
@@ -135,7 +148,9 @@ class Graph:
             operands = (*sorted(operands[:2], key=lambda one: one.digest), *operands[2:])
         is_scalar = all(one.is_scalar for one in operands)
         if not operation.is_by_place:
-            is_scalar = operands[1].is_scalar if name == "at" else name not in ("put", "running_sum")
+            is_scalar = (
+                operands[1].is_scalar if name == "at" else name not in ("put", "running_sum")
+            )
         bounds = self._bounds(name, operands)
         if bounds[0] == bounds[1]:
             return self.constant(np.int64(bounds[0]))
@@ -172,9 +187,17 @@ class Graph:
             return operands[1]
         if name == "and" and 0 in constants:
             return self.constant(False)
-        if name == "and" and 1 in constants and all(one.bounds[0] >= 0 and one.bounds[1] <= 1 for one in operands):
+        if (
+            name == "and"
+            and 1 in constants
+            and all(one.bounds[0] >= 0 and one.bounds[1] <= 1 for one in operands)
+        ):
             return operands[1 - constants.index(1)]
-        if name == "or" and 1 in constants and all(one.bounds[0] >= 0 and one.bounds[1] <= 1 for one in operands):
+        if (
+            name == "or"
+            and 1 in constants
+            and all(one.bounds[0] >= 0 and one.bounds[1] <= 1 for one in operands)
+        ):
             return self.constant(True)
         if name == "xor" and first.operation == "xor" and first.operands[1] is operands[1]:
             return first.operands[0]

@@ -162,7 +162,13 @@ def interpreter(form: Form, num_instances: int) -> TablePolicy:
         return chosen, TableState(registers[params.states])
 
     return TablePolicy(
-        "routing", decide, TableParams, start, is_random=True, form=form, num_instances=num_instances
+        "routing",
+        decide,
+        TableParams,
+        start,
+        is_random=True,
+        form=form,
+        num_instances=num_instances,
     )
 
 
@@ -202,5 +208,3 @@ def _of_draws(draws: jax.Array) -> list[Any]:
         return jnp.broadcast_to(found, place.shape)
 
     return [draw, next_draw]
-
-

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from blis_jax.lazy import jax, jnp, lax
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
 
     Register = Int[Array, "instance"]
+
 
 class Operation(NamedTuple):
     """What an operation makes of its operands.
@@ -35,9 +34,11 @@ class Operation(NamedTuple):
     is_folded: bool = True
     commutes: bool = False
 
+
 def as_real(bits: jax.Array) -> jax.Array:
     """Return the float64 of these bits."""
     return lax.bitcast_convert_type(bits, jnp.float64)
+
 
 def as_bits(value: jax.Array) -> jax.Array:
     """Return what a register holds of a truth, a whole number or a float64."""
@@ -45,16 +46,20 @@ def as_bits(value: jax.Array) -> jax.Array:
         return lax.bitcast_convert_type(value, jnp.int64)
     return value.astype(jnp.int64)
 
+
 def _wrapped(value: jax.Array) -> jax.Array:
     return value.astype(jnp.int32).astype(jnp.int64)
+
 
 def _of(function: Callable[..., jax.Array], size: int, **more: Any) -> Operation:
     """Return an operation on whole numbers."""
     return Operation(size, lambda *operands: as_bits(function(*operands[:size])), **more)
 
+
 def _wrapping(function: Callable[..., jax.Array], size: int, **more: Any) -> Operation:
     """Return an operation on int32, which wraps around."""
     return Operation(size, lambda *operands: _wrapped(function(*operands[:size])), **more)
+
 
 def _real(function: Callable[..., jax.Array], size: int, **more: Any) -> Operation:
     """Return an operation on float64."""
@@ -62,16 +67,21 @@ def _real(function: Callable[..., jax.Array], size: int, **more: Any) -> Operati
         size, lambda *operands: as_bits(function(*map(as_real, operands[:size]))), **more
     )
 
+
 def _near(values: jax.Array) -> jax.Array:
     return lax.round(values, lax.RoundingMethod.TO_NEAREST_EVEN)
+
 
 def _away(values: jax.Array) -> jax.Array:
     return lax.round(values, lax.RoundingMethod.AWAY_FROM_ZERO)
 
+
 # --- across instances -----------------------------------------------------------------------------
+
 
 def _at(values: Register, places: Register) -> Register:
     return values.at[jnp.clip(places, 0, values.shape[0] - 1)].get(mode="promise_in_bounds")
+
 
 def _put(places: Register, values: Register, before: Register) -> Register:
     """Write values at places one after another; those out of range are dropped."""
@@ -79,19 +89,21 @@ def _put(places: Register, values: Register, before: Register) -> Register:
     last = jnp.max(jnp.where(places[None, :] == own[:, None], own[None, :], -1), axis=1)
     return jnp.where(last >= 0, _at(values, last), before)
 
+
 def _same(value: jax.Array, like: Register) -> Register:
     return jnp.broadcast_to(as_bits(value), like.shape)
+
 
 def _across(function: Callable[[jax.Array], jax.Array], is_real: bool = False) -> Operation:
     """Return an operation that reduces a vector."""
     convert = as_real if is_real else jnp.asarray
-    return Operation(
-        1, lambda one, *_: _same(function(convert(one)), one), is_by_place=False
-    )
+    return Operation(1, lambda one, *_: _same(function(convert(one)), one), is_by_place=False)
+
 
 def _first(is_it: jax.Array) -> jax.Array:
     own = lax.iota(jnp.int64, is_it.shape[0])
     return jnp.min(jnp.where(is_it, own, is_it.shape[0] - 1))
+
 
 def _first_extreme(extreme: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
     """Return the place of the first extreme; of the first NaN if there is one."""
@@ -102,9 +114,11 @@ def _first_extreme(extreme: Callable[[jax.Array], jax.Array]) -> Callable[[jax.A
 
     return place
 
+
 def _running_sum(values: Register) -> Register:
     own = lax.iota(jnp.int64, values.shape[0])
     return jnp.sum(jnp.where(own[None, :] <= own[:, None], values[None, :], 0), axis=1)
+
 
 OPERATIONS: dict[str, Operation] = {
     # whole numbers and truths
@@ -175,4 +189,3 @@ OPERATIONS: dict[str, Operation] = {
 # not above a limit
 OF_DRAWS = {"draw": 1, "next_draw": 2}
 CODES = {name: code for code, name in enumerate((*OPERATIONS, *OF_DRAWS))}
-

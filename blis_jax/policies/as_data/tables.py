@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from blis_jax.core.exact import runtime_infinity
 from blis_jax.core.types import EngineShape
-from blis_jax.policies.as_data.arrays import Value, grid, has_instances
-from blis_jax.policies.as_data.graph import CONSTANT, INPUT, TRUTH, Graph, Node, bare
+from blis_jax.policies.as_data.arrays import Draws, Value, assembled, grid, has_instances
+from blis_jax.policies.as_data.graph import (
+    CONSTANT,
+    INPUT,
+    TRUTH,
+    Graph,
+    Node,
+    NotAsDataError,
+    bare,
+)
 from blis_jax.policies.as_data.interpreter import (
     NUM_STATES,
     Form,
@@ -19,16 +27,10 @@ from blis_jax.policies.as_data.interpreter import (
     TablePolicy,
     interpreter,
 )
-from blis_jax.policies.as_data.lowering import (
-    INFINITY,
-    NUM_DRAWS,
-    Draws,
-    Lowering,
-    NotAsDataError,
-)
+from blis_jax.policies.as_data.lowering import INFINITY, NUM_DRAWS, Lowering
 from blis_jax.policies.as_data.operations import CODES
 from blis_jax.policies.contract import Policy
-from blis_jax.policies.reading import MATCH, Unread, UnreadSignal, signals_of
+from blis_jax.policies.reading import MATCH, Unread, UnreadSignal, register
 from blis_jax.policies.scenes import PATH, SLOTS, answered, array_of, scene_of
 
 # operations, registers and constants of a table: the smallest that hold it, so that most programs share one engine
@@ -44,29 +46,43 @@ def as_table(policy: Policy, num_instances: int, num_scorers: int) -> TablePolic
     if policy.observe is not None or policy.hands is not None:
         what = "is told of completions" if policy.observe is not None else "hands something over"
         raise NotAsDataError(f"{policy.words} {what}, which a table cannot")
-    signals = signals_of(policy.function(), num_instances, num_scorers=max(num_scorers, 1))
-    has_matches = MATCH in signals
     try:
-        decision, states, start = _traced(policy, num_instances, num_scorers, has_matches)
+        try:
+            traced = _traced(policy, num_instances, num_scorers, False)
+        except UnreadSignal as error:
+            if error.signal != MATCH:
+                raise
+            traced = _traced(policy, num_instances, num_scorers, True)
     except UnreadSignal as error:
         raise NotAsDataError(
-            f"{policy.words} reads context.{error.signal}, which is no input of a table"
+            f"{policy.words} reads {error.signal}, which is no input of a table"
         ) from None
     except NotAsDataError as error:
         raise NotAsDataError(f"{policy.words}: {error}") from None
     for size in SIZES:
-        form = Form(*size, num_scorers, has_matches)
-        table = _table(form, decision, states, start)
+        form = Form(*size, num_scorers, traced.has_matches)
+        table = _table(form, traced)
         if table is not None:
             made = interpreter(form, num_instances)
             return dataclasses.replace(made, table=table, keeps_own_index=policy.keeps_own_index)
-    raise NotAsDataError(f"{policy.words} takes more than {SIZES[-1][0]} operations")
+    most = SIZES[-1]
+    raise NotAsDataError(
+        f"{policy.words} takes more than {most[0]} operations, or {most[2]} constants"
+    )
 
 
-def _traced(
-    policy: Policy, num_instances: int, num_scorers: int, has_matches: bool
-) -> tuple[Node, list[Node], list[np.ndarray]]:
-    """Return the nodes of the decision and of the next state, and the bits of the first one."""
+class _Traced(NamedTuple):
+    """The nodes of a decision and of the next state, and the bits of the first state."""
+
+    decision: Node
+    states: list[Node]
+    start: list[np.ndarray]
+    has_matches: bool
+
+
+def _traced(policy: Policy, num_instances: int, num_scorers: int, has_matches: bool) -> _Traced:
+    """Trace a policy and turn it into nodes."""
+    register()
     graph = Graph(num_instances)
     lowering = Lowering(graph)
     names = set(Form(0, 0, 0, num_scorers, has_matches).inputs)
@@ -75,7 +91,7 @@ def _traced(
     with jax.enable_x64(True):
         numbers = policy.values()
         first = jax.tree.map(np.asarray, policy.start(numbers, shape))
-        context, given = _context(graph, num_instances, max(num_scorers, 1), names)
+        context, given = _context(graph, num_instances, num_scorers, names, bool(policy.is_random))
         state = [array_of(leaf.dtype, *leaf.shape) for leaf in jax.tree.leaves(first)]
 
         def decide(infinity: Any, leaves: list[Any], context: Any) -> Any:
@@ -92,11 +108,13 @@ def _traced(
     start = [np.broadcast_to(_bits(leaf), num_instances) for leaf in jax.tree.leaves(first)]
     if decision.shape or decision.is_real:
         raise NotAsDataError(f"it decides {decision.dtype}{list(decision.shape)}")
-    return bare(decision.node), [bare(one.node) for one in after], start
+    return _Traced(bare(decision.node), [bare(one.node) for one in after], start, has_matches)
 
 
 def _bits(leaf: np.ndarray) -> np.ndarray:
-    return leaf.astype(np.float64).view(np.int64) if leaf.dtype.kind == "f" else leaf.astype(np.int64)
+    return (
+        leaf.astype(np.float64).view(np.int64) if leaf.dtype.kind == "f" else leaf.astype(np.int64)
+    )
 
 
 def _state(graph: Graph, at: int, leaf: Any) -> Value:
@@ -109,12 +127,12 @@ def _state(graph: Graph, at: int, leaf: Any) -> Value:
 
 
 def _context(
-    graph: Graph, num_instances: int, num_scorers: int, names: set[str]
+    graph: Graph, num_instances: int, num_scorers: int, names: set[str], is_random: bool
 ) -> tuple[Any, list[Any]]:
     """Return the context to trace with, without signals that no table has, and the nodes of its leaves."""
-    scene = scene_of("routing", num_instances, SLOTS, "", "int64", num_scorers)
+    scene = scene_of("routing", num_instances, SLOTS, "", "int64", max(num_scorers, 1))
     scene = dataclasses.replace(scene, draws=array_of(np.int32, NUM_DRAWS))
-    scene = _without_others(scene, "", names)
+    scene = _without_others(scene, "", names | ({"draws"} if is_random else set()))
     given: list[Any] = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(scene)[0]:
         name = ".".join(part.name for part in path)
@@ -122,12 +140,16 @@ def _context(
         if name == "draws":
             given.append(Draws())
         elif len(leaf.shape) == 2 or name == "scorer_shares":
-            nodes = [graph.input(f"{name}.{at}", name == "scorer_shares") for at in range(leaf.shape[0])]
+            nodes = [
+                graph.input(f"{name}.{at}", name == "scorer_shares") for at in range(leaf.shape[0])
+            ]
             made = grid(None, (len(nodes),))
             made[:] = nodes
             given.append(_vectors(graph, leaf, made))
         else:
-            bounds = TRUTH if dtype.kind == "b" else (-(2**31), 2**31 - 1) if dtype == np.int32 else None
+            bounds = (
+                TRUTH if dtype.kind == "b" else (-(2**31), 2**31 - 1) if dtype == np.int32 else None
+            )
             node = graph.input(name, not leaf.shape, *([bounds] if bounds else []))
             given.append(Value(tuple(leaf.shape), dtype, grid(node, ())))
     return scene, given
@@ -138,8 +160,6 @@ def _vectors(graph: Graph, leaf: Any, nodes: np.ndarray) -> Value:
     shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
     if len(shape) == 2 or not has_instances(shape, graph):
         return Value(shape, dtype, nodes)
-    from blis_jax.policies.as_data.arrays import assembled
-
     return assembled(nodes, dtype, graph)
 
 
@@ -149,7 +169,7 @@ def _without_others(part: Any, owner: str, names: set[str]) -> Any:
     for field in dataclasses.fields(part):
         name = f"{owner}{field.name}"
         value = getattr(part, field.name)
-        is_input = name in names or f"{name}.0" in names or name == "draws"
+        is_input = name in names or f"{name}.0" in names
         if name in ("snapshots.pending_transfer_us", "snapshots.kv_thrashing_rate"):
             changed[field.name] = None
         elif name in ("snapshots", "request"):
@@ -162,8 +182,9 @@ def _without_others(part: Any, owner: str, names: set[str]) -> Any:
 # --- numbers of registers -------------------------------------------------------------------------
 
 
-def _table(form: Form, decision: Node, states: list[Node], start: list[np.ndarray]) -> Table | None:
+def _table(form: Form, traced: _Traced) -> Table | None:
     """Return the table of nodes; None where it is too large for the form."""
+    decision, states, start, _ = traced
     outputs = [decision, *states]
     order = _ordered(outputs)
     constants = [node for node in order if node.operation == CONSTANT]

@@ -1,0 +1,309 @@
+"""What moves entries of arrays, or goes across them, as nodes: shapes, reductions, places known only at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from blis_jax.policies.as_data.arrays import (
+    Draws,
+    Shape,
+    Value,
+    assembled,
+    elements,
+    grid,
+    has_instances,
+)
+from blis_jax.policies.as_data.graph import INT32, Graph, Node, NotAsDataError, bare
+
+if TYPE_CHECKING:
+    from blis_jax.policies.as_data.lowering import Lowering
+
+EXACT = "a product that enters a sum may be rounded with it; write exact_product(a, b) of blis_jax.policies"
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+
+def _reshaped(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+    return lowering.moved(lambda entries: entries, out, one)
+
+
+def _broadcast(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+    shape, axes = tuple(out.shape), params["broadcast_dimensions"]
+    kept = has_instances(shape, lowering.graph)
+    if not one.shape:
+        return Value(shape, np.dtype(out.dtype), grid(one.node, shape[:-1] if kept else shape))
+    between = [1] * len(shape)
+    for axis, size in zip(axes, one.shape, strict=True):
+        between[axis] = size
+    if kept and has_instances(one.shape, lowering.graph) and axes[-1] == len(shape) - 1:
+        nodes = np.broadcast_to(one.nodes.reshape(between[:-1]), shape[:-1])
+        return Value(shape, np.dtype(out.dtype), nodes)
+    return lowering.moved(
+        lambda entries: np.broadcast_to(entries.reshape(between), shape), out, one
+    )
+
+
+def _sliced(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+    strides = params["strides"] or (1,) * len(one.shape)
+    parts = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
+    return lowering.moved(lambda entries: entries[tuple(slice(*part) for part in parts)], out, one)
+
+
+def _padded(lowering: Lowering, params: Any, out: Any, one: Value, filler: Value) -> Value:
+    if any(low < 0 or high < 0 or inner for low, high, inner in params["padding_config"]):
+        raise NotAsDataError("padding by less than nothing is no operation of a table")
+    made = grid(filler.node, tuple(out.shape))
+    at = tuple(
+        slice(low, low + size)
+        for (low, _, _), size in zip(params["padding_config"], one.shape, strict=True)
+    )
+    made[at] = elements(one, lowering.graph)
+    return assembled(made, np.dtype(out.dtype), lowering.graph)
+
+
+def _joined(lowering: Lowering, params: Any, out: Any, *given: Value) -> Value:
+    axis = params["dimension"]
+    return lowering.moved(lambda *all_: np.concatenate(all_, axis), out, *given)
+
+
+def _stacked(lowering: Lowering, params: Any, out: Any, *given: Value) -> Value:
+    axis = params.get("axis", 0)
+    return lowering.moved(lambda *all_: np.stack(all_, axis), out, *given)
+
+
+def _turned(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+    if "permutation" in params:
+        return lowering.moved(lambda entries: entries.transpose(params["permutation"]), out, one)
+    return lowering.moved(lambda entries: np.flip(entries, params["dimensions"]), out, one)
+
+
+def _counted(lowering: Lowering, params: Any, out: Any) -> Value:
+    shape, axis = tuple(out.shape), params["dimension"]
+    dtype = np.dtype(out.dtype)
+    if has_instances(shape, lowering.graph) and axis == len(shape) - 1:
+        place = lowering.graph.place
+        node = lowering.graph.make("real", place) if dtype.kind == "f" else place
+        return Value(shape, dtype, grid(node, shape[:-1]))
+    along = np.arange(shape[axis], dtype=dtype).reshape(
+        [-1 if one == axis else 1 for one in range(len(shape))]
+    )
+    return lowering.literal(np.broadcast_to(along, shape), out)
+
+
+# --- across entries -------------------------------------------------------------------------------
+
+
+def _reduced(lane: str, pair: str) -> Any:
+    """Return the rule of a reduction: across instances one operation, across other axes one entry after another."""
+
+    def rule(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+        graph, suffix = lowering.graph, ".f" if one.is_real else ""
+        if pair == "add" and one.is_real and any(node.contracts for node in one.nodes.flat):
+            raise NotAsDataError(EXACT)
+        axes = set(params["axes"])
+        last = len(one.shape) - 1
+        nodes = one.nodes
+        is_vector = has_instances(one.shape, graph)
+        if is_vector and last in axes:
+            nodes = _mapped(lambda node: lowering.graph.make(lane + suffix, node), nodes)
+            axes.discard(last)
+        for axis in sorted(axes, reverse=True):
+            parts = [np.asarray(part, object) for part in np.moveaxis(nodes, axis, 0)]
+            begun = graph.constant(np.float64(0)) if pair == "add" and one.is_real else None
+            made = parts.pop(0) if begun is None else grid(begun, parts[0].shape)
+            for part in parts:
+                made = _mapped(lambda a, b: lowering.graph.make(pair + suffix, a, b), made, part)
+            nodes = made
+        if pair == "add" and out.dtype == jnp.int32:
+            nodes = _mapped(lambda node: _within_int32(lowering, node), nodes)
+        entries = nodes
+        if is_vector and last not in params["axes"]:
+            return Value(tuple(out.shape), np.dtype(out.dtype), entries)
+        return assembled(entries, np.dtype(out.dtype), graph)
+
+    return rule
+
+
+def _within_int32(lowering: Lowering, node: Node) -> Node:
+    fits = INT32[0] <= node.bounds[0] and node.bounds[1] <= INT32[1]
+    return node if fits else lowering.graph.make("wrap32", node)
+
+
+def _mapped(function: Callable[..., Node], *nodes: Any) -> np.ndarray:
+    """Return what a function makes of each node of arrays of one shape."""
+    made = np.empty(nodes[0].shape, object)
+    for place in np.ndindex(made.shape):
+        made[place] = function(*(one[place] for one in nodes))
+    return made
+
+
+def _first_of(name: str) -> Any:
+    def rule(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+        if len(one.shape) != 1 or not has_instances(one.shape, lowering.graph):
+            raise NotAsDataError(
+                "the place of an extreme is an operation of a table only across instances"
+            )
+        node = lowering.graph.make(name + (".f" if one.is_real else ""), one.node)
+        return Value((), np.dtype(out.dtype), grid(node, ()))
+
+    return rule
+
+
+def _summed_up(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+    if one.is_real or params["reverse"] or len(one.shape) != 1:
+        raise NotAsDataError("a running sum of float64 is no operation of a table")
+    if has_instances(one.shape, lowering.graph):
+        node = lowering.graph.make("running_sum", one.node)
+        made = grid(node, ())
+    else:
+        made = np.empty(one.shape, object)
+        for at, node in enumerate(one.nodes):
+            made[at] = node if at == 0 else lowering.graph.make("add", made[at - 1], node)
+    if out.dtype == jnp.int32:
+        made = _mapped(lambda node: _within_int32(lowering, node), made)
+    return Value(one.shape, np.dtype(out.dtype), made)
+
+
+# --- places that are known only when the table runs -----------------------------------------------
+
+
+def _taken(lowering: Lowering, params: Any, out: Any, one: Any, *starts: Value) -> Value:
+    """Return the rule of dynamic_slice."""
+    dtype, sizes = np.dtype(out.dtype), params["slice_sizes"]
+    if isinstance(one, Draws):
+        node = lowering.graph.draw("draw", starts[0].node)
+        return Value((1,), dtype, grid(node, () if lowering.graph.num_instances == 1 else (1,)))
+    if len(one.shape) == 1 and sizes == (1,):
+        node = _at(lowering, one, bare(starts[0].node))
+        return Value((1,), dtype, grid(node, () if has_instances((1,), lowering.graph) else (1,)))
+    entries = elements(one, lowering.graph)
+    for axis, (size, start) in enumerate(zip(sizes, starts, strict=True)):
+        length, place = entries.shape[axis], bare(start.node)
+        if size == length:
+            continue
+        along = np.moveaxis(entries, axis, 0)
+        made = np.empty((size, *along.shape[1:]), object)
+        for at in range(size):
+            for rest in np.ndindex(along.shape[1:]):
+                choices = [along[(first + at, *rest)] for first in range(length - size + 1)]
+                made[(at, *rest)] = _pick(lowering.graph, choices, place)
+        entries = np.moveaxis(made, 0, axis)
+    return assembled(entries, dtype, lowering.graph)
+
+
+def _pick(graph: Graph, entries: list[Node], at: Node) -> Node:
+    """Return the entry at a place; places out of range are the nearest."""
+    made = entries[-1]
+    for place in range(len(entries) - 2, -1, -1):
+        is_it = graph.make("le", at, graph.constant(place))
+        made = graph.make("select", is_it, entries[place], made)
+    return made
+
+
+def _at(lowering: Lowering, one: Value, place: Node) -> Node:
+    """Return the entry of a one-dimensional array."""
+    if has_instances(one.shape, lowering.graph):
+        return lowering.graph.make("at", one.node, place)
+    return _pick(lowering.graph, list(one.nodes), place)
+
+
+def _gathered(lowering: Lowering, params: Any, out: Any, one: Value, places: Value) -> Value:
+    """Return the rule of gather, of indices into one axis."""
+    numbers, graph, dtype = params["dimension_numbers"], lowering.graph, np.dtype(out.dtype)
+    axes, sizes = numbers.start_index_map, params["slice_sizes"]
+    is_plain = len(axes) == 1 and tuple(numbers.collapsed_slice_dims) == tuple(axes)
+    is_plain &= not numbers.operand_batching_dims
+    rest = [size for axis, size in enumerate(one.shape) if axis not in axes]
+    if not is_plain or [size for axis, size in enumerate(sizes) if axis not in axes] != rest:
+        raise NotAsDataError("taking entries by places in several axes is no operation of a table")
+    batch = tuple(places.shape[:-1])
+    index = assembled(elements(places, graph).reshape(batch), places.dtype, graph)
+    rows = np.moveaxis(elements(one, graph), axes[0], -1)
+    made = np.empty(rest, object)
+    for place in np.ndindex(*rest):
+        row = assembled(rows[place], one.dtype, graph)
+        found = lowering.each(
+            lambda at, row=row: _found(lowering, params, row, bare(at)), Shape(batch, dtype), index
+        )
+        made[place] = elements(found, graph)
+    entries = np.stack([*made.reshape(-1)]).reshape(*rest, *batch) if rest else made[()]
+    offsets = [axis for axis in range(len(out.shape)) if axis not in numbers.offset_dims]
+    order = [*numbers.offset_dims, *offsets]
+    return assembled(entries.transpose(np.argsort(order)), dtype, graph)
+
+
+def _found(lowering: Lowering, params: Any, row: Value, place: Node) -> Node:
+    """Return the entry at a place, and what a gather has beyond the ends."""
+    graph, size = lowering.graph, row.shape[0]
+    found = _at(lowering, row, place)
+    if params["mode"] != jax.lax.GatherScatterMode.FILL_OR_DROP:
+        return found
+    fills = params["fill_value"]
+    if fills is None:
+        is_whole = row.dtype.kind == "i"
+        fills = np.nan if row.is_real else np.iinfo(row.dtype).min if is_whole else True
+    from_first = graph.make("le", graph.constant(0), place)
+    is_in = graph.make("and", from_first, graph.make("lt", place, graph.constant(size)))
+    return graph.make("select", is_in, found, graph.constant(np.asarray(fills, row.dtype)))
+
+
+def _put(lowering: Lowering, params: Any, out: Any, one: Value, places: Value, new: Value) -> Value:
+    """Return the rule of a scatter that writes entries of a vector."""
+    graph, dtype = lowering.graph, np.dtype(out.dtype)
+    if (
+        len(one.shape) != 1
+        or params["mode"] == jax.lax.GatherScatterMode.CLIP
+        or len(new.shape) > 1
+    ):
+        raise NotAsDataError("writing at places in several axes is no operation of a table")
+    index = assembled(elements(places, graph).reshape(new.shape), places.dtype, graph)
+    if has_instances(one.shape, graph) and has_instances(new.shape, graph):
+        node = lowering.graph.make("put", index.node, new.node, one.node)
+        return Value(one.shape, dtype, grid(node, ()))
+    entries = elements(one, graph).copy()
+    pairs = zip(elements(index, graph).reshape(-1), elements(new, graph).reshape(-1), strict=True)
+    for place, value in pairs:
+        for at in range(len(entries)):
+            is_it = lowering.graph.make("eq", place, graph.constant(at))
+            entries[at] = lowering.graph.make("select", is_it, value, entries[at])
+    return assembled(entries, dtype, graph)
+
+
+def _placed(
+    lowering: Lowering, params: Any, out: Any, one: Value, new: Value, *starts: Value
+) -> Value:
+    """Return the rule of dynamic_update_slice of one entry."""
+    if len(one.shape) != 1 or new.shape != (1,):
+        raise NotAsDataError("writing a part of an array is no operation of a table")
+    graph, size = lowering.graph, one.shape[0]
+    least = graph.make("max", starts[0].node, graph.constant(0))
+    clipped = graph.make("min", least, graph.constant(size - 1))
+    (value,) = elements(new, graph)
+    if has_instances(one.shape, graph):
+        is_it = lowering.graph.make("eq", graph.place, clipped)
+        node = lowering.graph.make("select", is_it, value, one.node)
+        return Value(one.shape, np.dtype(out.dtype), grid(node, ()))
+    entries = [
+        lowering.graph.make(
+            "select", lowering.graph.make("eq", clipped, graph.constant(at)), value, before
+        )
+        for at, before in enumerate(one.nodes)
+    ]
+    return assembled(grid(entries, one.shape), np.dtype(out.dtype), graph)
+
+
+RULES: Mapping[str, Any] = {
+    "copy": _reshaped, "copy_p": _reshaped, "stop_gradient": _reshaped,
+    "squeeze": _reshaped, "reshape": _reshaped, "expand_dims": _reshaped, "broadcast_in_dim": _broadcast,
+    "slice": _sliced, "pad": _padded, "concatenate": _joined, "stack": _stacked, "transpose": _turned,
+    "rev": _turned, "iota": _counted, "reduce_sum": _reduced("sum", "add"), "reduce_min": _reduced("least", "min"),
+    "reduce_max": _reduced("most", "max"), "reduce_or": _reduced("most", "or"), "reduce_and": _reduced("least", "and"),
+    "argmax": _first_of("first_most"), "argmin": _first_of("first_least"), "cumsum": _summed_up,
+    "dynamic_slice": _taken, "gather": _gathered, "scatter": _put, "dynamic_update_slice": _placed,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Routing policies as tables of operations."""
