@@ -47,6 +47,7 @@ class Checked:
         draws: how many sets of new seeds, as large as the search's, reach the published gain, and how many there are.
         changes: by workload, class and metric, judged together.
         guards: on the new seeds.
+        notes: what else is to be said of the program.
     """
 
     task: Task
@@ -60,6 +61,7 @@ class Checked:
     draws: tuple[int, int]
     changes: Sequence[ClassChange]
     guards: Sequence[GuardVerdict]
+    notes: tuple[str, ...] = ()
 
     @property
     def worse(self) -> list[ClassChange]:
@@ -98,6 +100,7 @@ def checked(options: EvolveCheckOptions, paths: OutputPaths, usual: range, comma
     found = Checked(
         task, program, baseline, seeds, inference, published, gain(first, task.metrics, inference),
         gain(new, task.metrics, inference), draws, changes(new, names, inference), list(guarded(task, new)),
+        (*program.notes, *runs.notes(program)),
     )  # fmt: skip
     findings = findings_of(found, len(runs.runs))
     document = {"format": number_of("evolve check"), "kind": "evolve check", **_content(found), "versions": versions(),
@@ -173,7 +176,7 @@ def findings_of(found: Checked, num_runs: int) -> Findings:
             next=_next(found),
             cluster=cluster_line({one.name: one.config(task) for one in (found.baseline, found.program)}),
         ),
-        (Remarks(tuple(f"note: {one}" for one in found.program.notes), is_brief=True), _table(found), _guards(found)),
+        (Remarks(tuple(f"note: {one}" for one in found.notes), is_brief=True), _table(found), _guards(found)),
     )  # fmt: skip
 
 

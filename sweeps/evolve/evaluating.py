@@ -10,7 +10,6 @@ from typing import Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
-from blis_jax.policies.contract import Policies
 from blis_jax.policies.reading import computed_by
 from blis_jax.reports.words import number
 from blis_jax.statistics.intervals import BY_STUDENT
@@ -44,6 +43,11 @@ class TaskEvaluator:
         return self.task.file.limit_s
 
     @property
+    def num_compiled(self) -> int:
+        """Return how many routers had to be compiled."""
+        return sum(isinstance(table, str) for table in self.runs.tables.values())
+
+    @property
     def late(self) -> Evaluated:
         """Return what is answered for a program that takes longer."""
         return self._failure(
@@ -63,7 +67,7 @@ class TaskEvaluator:
             if stage == FIRST and self.task.file.stage1 is not None:
                 seeds = self.task.file.stage1.seeds
             pairs = self.runs.pairs(self.baseline, self._alike(program), seeds)
-            return self._worth(program, pairs, self.runs.as_table(program))
+            return self._worth(program, pairs)
         except ImportError:
             raise
         except Exception as error:
@@ -89,9 +93,7 @@ class TaskEvaluator:
             return program
         return self.seen.setdefault(hashlib.sha256(computed.encode()).hexdigest(), program)
 
-    def _worth(
-        self, program: EvolvedRouter, pairs: Sequence[RunPair], table: Policies | str
-    ) -> Evaluated:
+    def _worth(self, program: EvolvedRouter, pairs: Sequence[RunPair]) -> Evaluated:
         weights = self.task.metrics
         whole = gain(pairs, weights, BY_STUDENT)
         guards = list(guarded(self.task, pairs, by_mean=True))
@@ -118,7 +120,7 @@ class TaskEvaluator:
             f"{number(one.guard.weight * one.past)} off the score" for one in guards if one.is_broken
         ]  # fmt: skip
         artifacts |= {"guards": "\n".join(broken)} if broken else {}
-        notes = [*program.notes, *([f"compiled: {table}"] if isinstance(table, str) else [])]
+        notes = [*program.notes, *self.runs.notes(program)]
         artifacts |= {"notes": "\n".join(notes)} if notes else {}
         return {"metrics": metrics, "artifacts": artifacts}
 

@@ -80,6 +80,12 @@ class TaskRuns:
                 self.tables[key] = str(error)
         return self.tables[key]
 
+    def notes(self, program: EvolvedRouter) -> tuple[str, ...]:
+        """Return why a router is compiled, unless the task says that all are."""
+        table = self.as_table(program)
+        is_asked = self.task.file.compile_programs
+        return (f"compiled: {table}",) if isinstance(table, str) and not is_asked else ()
+
     def of(self, program: EvolvedRouter, seeds: Sequence[int]) -> list[tuple[RunSummary, ...]]:
         """Return the runs of a router by workload; those of `pairs` are made of them."""
         config = program.config(self.task)

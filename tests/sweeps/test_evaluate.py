@@ -25,6 +25,7 @@ from sweeps.runs.requests import workload_of
 from sweeps.search.objectives import Runs
 from sweeps.search.request_schema import Answer, schema
 from sweeps.strategies.arms import arm_of
+from tests.support.evolve.tasks import PROGRAM
 from tests.sweeps.busy import PRIORITY, write_strategies
 
 METRICS = ["ttft_p99_ms[critical]", "throughput_tps"]
@@ -129,6 +130,25 @@ def test_a_stream_goes_on_after_a_refusal(
     assert answers[1]["error"].startswith("request: paramters: the key is unknown")
     assert "did you mean 'parameters'" in answers[1]["error"]
     assert answers[0]["score"] != answers[3]["score"]
+
+
+def test_a_stream_runs_routers_of_files_in_one_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    tables, plain = "load - exact_product(3.0, context.scores)", "load - 3.0 * context.scores"
+    for name, score in (("one", tables), ("other", "-load"), ("plain", plain)):
+        (tmp_path / f"{name}.py").write_text(PROGRAM.format(score=score))
+    arm = f"baseline:num_instances=3;routing_policy={tmp_path}/{{}}.py:route"
+    asked = {"num_requests": 60, "seeds": [1, 2], "metrics": METRICS[1:]}
+    lines = [json.dumps({"arm": arm.format(name), **asked}) for name in ("one", "other", "plain")]
+    answers = []
+    for words in (["--jsonl"], ["--jsonl", "--compile-programs"]):
+        assert command(monkeypatch, "\n".join(lines), *words) == 0
+        answers += [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    said = [answer.pop("remarks") for answer in answers]
+    assert answers[:3] == answers[3:]
+    assert said[:2] == [[], []] and said[2][0].startswith("compiled: the routing policy route")
+    assert said[3:] == [[], [], []]
 
 
 def test_a_stream_answers_before_the_next_line_is_there(

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.policies.as_data.graph import Graph, Node
+from blis_jax.policies.as_data.graph import Expression, Expressions
 
 
 @dataclass(frozen=True)
-class Value:
+class Cells:
     """An array of a traced policy.
 
     Attributes:
@@ -30,24 +30,24 @@ class Value:
         return self.dtype.kind == "f"
 
     @property
-    def node(self) -> Node:
+    def node(self) -> Expression:
         """Return the node of a scalar, or of a vector of instances."""
         found: Any = self.nodes[()]
-        return found  # type: ignore[no-any-return]
+        return found
 
 
-class Draws:
+class RouterStream:
     """The router's stream, which is no array of nodes."""
 
 
-class Shape(NamedTuple):
+class CellsForm(NamedTuple):
     """A shape and dtype, as a traced value has them."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
-def has_instances(shape: tuple[int, ...], graph: Graph) -> bool:
+def has_instances(shape: tuple[int, ...], graph: Expressions) -> bool:
     """Return whether an array of this shape keeps vectors."""
     return bool(shape) and shape[-1] == graph.num_instances
 
@@ -59,7 +59,7 @@ def grid(nodes: Any, shape: tuple[int, ...]) -> np.ndarray:
     return made
 
 
-def elements(value: Value, graph: Graph) -> np.ndarray:
+def elements(value: Cells, graph: Expressions) -> np.ndarray:
     """Return the scalar node of every entry, of shape `shape`."""
     if not has_instances(value.shape, graph):
         return value.nodes
@@ -70,17 +70,17 @@ def elements(value: Value, graph: Graph) -> np.ndarray:
     return made
 
 
-def assembled(entries: np.ndarray, dtype: np.dtype[Any], graph: Graph) -> Value:
+def assembled(entries: np.ndarray, dtype: np.dtype[Any], graph: Expressions) -> Cells:
     """Return the array of these scalar nodes."""
     if not has_instances(entries.shape, graph):
-        return Value(entries.shape, dtype, entries)
+        return Cells(entries.shape, dtype, entries)
     made = np.empty(entries.shape[:-1], object)
     for place in np.ndindex(made.shape):
         made[place] = _vector(list(entries[place]), graph)
-    return Value(entries.shape, dtype, made)
+    return Cells(entries.shape, dtype, made)
 
 
-def _vector(entries: list[Node], graph: Graph) -> Node:
+def _vector(entries: list[Expression], graph: Expressions) -> Expression:
     """Return the vector of scalars."""
     if all(one is entries[0] for one in entries):
         return entries[0]

@@ -41,7 +41,7 @@ class NotAsDataError(ConfigError):
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class Expression:
     """One operation on others, an input, or a constant.
 
     Attributes:
@@ -55,7 +55,7 @@ class Node:
     """
 
     operation: str
-    operands: tuple[Node, ...]
+    operands: tuple[Expression, ...]
     what: str | int
     is_scalar: bool
     bounds: tuple[int, int]
@@ -74,12 +74,12 @@ def bits_of(value: Any) -> int:
     return int(array.astype(np.float64).view(np.int64) if array.dtype.kind == "f" else array)
 
 
-def bare(node: Node) -> Node:
+def bare(node: Expression) -> Expression:
     """Return a node without what says how it was made."""
     return node.operands[0] if node.operation in (ROUNDED, HIDDEN) else node
 
 
-def is_power_of_two(node: Node) -> bool:
+def is_power_of_two(node: Expression) -> bool:
     """Return whether products and quotients with this float64 are exact."""
     if node.constant is None:
         return False
@@ -87,56 +87,56 @@ def is_power_of_two(node: Node) -> bool:
     return value != 0 and math.isfinite(value) and abs(math.frexp(value)[0]) == 0.5
 
 
-def _contracts(operation: str, operands: tuple[Node, ...]) -> bool:
+def _contracts(operation: str, operands: tuple[Expression, ...]) -> bool:
     if operation in MOVES:
         return any(one.contracts for one in operands)
     return operation == "mul.f" and not any(map(is_power_of_two, operands))
 
 
-class Graph:
+class Expressions:
     """Make nodes, each once; `num_instances` is the size of a vector."""
 
     def __init__(self, num_instances: int) -> None:
         """Start without any."""
         self.num_instances = num_instances
-        self.nodes: dict[bytes, Node] = {}
+        self.nodes: dict[bytes, Expression] = {}
         self.place = self.input("place", False, (0, num_instances - 1))
 
     def _node(
-        self, operation: str, operands: tuple[Node, ...], what: str | int,
+        self, operation: str, operands: tuple[Expression, ...], what: str | int,
         is_scalar: bool, bounds: tuple[int, int] = WIDE,
-    ) -> Node:  # fmt: skip
+    ) -> Expression:  # fmt: skip
         text = f"{operation}|{what}|".encode() + b"".join(one.digest for one in operands)
         digest = hashlib.blake2b(text, digest_size=16).digest()
-        made = Node(
+        made = Expression(
             operation, operands, what, is_scalar, bounds, _contracts(operation, operands), digest
         )
         return self.nodes.setdefault(digest, made)
 
-    def input(self, name: str, is_scalar: bool, bounds: tuple[int, int] = WIDE) -> Node:
+    def input(self, name: str, is_scalar: bool, bounds: tuple[int, int] = WIDE) -> Expression:
         """Return an input."""
         return self._node(INPUT, (), name, is_scalar, bounds)
 
-    def constant(self, value: Any) -> Node:
+    def constant(self, value: Any) -> Expression:
         """Return a constant of a number, of a truth or of bits."""
         bits = bits_of(value)
         return self._node(CONSTANT, (), bits, True, (bits, bits))
 
-    def draw(self, name: str, *operands: Node) -> Node:
+    def draw(self, name: str, *operands: Expression) -> Expression:
         """Return an operation on the router's stream."""
         return self._node(name, tuple(map(bare, operands)), "", True, (0, INT32[1]))
 
-    def marked(self, mark: str, node: Node) -> Node:
+    def marked(self, mark: str, node: Expression) -> Expression:
         """Return a node that says how its value was made."""
         return self._node(mark, (bare(node),), "", node.is_scalar, node.bounds)
 
-    def make(self, name: str, *operands: Node) -> Node:
+    def make(self, name: str, *operands: Expression) -> Expression:
         """Return an operation on nodes, or what it is known to be; what only moves exact values is exact."""
         made = self._made(name, *map(bare, operands))
         is_exact = name in MOVES and not any(one.contracts for one in operands)
         return self.marked(ROUNDED, made) if is_exact and made.contracts else made
 
-    def _made(self, name: str, *operands: Node) -> Node:
+    def _made(self, name: str, *operands: Expression) -> Expression:
         operation = OPERATIONS[name]
         known = self._known(name, *operands)
         if known is not None:
@@ -156,11 +156,11 @@ class Graph:
             return self.constant(np.int64(bounds[0]))
         return self._node(name, operands, "", is_scalar, bounds)
 
-    def negated(self, truth: Node) -> Node:
+    def negated(self, truth: Expression) -> Expression:
         """Return whether a truth does not hold."""
         return self.make("xor", truth, self.constant(True))
 
-    def _known(self, name: str, *operands: Node) -> Node | None:
+    def _known(self, name: str, *operands: Expression) -> Expression | None:
         """Return a simpler node of the same bits."""
         constants = [one.constant for one in operands]
         first = operands[0]
@@ -207,7 +207,7 @@ class Graph:
                 return low if name == "min" else high
         return None
 
-    def _choice(self, truth: Node, then: Node, other: Node) -> Node | None:
+    def _choice(self, truth: Expression, then: Expression, other: Expression) -> Expression | None:
         if truth.constant is not None:
             return then if truth.constant else other
         if then is other:
@@ -220,7 +220,7 @@ class Graph:
             return truth
         return None
 
-    def _compared(self, name: str, first: Node, second: Node) -> Node | None:
+    def _compared(self, name: str, first: Expression, second: Expression) -> Expression | None:
         (low, high), (from_, to) = first.bounds, second.bounds
         if name == "eq":
             return self.constant(False) if high < from_ or to < low else None
@@ -230,7 +230,7 @@ class Graph:
             return self.constant(False)
         return None
 
-    def _bounds(self, name: str, operands: tuple[Node, ...]) -> tuple[int, int]:
+    def _bounds(self, name: str, operands: tuple[Expression, ...]) -> tuple[int, int]:
         """Return bounds of whole numbers; all there are where nothing is known."""
         if name in _TRUTHS:
             return TRUTH

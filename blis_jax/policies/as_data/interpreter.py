@@ -35,7 +35,7 @@ REQUEST = ("slo_class", "input_len", "arrival_us", "tenant", "tie_rank", "queue_
 SCALARS = ("num_prompt_blocks", "prompt_key", "now_us", "picked", "has_session", "block_size")
 
 
-class Form(NamedTuple):
+class TableForm(NamedTuple):
     """What a compiled interpreter depends on besides the number of instances.
 
     Attributes:
@@ -66,7 +66,7 @@ class Form(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class OperationTable:
     """A program.
 
     Attributes:
@@ -107,13 +107,13 @@ class TableState:
 class TablePolicy(Policy):
     """A routing policy as a table: its function is that of all tables of a form, its numbers are the table."""
 
-    form: Form | None = None
+    form: TableForm | None = None
     num_instances: int = 1
-    table: Table | None = None
+    table: OperationTable | None = None
 
     def values(self) -> Any:
         """Return the table as arrays; one without operations where there is none."""
-        form, table = self.form, self.table or Table((), (), 0, (), ())
+        form, table = self.form, self.table or OperationTable((), (), 0, (), ())
         assert form is not None
         code = np.zeros((form.num_operations, 5), np.int32)
         constants = np.zeros(form.num_constants, np.int64)
@@ -135,7 +135,7 @@ class TablePolicy(Policy):
 
 
 @functools.cache
-def interpreter(form: Form, num_instances: int) -> TablePolicy:
+def interpreter(form: TableForm, num_instances: int) -> TablePolicy:
     """Return the policy of a form without a table."""
 
     def start(params: TableParams, shape: EngineShape) -> TableState:
@@ -172,7 +172,9 @@ def interpreter(form: Form, num_instances: int) -> TablePolicy:
     )
 
 
-def _inputs(form: Form, state: TableState, context: GatewayContext) -> Int[Array, "input instance"]:
+def _inputs(
+    form: TableForm, state: TableState, context: GatewayContext
+) -> Int[Array, "input instance"]:
     size = context.snapshots.is_active.shape[0]
     num_draws = context.draws.shape[0]
     known: dict[str, Any] = {

@@ -18,8 +18,8 @@ from jax.extend import core
 
 from blis_jax.policies.as_data import moving
 from blis_jax.policies.as_data.arrays import (
-    Draws,
-    Value,
+    Cells,
+    RouterStream,
     assembled,
     elements,
     grid,
@@ -29,8 +29,8 @@ from blis_jax.policies.as_data.graph import (
     HIDDEN,
     INT32,
     ROUNDED,
-    Graph,
-    Node,
+    Expression,
+    Expressions,
     NotAsDataError,
     bare,
     is_power_of_two,
@@ -45,10 +45,10 @@ QUOTIENT = (
 )
 
 
-class Lowering:
+class Tabulation:
     """Turn a traced function into nodes."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Expressions) -> None:
         """`graph` makes the nodes."""
         self.graph = graph
 
@@ -84,14 +84,14 @@ class Lowering:
         rule = RULES.get(name) or moving.RULES.get(name)
         out = equation.outvars[0].aval
         if rule is None or (
-            any(isinstance(one, Draws) for one in given) and name != "dynamic_slice"
+            any(isinstance(one, RouterStream) for one in given) and name != "dynamic_slice"
         ):
             raise NotAsDataError(f"{name} is no operation of a table")
         if str(getattr(out, "dtype", "")) not in DTYPES:
             raise NotAsDataError(f"{name} makes {out.str_short()}; a table has {', '.join(DTYPES)}")
         return [rule(self, params, out, *given)]
 
-    def literal(self, constant: Any, aval: Any) -> Value:
+    def literal(self, constant: Any, aval: Any) -> Cells:
         """Return the nodes of a constant."""
         array = np.asarray(constant, aval.dtype)
         if str(array.dtype) not in DTYPES:
@@ -101,27 +101,27 @@ class Lowering:
             made[place] = self._constant(one)
         return assembled(made, array.dtype, self.graph)
 
-    def _constant(self, one: Any) -> Node:
+    def _constant(self, one: Any) -> Expression:
         if one.dtype.kind == "i" and int(one) in (NUM_DRAWS, NUM_DRAWS - 1):
             name = "num_draws" if int(one) == NUM_DRAWS else "last_draw"
             return self.graph.input(name, True, (0, INT32[1]))
         return self.graph.constant(one)
 
-    def each(self, function: Callable[..., Node], out: Any, *given: Value) -> Value:
+    def each(self, function: Callable[..., Expression], out: Any, *given: Cells) -> Cells:
         """Return an array of what a function makes of every node of others."""
         shape = tuple(out.shape)
         made = np.empty(shape[:-1] if has_instances(shape, self.graph) else shape, object)
         nodes = [self._spread(one, shape, made.shape) for one in given]
         for place in np.ndindex(made.shape):
             made[place] = function(*(one[place] for one in nodes))
-        return Value(shape, np.dtype(out.dtype), made)
+        return Cells(shape, np.dtype(out.dtype), made)
 
-    def moved(self, function: Callable[..., np.ndarray], out: Any, *given: Value) -> Value:
+    def moved(self, function: Callable[..., np.ndarray], out: Any, *given: Cells) -> Cells:
         """Return an array whose entries are those of others, as numpy moves them."""
         entries = function(*(elements(one, self.graph) for one in given))
         return assembled(entries.reshape(out.shape), np.dtype(out.dtype), self.graph)
 
-    def _spread(self, one: Value, shape: tuple[int, ...], of_nodes: tuple[int, ...]) -> np.ndarray:
+    def _spread(self, one: Cells, shape: tuple[int, ...], of_nodes: tuple[int, ...]) -> np.ndarray:
         """Return the nodes of an array as one of this shape; operations spread scalars, and axes of one entry."""
         if one.shape == shape:
             return one.nodes
@@ -130,16 +130,16 @@ class Lowering:
         entries = np.broadcast_to(elements(one, self.graph), shape)
         return assembled(entries, one.dtype, self.graph).nodes
 
-    def _next_draw(self, equation: Any, given: list[Any]) -> Value:
+    def _next_draw(self, equation: Any, given: list[Any]) -> Cells:
         """Return where a loop over the stream ends that draws again what is above a limit, as `draw_below` has it."""
         texts = tuple(str(equation.params[part]) for part in ("cond_jaxpr", "body_jaxpr"))
-        if texts != _draw_loop() or not isinstance(given[0], Draws):
+        if texts != _draw_loop() or not isinstance(given[0], RouterStream):
             raise NotAsDataError(
                 "a loop whose end is known only when it runs is no operation of a table"
             )
         most, start = given[1:]
         made = self.graph.draw("next_draw", start.node, most.node)
-        return Value((), np.dtype(np.int32), grid(made, ()))
+        return Cells((), np.dtype(np.int32), grid(made, ()))
 
 
 @functools.cache
@@ -158,12 +158,12 @@ def _draw_loop() -> tuple[str, ...]:
 def _plain(whole: str, real: str = "", int32: str = "") -> Any:
     """Return the rule of an operation of its own name: on whole numbers, on float64, on int32 which may wrap."""
 
-    def rule(lowering: Lowering, params: Any, out: Any, *given: Value) -> Value:
+    def rule(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
         name = real if given[-1].is_real else whole
         if not name:
             raise NotAsDataError(f"{whole or real} of {given[-1].dtype} is no operation of a table")
 
-        def one(*nodes: Node) -> Node:
+        def one(*nodes: Expression) -> Expression:
             if not given[-1].is_real and int32 and out.dtype == jnp.int32:
                 wide = lowering.graph.make(name, *nodes)
                 fits = INT32[0] <= wide.bounds[0] and wide.bounds[1] <= INT32[1]
@@ -180,17 +180,17 @@ def _plain(whole: str, real: str = "", int32: str = "") -> Any:
 def _sum_of(whole: str, real: str, int32: str) -> Any:
     inner = _plain(whole, real, int32)
 
-    def rule(lowering: Lowering, params: Any, out: Any, *given: Value) -> Value:
+    def rule(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
         if given[0].is_real and any(node.contracts for one in given for node in one.nodes.flat):
             raise NotAsDataError(moving.EXACT)
-        made: Value = inner(lowering, params, out, *given)
+        made: Cells = inner(lowering, params, out, *given)
         return made
 
     return rule
 
 
-def _product(lowering: Lowering, params: Any, out: Any, *given: Value) -> Value:
-    def one(*nodes: Node) -> Node:
+def _product(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
+    def one(*nodes: Expression) -> Expression:
         for first, second in (nodes, nodes[::-1]):
             is_chain = second.operation == "mul.f" and any(
                 x.constant is not None for x in second.operands
@@ -201,16 +201,16 @@ def _product(lowering: Lowering, params: Any, out: Any, *given: Value) -> Value:
 
     if given[0].is_real:
         return lowering.each(one, out, *given)
-    made: Value = _plain("mul", "", "mul32")(lowering, params, out, *given)
+    made: Cells = _plain("mul", "", "mul32")(lowering, params, out, *given)
     return made
 
 
-def _quotient(lowering: Lowering, params: Any, out: Any, above: Value, below: Value) -> Value:
+def _quotient(lowering: Tabulation, params: Any, out: Any, above: Cells, below: Cells) -> Cells:
     if not above.is_real:
-        made: Value = _plain("div", "", "wrap32")(lowering, params, out, above, below)
+        made: Cells = _plain("div", "", "wrap32")(lowering, params, out, above, below)
         return made
 
-    def one(first: Node, second: Node) -> Node:
+    def one(first: Expression, second: Expression) -> Expression:
         divisor = bare(second)
         if second.operation == HIDDEN:  # of exact_quotient: where(a == a, b, a)
             if divisor.operation == "select" and divisor.operands[0] is lowering.graph.make(
@@ -226,8 +226,8 @@ def _quotient(lowering: Lowering, params: Any, out: Any, above: Value, below: Va
     return lowering.each(one, out, above, below)
 
 
-def _least_of(lowering: Lowering, params: Any, out: Any, *given: Value) -> Value:
-    def one(*nodes: Node) -> Node:
+def _least_of(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
+    def one(*nodes: Expression) -> Expression:
         for first, second in (nodes, nodes[::-1]):
             if second.what == INFINITY:  # of exact_product
                 return lowering.graph.marked(ROUNDED, first)
@@ -235,13 +235,13 @@ def _least_of(lowering: Lowering, params: Any, out: Any, *given: Value) -> Value
 
     if given[0].is_real:
         return lowering.each(one, out, *given)
-    made: Value = _plain("min")(lowering, params, out, *given)
+    made: Cells = _plain("min")(lowering, params, out, *given)
     return made
 
 
 def _compared(name: str, swaps: bool = False, negates: bool = False) -> Any:
-    def rule(lowering: Lowering, params: Any, out: Any, *given: Value) -> Value:
-        def one(first: Node, second: Node) -> Node:
+    def rule(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
+        def one(first: Expression, second: Expression) -> Expression:
             pair = (second, first) if swaps else (first, second)
             made = lowering.graph.make(f"{name}.f" if given[0].is_real else name, *pair)
             return lowering.graph.negated(made) if negates else made
@@ -251,25 +251,25 @@ def _compared(name: str, swaps: bool = False, negates: bool = False) -> Any:
     return rule
 
 
-def _not(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+def _not(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
     flip = lowering.graph.constant(np.int64(1 if one.dtype == np.bool_ else -1))
     return lowering.each(lambda node: lowering.graph.make("xor", node, flip), out, one)
 
 
-def _select(lowering: Lowering, params: Any, out: Any, which: Value, *cases: Value) -> Value:
+def _select(lowering: Tabulation, params: Any, out: Any, which: Cells, *cases: Cells) -> Cells:
     if len(cases) != 2 or which.dtype != np.bool_:
         raise NotAsDataError("a choice among more than two is no operation of a table")
 
-    def one(truth: Node, other: Node, then: Node) -> Node:
+    def one(truth: Expression, other: Expression, then: Expression) -> Expression:
         return lowering.graph.make("select", truth, then, other)
 
     return lowering.each(one, out, which, *cases)
 
 
-def _converted(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+def _converted(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
     to = np.dtype(out.dtype)
 
-    def convert(node: Node) -> Node:
+    def convert(node: Expression) -> Expression:
         if to.kind == "b":
             zero = lowering.graph.constant(np.float64(0) if one.is_real else np.int64(0))
             is_zero = lowering.graph.make("eq.f" if one.is_real else "eq", node, zero)
@@ -285,8 +285,8 @@ def _converted(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
 
 
 def _clamped(
-    lowering: Lowering, params: Any, out: Any, low: Value, one: Value, high: Value
-) -> Value:
+    lowering: Tabulation, params: Any, out: Any, low: Cells, one: Cells, high: Cells
+) -> Cells:
     suffix = ".f" if one.is_real else ""
     return lowering.each(
         lambda least, node, most: lowering.graph.make(
@@ -296,7 +296,7 @@ def _clamped(
     )  # fmt: skip
 
 
-def _power(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+def _power(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
     power = params.get("y", 2)
     if not one.is_real or power not in (1, 2):
         raise NotAsDataError("a whole power above 2 is no operation of a table")
@@ -305,21 +305,21 @@ def _power(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
     )
 
 
-def _rounded(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+def _rounded(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
     to_even = params["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN
     return lowering.each(
         lambda node: lowering.graph.make("round.f" if to_even else "round_away.f", node), out, one
     )
 
 
-def _finite(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+def _finite(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
     most = lowering.graph.constant(math.inf)
     return lowering.each(
         lambda node: lowering.graph.make("lt.f", lowering.graph.make("abs.f", node), most), out, one
     )
 
 
-def _barrier(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+def _barrier(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
     return lowering.each(lambda node: lowering.graph.marked(HIDDEN, node), out, one)
 
 

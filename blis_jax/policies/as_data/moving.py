@@ -10,18 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.policies.as_data.arrays import (
-    Draws,
-    Shape,
-    Value,
+    Cells,
+    CellsForm,
+    RouterStream,
     assembled,
     elements,
     grid,
     has_instances,
 )
-from blis_jax.policies.as_data.graph import INT32, Graph, Node, NotAsDataError, bare
+from blis_jax.policies.as_data.graph import INT32, Expression, Expressions, NotAsDataError, bare
 
 if TYPE_CHECKING:
-    from blis_jax.policies.as_data.lowering import Lowering
+    from blis_jax.policies.as_data.lowering import Tabulation
 
 EXACT = "a product that enters a sum may be rounded with it; write exact_product(a, b) of blis_jax.policies"
 
@@ -29,33 +29,33 @@ EXACT = "a product that enters a sum may be rounded with it; write exact_product
 # --- shapes ---------------------------------------------------------------------------------------
 
 
-def _reshaped(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+def _reshaped(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
     return lowering.moved(lambda entries: entries, out, one)
 
 
-def _broadcast(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+def _broadcast(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
     shape, axes = tuple(out.shape), params["broadcast_dimensions"]
     kept = has_instances(shape, lowering.graph)
     if not one.shape:
-        return Value(shape, np.dtype(out.dtype), grid(one.node, shape[:-1] if kept else shape))
+        return Cells(shape, np.dtype(out.dtype), grid(one.node, shape[:-1] if kept else shape))
     between = [1] * len(shape)
     for axis, size in zip(axes, one.shape, strict=True):
         between[axis] = size
     if kept and has_instances(one.shape, lowering.graph) and axes[-1] == len(shape) - 1:
         nodes = np.broadcast_to(one.nodes.reshape(between[:-1]), shape[:-1])
-        return Value(shape, np.dtype(out.dtype), nodes)
+        return Cells(shape, np.dtype(out.dtype), nodes)
     return lowering.moved(
         lambda entries: np.broadcast_to(entries.reshape(between), shape), out, one
     )
 
 
-def _sliced(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+def _sliced(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
     strides = params["strides"] or (1,) * len(one.shape)
     parts = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
     return lowering.moved(lambda entries: entries[tuple(slice(*part) for part in parts)], out, one)
 
 
-def _padded(lowering: Lowering, params: Any, out: Any, one: Value, filler: Value) -> Value:
+def _padded(lowering: Tabulation, params: Any, out: Any, one: Cells, filler: Cells) -> Cells:
     if any(low < 0 or high < 0 or inner for low, high, inner in params["padding_config"]):
         raise NotAsDataError("padding by less than nothing is no operation of a table")
     made = grid(filler.node, tuple(out.shape))
@@ -67,29 +67,29 @@ def _padded(lowering: Lowering, params: Any, out: Any, one: Value, filler: Value
     return assembled(made, np.dtype(out.dtype), lowering.graph)
 
 
-def _joined(lowering: Lowering, params: Any, out: Any, *given: Value) -> Value:
+def _joined(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
     axis = params["dimension"]
     return lowering.moved(lambda *all_: np.concatenate(all_, axis), out, *given)
 
 
-def _stacked(lowering: Lowering, params: Any, out: Any, *given: Value) -> Value:
+def _stacked(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
     axis = params.get("axis", 0)
     return lowering.moved(lambda *all_: np.stack(all_, axis), out, *given)
 
 
-def _turned(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+def _turned(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
     if "permutation" in params:
         return lowering.moved(lambda entries: entries.transpose(params["permutation"]), out, one)
     return lowering.moved(lambda entries: np.flip(entries, params["dimensions"]), out, one)
 
 
-def _counted(lowering: Lowering, params: Any, out: Any) -> Value:
+def _counted(lowering: Tabulation, params: Any, out: Any) -> Cells:
     shape, axis = tuple(out.shape), params["dimension"]
     dtype = np.dtype(out.dtype)
     if has_instances(shape, lowering.graph) and axis == len(shape) - 1:
         place = lowering.graph.place
         node = lowering.graph.make("real", place) if dtype.kind == "f" else place
-        return Value(shape, dtype, grid(node, shape[:-1]))
+        return Cells(shape, dtype, grid(node, shape[:-1]))
     along = np.arange(shape[axis], dtype=dtype).reshape(
         [-1 if one == axis else 1 for one in range(len(shape))]
     )
@@ -102,7 +102,7 @@ def _counted(lowering: Lowering, params: Any, out: Any) -> Value:
 def _reduced(lane: str, pair: str) -> Any:
     """Return the rule of a reduction: across instances one operation, across other axes one entry after another."""
 
-    def rule(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+    def rule(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
         graph, suffix = lowering.graph, ".f" if one.is_real else ""
         if pair == "add" and one.is_real and any(node.contracts for node in one.nodes.flat):
             raise NotAsDataError(EXACT)
@@ -124,18 +124,18 @@ def _reduced(lane: str, pair: str) -> Any:
             nodes = _mapped(lambda node: _within_int32(lowering, node), nodes)
         entries = nodes
         if is_vector and last not in params["axes"]:
-            return Value(tuple(out.shape), np.dtype(out.dtype), entries)
+            return Cells(tuple(out.shape), np.dtype(out.dtype), entries)
         return assembled(entries, np.dtype(out.dtype), graph)
 
     return rule
 
 
-def _within_int32(lowering: Lowering, node: Node) -> Node:
+def _within_int32(lowering: Tabulation, node: Expression) -> Expression:
     fits = INT32[0] <= node.bounds[0] and node.bounds[1] <= INT32[1]
     return node if fits else lowering.graph.make("wrap32", node)
 
 
-def _mapped(function: Callable[..., Node], *nodes: Any) -> np.ndarray:
+def _mapped(function: Callable[..., Expression], *nodes: Any) -> np.ndarray:
     """Return what a function makes of each node of arrays of one shape."""
     made = np.empty(nodes[0].shape, object)
     for place in np.ndindex(made.shape):
@@ -144,18 +144,18 @@ def _mapped(function: Callable[..., Node], *nodes: Any) -> np.ndarray:
 
 
 def _first_of(name: str) -> Any:
-    def rule(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+    def rule(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
         if len(one.shape) != 1 or not has_instances(one.shape, lowering.graph):
             raise NotAsDataError(
                 "the place of an extreme is an operation of a table only across instances"
             )
         node = lowering.graph.make(name + (".f" if one.is_real else ""), one.node)
-        return Value((), np.dtype(out.dtype), grid(node, ()))
+        return Cells((), np.dtype(out.dtype), grid(node, ()))
 
     return rule
 
 
-def _summed_up(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
+def _summed_up(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
     if one.is_real or params["reverse"] or len(one.shape) != 1:
         raise NotAsDataError("a running sum of float64 is no operation of a table")
     if has_instances(one.shape, lowering.graph):
@@ -167,21 +167,21 @@ def _summed_up(lowering: Lowering, params: Any, out: Any, one: Value) -> Value:
             made[at] = node if at == 0 else lowering.graph.make("add", made[at - 1], node)
     if out.dtype == jnp.int32:
         made = _mapped(lambda node: _within_int32(lowering, node), made)
-    return Value(one.shape, np.dtype(out.dtype), made)
+    return Cells(one.shape, np.dtype(out.dtype), made)
 
 
 # --- places that are known only when the table runs -----------------------------------------------
 
 
-def _taken(lowering: Lowering, params: Any, out: Any, one: Any, *starts: Value) -> Value:
+def _taken(lowering: Tabulation, params: Any, out: Any, one: Any, *starts: Cells) -> Cells:
     """Return the rule of dynamic_slice."""
     dtype, sizes = np.dtype(out.dtype), params["slice_sizes"]
-    if isinstance(one, Draws):
+    if isinstance(one, RouterStream):
         node = lowering.graph.draw("draw", starts[0].node)
-        return Value((1,), dtype, grid(node, () if lowering.graph.num_instances == 1 else (1,)))
+        return Cells((1,), dtype, grid(node, () if lowering.graph.num_instances == 1 else (1,)))
     if len(one.shape) == 1 and sizes == (1,):
         node = _at(lowering, one, bare(starts[0].node))
-        return Value((1,), dtype, grid(node, () if has_instances((1,), lowering.graph) else (1,)))
+        return Cells((1,), dtype, grid(node, () if has_instances((1,), lowering.graph) else (1,)))
     entries = elements(one, lowering.graph)
     for axis, (size, start) in enumerate(zip(sizes, starts, strict=True)):
         length, place = entries.shape[axis], bare(start.node)
@@ -197,7 +197,7 @@ def _taken(lowering: Lowering, params: Any, out: Any, one: Any, *starts: Value) 
     return assembled(entries, dtype, lowering.graph)
 
 
-def _pick(graph: Graph, entries: list[Node], at: Node) -> Node:
+def _pick(graph: Expressions, entries: list[Expression], at: Expression) -> Expression:
     """Return the entry at a place; places out of range are the nearest."""
     made = entries[-1]
     for place in range(len(entries) - 2, -1, -1):
@@ -206,14 +206,14 @@ def _pick(graph: Graph, entries: list[Node], at: Node) -> Node:
     return made
 
 
-def _at(lowering: Lowering, one: Value, place: Node) -> Node:
+def _at(lowering: Tabulation, one: Cells, place: Expression) -> Expression:
     """Return the entry of a one-dimensional array."""
     if has_instances(one.shape, lowering.graph):
         return lowering.graph.make("at", one.node, place)
     return _pick(lowering.graph, list(one.nodes), place)
 
 
-def _gathered(lowering: Lowering, params: Any, out: Any, one: Value, places: Value) -> Value:
+def _gathered(lowering: Tabulation, params: Any, out: Any, one: Cells, places: Cells) -> Cells:
     """Return the rule of gather, of indices into one axis."""
     numbers, graph, dtype = params["dimension_numbers"], lowering.graph, np.dtype(out.dtype)
     axes, sizes = numbers.start_index_map, params["slice_sizes"]
@@ -229,7 +229,9 @@ def _gathered(lowering: Lowering, params: Any, out: Any, one: Value, places: Val
     for place in np.ndindex(*rest):
         row = assembled(rows[place], one.dtype, graph)
         found = lowering.each(
-            lambda at, row=row: _found(lowering, params, row, bare(at)), Shape(batch, dtype), index
+            lambda at, row=row: _found(lowering, params, row, bare(at)),
+            CellsForm(batch, dtype),
+            index,
         )
         made[place] = elements(found, graph)
     entries = np.stack([*made.reshape(-1)]).reshape(*rest, *batch) if rest else made[()]
@@ -238,7 +240,7 @@ def _gathered(lowering: Lowering, params: Any, out: Any, one: Value, places: Val
     return assembled(entries.transpose(np.argsort(order)), dtype, graph)
 
 
-def _found(lowering: Lowering, params: Any, row: Value, place: Node) -> Node:
+def _found(lowering: Tabulation, params: Any, row: Cells, place: Expression) -> Expression:
     """Return the entry at a place, and what a gather has beyond the ends."""
     graph, size = lowering.graph, row.shape[0]
     found = _at(lowering, row, place)
@@ -253,7 +255,9 @@ def _found(lowering: Lowering, params: Any, row: Value, place: Node) -> Node:
     return graph.make("select", is_in, found, graph.constant(np.asarray(fills, row.dtype)))
 
 
-def _put(lowering: Lowering, params: Any, out: Any, one: Value, places: Value, new: Value) -> Value:
+def _put(
+    lowering: Tabulation, params: Any, out: Any, one: Cells, places: Cells, new: Cells
+) -> Cells:
     """Return the rule of a scatter that writes entries of a vector."""
     graph, dtype = lowering.graph, np.dtype(out.dtype)
     if (
@@ -265,7 +269,7 @@ def _put(lowering: Lowering, params: Any, out: Any, one: Value, places: Value, n
     index = assembled(elements(places, graph).reshape(new.shape), places.dtype, graph)
     if has_instances(one.shape, graph) and has_instances(new.shape, graph):
         node = lowering.graph.make("put", index.node, new.node, one.node)
-        return Value(one.shape, dtype, grid(node, ()))
+        return Cells(one.shape, dtype, grid(node, ()))
     entries = elements(one, graph).copy()
     pairs = zip(elements(index, graph).reshape(-1), elements(new, graph).reshape(-1), strict=True)
     for place, value in pairs:
@@ -276,8 +280,8 @@ def _put(lowering: Lowering, params: Any, out: Any, one: Value, places: Value, n
 
 
 def _placed(
-    lowering: Lowering, params: Any, out: Any, one: Value, new: Value, *starts: Value
-) -> Value:
+    lowering: Tabulation, params: Any, out: Any, one: Cells, new: Cells, *starts: Cells
+) -> Cells:
     """Return the rule of dynamic_update_slice of one entry."""
     if len(one.shape) != 1 or new.shape != (1,):
         raise NotAsDataError("writing a part of an array is no operation of a table")
@@ -288,7 +292,7 @@ def _placed(
     if has_instances(one.shape, graph):
         is_it = lowering.graph.make("eq", graph.place, clipped)
         node = lowering.graph.make("select", is_it, value, one.node)
-        return Value(one.shape, np.dtype(out.dtype), grid(node, ()))
+        return Cells(one.shape, np.dtype(out.dtype), grid(node, ()))
     entries = [
         lowering.graph.make(
             "select", lowering.graph.make("eq", clipped, graph.constant(at)), value, before

@@ -10,24 +10,24 @@ import numpy as np
 
 from blis_jax.core.exact import runtime_infinity
 from blis_jax.core.types import EngineShape
-from blis_jax.policies.as_data.arrays import Draws, Value, assembled, grid, has_instances
+from blis_jax.policies.as_data.arrays import Cells, RouterStream, assembled, grid, has_instances
 from blis_jax.policies.as_data.graph import (
     CONSTANT,
     INPUT,
     TRUTH,
-    Graph,
-    Node,
+    Expression,
+    Expressions,
     NotAsDataError,
     bare,
 )
 from blis_jax.policies.as_data.interpreter import (
     NUM_STATES,
-    Form,
-    Table,
+    OperationTable,
+    TableForm,
     TablePolicy,
     interpreter,
 )
-from blis_jax.policies.as_data.lowering import INFINITY, NUM_DRAWS, Lowering
+from blis_jax.policies.as_data.lowering import INFINITY, NUM_DRAWS, Tabulation
 from blis_jax.policies.as_data.operations import CODES
 from blis_jax.policies.contract import Policy
 from blis_jax.policies.reading import MATCH, Unread, UnreadSignal, register
@@ -60,7 +60,7 @@ def as_table(policy: Policy, num_instances: int, num_scorers: int) -> TablePolic
     except NotAsDataError as error:
         raise NotAsDataError(f"{policy.words}: {error}") from None
     for size in SIZES:
-        form = Form(*size, num_scorers, traced.has_matches)
+        form = TableForm(*size, num_scorers, traced.has_matches)
         table = _table(form, traced)
         if table is not None:
             made = interpreter(form, num_instances)
@@ -74,8 +74,8 @@ def as_table(policy: Policy, num_instances: int, num_scorers: int) -> TablePolic
 class _Traced(NamedTuple):
     """The nodes of a decision and of the next state, and the bits of the first state."""
 
-    decision: Node
-    states: list[Node]
+    decision: Expression
+    states: list[Expression]
     start: list[np.ndarray]
     has_matches: bool
 
@@ -83,9 +83,9 @@ class _Traced(NamedTuple):
 def _traced(policy: Policy, num_instances: int, num_scorers: int, has_matches: bool) -> _Traced:
     """Trace a policy and turn it into nodes."""
     register()
-    graph = Graph(num_instances)
-    lowering = Lowering(graph)
-    names = set(Form(0, 0, 0, num_scorers, has_matches).inputs)
+    graph = Expressions(num_instances)
+    lowering = Tabulation(graph)
+    names = set(TableForm(0, 0, 0, num_scorers, has_matches).inputs)
     shape = EngineShape(num_instances, SLOTS, 2 * SLOTS, PATH, PATH, clock="int64")
     shape = dataclasses.replace(shape, num_keys=Unread("shape.num_keys", ""))  # type: ignore[arg-type]
     with jax.enable_x64(True):
@@ -100,7 +100,7 @@ def _traced(policy: Policy, num_instances: int, num_scorers: int, has_matches: b
                 return answered(policy, before, context, policy.decide(numbers, before, context))
 
         made = jax.make_jaxpr(decide)(array_of(np.float64), state, context)
-        infinity = Value((), np.dtype(np.float64), grid(graph.input(INFINITY, True), ()))
+        infinity = Cells((), np.dtype(np.float64), grid(graph.input(INFINITY, True), ()))
         kept = [_state(graph, at, leaf) for at, leaf in enumerate(jax.tree.leaves(first))]
         decision, *after = lowering.run(made.jaxpr, made.consts, [infinity, *kept, *given])
     if len(kept) > NUM_STATES:
@@ -117,17 +117,17 @@ def _bits(leaf: np.ndarray) -> np.ndarray:
     )
 
 
-def _state(graph: Graph, at: int, leaf: Any) -> Value:
+def _state(graph: Expressions, at: int, leaf: Any) -> Cells:
     is_vector = leaf.shape == (graph.num_instances,)
     if leaf.shape and not is_vector:
         raise NotAsDataError("it keeps an array for other things than instances")
     if leaf.dtype.name not in ("bool", "int32", "int64", "float64"):
         raise NotAsDataError(f"it keeps {leaf.dtype} numbers")
-    return Value(leaf.shape, leaf.dtype, grid(graph.input(f"state.{at}", not is_vector), ()))
+    return Cells(leaf.shape, leaf.dtype, grid(graph.input(f"state.{at}", not is_vector), ()))
 
 
 def _context(
-    graph: Graph, num_instances: int, num_scorers: int, names: set[str], is_random: bool
+    graph: Expressions, num_instances: int, num_scorers: int, names: set[str], is_random: bool
 ) -> tuple[Any, list[Any]]:
     """Return the context to trace with, without signals that no table has, and the nodes of its leaves."""
     scene = scene_of("routing", num_instances, SLOTS, "", "int64", max(num_scorers, 1))
@@ -138,7 +138,7 @@ def _context(
         name = ".".join(part.name for part in path)
         dtype = np.dtype(leaf.dtype)
         if name == "draws":
-            given.append(Draws())
+            given.append(RouterStream())
         elif len(leaf.shape) == 2 or name == "scorer_shares":
             nodes = [
                 graph.input(f"{name}.{at}", name == "scorer_shares") for at in range(leaf.shape[0])
@@ -151,15 +151,15 @@ def _context(
                 TRUTH if dtype.kind == "b" else (-(2**31), 2**31 - 1) if dtype == np.int32 else None
             )
             node = graph.input(name, not leaf.shape, *([bounds] if bounds else []))
-            given.append(Value(tuple(leaf.shape), dtype, grid(node, ())))
+            given.append(Cells(tuple(leaf.shape), dtype, grid(node, ())))
     return scene, given
 
 
-def _vectors(graph: Graph, leaf: Any, nodes: np.ndarray) -> Value:
+def _vectors(graph: Expressions, leaf: Any, nodes: np.ndarray) -> Cells:
     """Return the value of vectors, or of scalars; these are a vector where there are as many as instances."""
     shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
     if len(shape) == 2 or not has_instances(shape, graph):
-        return Value(shape, dtype, nodes)
+        return Cells(shape, dtype, nodes)
     return assembled(nodes, dtype, graph)
 
 
@@ -182,7 +182,7 @@ def _without_others(part: Any, owner: str, names: set[str]) -> Any:
 # --- numbers of registers -------------------------------------------------------------------------
 
 
-def _table(form: Form, traced: _Traced) -> Table | None:
+def _table(form: TableForm, traced: _Traced) -> OperationTable | None:
     """Return the table of nodes; None where it is too large for the form."""
     decision, states, start, _ = traced
     outputs = [decision, *states]
@@ -209,15 +209,15 @@ def _table(form: Form, traced: _Traced) -> Table | None:
             if last_use[id(one)] == at and one.operation not in (CONSTANT, INPUT):
                 free.append(place[id(one)])
     rows = tuple(tuple(int(bit) for bit in row) for row in start)
-    return Table(
+    return OperationTable(
         tuple(code), tuple(int(node.what) for node in constants), place[id(decision)],
         tuple(place[id(node)] for node in states), rows,
     )  # fmt: skip
 
 
-def _ordered(outputs: list[Node]) -> list[Node]:
+def _ordered(outputs: list[Expression]) -> list[Expression]:
     """Return the nodes that the outputs need, operands first."""
-    order: dict[int, Node] = {}
+    order: dict[int, Expression] = {}
     for output in outputs:
         waiting = [(output, False)]
         while waiting:

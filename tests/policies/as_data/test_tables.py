@@ -192,7 +192,7 @@ def test_equal_functions_have_equal_tables() -> None:
     ways = [
         lambda one: exact_product(0.5, one.scores) + jnp.where(load(one) > 3, 1.0, 0.0),
         lambda one: jnp.where(~(load(one) <= 3), 1.0, 0.0) + exact_product(one.scores, 0.25 + 0.25),
-        lambda one: [jnp.exp(load(one)), jnp.where(3 < load(one), 1.0, 0.0) + exact_product(0.5, one.scores)][1],
+        lambda one: [jnp.exp(load(one)), jnp.where(load(one) > 3, 1.0, 0.0) + exact_product(0.5, one.scores)][1],
     ]  # fmt: skip
     tables = {as_table(deciding(way), 4, NUM_SCORERS) for way in ways[1:]}
     other = as_table(deciding(lambda one: one.scores), 4, NUM_SCORERS)

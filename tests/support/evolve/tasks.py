@@ -30,6 +30,23 @@ def {name}(params, state, context):
 '''
 
 
+PROGRAM = '''\
+"""A router."""
+
+import jax.numpy as jnp
+
+from blis_jax.core.exact import exact_product
+from blis_jax.policies import routing_policy
+
+
+@routing_policy()
+def route(params, state, context):
+    load = context.snapshots.effective_load.astype(jnp.float64)
+    score = {score}
+    return jnp.argmin(score).astype(jnp.int32), state
+'''
+
+
 def task_file(folder: Path, text: str = TASK, **replaced: str) -> Path:
     """Write a task; keys are replaced, or added."""
     lines = [line for line in text.splitlines() if line.partition(":")[0] not in replaced]
