@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.policies.as_data.graph import Expression, Expressions
+from blis_jax.policies.as_data.graph import Expression, ExpressionGraph
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class CellsForm(NamedTuple):
     dtype: np.dtype[Any]
 
 
-def has_instances(shape: tuple[int, ...], graph: Expressions) -> bool:
+def has_instances(shape: tuple[int, ...], graph: ExpressionGraph) -> bool:
     """Return whether an array of this shape keeps vectors."""
     return bool(shape) and shape[-1] == graph.num_instances
 
@@ -59,7 +59,7 @@ def grid(nodes: Any, shape: tuple[int, ...]) -> np.ndarray:
     return made
 
 
-def elements(value: Cells, graph: Expressions) -> np.ndarray:
+def elements(value: Cells, graph: ExpressionGraph) -> np.ndarray:
     """Return the scalar node of every entry, of shape `shape`."""
     if not has_instances(value.shape, graph):
         return value.nodes
@@ -70,7 +70,7 @@ def elements(value: Cells, graph: Expressions) -> np.ndarray:
     return made
 
 
-def assembled(entries: np.ndarray, dtype: np.dtype[Any], graph: Expressions) -> Cells:
+def assembled(entries: np.ndarray, dtype: np.dtype[Any], graph: ExpressionGraph) -> Cells:
     """Return the array of these scalar nodes."""
     if not has_instances(entries.shape, graph):
         return Cells(entries.shape, dtype, entries)
@@ -80,7 +80,7 @@ def assembled(entries: np.ndarray, dtype: np.dtype[Any], graph: Expressions) -> 
     return Cells(entries.shape, dtype, made)
 
 
-def _vector(entries: list[Expression], graph: Expressions) -> Expression:
+def _vector(entries: list[Expression], graph: ExpressionGraph) -> Expression:
     """Return the vector of scalars."""
     if all(one is entries[0] for one in entries):
         return entries[0]

@@ -93,7 +93,7 @@ def _contracts(operation: str, operands: tuple[Expression, ...]) -> bool:
     return operation == "mul.f" and not any(map(is_power_of_two, operands))
 
 
-class Expressions:
+class ExpressionGraph:
     """Make nodes, each once; `num_instances` is the size of a vector."""
 
     def __init__(self, num_instances: int) -> None:

@@ -30,7 +30,7 @@ from blis_jax.policies.as_data.graph import (
     INT32,
     ROUNDED,
     Expression,
-    Expressions,
+    ExpressionGraph,
     NotAsDataError,
     bare,
     is_power_of_two,
@@ -48,7 +48,7 @@ QUOTIENT = (
 class Tabulation:
     """Turn a traced function into nodes."""
 
-    def __init__(self, graph: Expressions) -> None:
+    def __init__(self, graph: ExpressionGraph) -> None:
         """`graph` makes the nodes."""
         self.graph = graph
 

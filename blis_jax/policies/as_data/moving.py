@@ -18,7 +18,7 @@ from blis_jax.policies.as_data.arrays import (
     grid,
     has_instances,
 )
-from blis_jax.policies.as_data.graph import INT32, Expression, Expressions, NotAsDataError, bare
+from blis_jax.policies.as_data.graph import INT32, Expression, ExpressionGraph, NotAsDataError, bare
 
 if TYPE_CHECKING:
     from blis_jax.policies.as_data.lowering import Tabulation
@@ -197,7 +197,7 @@ def _taken(lowering: Tabulation, params: Any, out: Any, one: Any, *starts: Cells
     return assembled(entries, dtype, lowering.graph)
 
 
-def _pick(graph: Expressions, entries: list[Expression], at: Expression) -> Expression:
+def _pick(graph: ExpressionGraph, entries: list[Expression], at: Expression) -> Expression:
     """Return the entry at a place; places out of range are the nearest."""
     made = entries[-1]
     for place in range(len(entries) - 2, -1, -1):

@@ -16,7 +16,7 @@ from blis_jax.policies.as_data.graph import (
     INPUT,
     TRUTH,
     Expression,
-    Expressions,
+    ExpressionGraph,
     NotAsDataError,
     bare,
 )
@@ -83,7 +83,7 @@ class _Traced(NamedTuple):
 def _traced(policy: Policy, num_instances: int, num_scorers: int, has_matches: bool) -> _Traced:
     """Trace a policy and turn it into nodes."""
     register()
-    graph = Expressions(num_instances)
+    graph = ExpressionGraph(num_instances)
     lowering = Tabulation(graph)
     names = set(TableForm(0, 0, 0, num_scorers, has_matches).inputs)
     shape = EngineShape(num_instances, SLOTS, 2 * SLOTS, PATH, PATH, clock="int64")
@@ -117,7 +117,7 @@ def _bits(leaf: np.ndarray) -> np.ndarray:
     )
 
 
-def _state(graph: Expressions, at: int, leaf: Any) -> Cells:
+def _state(graph: ExpressionGraph, at: int, leaf: Any) -> Cells:
     is_vector = leaf.shape == (graph.num_instances,)
     if leaf.shape and not is_vector:
         raise NotAsDataError("it keeps an array for other things than instances")
@@ -127,7 +127,7 @@ def _state(graph: Expressions, at: int, leaf: Any) -> Cells:
 
 
 def _context(
-    graph: Expressions, num_instances: int, num_scorers: int, names: set[str], is_random: bool
+    graph: ExpressionGraph, num_instances: int, num_scorers: int, names: set[str], is_random: bool
 ) -> tuple[Any, list[Any]]:
     """Return the context to trace with, without signals that no table has, and the nodes of its leaves."""
     scene = scene_of("routing", num_instances, SLOTS, "", "int64", max(num_scorers, 1))
@@ -155,7 +155,7 @@ def _context(
     return scene, given
 
 
-def _vectors(graph: Expressions, leaf: Any, nodes: np.ndarray) -> Cells:
+def _vectors(graph: ExpressionGraph, leaf: Any, nodes: np.ndarray) -> Cells:
     """Return the value of vectors, or of scalars; these are a vector where there are as many as instances."""
     shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
     if len(shape) == 2 or not has_instances(shape, graph):
