@@ -196,7 +196,7 @@ KINDS = ("mean", *(f"p{percent}" for percent in PERCENTS))  # of a latency's fig
 _LATENCIES = {  # over what
     "ttft": "measured requests with a first token, completed or not",
     "e2e": "measured requests that completed",
-    "tpot": "measured requests that completed with a first token",
+    "tpot": "measured requests that completed with two or more output tokens",
     "scheduling_delay": "measured requests that were scheduled, completed or not",
     "itl": "gaps between output tokens of the completed requests of the whole run",
 }

@@ -233,13 +233,16 @@ def latencies_us(record: RunRecord, latency: str) -> tuple[Any, Bool[np.ndarray,
     requests = record.requests
     if latency == "tpot":
         is_completed = requests.status == int(Status.COMPLETED)
-        return tpot_us(record), is_completed & (requests.ttft_us >= 0)
+        return tpot_us(record), is_completed & (requests.ttft_us >= 0) & (requests.made_len > 1)
     values = getattr(requests, _COLUMNS[latency])
     return values, values >= 0
 
 
 def tpot_us(record: RunRecord) -> Float[np.ndarray, "request"]:
-    """Return (E2E − TTFT) ÷ max(tokens made − 1, 1); 0 without output tokens; junk where not completed."""
+    """Return (E2E − TTFT) ÷ max(tokens made − 1, 1); 0 without output tokens; junk where not completed.
+
+    It is none of a request with fewer than two tokens, which `latencies_us` leaves out.
+    """
     requests = record.requests
     xp = namespace(requests.status)
     gaps = requests.after_first_us / xp.maximum(requests.made_len - 1, 1)

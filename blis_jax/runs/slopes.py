@@ -18,8 +18,7 @@ from blis_jax.lazy import xarray
 from blis_jax.metrics.figures import ended_us
 from blis_jax.metrics.reference import is_of_class
 from blis_jax.metrics.scalars import evaluate, lookup
-from blis_jax.metrics.summaries import PERCENTS, tpot_us
-from blis_jax.records.record import Status
+from blis_jax.metrics.summaries import PERCENTS, latencies_us
 from blis_jax.records.step_records import completed_itl_counts
 from blis_jax.runs.derivatives import Derivatives, jacobian, unit_of_direction
 from blis_jax.runs.options import Options
@@ -169,10 +168,9 @@ def _slopes_of(found: Derivatives, name: str, value: float) -> np.ndarray:
 def _latency(found: Derivatives, name: str, is_chosen: Bool[np.ndarray, "request"]) -> _Moving:
     requests = found.record.requests
     if name == "tpot":
-        is_chosen = is_chosen & (requests.status == Status.COMPLETED) & (requests.ttft_us >= 0)
-        gaps = np.where(requests.output_len > 0, np.maximum(requests.made_len - 1, 1), np.inf)
-        slopes = (found.e2e_us - found.ttft_us) / gaps
-        return _each_once(tpot_us(found.record)[is_chosen], slopes[:, is_chosen])
+        values, exists = latencies_us(found.record, name)
+        slopes = (found.e2e_us - found.ttft_us) / np.maximum(requests.made_len - 1, 1)
+        return _each_once(values[exists & is_chosen], slopes[:, exists & is_chosen])
     field = {"ttft": "ttft_us", "e2e": "e2e_us", "scheduling_delay": "sched_delay_us"}[name]
     values = getattr(requests, field)
     is_chosen = is_chosen & (values >= 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -18,6 +19,7 @@ from blis_jax.files.input_files import NOT_WHOLE, check_regular, open_text
 from blis_jax.traces import options, times
 from blis_jax.traces.columns import plain_name
 from blis_jax.traces.delimited import header_names
+from blis_jax.traces.measured.sent import parse
 from blis_jax.traces.names import lacks
 from blis_jax.traces.rows import (
     DELAY,
@@ -28,12 +30,12 @@ from blis_jax.traces.rows import (
     TraceRows,
     by_arrival,
     num_repeated,
+    single_tokens,
 )
 
 LINES_LOOKED_AT = 50
 CHARACTERS_LOOKED_AT = 1_000_000
 PARQUET_MARK = b"PAR1"
-MANY_SINGLE = 0.05  # of the requests, which have one output token
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,30 @@ def sniff(path: Path) -> Sniff:
         raise ConfigError(f"{path} does not exist; give the path of a trace") from None
     except (OSError, *NOT_WHOLE) as error:
         raise ConfigError(f"{path} cannot be read ({error}); give the path of a trace") from None
+    if start.lstrip().startswith("["):
+        listed = (text for _, text in json_rows(path)[1])
+        return Sniff(path, tuple(islice(listed, LINES_LOOKED_AT)))
     lines = (line for line in start.splitlines() if line.strip())
     return Sniff(path, tuple(islice(lines, LINES_LOOKED_AT)))
+
+
+def json_rows(path: Path) -> tuple[str, Iterator[tuple[int, str]]]:
+    """Return the numbered texts of a file's objects, and what is numbered: lines, or the members of one JSON list.
+
+    Raises:
+        ConfigError: it begins as a list, but is damaged.
+    """
+    with open_text(path) as file:
+        is_list = next((line for line in file if line.strip()), "").lstrip().startswith("[")
+    found = parse(path) if is_list else None
+    if isinstance(found, list):
+        return "object", ((number, json.dumps(each)) for number, each in enumerate(found, 1))
+    return "line", _lines_of(path)
+
+
+def _lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    with open_text(path) as file:
+        yield from ((number, line) for number, line in enumerate(file, 1) if line.strip())
 
 
 # By name; a format is a module, or a name in one, with `matches`, `read` and `write`. Asked in this order.
@@ -232,8 +256,8 @@ def _why_unknown(found: Sniff) -> str:
     if found.lines and (lacking := lacks(columns)) is not None:
         return f"{found.path} is no trace that can be replayed: {lacking}"
     hint = f"give --trace-format, one of {', '.join(FORMATS)}"
-    if found.lines and found.lines[0].lstrip().startswith("["):
-        hint = "if it is one JSON list, write an object a line (jq -c '.[]' FILE)"
+    if found.lines and found.lines[0].lstrip().startswith("{"):
+        hint += "; if its requests are a list within an object, write that list alone (jq .requests FILE)"
     return f"the format of {found.path} is not recognised ({_first_sight(found)}); {hint}"
 
 
@@ -314,10 +338,8 @@ def _unsaid(rows: TraceRows, wanted: TraceOptions, report: Report) -> list[str]:
         notes.append(
             f"{num_silent} requests have no output token: they end with their prompt, and their TTFT counts"
         )
-    if (num_single := int(np.count_nonzero(rows.output_len == 1))) >= MANY_SINGLE * len(rows):
-        notes.append(
-            f"{num_single} requests have one output token, so no gap between tokens: in TPOT they count as 0"
-        )
+    if (single := single_tokens(rows.output_len)) is not None:
+        notes.append(single)
     num_short, num_later = options.short_turns(rows)
     if 2 * num_short > num_later and wanted.prefix_model != "deltas":
         notes.append(

@@ -29,6 +29,7 @@ DELAY, NO_DELAY = "delay_us", -1
 ADAPTER = "adapter"  # a further column: the LoRA adapter that a request names, empty for none
 MOST_NAMED = 10  # malformed rows that are named
 MOST_TOKENS = 2**31 - 1
+MANY_SINGLE = 0.05  # of the requests, which have one output token
 UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # µs of a unit of time
 
 
@@ -276,6 +277,14 @@ def num_repeated(rows: TraceRows) -> int:
     """Return how many rows have the arrival, the lengths and the session of another one above them."""
     keys = np.stack([rows.arrival_us, rows.input_len, rows.output_len, rows.session], axis=1)
     return len(rows) - len(np.unique(keys, axis=0))
+
+
+def single_tokens(output_len: np.ndarray) -> str | None:
+    """Return a sentence where many requests have one output token, of which there is no TPOT."""
+    num_single = int(np.count_nonzero(output_len == 1))
+    if not num_single or num_single < MANY_SINGLE * len(output_len):
+        return None
+    return f"{num_single} requests have one output token, so no gap between tokens: TPOT is of the others"
 
 
 def models_of(rows: TraceRows) -> np.ndarray | None:

@@ -147,6 +147,30 @@ def test_the_compiled_call_has_the_same_latencies() -> None:
     assert host["itl_p99_ms"] > 50
 
 
+TPOT = ("tpot_mean_ms", "tpot_p50_ms")
+
+
+@pytest.mark.parametrize("lengths", [(1, 6, 1, 6), (1, 1, 1, 1)])
+def test_a_request_of_one_token_has_no_time_per_output_token(lengths: tuple[int, ...]) -> None:
+    config = from_flags({**flags(beta_coeffs=[5000.0, 10.0, 100.0]), "variant": "scheduling"})
+    config = config.replace(corrected=True)
+    table = table_of(workload_of([Prompt(9 * 10**6 * k, 64, n) for k, n in enumerate(lengths)]))
+    options, reports = Options(num_slots=16, log_capacity=256), []
+    measured = RunFigures(TPOT, SloTargets(), Measure({}, 0.0, 0.0))
+
+    def noted(call: Call) -> Results:
+        results = execute(call._replace(measured=measured))
+        reports.append(results.report)
+        return results
+
+    record = Runner(options, num_rows=1).alone(GivenRun(Row(config, table, FIXED), options), noted)
+    host = evaluate(record, TPOT, SloTargets())
+    step_ms = 5.1  # of one sequence that decodes
+    wanted = [step_ms if max(lengths) > 1 else np.nan] * 2
+    assert list(host.values()) == pytest.approx(wanted, nan_ok=True)
+    assert unstack(reports[-1], 0).figures.tolist() == pytest.approx(wanted, nan_ok=True)
+
+
 @pytest.mark.slow
 def test_in_august_the_overhead_after_the_last_token_is_in_e2e_alone() -> None:
     """777 µs for each request, as BLIS's coefficients have it; preempted requests make no exception."""

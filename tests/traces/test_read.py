@@ -101,7 +101,10 @@ def test_unknown_files_are_refused_with_the_formats(tmp_path, text, words):
             '{"input_length": 5, "output_length": 2}\n',
             "no column for a time of arrival (name it arrival_s)",
         ),
-        ('[{"timestamp": 0, "input_length": 5}]', "if it is one JSON list, write an object a line"),
+        (
+            '[{"timestamp": 0, "input_length": 5}]',
+            "no column for the tokens of outputs (name it output_tokens)",
+        ),
         (
             "arrival_s,input_tokens,output_tokens\n",
             "has no request; give a trace with one per line",
@@ -333,7 +336,7 @@ def test_whole_seconds_read_as_ms_are_doubted(tmp_path, gap, is_odd):
 def test_requests_without_a_gap_between_tokens_are_told(tmp_path, num_single, is_told):
     rows = "".join(f"{k},100,{1 if k < num_single else 9}\n" for k in range(10))
     notes = read_text(tmp_path, "arrival_s,input_tokens,output_tokens\n" + rows).report.notes
-    assert any("in TPOT they count as 0" in note for note in notes) == is_told
+    assert any("TPOT is of the others" in note for note in notes) == is_told
 
 
 def test_a_trace_of_failures_alone_is_called_so(tmp_path):

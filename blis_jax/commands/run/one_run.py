@@ -52,6 +52,7 @@ from blis_jax.reports.perfetto import TracedRun, write_trace
 from blis_jax.reports.words import cluster_line, steady_lines
 from blis_jax.results.blis_files import labels_of, results_document, results_text
 from blis_jax.results.printed_text import decision_lines
+from blis_jax.traces.rows import single_tokens
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -138,6 +139,8 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
         notes.warn("no request completed before the run ended, so nothing is printed, as in BLIS")
     else:
         _note_survivors(record, notes)
+        if not source.is_trace and (single := single_tokens(record.requests.output_len)):
+            notes.warn(single)
     return 0
 
 
@@ -162,7 +165,7 @@ def _note_before(
 
 
 LARGEST_GAP = (
-    0.1  # of an answer's other gaps, which February's second last gap may add without a word
+    0.05  # of an answer's other gaps, which February's second last gap may add without a word
 )
 
 

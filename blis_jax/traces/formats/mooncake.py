@@ -1,4 +1,4 @@
-"""Mooncake traces: one JSON object per line with timestamp, input_length, output_length, hash_ids.
+"""Mooncake traces: JSON lines or one JSON list, of objects with timestamp, input_length, output_length, hash_ids.
 
 Timestamps are milliseconds unless said otherwise. Each hash id stands for `block_size` prompt tokens (512 unless said
 otherwise) and, by Mooncake's chained hashing, for all before them; the last block of a prompt may
@@ -23,9 +23,8 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
-from blis_jax.files.input_files import open_text
 from blis_jax.traces.names import several_models
-from blis_jax.traces.read import Sniff, sniff
+from blis_jax.traces.read import Sniff, json_rows, sniff
 from blis_jax.traces.rows import (
     DELAY,
     LATEST_US,
@@ -147,19 +146,17 @@ def read(path: Path, reading: Reading) -> TraceRows:
     block_size = reading.block_size or (BAILIAN_BLOCK_SIZE if is_bailian else BLOCK_SIZE)
     num_bad = 0
     first_bad: list[BadRow] = []
-    with open_text(path) as file:
-        for number, line in enumerate(file, 1):
-            if len(columns.time) == reading.limit:
-                break
-            if line.isspace():
-                continue
-            try:
-                columns.add(line, block_size, LATEST_US / unit_us)
-            except _BadLine as error:
-                num_bad += 1
-                if len(first_bad) < MOST_NAMED:
-                    first_bad.append(BadRow(f"line {number}", str(error)))
-                    _check_block_size(path, line, num_bad, len(columns.time), block_size)
+    what, numbered = json_rows(path)
+    for number, line in numbered:
+        if len(columns.time) == reading.limit:
+            break
+        try:
+            columns.add(line, block_size, LATEST_US / unit_us)
+        except _BadLine as error:
+            num_bad += 1
+            if len(first_bad) < MOST_NAMED:
+                first_bad.append(BadRow(f"{what} {number}", str(error)))
+                _check_block_size(path, line, num_bad, len(columns.time), block_size)
     reading.report.add_bad(num_bad, first_bad)
     if columns.num_idle_delays:
         reading.report.notes.append(

@@ -1,8 +1,8 @@
-"""A table with a row per request, by the names that people use: CSV, JSON lines, or Parquet where pyarrow is installed.
+"""A table with a row per request, by the names that people use: CSV, JSON lines or one JSON list, or Parquet (pyarrow).
 
 Needed are an arrival and the tokens of prompt and output. Our own names are arrival_us (or arrival_s), input_tokens,
 output_tokens, and if wanted slo_class, tenant, client, session, round_index, prefix_group, prefix_tokens, request_id,
-timeout_us, segment_contents and segment_ends (whole numbers with spaces between). Everything that rows can hold is
+timeout_us, delay_us, segment_contents and segment_ends (whole numbers with spaces between). All that rows can hold is
 kept, so every other format can be turned into this one without loss. Usual names for the same are read, too
 (`traces.names`); an arrival whose name has no unit is a date, or a number in the first unit that can be true.
 """
@@ -24,7 +24,6 @@ import numpy as np
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
-from blis_jax.files.input_files import open_text
 from blis_jax.lazy import pandas, parquet, pyarrow
 from blis_jax.traces import times
 from blis_jax.traces.columns import (
@@ -41,7 +40,9 @@ from blis_jax.traces.columns import (
     since_first_us,
     slo_classes,
 )
+from blis_jax.traces.delays import NOT_BOTH, after_answers, delay_columns
 from blis_jax.traces.delimited import header_names, note_columns, read_columns, read_header
+from blis_jax.traces.measured.clients import CLIENTS
 from blis_jax.traces.names import (
     ERRORS,
     HAS_NOT_FAILED,
@@ -53,8 +54,17 @@ from blis_jax.traces.names import (
     several_models,
     with_unit,
 )
-from blis_jax.traces.read import Sniff, sniff
-from blis_jax.traces.rows import LATEST_US, NO_CODE, Reading, TraceRows, make_rows, number_turns
+from blis_jax.traces.read import Sniff, json_rows, sniff
+from blis_jax.traces.rows import (
+    DELAY,
+    LATEST_US,
+    NO_CODE,
+    NO_DELAY,
+    Reading,
+    TraceRows,
+    make_rows,
+    number_turns,
+)
 from blis_jax.workload.contents import Segments
 
 ROWS_AT_ONCE = 500_000
@@ -64,7 +74,13 @@ _SEGMENTS = ("segment_contents", "segment_ends")
 
 
 def matches(sniff: Sniff) -> bool:
-    """Return whether the three columns are there, or the file is Parquet."""
+    """Return whether the columns are there, or the file is Parquet; no client's figures, which have sums so named."""
+    if any(
+        client.matches(each)
+        for client in CLIENTS.values()
+        for each in (*sniff.objects[:1], sniff.objects)
+    ):
+        return False
     listed = [sniff.names, *([*flat(found)] for found in sniff.objects[:1])]
     return sniff.is_parquet or any(
         with_unit(each, TIMES) is not None
@@ -148,6 +164,7 @@ class _Table:
             _MODEL: Column((found_name(self.names, MODELS) or _MODEL,), is_text=True, default=""),
             **failure_columns(self.names),
             **self.further,
+            **delay_columns(self.names, self._arrival(reading)),
         }
 
     def _arrival(self, reading: Reading) -> Column:
@@ -183,8 +200,10 @@ def _read(table: _Table, reading: Reading) -> TraceRows:
         reading.report.add_unread(name for name in table.names if name in MODELS)
     others = {name: parts.pop(name) for name in table.further}
     time = parts.pop("arrival")
+    placed = {"arrival": time, DELAY: parts.pop(DELAY)} if DELAY in parts else {}
     if table.has_dates:
-        time = since_first_us(time)
+        known = time[time != NO_DELAY] if placed else time
+        time = since_first_us(np.maximum(time, known.min(initial=np.iinfo(np.int64).max)))
     segments = [parts.pop(name) for name in _SEGMENTS]
     rows = make_rows(
         in_us(time, reading) if time.dtype.kind == "f" else time,
@@ -196,6 +215,7 @@ def _read(table: _Table, reading: Reading) -> TraceRows:
         **_with_ids(parts, table, reading),
     )
     rows = replace(rows, others={**rows.others, **others}) if others else rows
+    rows = after_answers(rows, placed, table.names, reading) if placed else rows
     has_turns = found_name(table.names, NAMES["round_index"]) is not None
     return rows if has_turns else number_turns(rows)
 
@@ -217,6 +237,11 @@ def write(rows: TraceRows, path: Path) -> None:
         table[name] = np.array([*listed, ""], object)[np.where(codes < 0, len(listed), codes)]
     if rows.timeout_us.any():
         table["timeout_us"] = rows.timeout_us
+    if DELAY in rows.others:
+        delay_us = pandas.Series(rows.others[DELAY], dtype="Int64")
+        waits = delay_us != NO_DELAY
+        table[DELAY] = delay_us.where(waits)
+        table["arrival_us"] = pandas.Series(rows.arrival_us, dtype="Int64").where(~waits)
     if rows.segments is not None:
         for name, values in zip(_SEGMENTS, (rows.segments.content, rows.segments.end), strict=True):
             table[name] = [" ".join(map(str, part)) for part in _split(values, rows.segments.ptr)]
@@ -288,6 +313,7 @@ def _has_fitting_segments(found: Mapping[str, np.ndarray]) -> np.ndarray:
 
 _CHECKS = (
     HAS_NOT_FAILED,
+    NOT_BOTH,
     Check(
         "prefix_tokens is above input_tokens",
         lambda found: found["prefix_tokens"] <= found["input_tokens"],
@@ -317,17 +343,15 @@ def flat(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _json_frames(path: Path, names: Sequence[str], places: Mapping[str, int]) -> Iterator[Frame]:
     """Chunks as the CSV reader makes them; a line that is no object has its text in place of the arrival."""
-    with open_text(path) as file:
-        numbered = ((number, line) for number, line in enumerate(file, 1) if line.strip())
-        while batch := list(islice(numbered, ROWS_AT_ONCE)):
-            objects = [_object(line, names[places["arrival"]]) for _, line in batch]
-            cells = {
-                place: [_cell(found.get(names[place])) for found in objects]
-                for place in places.values()
-            }
-            yield Frame(
-                pandas.DataFrame(cells, dtype=object), np.array([number for number, _ in batch])
-            )
+    what, numbered = json_rows(path)
+    while batch := list(islice(numbered, ROWS_AT_ONCE)):
+        objects = [_object(line, names[places["arrival"]]) for _, line in batch]
+        cells = {
+            place: [_cell(found.get(names[place])) for found in objects]
+            for place in places.values()
+        }
+        frame = pandas.DataFrame(cells, dtype=object)
+        yield Frame(frame, np.array([number for number, _ in batch]), what)
 
 
 def _cell(value: object) -> object:

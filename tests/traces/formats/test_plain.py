@@ -10,7 +10,7 @@ import pytest
 from blis_jax.errors import ConfigError
 from blis_jax.traces.formats import plain
 from blis_jax.traces.read import TraceOptions, read_trace
-from blis_jax.traces.rows import to_table
+from blis_jax.traces.rows import DELAY, to_table
 from tests.traces.formats.test_mooncake import lines_of, shared_blocks
 from tests.traces.scenes import assert_same_rows, read_text
 
@@ -241,3 +241,84 @@ def test_parquet_with_dates_and_numbered_sessions(tmp_path, as_text):
     rows = read_trace(tmp_path / "log.parquet").rows
     assert np.diff(rows.arrival_us).tolist() == [1_500_000, 1_500_000]
     assert rows.session_names == ("7", "8")
+
+
+OBJECTS = [
+    {"arrival_s": 0.5, "input_tokens": 7, "output_tokens": 3},
+    {"arrival_s": "soon", "input_tokens": 8, "output_tokens": 3},
+    {"arrival_s": 2.0, "input_tokens": 9, "output_tokens": 4},
+]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_one_json_list_is_read_as_lines_are(tmp_path, indent):
+    trace = read_text(tmp_path, json.dumps(OBJECTS, indent=indent), name="trace.json")
+    assert trace.rows.arrival_us.tolist() == [500_000, 2_000_000]
+    assert trace.rows.input_len.tolist() == [7, 9]
+    assert [each.place for each in trace.report.first_bad] == ["object 2"]
+
+
+def test_a_json_list_that_is_cut_off_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="it was cut off"):
+        read_text(tmp_path, json.dumps(OBJECTS)[:-20], name="trace.json")
+
+
+def test_the_sums_in_a_clients_file_are_no_request(tmp_path):
+    found = {
+        "date": "20260101-000000", "request_throughput": 1.0, "mean_ttft_ms": 5.0, "max_concurrency": None,
+        "request_rate": 2.0, "completed": 2, "total_input_tokens": 10, "total_output_tokens": 6,
+        "start_times": [0.0, 0.5], "input_lens": [4, 6], "output_lens": [3, 3], "ttfts": [0.1, 0.1],
+        "itls": [[0.01, 0.01]] * 2, "errors": ["", ""],
+    }  # fmt: skip
+    trace = read_text(tmp_path, json.dumps(found) + "\n", name="vllm.json")
+    assert trace.format == "benchmark"
+    assert trace.rows.arrival_us.tolist() == [0, 500_000]
+    assert trace.rows.input_len.tolist() == [4, 6]
+
+
+TURNS = (
+    "a,{0},,100,10\n"  # session, arrival, delay, tokens
+    "b,{1},,100,10\n"
+    "a,,{2},150,10\n"
+    "a,{3},,200,10\n"
+    "b,{4},{2},150,10\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("header", "values", "notes"),
+    [
+        ("session,arrival_us,delay_us", (0, 300_000, 700_000, 9_000_000, 9_500_000), 1),
+        ("session_id,timestamp,delay_ms", (0, 0.3, 700, 9, 9.5), 2),
+        ("session_id,timestamp_ms,delay", (0, 300, 700, 9000, 9500), 2),
+        (
+            "session_id,timestamp,delay_s",
+            (*(f"2026-01-01 00:00:{second}" for second in ("00", "00.3")), 0.7,
+             *(f"2026-01-01 00:00:{second}" for second in ("09", "09.5"))),
+            1,
+        ),
+    ],
+)  # fmt: skip
+def test_turns_with_a_delay_wait_for_the_answer_before(tmp_path, header, values, notes):
+    text = f"{header},input_tokens,output_tokens\n" + TURNS.format(*values)
+    trace = read_text(tmp_path, text, name="turns.csv", prefix_model="none")
+    rows = trace.rows
+    assert rows.arrival_us.tolist() == [0, 300_000, 700_000, 9_000_000, 9_500_000]
+    assert rows.others[DELAY].tolist() == [-1, -1, 700_000, -1, -1]
+    assert rows.round_index.tolist() == [0, 0, 1, 2, 1]
+    assert len(trace.report.notes) == notes
+    assert "1 rows have an arrival and a delay: the arrival is taken" in trace.report.notes
+    plain.write(rows, tmp_path / "again.csv")
+    again = read_trace(tmp_path / "again.csv", TraceOptions(prefix_model="none")).rows
+    assert_same_rows(again, rows)
+    assert again.others[DELAY].tolist() == rows.others[DELAY].tolist()
+
+
+def test_a_turn_that_waits_for_nothing_is_left_out(tmp_path):
+    text = "session,arrival_us,delay_us,input_tokens,output_tokens\na,0,,9,9\nb,,5,9,9\n,,5,9,9\na,,,9,9\n"
+    trace = read_text(tmp_path, text)
+    assert len(trace.rows) == 1
+    assert any(
+        note.startswith("2 rows have a delay, but no earlier turn") for note in trace.report.notes
+    )
+    assert trace.report.first_bad[0].reason == "the arrival is missing, and so is a delay"
