@@ -20,6 +20,8 @@ DRAWN_BY = {
     "routers": "compare --trace examples/traces/bursts.csv --routers all",
     "compare_best_t1024": f"compare iter00_baseline best={BEST} t1024={BEST}:max_tokens=1024",
     "ablate_best": f"ablate {BEST} --against iter00_baseline --design full",
+    "goodput_limits": "limits iter00_baseline row13=iter13_class_lead@found row21=iter21_intent@found "
+    "thin=iter23_thin_tiers@begun every=iter25_every_class@found --seeds 60 --first-seed 96000 --rng jax",
     "sweep_baseline_vs_it08_opt": "sweep --vmap-seeds 256 --output out/sweep.zarr",
 }
 CLOSE = 1e-3  # what another machine's logarithms may change
