@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from benchmarks.speed import against, same_programs, worker
 from benchmarks.speed.trace_cases import data_folder
 from blis_jax.files.atomic_write import write_json
+from blis_jax.reports.render import table_lines
 from papers.pages import ROOT, hand_over, refuse
 
 T = TypeVar("T")
@@ -116,16 +117,13 @@ def table(results: dict[str, dict[str, object]]) -> str:
         f"Measured with `python -m benchmarks` on {cpu_name()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}; best of several repetitions, warm unless said.",
         "",
-        "| case | compile s | run | per request or run | peak memory MB |",
-        "|---|---|---|---|---|",
     ]
-    for name, result in results.items():
-        lines.append(
-            f"| {result['title']} | {result['compile_s']:.1f} | {result['run']} | "
-            f"{result['unit']} | {result['peak_mb']:.0f} |"
-        )
-        del name
-    return "\n".join(lines)
+    head = ("case", "compile s", "run", "per request or run", "peak memory MB")
+    rows = (
+        (of["title"], f"{of['compile_s']:.1f}", of["run"], of["unit"], f"{of['peak_mb']:.0f}")
+        for of in results.values()
+    )
+    return "\n".join([*lines, *table_lines(head, rows)])
 
 
 Look = Callable[[str, tuple[Path, Path], Path, Mapping[str, str]], T]

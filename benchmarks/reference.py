@@ -22,6 +22,7 @@ from blis_jax.latency.registry import MODELS
 from blis_jax.metrics.scalars import lookup, metric_names
 from blis_jax.policies import registry
 from blis_jax.policies.their_names import names_of
+from blis_jax.reports.render import table_text
 from papers.pages import ROOT, hand_over
 from sweeps.promote.golang import plugins
 
@@ -81,13 +82,17 @@ def _default(name: str, value: object) -> str:
 
 def metrics_table() -> str:
     """Write the reference table of metrics, one row for each name."""
-    lines = ["| metric | what it is | unit | better | by class |", "|---|---|---|---|---|"]
-    for name in metric_names():
-        metric, _ = lookup(name)
-        unit = "" if metric.unit == "1" else metric.unit
-        by_class = "yes" if metric.has_classes else "no"
-        lines.append(f"| `{name}` | {metric.estimand} | {unit} | {metric.direction} | {by_class} |")
-    return "\n".join(lines)
+    metrics = [(name, lookup(name)[0]) for name in metric_names()]
+    return table_text(
+        ("metric", "what it is", "unit", "better", "by class"),
+        (
+            (
+                f"`{name}`", metric.estimand, "" if metric.unit == "1" else metric.unit, metric.direction,
+                "yes" if metric.has_classes else "no",
+            )
+            for name, metric in metrics
+        ),
+    )  # fmt: skip
 
 
 def promoted_go() -> str:

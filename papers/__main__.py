@@ -12,8 +12,8 @@ from typing import NamedTuple
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.reports.findings import Answer
-from blis_jax.reports.render import WIDTH, show_answer
-from papers.pages import table_text, write_between_markers
+from blis_jax.reports.render import WIDTH, show_answer, table_text
+from papers.pages import write_between_markers
 
 NAME = "papers"
 _DESCRIPTION = """\

@@ -51,21 +51,6 @@ def answer(asked: str, verdict: Sequence[str], sure: str, price: str, next: str)
     return [*answer_lines(Answer.of(asked, verdict, sure, price, next)), ""]
 
 
-def row_line(cells: Iterable[object]) -> str:
-    """Return a row of a table in Markdown."""
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def table_lines(head: Sequence[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    """Return a table in Markdown, a line a row."""
-    return [row_line(head), f"|{'---|' * len(head)}", *map(row_line, rows)]
-
-
-def table_text(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table in Markdown."""
-    return "\n".join(table_lines(head, rows))
-
-
 def csv_of(rows: Sequence[Mapping[str, str]], columns: Sequence[str] = ()) -> str:
     """Return rows as CSV; the columns are those of the first row if none are named."""
     text = io.StringIO()

@@ -13,6 +13,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.lazy import pandas as pd
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
+from blis_jax.reports.render import table_lines
 from surrogate import report_figures as figure
 from surrogate.levels.fit import OwnData, any_seeds_lines, any_seeds_table, load_own
 from surrogate.levels.predict import levels_of
@@ -151,21 +152,21 @@ def write_report(
 def score_rows(scores: Sequence[Score], coverage: pd.DataFrame, main_output: str) -> list[str]:
     """Write the scores as a table in Markdown."""
     shares = coverage.set_index(["output", "interval"])["share"]
-    rows = [
-        "| output | unit | mean | sd over points | RMSE | R² | ceiling | R² other seeds | the same, "
-        "levels equal | coverage mean, run | bar |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    head = (
+        "output", "unit", "mean", "sd over points", "RMSE", "R²", "ceiling", "R² other seeds",
+        "the same, levels equal", "coverage mean, run", "bar",
+    )  # fmt: skip
+    rows = []
     for score in scores:
         mark = verdict(score, main_output)
         mark = f"**{mark}**" if mark == NOT_MET else mark
         both = f"{shares[score.output, 'mean']:.3f}, {shares[score.output, 'run']:.3f}"
-        rows.append(
-            f"| {score.output} | {score.unit} | {score.mean:.5g} | {score.sd:.3g} | {score.rmse:.3g} "
-            f"| {score.r2:.4f} | {score.reliability:.4f} | {score.r2_other:.3f} "
-            f"| {score.r2_other_shape:.3f} | {both} | {mark} |"
-        )
-    return rows
+        rows.append((
+            score.output, score.unit, f"{score.mean:.5g}", f"{score.sd:.3g}", f"{score.rmse:.3g}",
+            f"{score.r2:.4f}", f"{score.reliability:.4f}", f"{score.r2_other:.3f}",
+            f"{score.r2_other_shape:.3f}", both, mark,
+        ))  # fmt: skip
+    return table_lines(head, rows)
 
 
 def _markdown(

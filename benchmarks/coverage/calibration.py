@@ -24,6 +24,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.reports.render import table_lines
 from blis_jax.traces.measured.run import MeasuredRun
 from blis_jax.traces.rows import make_rows
 
@@ -189,16 +190,12 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     groups = [(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
     if len(kinds) > 1:
         groups.append(("all", list(rows)))
-    lines = [f"| disturbance | {' | '.join(TERMS)} |", f"|{'---|' * (1 + len(TERMS))}"]
-    lines += [f"| {kind} | {' | '.join(_of_coefficients(of_kind))} |" for kind, of_kind in groups]
+    rows_of_kinds = ((kind, *_of_coefficients(of_kind)) for kind, of_kind in groups)
+    lines = table_lines(("disturbance", *TERMS), rows_of_kinds)
     if not all("predicted" in row for row in rows):
         return lines
-    lines += ["", f"| predicted | {' | '.join(kind for kind, _ in groups)} |"]
-    lines.append(f"|{'---|' * (1 + len(groups))}")
-    for name in FIGURES:
-        cells = [_of_figure(of_kind, name) for _, of_kind in groups]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
+    figures = ((name, *(_of_figure(of_kind, name) for _, of_kind in groups)) for name in FIGURES)
+    return [*lines, "", *table_lines(("predicted", *(kind for kind, _ in groups)), figures)]
 
 
 def _of_coefficients(rows: Sequence[Mapping[str, Any]]) -> list[str]:

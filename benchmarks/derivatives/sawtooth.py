@@ -22,6 +22,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.commands.options.outputs import figure_path
 from blis_jax.policies.seeds import FIXED
+from blis_jax.reports.render import table_lines
 from blis_jax.reports.style import BLUE, figure, save
 from blis_jax.runs.options import Options
 from sweeps.sensitivity.smoothed import decisions
@@ -134,19 +135,19 @@ def parts_of(walk: Walk) -> Parts:
 
 def table(parts: Sequence[Parts], width_us: float) -> str:
     """Write means over the seeds per µs of β0 with standard errors, as Markdown."""
-    rows = ["| metric | whole change | ramps | jumps |", "|---|---|---|---|"]
+    rows = []
     for place, name in enumerate(METRICS):
         ramps = np.array([one.ramps[place] for one in parts]) / width_us
         jumps = np.array([one.jumps[place] for one in parts]) / width_us
-        cells = (_with_error(values) for values in (ramps + jumps, ramps, jumps))
-        rows.append(f"| {name} | {' | '.join(cells)} |")
+        rows.append((name, *map(_with_error, (ramps + jumps, ramps, jumps))))
     flipped = np.mean([one.share_flipped for one in parts])
     worst = max(one.worst for one in parts)
-    rows.append(
+    lines = table_lines(("metric", "whole change", "ramps", "jumps"), rows)
+    lines.append(
         f"{len(parts)} seeds; ms per µs of β0. Decisions flip in {100 * flipped:.1f} % of the steps of the "
         f"grid; in the others the change differs from its ramp by at most {worst:.1g} ms."
     )
-    return "\n".join(rows)
+    return "\n".join(lines)
 
 
 def _with_error(values: np.ndarray) -> str:

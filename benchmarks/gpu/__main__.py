@@ -25,6 +25,7 @@ from jax.experimental import topologies
 from benchmarks.gpu.hlo_counts import Counts, count
 from benchmarks.speed.worker import BASELINE, BEST, PRESSED
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.reports.render import table_lines
 from blis_jax.runs.calls import Call, Group
 from blis_jax.runs.many_runs import drawn_runs
 from blis_jax.runs.options import Options
@@ -134,29 +135,30 @@ def _kinds(counts: Counts) -> str:
 def table(results: Sequence[Compiled]) -> str:
     """Write counts and projection as Markdown."""
     lanes = results[0].lanes
-    lines = [
+    made = (
         f"Made with `python -m benchmarks.gpu --write`: `lanes` form, {lanes:,} lanes, the mixed workload's 1,000 "
-        "requests, 8 instances.",
-        "",
-        "| mechanism | kernels a scan step | of these | in inner loops | table copies | KB a lane and scan step "
-        "| output KB a run | temporary GB |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for one in results:
-        counts = one.counts
-        lines.append(
-            f"| {one.name} | {counts.num_kernels} | {_kinds(counts)} | {counts.inner_kernels} "
-            f"| {counts.num_table_copies} | {counts.num_bytes / lanes / 1e3:.1f} "
-            f"| {one.output_bytes / lanes / 1e3:.1f} | {one.temporary_bytes / 1e9:.2f} |"
+        "requests, 8 instances."
+    )
+    head = (
+        "mechanism", "kernels a scan step", "of these", "in inner loops", "table copies",
+        "KB a lane and scan step", "output KB a run", "temporary GB",
+    )  # fmt: skip
+    rows = (
+        (
+            program.name, counts.num_kernels, _kinds(counts), counts.inner_kernels,
+            counts.num_table_copies, f"{counts.num_bytes / lanes / 1e3:.1f}",
+            f"{program.output_bytes / lanes / 1e3:.1f}", f"{program.temporary_bytes / 1e9:.2f}",
         )
-    columns = "".join(f" {count:,} lanes |" for count in PROJECTED_LANES)
-    lines += ["", f"| projected runs/s |{columns}", "|---" * (len(PROJECTED_LANES) + 1) + "|"]
-    for one in results:
-        if one.counts.inner_kernels:
-            continue  # how often its inner loops turn is not in the text
-        rates = "".join(f" {one.runs_per_s(count):,.0f} |" for count in PROJECTED_LANES)
-        lines.append(f"| {one.name} |{rates}")
-    return "\n".join(lines)
+        for program in results
+        for counts in (program.counts,)
+    )  # fmt: skip
+    rates = (
+        (program.name, *(f"{program.runs_per_s(count):,.0f}" for count in PROJECTED_LANES))
+        for program in results
+        if not program.counts.inner_kernels  # how often inner loops turn is not in the text
+    )
+    projected = ("projected runs/s", *(f"{count:,} lanes" for count in PROJECTED_LANES))
+    return "\n".join([made, "", *table_lines(head, rows), "", *table_lines(projected, rates)])
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.house import counts
 from benchmarks.house.counts import Row
 from benchmarks.house.imports import Tree, parsed
+from blis_jax.reports.render import table_text
 from papers.pages import ROOT, hand_over
 
 PAGE = ROOT / "docs" / "results" / "house.md"
@@ -50,12 +51,12 @@ def rows(root: Path = ROOT) -> list[Row]:
 
 def table(counted: Sequence[Row]) -> str:
     """Return the rows in Markdown."""
-    lines = ["| what | now | goal | what is counted |", "|---|---|---|---|"]
-    for row in counted:
-        count = "-" if row.count is None else f"{row.count:,}"
-        target = "-" if row.target is None else f"{row.target:,}"
-        lines.append(f"| {row.what} | {count} | {target} | {row.where} |")
-    return "\n".join(lines)
+
+    def shown(number: int | None) -> str:
+        return "-" if number is None else f"{number:,}"
+
+    rows = ((row.what, shown(row.count), shown(row.target), row.where) for row in counted)
+    return table_text(("what", "now", "goal", "what is counted"), rows)
 
 
 def main(words: Sequence[str] | None = None) -> int:

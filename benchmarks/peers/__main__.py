@@ -28,7 +28,8 @@ import numpy as np
 from blis_jax import ClusterConfig, __version__, load_spec, override, run_grid
 from blis_jax.backend import prepare_backend
 from blis_jax.records.record import RunRecord
-from papers.pages import ROOT, hand_over, refuse, table_text
+from blis_jax.reports.render import table_text
+from papers.pages import ROOT, hand_over, refuse
 
 HERE = Path(__file__).parent
 PAGE = ROOT / "docs" / "results" / "speed.md"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.speed.against import WORKER, AgainstError, Side
+from blis_jax.reports.render import table_text
 
 _LOCATION = re.compile(r" ?loc\(.*\)$|^#loc.*$")
 _VALUE = re.compile(r"%\w+(#\d+)?(:\d+)?")
@@ -78,14 +79,10 @@ def _found(name: str, tree: Path, data: Path, flags: Mapping[str, str]) -> Found
 
 def table(revision: str, results: Sequence[Programs]) -> str:
     """Write the programs as a Markdown table."""
-    lines = [
-        f"| case | lines at {revision} | lines here | only at {revision} | only here | | "
-        f"calls at {revision} | calls here |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    head = [f"{what} {where}" for what in ("lines", "only") for where in (f"at {revision}", "here")]
+    rows = []
     for programs in results:
         said = "the same, letter for letter" if programs.is_same else "changed"
-        counts = " | ".join(f"{count:,}" for count in (*programs.num_lines, *programs.num_own))
-        calls = " | ".join(f"{count:,}" for count in programs.num_calls)
-        lines.append(f"| `{programs.name}` | {counts} | {said} | {calls} |")
-    return "\n".join(lines)
+        counts = (f"{count:,}" for count in (*programs.num_lines, *programs.num_own))
+        rows.append((f"`{programs.name}`", *counts, said, *map("{:,}".format, programs.num_calls)))
+    return table_text(("case", *head, "", f"calls at {revision}", "calls here"), rows)

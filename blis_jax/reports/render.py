@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 
 from blis_jax.reports.findings import Answer, Cell, Findings, Quantity, Remarks, Row, Table
@@ -221,6 +221,21 @@ def markdown(findings: Findings, title: str = "") -> str:
             ]
             blocks.append("\n".join(f"| {' | '.join(map(_in_markdown, row))} |" for row in rows))
     return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def row_line(cells: Iterable[object]) -> str:
+    """Return a row of a table in Markdown."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def table_lines(head: Sequence[str], rows: Iterable[Iterable[object]]) -> list[str]:
+    """Return a table in Markdown, a line a row."""
+    return [row_line(head), f"|{'---|' * len(head)}", *map(row_line, rows)]
+
+
+def table_text(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join(table_lines(head, rows))
 
 
 def _in_markdown(cell: Cell) -> str:

@@ -22,6 +22,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.lazy import pandas
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
+from blis_jax.reports.render import table_lines
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -186,14 +187,14 @@ def text(rows: Sequence[Extrapolated], largest: int) -> str:
     lines = [
         f"Fitted to batches of up to {largest}; mean error of the larger ones, %:",
         "",
-        f"| deployment | {' | '.join(FORMS)} | decode, linear |",
-        f"|{'---|' * (len(FORMS) + 2)}",
     ]
-    for row in rows:
-        cells = [*(row.prefill[name] for name in FORMS), row.decode]
-        lines.append(f"| {row.deployment} | {' | '.join(f'{100 * c:+.0f}' for c in cells)} |")
+    cells = [
+        (row.deployment, *(f"{100 * row.prefill[name]:+.0f}" for name in FORMS), f"{100 * row.decode:+.0f}")
+        for row in rows
+    ]  # fmt: skip
     sizes = [*median_sizes(rows).values(), float(np.median([abs(row.decode) for row in rows]))]
-    lines.append(f"| median size | {' | '.join(f'{100 * size:.0f}' for size in sizes)} |")
+    cells.append(("median size", *(f"{100 * size:.0f}" for size in sizes)))
+    lines += table_lines(("deployment", *FORMS, "decode, linear"), cells)
     return "\n".join([*lines, "", *(f"{name}: {WORDS[name]}" for name in FORMS)])
 
 

@@ -15,6 +15,7 @@ import yaml
 from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.metrics.metric import split_name
+from blis_jax.reports.render import row_line, table_lines
 from papers.corrected import profiles
 from papers.corrected.profiles import (
     CONCLUSION,
@@ -26,7 +27,7 @@ from papers.corrected.profiles import (
     judged_profiles,
     without_defects,
 )
-from papers.pages import answer, csv_of, row_line, table_lines, write_text
+from papers.pages import answer, csv_of, write_text
 from papers.record.claims import SHARES, metric_label
 from papers.record.runs import PaperRuns, SettingSample
 from papers.routing_evolution.record import RECORD as ROUTING

@@ -12,6 +12,7 @@ import yaml
 
 from blis_jax import progress
 from blis_jax.metrics.run_summary import RunSummary
+from blis_jax.reports.render import table_lines
 from blis_jax.statistics.intervals import estimate
 from blis_jax.statistics.paired import differences
 from papers.openevolve.experiments import (
@@ -23,7 +24,7 @@ from papers.openevolve.experiments import (
     ArmsOnWorkload,
     published,
 )
-from papers.pages import answer, table_lines
+from papers.pages import answer
 from sweeps.evolve.score import mean_gain, weighted
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import metric_values, pair_of

@@ -15,7 +15,8 @@ import yaml
 from blis_jax.latency.served_physics import BETA, COEFFICIENTS
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
-from papers.pages import table_text, write_between_markers
+from blis_jax.reports.render import table_text
+from papers.pages import write_between_markers
 from papers.real_servers.__main__ import FITS, PAGE
 from papers.real_servers.clusters import (
     ClusterRun,

@@ -14,7 +14,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import SIZED
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
-from papers.pages import table_text
+from blis_jax.reports.render import table_text
 from papers.step_law import engines
 from papers.step_law.law import (
     TERMS,

@@ -20,8 +20,8 @@ from blis_jax.calibrate.step_fit import (
     samples_of,
 )
 from blis_jax.latency.registry import SIZED
+from blis_jax.reports.render import table_text
 from blis_jax.traces.measured.steps import PHASES, EngineSteps, read_steps
-from papers.pages import table_text
 from papers.step_law.law import SERVED, MeasuredSteps, predicted_us
 
 DECODE_BAR, PREFILL_BAR = 0.01, 0.08  # median errors with every second step held out

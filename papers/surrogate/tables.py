@@ -10,8 +10,9 @@ from pathlib import Path
 from blis_jax.lazy import pandas as pd
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
+from blis_jax.reports.render import table_lines
 from blis_jax.statistics.paired import holm
-from surrogate.levels.fit import NEAR, any_seeds_lines, share_cells
+from surrogate.levels.fit import NEAR, SHARE_HEAD, any_seeds_lines, share_cells
 
 # --- the spaces that surrogates are fitted to, and how much of each is simulated -----------------
 
@@ -118,23 +119,19 @@ LEVEL = 0.01
 def bars(table: pd.DataFrame) -> list[str]:
     """Write R² of every output beside its ceiling, and what falls short."""
     first = table.iloc[0]
-    lines = [
-        f"{first.train_points} training points, {first.num_points} test points, {first.runs} runs in all.",
-        "",
-        "| output | unit | mean | sd over points | RMSE | noise between points | standard error over seeds | "
-        "R² | ceiling | R² other seeds | "
-        "levels equal | bar |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    head = (
+        "output", "unit", "mean", "sd over points", "RMSE", "noise between points",
+        "standard error over seeds", "R²", "ceiling", "R² other seeds", "levels equal", "bar",
+    )  # fmt: skip
+    rows = []
     for row in table.itertuples():
         noise = row.sd * math.sqrt(max(1 - row.reliability, 0.0))
         mark = f"**{row.bar}**" if row.bar == "not met" else row.bar
-        lines.append(
-            f"| {row.output} | {row.unit} | {row.mean:.5g} | {row.sd:.3g} | {row.rmse:.3g} | {noise:.2g} "
-            f"| {row.seed_noise:.3g} "
-            f"| {row.r2:.4f} | {row.reliability:.4f} | {_number(row.r2_other)} "
-            f"| {_number(row.r2_other_shape)} | {mark} |"
-        )
+        rows.append((
+            row.output, row.unit, f"{row.mean:.5g}", f"{row.sd:.3g}", f"{row.rmse:.3g}", f"{noise:.2g}",
+            f"{row.seed_noise:.3g}", f"{row.r2:.4f}", f"{row.reliability:.4f}", _number(row.r2_other),
+            _number(row.r2_other_shape), mark,
+        ))  # fmt: skip
     short = table[table["bar"] == "not met"]
     words = ", ".join(f"{row.output} {row.r2:.3f}" for row in short.itertuples()) or "none"
     counts = table["bar"].value_counts()
@@ -145,7 +142,9 @@ def bars(table: pd.DataFrame) -> list[str]:
         else ""
     )
     return [
-        *lines,
+        f"{first.train_points} training points, {first.num_points} test points, {first.runs} runs in all.",
+        "",
+        *table_lines(head, rows),
         "",
         f"{counts.get('met', 0)} of {tested} outputs meet their bar{blank}; short: {words}.",
     ]
@@ -157,35 +156,35 @@ def _number(value: float) -> str:
 
 def coverage(table: pd.DataFrame) -> list[str]:
     """Write the coverage of 90 % intervals and the binomial tests."""
-    lines = [
-        "| intervals of | outputs | covered, least to most | rejected at 1 % each | all as one (Holm) "
-        "| with finite calibration |",
-        "|---|---|---|---|---|---|",
-    ]
-    for kind, part in table.groupby("interval"):
-        rejected = part[part["p_binomial"] < LEVEL]
-        finite = part[part["p_finite_calibration"] < LEVEL]
-        lines.append(
-            f"| {kind} | {len(part)} | {part['share'].min():.3f} to {part['share'].max():.3f} "
-            f"| {len(rejected)} | {int((holm(part['p_binomial'].to_numpy()) < LEVEL).sum())} "
-            f"| {len(finite)} |"
+    head = (
+        "intervals of", "outputs", "covered, least to most", "rejected at 1 % each", "all as one (Holm)",
+        "with finite calibration",
+    )  # fmt: skip
+    rows = [
+        (
+            kind, len(part), f"{part['share'].min():.3f} to {part['share'].max():.3f}",
+            int((part["p_binomial"] < LEVEL).sum()),
+            int((holm(part["p_binomial"].to_numpy()) < LEVEL).sum()),
+            int((part["p_finite_calibration"] < LEVEL).sum()),
         )
+        for kind, part in table.groupby("interval")
+    ]  # fmt: skip
     rejected = table[table["p_binomial"] < LEVEL]
     words = ", ".join(f"{r.output} ({r.interval}, {r.share:.3f})" for r in rejected.itertuples())
-    return [*lines, "", f"{table['points'].iloc[0]} test points. Rejected: {words or 'none'}."]
+    said = f"{table['points'].iloc[0]} test points. Rejected: {words or 'none'}."
+    return [*table_lines(head, rows), "", said]
 
 
 def regions(table: pd.DataFrame) -> list[str]:
     """Write the coverage of the pool's intervals in each region."""
-    lines = [
-        "| region | points | intervals of | covered, least to most | median | outputs within 86 to 94 % |",
-        "|---|---|---|---|---|---|",
-    ]
-    for (region, kind), part in table.groupby(["region", "interval"], sort=False):
-        lines.append(
-            f"| {region} | {part['points'].iloc[0]} | {kind} | {share_cells(part['share'])} |"
-        )
-    return lines
+    parts = table.groupby(["region", "interval"], sort=False)
+    return table_lines(
+        ("region", "points", "intervals of", *SHARE_HEAD),
+        (
+            (region, part["points"].iloc[0], kind, *share_cells(part["share"]))
+            for (region, kind), part in parts
+        ),
+    )
 
 
 def any_seeds(table: pd.DataFrame) -> list[str]:
@@ -206,24 +205,24 @@ def common_seeds(table: pd.DataFrame) -> list[str]:
     then over all of it.
     """
     sets = table["first_seed"].unique().tolist()
+    head = (
+        "output", "R² beside the simulated baseline", "R² from requests", "R² with the pool's level",
+        "covered beside the baseline", "covered from requests", "half width, both",
+    )  # fmt: skip
     lines = [
         f"{table['points'].iloc[0]} points on each of {len(sets)} sets of {table['num_seeds'].iloc[0]} seeds, which "
         f"begin at {', '.join(map(str, sets))}, one set after the other.",
         "",
-        "| output | R² beside the simulated baseline | R² from requests | R² with the pool's level "
-        "| covered beside the baseline | covered from requests | half width, both |",
-        "|---|---|---|---|---|---|---|",
     ]
+    rows = []
     for output, part in table.groupby("output", sort=False):
         cells = [
             ", ".join(f"{value:.2f}" for value in part[name])
             for name in ("r2_simulated", "r2", "r2_pool", "share_simulated", "share")
         ]
         widths = [part[name].mean() for name in ("half_width_simulated", "half_width")]
-        lines.append(
-            f"| {output} | {' | '.join(cells)} | {' and '.join(f'{width:.3g}' for width in widths)} |"
-        )
-    return [*lines, "", *_of_all_outputs(table)]
+        rows.append((output, *cells, " and ".join(f"{width:.3g}" for width in widths)))
+    return [*lines, *table_lines(head, rows), "", *_of_all_outputs(table)]
 
 
 def _of_all_outputs(table: pd.DataFrame) -> list[str]:
@@ -249,53 +248,47 @@ def _of_all_outputs(table: pd.DataFrame) -> list[str]:
 def levels(table: pd.DataFrame) -> list[str]:
     """Make the table of the variance over seeds that a seed's requests leave."""
     first = table.iloc[0]
-    lines = [
-        f"| variance left by a seed's requests | baseline, {first.seeds} seeds "
-        f"| single runs at {first.points} points | these, beside the baseline's run |",
-        "|---|---|---|---|",
-    ]
-    for row in table.itertuples():
-        lines.append(
-            f"| {row.output} | {row.at_baseline:.2f} | {row.at_points:.2f} | {row.beside_baseline:.2f} |"
-        )
-    return lines
+    head = (
+        "variance left by a seed's requests", f"baseline, {first.seeds} seeds",
+        f"single runs at {first.points} points", "these, beside the baseline's run",
+    )  # fmt: skip
+    values = table[["at_baseline", "at_points", "beside_baseline"]].to_numpy()
+    rows = zip(table["output"], values, strict=True)
+    return table_lines(head, ((output, *(f"{v:.2f}" for v in row)) for output, row in rows))
 
 
 def rivals(table: pd.DataFrame) -> list[str]:
     """Write R² by model and output."""
     wide = table.pivot_table(index="model", columns="output", values="r2", sort=False)
     seconds = table.groupby("model")["fit_cpu_s"].mean()
-    lines = ["| model | " + " | ".join(wide.columns) + " | CPU s a fit |"]
-    lines.append("|---" * (len(wide.columns) + 2) + "|")
-    for model, row in wide.iterrows():
-        numbers = " | ".join(f"{value:.4f}" for value in row)
-        spent = seconds[model]
-        lines.append(f"| {model} | {numbers} | {'–' if math.isnan(spent) else f'{spent:.1f}'} |")
-    return lines
+    spent = {
+        model: "–" if math.isnan(seconds[model]) else f"{seconds[model]:.1f}"
+        for model in wide.index
+    }
+    return table_lines(
+        ("model", *wide.columns, "CPU s a fit"),
+        ((model, *(f"{v:.4f}" for v in row), spent[model]) for model, row in wide.iterrows()),
+    )
 
 
 def curve(table: pd.DataFrame) -> list[str]:
     """Write R² by number of training runs and output."""
     wide = table.pivot_table(index=["points", "runs"], columns="output", values="r2", sort=False)
-    lines = ["| training points | runs | " + " | ".join(wide.columns) + " |"]
-    lines.append("|---" * (len(wide.columns) + 2) + "|")
-    for (points, runs), row in wide.sort_index().iterrows():
-        lines.append(f"| {points} | {runs} | " + " | ".join(f"{v:.4f}" for v in row) + " |")
-    return lines
+    return table_lines(
+        ("training points", "runs", *wide.columns),
+        ((*size, *(f"{v:.4f}" for v in row)) for size, row in wide.sort_index().iterrows()),
+    )
 
 
 def speed(table: pd.DataFrame) -> list[str]:
     """Write the points per second of each call."""
-    lines = [
-        "| call | points/s | points per second of CPU | cores | load |",
-        "|---|---|---|---|---|",
-    ]
-    for row in table.itertuples():
-        lines.append(
-            f"| {row.call} | {row.points_per_s:,.0f} | {row.points_per_cpu_s:,.0f} | {row.cores} "
-            f"| {row.load:.1f} |"
-        )
-    return lines
+    return table_lines(
+        ("call", "points/s", "points per second of CPU", "cores", "load"),
+        (
+            (row.call, f"{row.points_per_s:,.0f}", f"{row.points_per_cpu_s:,.0f}", row.cores, f"{row.load:.1f}")
+            for row in table.itertuples()
+        ),
+    )  # fmt: skip
 
 
 # --- all of them ----------------------------------------------------------------------------------

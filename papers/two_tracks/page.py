@@ -9,7 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from papers.pages import answer, row_line, table_lines
+from blis_jax.reports.render import row_line, table_lines
+from papers.pages import answer
 
 Row = Mapping[str, str]
 Tables = Mapping[str, Sequence[Row]]

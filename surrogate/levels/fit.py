@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from blis_jax.errors import ConfigError, reads_store
+from blis_jax.reports.render import table_lines
 from blis_jax.results.dataset import load_kind
 from blis_jax.results.schema import NOT_RUN
 from surrogate.columns import BEST, BRANCH, REGIONS, WHOLE, factors_by_region, scores
@@ -280,24 +281,21 @@ def any_seeds_table(surrogate: Surrogate, own_data: OwnData, confidence: float) 
 
 def any_seeds_lines(table: pd.DataFrame) -> list[str]:
     """Write the table of `any_seeds_table` in Markdown, over all outputs."""
-    rows = [
-        "| seeds | interval of the | seeds in a mean | region | points | covered, least to most | median "
-        "| outputs within 86 to 94 % |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    names = ["seeds", "interval", "num_seeds", "region"]
-    for (seeds, kind, count, region), part in table.groupby(names, sort=False):
-        points = part["points"].iloc[0]
-        rows.append(
-            f"| {seeds} | {kind} | {count} | {region} | {points} | {share_cells(part['share'])} |"
-        )
-    return rows
+    parts = table.groupby(["seeds", "interval", "num_seeds", "region"], sort=False)
+    return table_lines(
+        ("seeds", "interval of the", "seeds in a mean", "region", "points", *SHARE_HEAD),
+        ((*key, part["points"].iloc[0], *share_cells(part["share"])) for key, part in parts),
+    )
 
 
-def share_cells(share: pd.Series, confidence: float = 0.9) -> str:
-    """Write least to most, median, and how many lie within four points of a percent of the confidence."""
-    is_near = (share - confidence).abs() <= NEAR
-    return f"{share.min():.3f} to {share.max():.3f} | {share.median():.3f} | {int(is_near.sum())} of {len(share)}"
+SHARE_HEAD = ("covered, least to most", "median", "outputs within 86 to 94 %")
+
+
+def share_cells(share: pd.Series) -> tuple[str, str, str]:
+    """Write least to most, median, and how many lie within four points of a percent of 90 %."""
+    is_near = (share - 0.9).abs() <= NEAR
+    reach = f"{share.min():.3f} to {share.max():.3f}"
+    return reach, f"{share.median():.3f}", f"{int(is_near.sum())} of {len(share)}"
 
 
 def unexplained_table(surrogate: Surrogate, own_data: OwnData) -> pd.DataFrame:

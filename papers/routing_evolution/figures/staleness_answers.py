@@ -13,9 +13,9 @@ import numpy as np
 
 from blis_jax.commands import cli
 from blis_jax.lazy import pandas as pd
+from blis_jax.reports.render import row_line, table_lines
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
 from blis_jax.statistics.paired import WORSE, Difference, Pair, differences
-from papers.pages import row_line, table_lines
 from papers.routing_evolution.figures.staleness_data import (
     ALL,
     DATA,
