@@ -26,7 +26,6 @@ from blis_jax.reports.style import (
     BLUE,
     GUIDE_COLOUR,
     STRATEGY_COLOURS,
-    WIDTH,
     class_style,
     class_words,
 )
@@ -42,7 +41,7 @@ DUMMY = Style(NOISE, line="--", width=1.0)
 MARKS = "os^Dv*Ph"  # of parameters, with the palette's colours
 COLUMNS = 3
 MOST_PARAMETERS = 6  # in the figure of effects
-MOST_METRICS = 4  # in the figure of pairs
+MOST_MAPS = 6  # in the figure of pairs
 WORDS_INCHES = 0.45  # of a row of panels, beside its axes
 UNITS = {  # of settings that no policy declares
     "max_num_scheduled_tokens": "tokens",
@@ -188,28 +187,28 @@ def _curves(
 
 
 def pairs(study: SensitivityStudy, model: str, strategy: str, name: str) -> Picture | None:
-    """Return means over two parameters as maps; None if there are none."""
+    """Return means over two parameters as maps, for pairs that act together beyond noise; None if none does."""
     found, sobol = study.findings[model].pairs, study.findings[model].sobol
-    if not found or not sobol:
+    maps = [
+        (float(indices.second[pair.places][0]), metric, pair)
+        for metric, indices in sobol.items()
+        for pair in found
+        if indices.act_together(*pair.places)
+    ]
+    if not maps:
         return None
-
-    def strength(metric: str) -> float:
-        return max(float(sobol[metric].second[pair.places][0]) for pair in found)
-
-    metrics = sorted(sobol, key=lambda metric: -strength(metric))[:MOST_METRICS]
+    strongest = sorted(maps, key=lambda entry: -entry[0])[:MOST_MAPS]
     caption = (
-        f"Mean over two parameters, the others drawn {study.sizes.pair_bases} times, for the pairs with "
-        "the largest second-order indices. S: second-order index with its interval, the share of the "
-        "variance that both explain together only."
+        f"Mean over two parameters, the others drawn {study.sizes.pair_bases} times, for the pairs and metrics with "
+        "the largest second-order indices of those beyond noise. S: second-order index with its interval, the share of "
+        "the variance that both explain together only."
     )
     panels = [
-        [_map(study, metric, pair, sobol[metric].second[pair.places]) for pair in found]
-        for metric in metrics
+        _map(study, metric, pair, sobol[metric].second[pair.places])
+        for _, metric, pair in strongest
     ]
-    return Picture(
-        f"Pairs of parameters that act together most, {strategy}", study.runs.in_text(caption), panels,
-        [2.2 + WORDS_INCHES] * len(panels), max(WIDTH, 3.1 * len(found)), name=name,
-    )  # fmt: skip
+    title = f"Pairs of parameters that act together most, {strategy}"
+    return _grid(title, study.runs.in_text(caption), panels, 2.2, name)
 
 
 def _map(study: SensitivityStudy, metric: str, pair: Any, second: np.ndarray) -> Panel:

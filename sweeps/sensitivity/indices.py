@@ -53,6 +53,10 @@ class SobolIndices:
     num_rows: int
     num_left_out: int  # rows in which a run failed
 
+    def act_together(self, first: int, second: int) -> bool:
+        """Return whether two parameters, the lower place first, share more than a new draw of the seeds does."""
+        return bool(self.second[first, second, 1] > max(float(self.dummy[2]), 0.0))
+
 
 @dataclass(frozen=True)
 class TotalIndices:

@@ -185,7 +185,7 @@ def _interaction_words(study: SensitivityStudy, model: str, metric: str) -> str:
         (float(indices.second[first, second, 0]), first, second)
         for first in range(len(study.names))
         for second in range(first + 1, len(study.names))
-        if indices.second[first, second, 1] > max(float(indices.dummy[2]), 0.0)
+        if indices.act_together(first, second)
     ]
     if not pairs:
         rows = indices.num_rows

@@ -74,9 +74,10 @@ def memory_term(data: Path, path: Path) -> None:
             "MIXED at 50 requests/s, 300 requests, 4 instances: a stand-in, since the track's workload was never "
             "committed. Without a memory term, runs with 1,000 blocks are cut at 20 s, twice what the "
             "others take: requests evict each other's blocks without end. P99 of all requests of the cluster, seeds "
-            "42, 123 and 7777 with BLIS's own requests; bars: 95 % interval of the mean."
+            "42, 123 and 7777 with BLIS's own requests; bars: 95 % interval of the mean; "
+            "they overlap at 2,000 blocks."
         )
-        title = "Three seeds: a memory term lengthens the tail at 2,000 blocks, and lets runs end at 1,000"
+        title = "With 1,000 blocks affinity ends runs only with a memory term; three seeds do not tell its cost"
         legend = [
             style.line_handle(WORDS[name], color=MEMORY_TERM_COLOURS[name], marker="o")
             for name in MEMORY

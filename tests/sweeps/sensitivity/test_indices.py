@@ -61,6 +61,7 @@ def test_sobol_indices_of_ishigamis_function() -> None:
     np.testing.assert_allclose(found.first[:, 0], FIRST, atol=0.03)
     np.testing.assert_allclose(found.total[:, 0], TOTAL, atol=0.03)
     assert found.second[0, 2, 0] == pytest.approx(0.2437, abs=0.04)
+    assert [pair for pair in ((0, 1), (0, 2), (1, 2)) if found.act_together(*pair)] == [(0, 2)]
     assert abs(found.second[0, 1, 0]) < 0.04
     assert (found.total[:3, 1] < found.total[:3, 0]).all()
     assert (found.total[:3, 0] < found.total[:3, 2]).all()
