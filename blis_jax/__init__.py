@@ -1,8 +1,8 @@
 """A tensor simulator of multi-instance LLM-serving clusters, equal to BLIS request by request.
 
 Ask a question: compare, capacity, recommend, curve, sweep, select, ablate, robustness, optimize, sensitivity, gradient,
-make_dataset and train_surrogate take what the command of that name takes, and return a StudyResult: print it, or
-call its `to_dataframe()`, `to_dataset()`, `plot()`.
+calibrate_server, make_dataset, train_surrogate and predict_by_surrogate take what their command takes, and return a
+StudyResult: print it, or call its `to_dataframe()`, `to_dataset()`, `plot()`.
 
     result = blis_jax.compare("vllm", "llm-d-default", workload="mixed", seeds=20)
 
@@ -39,12 +39,14 @@ if TYPE_CHECKING:
 
     Study = Callable[..., StudyResult]
     ablate: Study
+    calibrate_server: Study
     capacity: Study
     compare: Study
     curve: Study
     gradient: Study
     make_dataset: Study
     optimize: Study
+    predict_by_surrogate: Study
     recommend: Study
     robustness: Study
     select: Study
@@ -65,6 +67,7 @@ __all__ = [
     "TraceOptions",
     "ablate",
     "cache_hit_rate",
+    "calibrate_server",
     "capacity",
     "compare",
     "curve",
@@ -82,6 +85,7 @@ __all__ = [
     "over_params",
     "over_seeds",
     "override",
+    "predict_by_surrogate",
     "read_trace",
     "recommend",
     "robustness",
@@ -102,8 +106,9 @@ __getattr__ = exports(
     "blis_jax",
     {
         "commands.door.functions": (
-            "StudyResult", "ablate", "capacity", "compare", "curve", "gradient", "make_dataset", "optimize",
-            "recommend", "robustness", "select", "sensitivity", "sweep", "train_surrogate",
+            "StudyResult", "ablate", "calibrate_server", "capacity", "compare", "curve", "gradient", "make_dataset",
+            "optimize", "predict_by_surrogate", "recommend", "robustness", "select", "sensitivity", "sweep",
+            "train_surrogate",
         ),
         "commands.run.requests": ("draw_requests",),
         "runs.derivatives": ("Differentiator", "jacobian"),

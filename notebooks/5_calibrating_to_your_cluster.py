@@ -19,135 +19,80 @@
 
 # %%
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
 from matplotlib import pyplot as plt
 
-from blis_jax import ClusterConfig
-from blis_jax.calibrate import (
-    CalibrationPlan,
-    calibrate,
-    cluster_values,
-    load_fit,
-    read_measured,
-    to_document,
-)
-from blis_jax.reports.style import RULES
+import blis_jax
 
-plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
 EXAMPLES = Path(os.environ.get("BLIS_JAX_EXAMPLES", "../examples"))
+FIT = Path(tempfile.mkdtemp()) / "fit.json"
 TRUE = {"alpha0": 900.0, "beta0": 7000.0, "beta1": 38.0, "beta2": 55.0, "beta3": 0.11}
 
 # %% [markdown]
-# ## A measured run
+# ## A measured run, and the fit
 # A benchmark of vLLM leaves, for every request, when it was queued and when its first and last token came.
-# Settings that its files state are taken from there; KV blocks from the use that was logged while only the requests
-# that will be fitted were there.
+# Settings that its files state are taken from there. Derivatives go through the simulator itself. Only the latencies
+# of the first 60 requests are looked at; arrivals and lengths of all are known.
 
 # %%
-run = read_measured(EXAMPLES / "measured_run", num_fitted=60)
-print(len(run), "requests;", run.settings)
-print(*run.notes, sep="\n")
-config = ClusterConfig(**cluster_values(run.settings, {}), corrected=True)
+fit = blis_jax.calibrate_server(
+    EXAMPLES / "measured_run",
+    fit_first=60,
+    context_term=True,
+    starts=1 if IS_SMALL else 4,
+    output=FIT,
+)
+fit
 
 # %% [markdown]
-# ## The fit
-# Derivatives go through the simulator itself. Only the latencies of the first 60 requests are looked at; arrivals
-# and lengths of all are known.
+# ## The coefficients, beside the true ones
 
 # %%
-terms = ("alpha0", "beta0", "beta1", "beta2", "beta3")
-found = calibrate(
-    run, config, CalibrationPlan(terms, num_fitted=60, num_starts=1 if IS_SMALL else 4)
-)
-for term, value, (low, high) in zip(
-    terms, found.fit.values, found.uncertainty.intervals, strict=True
-):
-    print(f"{term}: {value:10.4g}  95 % {low:.4g} to {high:.4g}   true {TRUE[term]:g}")
-print(*found.remarks, sep="\n")
+coefficients = fit.to_dataframe("coefficients")
+coefficients["true"] = coefficients["term"].map(TRUE)
+coefficients
 
 # %% [markdown]
 # ## Requests held out
+# What is right of the line in the picture took no part in the fit.
 
 # %%
-for row in found.errors:
-    if row.part == "held out" and row.statistic in ("mean", "p90"):
-        print(
-            f"{row.metric:<8} {row.statistic:<5} measured {row.measured:8.1f}  "
-            f"simulated {row.simulated:8.1f}  {100 * row.error:+.1f} %"
-        )
+errors = fit.to_dataframe("errors")
+errors[errors["requests"] == "held out"]
 
-figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
-is_fitted = np.arange(len(run)) < 60
-made = (found.latencies.ttft_us / 1e3, found.latencies.e2e_us / 1e3)
-real = (run.ttft_us / 1e3, run.e2e_us / 1e3)
-for axis, name, x, y in zip(axes, ("TTFT, ms", "E2E, ms"), real, made, strict=True):
-    axis.plot(x[is_fitted], y[is_fitted], ".", label="fitted")
-    axis.plot(x[~is_fitted], y[~is_fitted], "x", label="held out")
-    limits = [0, max(x.max(), y.max()) * 1.05]
-    axis.plot(limits, limits, color="k", lw=1)
-    axis.set_xlabel(f"measured {name}")
-    axis.set_ylabel(f"simulated {name}")
-axes[0].legend()
-plt.show()
+# %%
+fit.plot()
 
 # %% [markdown]
 # ## What is known only together
-# A cost per decode token and a cost per token of context move together in this run: one can be traded for the
-# other along the ellipse. Predictions near the measured regime hardly care; far from it they do.
+# A cost per decode token and a cost per token of context move together in this run: one can be traded for the other.
+# Predictions near the measured regime hardly care; far from it they do.
 
 # %%
-import json
-import tempfile
-
-path = Path(tempfile.mkdtemp()) / "fit.json"
-path.write_text(json.dumps(to_document(found)))
-draws = load_fit(path).draws(400, seed=0)
-figure, axis = plt.subplots(figsize=(4.5, 3.5), layout="constrained")
-axis.plot(draws[:, 3], draws[:, 4], ".", ms=3, alpha=0.5, label="draws of the fit")
-axis.plot(TRUE["beta2"], TRUE["beta3"], "k*", ms=12, label="true")
-axis.set_xlabel("β2, µs per decode token")
-axis.set_ylabel("β3, µs per token of context")
-axis.legend()
+terms, together = fit.document["terms"], np.array(fit.document["correlations"])
+figure, axis = plt.subplots(figsize=(4.2, 3.4), layout="constrained")
+shown = axis.imshow(together, vmin=-1, vmax=1, cmap="RdBu")
+axis.set_xticks(range(len(terms)), terms)
+axis.set_yticks(range(len(terms)), terms)
+figure.colorbar(shown, label="correlation of the estimates")
 plt.show()
 
 # %% [markdown]
 # ## Carried into a comparison
-# `blis-jax compare … --coefficients-from fit.json` runs every strategy with each draw, and says how
-# wide a P99 is because of what the run left open, and how probable it is that a strategy is the best.
+# With `coefficients_from` every strategy runs with draws of the fit, on the server of the fit. The answer says how
+# probable it is that each is the best. `blis-jax compare … --coefficients-from fit.json` is the same.
 
 # %%
-from sweeps.compare import __main__ as compare
+few = {"num_requests": 100} if IS_SMALL else {}
+found = blis_jax.compare(
+    "dealt=vllm", "least=vllm:routing_policy=least-loaded", coefficients_from=FIT,
+    draws=4 if IS_SMALL else 24, seeds=3 if IS_SMALL else 10, metrics="ttft_p99_ms", **few,
+)  # fmt: skip
+print(found)
 
-code = compare.main(
-    [
-        "iter00_baseline",
-        "tuned=iter08_token_budget@published",
-        "--coefficients-from",
-        str(path),
-        "--draws",
-        "4" if IS_SMALL else "24",
-        "--num-seeds",
-        "3" if IS_SMALL else "10",
-        "--num-requests",
-        "100" if IS_SMALL else "1000",
-        "--metrics",
-        "ttft_p99_ms",
-        "--inert",
-        "records",
-        "--output",
-        str(path.with_name("comparison.json")),
-        "--figure",
-        "none",
-        "--quiet",
-    ]
-)
-document = json.loads(path.with_name("comparison.json").read_text())
-for entry in document["coefficients"]["figures"]:
-    print(
-        f"{entry['class']:<10} {entry['arm']:<16} P99 {entry['mean']:7.1f} ms "
-        f"[{entry['low']:.1f}, {entry['high']:.1f}], best with probability "
-        f"{entry['probability_of_best']:.2f}"
-    )
+# %%
+found.plot()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from blis_jax.commands import cli
-from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, word
+from blis_jax.commands.options import AllSwitch, CommandOptions, OverwriteSwitch, option, word
 from blis_jax.commands.options.outputs import output_path
 from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
 from blis_jax.errors import ConfigError
@@ -78,7 +78,13 @@ FORMATS = (".csv", ".nc", ".zarr")
 
 
 class PredictOptions(
-    _Output, _Seeds, OverwriteSwitch, command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+    _Output,
+    _Seeds,
+    AllSwitch,
+    OverwriteSwitch,
+    command=NAME,
+    description=_DESCRIPTION,
+    examples=_EXAMPLES,
 ):
     """Options of the command."""
 

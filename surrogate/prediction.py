@@ -10,9 +10,9 @@ from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.options.seed_options import given_seeds
 from blis_jax.errors import ConfigError, closest
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.atomic_write import finite, replacing
 from blis_jax.reports import render
-from blis_jax.reports.findings import Answer
+from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Table
 from blis_jax.results.dataset import save
 from blis_jax.workload.spec import WorkloadSpec, list_builtin, load_builtin, load_spec
 from surrogate.levels.predict import (
@@ -56,22 +56,52 @@ def show_prediction(
         found = (found if further is None else found.assign(further.data_vars)).sel(output=chosen)
     if out is not None:
         _write(found, out)
-        render.show_answer(_answer(found, confidence, f"Written: {out}"))
-        return 0
-    render.show_answer(_answer(found, confidence, "the figures of each point are below."))
-    for row in range(len(points)):
-        one = found.isel(point=row)
-        trusted = "" if bool(one["in_domain"]) else f" — do not trust this: {one['reason'].item()}"
-        print(f"point {row + 1}{trusted}")
-        for place, name in enumerate(chosen):
-            mean, low, high = (float(one[key].values[place]) for key in ("mean", "low", "high"))
-            sd, unit = float(one["aleatoric_sd"].values[place]), str(one["unit"].values[place])
-            print(
-                f"  {name:28s} {mean:12.5g} [{low:.5g}, {high:.5g}] {unit} in this pool, sd of runs {sd:.3g}"
-            )
-            if further is not None:
-                print("\n".join(_words_of_any(one.isel(output=place), further.attrs)))
+    told = "the figures of each point are below." if out is None else f"Written: {out}"
+    tables = _tables(found, {} if further is None else further.attrs, is_brief=out is None)
+    findings = Findings(_answer(found, confidence, told), tables)
+    render.show(findings, options.all, options.explain)
     return 0
+
+
+def _tables(
+    found: xr.Dataset, about: Mapping[str, Any], is_brief: bool
+) -> tuple[Table | Remarks, ...]:
+    """Return a row for each point and metric, and why points must not be trusted."""
+    which, how = _KNOWN[about["seeds"]] if about else ("", "")
+    further = (
+        (f"for {which} {about['num_seeds']} seeds", f"against {about['baseline']}") if about else ()
+    )
+    rows, doubts = [], []
+    for number in range(found.sizes["point"]):
+        point = found.isel(point=number)
+        if not bool(point["in_domain"]):
+            doubts.append(f"point {number + 1}: do not trust this: {point['reason'].item()}")
+        for place, metric in enumerate(point["output"].values):
+            one = point.isel(output=place)
+            unit = f" {unit}" if (unit := str(one["unit"].item())) else ""
+            values = [
+                _estimate(one, ("mean", "low", "high"), unit),
+                _number(one, "aleatoric_sd", unit),
+            ]
+            if about:
+                values.append(_estimate(one, ("any_mean", "any_low", "any_high"), unit))
+                names = ("any_difference", "any_difference_low", "any_difference_high")
+                values.append(_estimate(one, names, unit, is_signed=True))
+            rows.append(Row((str(number + 1), str(metric), *values), is_brief))
+    columns = ("point", "metric", "mean in this pool", "sd of runs", *further)
+    notes = (*doubts, f"The last two columns are {further[0]}{how}.") if how else tuple(doubts)
+    return Table(columns, tuple(rows), num_keys=2, name="points"), Remarks(notes, is_brief=True)
+
+
+def _number(one: xr.Dataset, name: str, unit: str) -> Quantity:
+    return Quantity(finite(float(one[name])), unit=unit)
+
+
+def _estimate(
+    one: xr.Dataset, names: Sequence[str], unit: str, is_signed: bool = False
+) -> Quantity:
+    mean, low, high = (finite(float(one[name])) for name in names)
+    return Quantity(mean, low, high, unit=unit, is_signed=is_signed)
 
 
 def _any_seeds(
@@ -111,23 +141,6 @@ def _on_seeds(
         cli.say(options.command, f"note: the level comes from the requests alone: {error}")
         return None
     return baseline_on_seeds(surrogate, seeds, spec)
-
-
-def _words_of_any(one: xr.Dataset, about: Mapping[str, Any]) -> list[str]:
-    """Return one metric of one point for any seeds, and beside the baseline."""
-    which, how = _KNOWN[about["seeds"]]
-    who = f"{which} {about['num_seeds']} seeds{how}"
-    values = [
-        tuple(float(one[f"any_{name}"]) for name in names)
-        for names in (
-            ("mean", "low", "high"), ("difference", "difference_low", "difference_high")
-        )
-    ]  # fmt: skip
-    (mean, low, high), (off, least, most) = values
-    return [
-        f"  {'':28s} {mean:12.5g} [{low:.5g}, {high:.5g}] for {who}",
-        f"  {'':28s} {off:+12.5g} [{least:+.5g}, {most:+.5g}] against {about['baseline']} on them",
-    ]
 
 
 def _metrics(listed: str | None, outputs: Sequence[str]) -> list[str]:

@@ -8,7 +8,14 @@ from typing import Any, ClassVar
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.options import CommandOptions, FigureOption, OverwriteSwitch, option, word
+from blis_jax.commands.options import (
+    AllSwitch,
+    CommandOptions,
+    FigureOption,
+    OverwriteSwitch,
+    option,
+    word,
+)
 from blis_jax.errors import ConfigError
 
 NAME = "blis_jax.calibrate"
@@ -45,8 +52,8 @@ examples:
     %(prog)s first.parquet --output steps.json
     %(prog)s second.parquet --coefficients-from steps.json --output errors.csv
 
-  strategies compared on what is known of the server:
-    blis-jax compare iter00_baseline iter05_simplified --coefficients-from fit.json
+  one and two of that server compared, on what is known of it:
+    blis-jax compare one=vllm:num_instances=1 two=vllm:num_instances=2 --coefficients-from fit.json
 
 exit codes: 0 done; 2 input that cannot be used, nothing was written.
 """
@@ -147,7 +154,7 @@ class _Output(FigureOption, title="output"):
 
 
 class CalibrateOptions(
-    _Trace, _Fit, _Predicted, _Server, _Engine, _Output, OverwriteSwitch,
+    _Trace, _Fit, _Predicted, _Server, _Engine, _Output, AllSwitch, OverwriteSwitch,
     command=NAME, usage="%(prog)s TRACE [options]", description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""

@@ -18,27 +18,27 @@ from blis_jax.calibrate.posterior import Posterior
 from blis_jax.calibrate.uncertainty import LEVEL
 from blis_jax.calibrate.validation import (
     HELD_OUT,
-    LEVELLED,
     NAIVE,
     ErrorRow,
     errors,
+    errors_table,
     figures,
-    table,
 )
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
-from blis_jax.reports.findings import Answer
-from blis_jax.reports.render import answer_lines
-from blis_jax.reports.style import GREY, RED, area_handle, figure, line_handle, save
+from blis_jax.files.atomic_write import finite, plain
+from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Table
+from blis_jax.reports.pictures import ACROSS, Axis, Guide, Mark, Panel, Picture, Series, Style
+from blis_jax.reports.style import GREY, RED
 from blis_jax.reports.words import cluster_line
 from blis_jax.traces.measured import run as measured_run
 from blis_jax.traces.measured.run import LATENCIES, MeasuredRun, at, tpot_of
 from blis_jax.traces.measured.sent import Load, Summary, number
 
 
-def text(found: Calibration) -> str:
-    """Return what the command prints."""
+def findings_of(found: Calibration) -> Findings:
+    """Return the verdict, the coefficients, the errors, and the picture of latencies."""
     sure, price = _head(found)
     answer = Answer.of(
         "Do step times that are fitted to the measured run describe it?",
@@ -48,15 +48,9 @@ def text(found: Calibration) -> str:
         "--coefficients-from FILE gives the errors on another run, and lets every command use the fit.",
         _server(found),
     )
-    return "\n".join(
-        [
-            *answer_lines(answer),
-            "",
-            *_coefficients(found),
-            "",
-            table(found.errors),
-            *_held_out(found),
-        ]
+    tables = (_coefficients(found), errors_table(found.errors))
+    return Findings(
+        answer, (*tables, Remarks(tuple(_held_out(found)), is_brief=True)), (picture(found),)
     )
 
 
@@ -89,16 +83,17 @@ def _head(found: Calibration) -> list[str]:
     ]
 
 
-def _coefficients(found: Calibration) -> list[str]:
+def _coefficients(found: Calibration) -> Table:
     known = found.uncertainty
-    lines = [f"{'term':<7} {'value':>12}  {f'{100 * LEVEL:g} % interval':<28} unit"]
-    for term, value, (low, high), is_identified in zip(
-        found.plan.terms, found.fit.values, known.intervals, known.is_identified, strict=True
-    ):
-        interval = f"{_number(low)} to {_number(high)}"
-        mark = "" if is_identified else "  (not identifiable)"
-        lines.append(f"{term:<7} {_number(value):>12}  {interval:<28} {UNITS[term]}{mark}")
-    return lines
+    rows = [
+        Row((term, Quantity(finite(value), finite(low), finite(high)), UNITS[term], mark))
+        for term, value, (low, high), mark in zip(
+            found.plan.terms, found.fit.values, known.intervals,
+            ("" if one else "not identifiable" for one in known.is_identified), strict=True,
+        )
+    ]  # fmt: skip
+    columns = ("term", f"value [{100 * LEVEL:g} %]", "unit", "note")
+    return Table(columns, tuple(rows), "Coefficients", name="coefficients")
 
 
 def _held_out(found: Calibration) -> list[str]:
@@ -111,56 +106,46 @@ def _held_out(found: Calibration) -> list[str]:
     )
     has_intervals = found.predictive is not None
     return [
-        "",
         f"{HELD_OUT}: the same episode as the fitted requests, so the same server, hour and mix; "
         "--coefficients-from gives the errors on another run.",
-        *[f"{LEVELLED}: where the measured figure should lie."] * has_intervals,
+        *[f"In brackets: where the measured figure should lie, {100 * LEVEL:g} %."] * has_intervals,
         f"{NAIVE}: each figure of these requests predicted by that of the fitted ones, without a simulator.",
         f"Mean absolute error of a request held out, in brackets if all were given the training mean: {pairs}.",
     ]
 
 
-def _number(value: float) -> str:
-    return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
-
-
 # --- a calibration as a picture: measured and simulated latencies of every request, side by side --
 
 
-MEASURED, SIMULATED, SPAN_HELD_OUT = GREY, RED, "#f0e6d2"
+MEASURED, SIMULATED = Style(GREY, ".", size=5.0), Style(RED, "x", size=4.0)
 
 
-def draw(found: Calibration, path: Path) -> None:
-    """Draw TTFT, TPOT and E2E over arrival; the requests held out are shaded."""
+def picture(found: Calibration) -> Picture:
+    """Return TTFT, TPOT and E2E over arrival; what is right of the line was held out of the fit."""
     run, simulation = found.run, found.latencies
     tpot_us = tpot_of(simulation.ttft_us, simulation.e2e_us, run.rows.output_len)
-    panels = (
+    arrival = plain(run.rows.arrival_us / 1e6)
+    num_fitted = found.plan.num_fitted or len(run)
+    panels = []
+    for label, real, simulated in (
         ("TTFT (s)", run.ttft_us / 1e6, simulation.ttft_us / 1e6),
         ("TPOT (ms)", run.tpot_us / 1e3, tpot_us / 1e3),
         ("E2E (s)", run.e2e_us / 1e6, simulation.e2e_us / 1e6),
-    )
-    arrival = run.rows.arrival_us / 1e6
-    dots, crosses = (
-        {"color": MEASURED, "marker": ".", "markersize": 5, "linestyle": "none"},
-        {"color": SIMULATED, "marker": "x", "markersize": 4, "linestyle": "none"},
-    )
-    legend = [line_handle("measured", **dots), line_handle("simulated", **crosses)]
-    num_fitted = found.plan.num_fitted or len(run)
-    has_held_out = num_fitted < len(run)
-    if has_held_out:
-        legend.append(area_handle("requests held out of the fit", color=SPAN_HELD_OUT))
-    with figure(6.6, 3, 1, sharex=True) as (made, axes):
-        for axis, (label, real, simulated) in zip(axes[:, 0], panels, strict=True):
-            axis.plot(arrival, real, **dots)
-            axis.plot(arrival, simulated, **crosses)
-            axis.set_ylabel(label)
-            if has_held_out:
-                split = arrival[num_fitted - 1 : num_fitted + 1].mean()
-                axis.axvspan(split, arrival.max(), color=SPAN_HELD_OUT, zorder=0)
-        axes[-1, 0].set_xlabel("arrival (s)")
-        title = f"{run.settings.model or 'The measured run'}: measured and simulated latencies"
-        caption = "One point a request, by its arrival; simulated with the fitted coefficients."
-        save(made, path, title, caption, legend)
+    ):
+        marks: list[Mark] = [
+            Series(arrival, plain(real), MEASURED, "measured"),
+            Series(arrival, plain(simulated), SIMULATED, "simulated"),
+        ]
+        if num_fitted < len(run):
+            split = (arrival[num_fitted - 1] + arrival[num_fitted]) / 2
+            marks.append(Guide(split, style=ACROSS, label="right of it: held out of the fit"))
+        x = Axis("arrival (s)" if label.startswith("E2E") else "")
+        panels.append([Panel(marks, x, Axis(label))])
+    return Picture(
+        f"{run.settings.model or 'The measured run'}: measured and simulated latencies",
+        "One point a request, by its arrival; simulated with the fitted coefficients.",
+        panels, [2.2] * len(panels), shares_x="all", name="latencies",
+    )  # fmt: skip
 
 
 KIND = "prediction"
@@ -175,8 +160,8 @@ class Prediction:
     errors: tuple[ErrorRow, ...]
     remarks: tuple[str, ...]
 
-    def text(self) -> str:
-        """Return what the command prints."""
+    def findings(self) -> Findings:
+        """Return the errors as an answer and a table."""
         means = [row for row in self.errors if row.statistic == "mean" and row.is_there]
         figures = ", ".join(
             f"{row.metric.partition('_')[0].upper()} {100 * row.error:+.1f} %" for row in means
@@ -188,7 +173,7 @@ class Prediction:
             "no fit was made.",
             "the table has every latency; --output FILE keeps it.",
         )
-        return "\n".join([*answer_lines(answer), "", table(self.errors)])
+        return Findings(answer, (errors_table(self.errors),))
 
     def document(self) -> dict[str, Any]:
         """Return the prediction as plain data."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.calibrate.uncertainty import LEVEL
+from blis_jax.files.atomic_write import finite
+from blis_jax.reports.findings import Quantity, Row, Table
 from blis_jax.traces.measured.run import LATENCIES, STATISTICS, MeasuredRun, tpot_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 HELD_OUT, NAIVE = "held out", "naive"  # parts
-LEVELLED = f"{100 * LEVEL:g} %"  # what a line of intervals is called
 
 
 class ErrorRow(NamedTuple):
@@ -175,33 +175,30 @@ def _statistic(values: np.ndarray, name: str) -> float:
     return float(np.mean(values) if name == "mean" else np.percentile(values, float(name[1:])))
 
 
-def table(rows: Sequence[ErrorRow]) -> str:
-    """Return the errors as aligned text, one line per latency and part."""
-    lines = [f"{'part':<10} {'latency':<8} " + "".join(f"{name:>30}" for name in STATISTICS)]
-    keys = dict.fromkeys((row.part, row.metric) for row in rows)
-    by_place = {(row.part, row.metric, row.statistic): row for row in rows}
-    for part, metric in keys:
-        rows_of_statistics = [by_place.get((part, metric, name)) for name in STATISTICS]
-        cells = [
-            _cell(row) if row is not None and row.is_there else NO_CELL
-            for row in rows_of_statistics
-        ]
-        lines.append(f"{part:<10} {metric:<8} " + " ".join(cells))
-        ends = [_interval(row) for row in rows_of_statistics]
-        if any(ends):
-            lines.append(f"{'':<10} {LEVELLED:<8} " + " ".join(f"{end:>29}" for end in ends))
-    return "\n".join(lines)
+def errors_table(rows: Sequence[ErrorRow]) -> Table:
+    """Return the errors, a row for each statistic; means and 99th percentiles of what is simulated are brief."""
+    return Table(
+        ("requests", "latency", "statistic", "measured", "simulated", "error"),
+        tuple(
+            Row(
+                (
+                    row.part,
+                    row.metric.partition("_")[0].upper(),
+                    row.statistic.replace("p", "P"),
+                    _ms(row.measured),
+                    _ms(row.simulated, row.low, row.high),
+                    Quantity(100 * row.error, unit=" %", is_signed=True, like=10.0),
+                ),
+                is_brief=row.part != NAIVE and row.statistic in ("mean", "p99"),
+            )
+            for row in rows
+            if row.is_there
+        ),
+        "Errors",
+        num_keys=3,
+        name="errors",
+    )
 
 
-NO_CELL = f"{'–':>29}"
-
-
-def _interval(row: ErrorRow | None) -> str:
-    """Where the measured figure should lie; nothing if that is not known."""
-    if row is None or not (math.isfinite(row.low) and math.isfinite(row.high)):
-        return ""
-    return f"[{row.low:.1f}, {row.high:.1f}]"
-
-
-def _cell(row: ErrorRow) -> str:
-    return f"{row.measured:>11.1f} →{row.simulated:>9.1f} {100 * row.error:+6.1f}%"
+def _ms(value: float, low: float = math.nan, high: float = math.nan) -> Quantity:
+    return Quantity(finite(value), finite(low), finite(high), unit=" ms", like=10.0)

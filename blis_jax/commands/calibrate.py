@@ -17,6 +17,7 @@ from blis_jax.commands.cli import Notes
 from blis_jax.commands.options.outputs import OutputPaths, output_path, outputs_of, write_files
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import replacing, write_json
+from blis_jax.reports import drawing, render
 from blis_jax.traces.measured.recorded import read_result
 from blis_jax.traces.measured.run import AS_VLLM, cluster_values, silent
 from blis_jax.traces.measured.sent import Summary, no_requests
@@ -52,7 +53,7 @@ def fit_or_predict(options: CalibrateOptions, trace: Path) -> int:
                 number + 1, f"start {number + 1} ended at cost {cost:.2f}"
             ),
         )
-    _write(found, stated, paths)
+    _write(found, stated, paths, options)
     for remark in dict.fromkeys([*stated, *found.remarks]):
         notes.warn(remark)
     return 0
@@ -90,7 +91,7 @@ def _predict(options: CalibrateOptions, trace: Path) -> int:
         run = _run(options, trace)
         fit = load(Path(str(options.coefficients_from)))
         found = report.by_fit(run, fit, options.server(), str(trace))
-    print(found.text())
+    render.show(found.findings(), options.all, options.explain)
     if output is not None:
         with cli.writing(output):
             write_json(output, found.document())
@@ -140,14 +141,16 @@ def _config(run: MeasuredRun, server: Mapping[str, Any]) -> ClusterConfig:
     return ClusterConfig(**cluster_values(run.settings, server), **AS_VLLM)
 
 
-def _write(found: Calibration, stated: Sequence[str], paths: OutputPaths) -> None:
+def _write(
+    found: Calibration, stated: Sequence[str], paths: OutputPaths, options: CalibrateOptions
+) -> None:
     written = write_files(
         [
             (paths.result, lambda path: write_json(path, to_document(found, stated))),
-            (paths.figure, lambda path: report.draw(found, path)),
+            (paths.figure, lambda path: drawing.save(report.picture(found), path)),
         ]
     )
-    print(report.text(found))
+    render.show(report.findings_of(found), options.all, options.explain)
     print(f"Written: {', '.join(map(str, written))}")
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pandas
 
 from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
-from blis_jax.calibrate.report import draw
+from blis_jax.calibrate.report import picture
 from blis_jax.calibrate.validation import NAIVE
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing, write_json
-from blis_jax.reports import render
+from blis_jax.reports import drawing, render
 from blis_jax.reports.findings import Answer
 from blis_jax.traces.measured.recorded import read_measured
 from blis_jax.traces.measured.run import AS_VLLM, cluster_values
@@ -80,7 +80,7 @@ def _fitted(
     document = to_document(found)
     document["paper"] = {"run": name, "model": model, "part": part}
     document["wall_s"] = time.perf_counter() - start
-    draw(found, path.with_suffix(".png"))
+    drawing.save(picture(found), path.with_suffix(".png"))
     write_json(path, document)
     return document
 

@@ -43,12 +43,14 @@ class _Question(NamedTuple):
 
 QUESTIONS = {
     "ablate": _Question("ablate", ".json"),
+    "calibrate_server": _Question("calibrate", ".json"),
     "capacity": _Question("capacity", ".json"),
     "compare": _Question("compare", ".json"),
     "curve": _Question("curve", ".json"),
     "gradient": _Question("gradient", ".json"),
     "make_dataset": _Question("dataset"),
     "optimize": _Question("optimize", ".json"),
+    "predict_by_surrogate": _Question("surrogate predict", ".zarr"),
     "recommend": _Question("recommend", ".json"),
     "robustness": _Question("robustness", ".json"),
     "select": _Question("select", ".json"),
