@@ -1,4 +1,4 @@
-"""`python -m sweeps.limits ARM ARM…`: goodput under every choice of the classes' TTFT limits, as a map."""
+"""`blis-jax limits ARM ARM…`: goodput under every choice of the classes' TTFT limits, as a map."""
 
 from __future__ import annotations
 

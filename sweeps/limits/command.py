@@ -203,7 +203,7 @@ def findings_of(
                 f"{100 * setting['confidence']:g} % for all {len(judged)} differences at once."
             ),
             Sentence.of(Quantity.whole((len(by_arm) + 1) * len(setting["seeds"])), " runs."),
-            "python -m sweeps.compare … --targets CLASS.ttft_ms=MS,… has all figures under one choice.",
+            "blis-jax compare … --targets CLASS.ttft_ms=MS,… has all figures under one choice.",
             cluster=setting["cluster"],
         ),
         (_table(judged, ladders, reference),),
