@@ -68,9 +68,8 @@ def _tables(
 ) -> tuple[Table | Remarks, ...]:
     """Return a row for each point and metric, and why points must not be trusted."""
     which, how = _KNOWN[about["seeds"]] if about else ("", "")
-    further = (
-        (f"for {which} {about['num_seeds']} seeds", f"against {about['baseline']}") if about else ()
-    )
+    seeds = f"for {which} {about['num_seeds']} seeds" if about else ""
+    further = (seeds, f"against {about['baseline']}") if about else ()
     rows, doubts = [], []
     for number in range(found.sizes["point"]):
         point = found.isel(point=number)
@@ -89,7 +88,7 @@ def _tables(
                 values.append(_estimate(one, names, unit, is_signed=True))
             rows.append(Row((str(number + 1), str(metric), *values), is_brief))
     columns = ("point", "metric", "mean in this pool", "sd of runs", *further)
-    notes = (*doubts, f"The last two columns are {further[0]}{how}.") if how else tuple(doubts)
+    notes = (*doubts, f"The last two columns are {seeds}{how}.") if how else tuple(doubts)
     return Table(columns, tuple(rows), num_keys=2, name="points"), Remarks(notes, is_brief=True)
 
 
