@@ -6,7 +6,7 @@ A prediction is held against measured latencies: of a run by request, or of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -215,7 +215,8 @@ def by_run(measured: MeasuredRun | Summary, results: Path, trace: str) -> Predic
     Raises:
         ConfigError: the measured run states no latency.
     """
-    simulated, remarks = _simulated(results)
+    simulated, remarks, lengths = _simulated(results)
+    remarks += _other_requests(measured, lengths)
     if isinstance(measured, Summary):
         real, kind = measured.figures, f"figures of {measured.tool}"
         remarks += [*_missing(measured), *_chunks(measured), *measured.remarks]
@@ -253,8 +254,33 @@ def _chunks(measured: Summary) -> list[str]:
     ]
 
 
-def _simulated(path: Path) -> tuple[dict[tuple[str, str], float], list[str]]:
-    """Return the figures of a result of blis_jax.run, and what is left out of them."""
+OTHER_LENGTHS = 0.2  # of a mean length: drawn lengths differ by less
+
+
+def _other_requests(measured: MeasuredRun | Summary, simulated: Sequence[float]) -> list[str]:
+    """Return a remark where the simulated prompts or outputs are of other lengths than those that were measured."""
+    if isinstance(measured, Summary):
+        lengths = [measured.load.input_tokens, measured.load.output_tokens]
+    else:
+        lengths = [
+            float(np.mean(each)) for each in (measured.rows.input_len, measured.rows.output_len)
+        ]
+    if not any(
+        abs(ours - real) > OTHER_LENGTHS * real
+        for ours, real in zip(simulated, lengths, strict=True)
+    ):
+        return []
+    real, ours = (
+        " and ".join(f"{tokens:,.0f}" for tokens in each) for each in (lengths, simulated)
+    )
+    return [
+        f"these are not the same requests: prompts and outputs have {real} tokens on average as measured, {ours} as "
+        "simulated, so the errors are not the simulator's"
+    ]
+
+
+def _simulated(path: Path) -> tuple[dict[tuple[str, str], float], list[str], list[float]]:
+    """Return the figures of a result of blis_jax.run, what is left out of them, and its mean lengths in tokens."""
     document = input_files.read_json(path, "a result that blis_jax.run wrote with --results-path")
     requests = at(document, "requests")
     if not isinstance(requests, list) or not requests:
@@ -262,14 +288,15 @@ def _simulated(path: Path) -> tuple[dict[tuple[str, str], float], list[str]]:
             f"--predicted: {path} has no simulated requests; give a result that blis_jax.run wrote with "
             "--results-path"
         )
-    ttft, e2e, output = (
+    ttft, e2e, prompt, output = (
         np.array([number(at(request, name), f"{path}: {name}") for request in requests])
-        for name in ("ttft_ms", "e2e_ms", "num_decode_tokens")
+        for name in ("ttft_ms", "e2e_ms", "num_prefill_tokens", "num_decode_tokens")
     )
     is_done = e2e > 0
     left = int(np.sum(~is_done))
     remarks = [f"{left} simulated requests have no end and are left out"] if left else []
-    return figures(1e3 * ttft[is_done], 1e3 * e2e[is_done], output[is_done]), remarks
+    lengths = [float(np.mean(each)) for each in (prompt, output)]
+    return figures(1e3 * ttft[is_done], 1e3 * e2e[is_done], output[is_done]), remarks, lengths
 
 
 LARGEST_SPREAD = (

@@ -10,7 +10,6 @@ requests arrive, but count as not measured. Rows without an output are left out.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,10 +18,9 @@ from types import ModuleType
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.files import input_files
 from blis_jax.lazy import pandas
 from blis_jax.traces.columns import Column
-from blis_jax.traces.delimited import header_names, read_table
+from blis_jax.traces.delimited import read_table
 from blis_jax.traces.formats import plain, trace_v2, trace_v3
 from blis_jax.traces.measured.clients import CLIENTS
 from blis_jax.traces.measured.engine_log import COLUMNS, read_engine_log
@@ -270,6 +268,9 @@ def _recognised(path: Path, wanted: str | None) -> tuple[str, object]:
         return wanted, None
     document = parse(path)
     names = [name for name, reader in CLIENTS.items() if reader.matches(document)]
+    if not names and isinstance(document, list):  # one list of what its writer puts on lines
+        document = tuple(document)
+        names = [name for name, reader in CLIENTS.items() if reader.matches(document)]
     if wanted is not None and wanted not in names:
         raise ConfigError(f"--format: {path} is no file of {wanted}; leave the option out")
     if names:
@@ -283,15 +284,15 @@ def _recognised(path: Path, wanted: str | None) -> tuple[str, object]:
 
 
 def _name_of_table(path: Path) -> str:
-    lines = input_files.read_text(path, "a measured run").lstrip().splitlines()
-    head = lines[0] if lines else ""
+    found = sniff(path)
+    head = found.lines[0] if found.lines else ""
     if not head:
         raise ConfigError(f"{path} is empty; give the result file of a benchmark client")
     if "first_chunk_time_us" in head:
         return "trace-v2"
-    columns = header_names(head)
+    columns = found.names
     if head.startswith("{"):
-        columns = tuple(plain.flat(parsed)) if isinstance(parsed := _first(head), dict) else ()
+        columns = tuple(plain.flat(found.objects[0])) if found.objects else ()
     if with_unit(columns, LATENCIES["ttft"]) is not None:
         return "latency-csv"
     raise ConfigError(
@@ -300,13 +301,6 @@ def _name_of_table(path: Path) -> str:
         "Benchmark Report, TraceV2 with chunk times, the engine's requests.jsonl, and a table with arrival_s, "
         "input_tokens, output_tokens, ttft_ms and e2e_ms (or usual names for the same)"
     )
-
-
-def _first(line: str) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _chosen(

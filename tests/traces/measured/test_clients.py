@@ -465,7 +465,8 @@ def test_damaged_results_end_in_a_sentence(case: str, tmp_path: Path):
     ("text", "words"),
     [
         ('{"a": 1}', "has no measured latencies that are known here"),
-        ("[]", "has no measured latencies that are known here"),
+        ("[]", "is empty; give the result file"),
+        ("[1, 2]", "has no measured latencies that are known here"),
         ("{", "line 1: the file ends in the middle of a record, after 0 whole ones"),
         ('{"a" 1}', "line 1: Expecting ':' delimiter"),
         ("", "is empty; give the result file"),
@@ -538,6 +539,44 @@ def test_a_tpot_that_counts_chunks_is_said(tmp_path: Path, capsys):
         command = [str(tmp_path / "report.json"), "--predicted", str(tmp_path / "run.json")]
         assert main(command) == 0
         assert ("may count chunks in place of tokens" in capsys.readouterr().err) == is_said
+
+
+@pytest.mark.parametrize("is_said", [True, False])
+def test_a_prediction_of_other_requests_is_said(tmp_path: Path, capsys, is_said: bool):
+    path = tmp_path / "aiperf.json"
+    records = [
+        json.loads(line) for line in (FILES / "aiperf_records.jsonl").read_text().splitlines()
+    ]
+    path.write_text(json.dumps(records))
+    mean = float(np.mean(read_measured(path).rows.input_len))
+    outputs = float(np.mean(read_measured(path).rows.output_len))
+    request = {"ttft_ms": 30.0, "e2e_ms": 900.0, "num_prefill_tokens": 1.1 * mean}
+    request["num_decode_tokens"] = outputs * (1.5 if is_said else 0.9)
+    (tmp_path / "run.json").write_text(json.dumps({"requests": [request]}))
+    assert main([str(path), "--predicted", str(tmp_path / "run.json")]) == 0
+    assert ("these are not the same requests" in capsys.readouterr().err) == is_said
+
+
+def test_one_json_list_is_read_as_lines_are(tmp_path: Path, truth: MeasuredRun):
+    lines = (FILES / "aiperf_records.jsonl").read_text().splitlines()
+    (tmp_path / "list.json").write_text(json.dumps([json.loads(line) for line in lines], indent=1))
+    names = ("arrival_s", "input_tokens", "output_tokens", "ttft_ms", "e2e_ms")
+    rows = truth.rows
+    columns = (
+        rows.arrival_us / 1e6,
+        rows.input_len,
+        rows.output_len,
+        truth.ttft_us / 1e3,
+        truth.e2e_us / 1e3,
+    )
+    table = [dict(zip(names, map(float, row), strict=True)) for row in zip(*columns, strict=True)]
+    (tmp_path / "table.json").write_text(json.dumps([row for row in table if row["ttft_ms"] > 0]))
+    for name in ("list.json", "table.json"):
+        run = read_measured(tmp_path / name)
+        is_measured = np.isfinite(truth.ttft_us)
+        assert int(np.sum(np.isfinite(run.ttft_us))) == int(np.sum(is_measured))
+        np.testing.assert_allclose(np.nanmean(run.ttft_us), np.nanmean(truth.ttft_us), atol=200)
+        np.testing.assert_allclose(np.nanmean(run.e2e_us), np.nanmean(truth.e2e_us), atol=200)
 
 
 ODD_VALUES = (
