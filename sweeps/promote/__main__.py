@@ -21,13 +21,12 @@ from sweeps.promote.store import PromotionStore, decision_path, findings_path
 
 if TYPE_CHECKING:
     from sweeps.promote import gates, running
-    from sweeps.promote.evidence import concerns, parts, survival
+    from sweeps.promote.evidence import concerns, survival
     from sweeps.promote.maps import rows
 else:  # `--help` and refusals do not wait for them
     gates = lazy.Module("sweeps.promote.gates")
     running = lazy.Module("sweeps.promote.running")
     concerns = lazy.Module("sweeps.promote.evidence.concerns")
-    parts = lazy.Module("sweeps.promote.evidence.parts")
     survival = lazy.Module("sweeps.promote.evidence.survival")
     rows = lazy.Module("sweeps.promote.maps.rows")
 
@@ -231,7 +230,7 @@ def _survival(words: list[str]) -> int:
         "num_requests": asked.num_requests,
     }  # fmt: skip
     journal = page.with_suffix(".jsonl")
-    with parts.journaled(NAME, "simulating", journal, content, asked.resume) as made:
+    with survival.journaled(NAME, "simulating", journal, content, asked.resume) as made:
         survival.write_page(page, promotions, seeds, asked.num_requests, command, only, made)
     render.show_answer(
         Answer.of(

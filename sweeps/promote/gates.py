@@ -20,7 +20,7 @@ from sweeps.promote.evidence.verdicts import (
     hypothesis_findings,
     verdict_findings,
 )
-from sweeps.promote.golang.toolchain import NO_GO, check_go
+from sweeps.promote.golang.target import NO_GO, check_go
 from sweeps.promote.hypotheses.files import origin_findings
 from sweeps.promote.promotion import Files, Finding, GateClosedError, Promotion, Severity
 from sweeps.promote.stages import (
@@ -99,7 +99,7 @@ CHECKS: dict[int, Callable[[Promotion, Files], list[Finding]]] = {
 
 
 def _edited(store: PromotionStore, gate: int) -> Iterator[Finding]:
-    """Yield every file before a gate that is not as its stage made it; evidence is never anybody's to change."""
+    """Yield files that are not as their stages made them, and those of nobody; evidence is never anybody's to change."""
     for name in before_gate(gate):
         made = store.last(MADE, stage=name)
         outputs: Mapping[str, str] = made["outputs"] if made else {}
@@ -108,6 +108,13 @@ def _edited(store: PromotionStore, gate: int) -> Iterator[Finding]:
             severity: Severity = CRITICAL if path.startswith("evidence/") else "IMPORTANT"
             message = f"it is not what the stage {name} made; make the stage again, or say why in the decision"
             yield Finding(severity, "edited-by-hand", path, message)
+    known = outputs_of(store, tuple(STAGES))
+    for folder in sorted({path.partition("/")[0] for path in known if "/" in path}):
+        for file in sorted((store.folder / folder).rglob("*")):
+            path = file.relative_to(store.folder).as_posix()
+            if file.is_file() and path not in known:
+                message = "no stage made it, so no bundle has it; take it away, or say why in the decision"
+                yield Finding("IMPORTANT", "not-of-a-stage", path, message)
 
 
 def files_at(store: PromotionStore, gate: int) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.progress import phase
-from sweeps.promote.evidence.parts import journaled
+from sweeps.promote.evidence.survival import journaled
 from sweeps.promote.gates import gate_state, pass_gate, require_open
 from sweeps.promote.options import NAME
 from sweeps.promote.promotion import GateClosedError, Promotion

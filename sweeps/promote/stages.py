@@ -14,7 +14,7 @@ from typing import Any
 from sweeps.promote.configs.arms import config_files
 from sweeps.promote.documents.bundle import bundle_files
 from sweeps.promote.documents.pages import document_files
-from sweeps.promote.evidence.parts import EvidenceParts
+from sweeps.promote.evidence.survival import EvidenceParts
 from sweeps.promote.evidence.verdicts import evidence_files
 from sweeps.promote.golang.plugins import plugins_of
 from sweeps.promote.hypotheses.document import hypotheses_path

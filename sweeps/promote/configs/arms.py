@@ -19,8 +19,8 @@ from sweeps.promote.checks.documents import (
     TargetTypes,
     target_types,
 )
-from sweeps.promote.configs import engine, overlay
-from sweeps.promote.configs.engine import CLASSES, StaticOrder, order_of, prefill_threshold
+from sweeps.promote.configs import deployment
+from sweeps.promote.configs.deployment import CLASSES, StaticOrder, order_of, prefill_threshold
 from sweeps.promote.configs.picker import (
     FCFS,
     IN_FLIGHT_DETECTOR,
@@ -129,7 +129,7 @@ def config_files(promotion: Promotion, generated: Sequence[GeneratedPlugin]) -> 
     files: dict[str, str] = {f"{FOLDER}/{PLUGINS}": yaml_text(plugin_rows(generated))}
     base = arms[BASELINE].overlay
     for name, arm in arms.items():
-        part = base if name == BASELINE else overlay.changed(base, arm.overlay)
+        part = base if name == BASELINE else deployment.changed(base, arm.overlay)
         folder = f"{FOLDER}/arms/{name}"
         files[f"{folder}/{CONFIG}"] = yaml_text(dict(arm.picker))
         files[f"{folder}/{FLAGS}"] = yaml_text(dict(arm.flags))
@@ -178,7 +178,7 @@ def _arm(
             or sheds_by_detector(config, generated)
         )
     )
-    priorities = overlay.class_priorities(CLASSES, is_by_class)
+    priorities = deployment.class_priorities(CLASSES, is_by_class)
     order, _ = _order(promotion, config, generated)
     is_ordered = order is not None and order.is_by_class
     queue = _queue(promotion, config, generated, priorities)
@@ -194,12 +194,12 @@ def _arm(
             )
         picker, more = with_idle_plugins(picker, generated)
         notes = [*notes, *more]
-    flags = engine.flags_of_engine(promotion, config)
+    flags = deployment.flags_of_engine(promotion, config)
     own = {row["type"] for row in plugin_rows(generated)} & {
         plugin["type"] for plugin in picker["plugins"]
     }
     image = promotion.image if own else ""
-    whole = overlay.overlay_of(config, picker, flags, priorities, target, image)
+    whole = deployment.overlay_of(config, picker, flags, priorities, target, image)
     return _Arm(picker, flags, whole), notes
 
 
@@ -231,7 +231,7 @@ def _queue(
         )
         proposal = "leave flow control and the gate out, or use scheduler priority-fcfs"
         raise not_mapped(promotion, "scheduler", f"{config.scheduler}: {problem}", proposal)
-    requests = engine.workload_of_promotion(promotion).num_requests or USUAL_REQUESTS
+    requests = deployment.workload_of_promotion(promotion).num_requests or USUAL_REQUESTS
     most = min(config.max_num_running_reqs, max(1, requests // (2 * config.num_instances)))
     in_flight = {"concurrencyMode": "requests", "maxConcurrency": most}
     return RouterQueue(own.type_name, bands, (IN_FLIGHT_DETECTOR, in_flight), own.parameters)

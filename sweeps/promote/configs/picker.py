@@ -11,7 +11,7 @@ from blis_jax.cluster.named_policies import admission_name, numbered
 from blis_jax.core.kinds import NONE, ROUTER, SAME
 from blis_jax.core.types import ROLES
 from sweeps.promote.checks.documents import TargetTypes
-from sweeps.promote.configs.engine import numbers_of_policy
+from sweeps.promote.configs.deployment import numbers_of_policy
 from sweeps.promote.maps.rows import policy_row
 from sweeps.promote.promotion import (
     GeneratedPlugin,
@@ -22,7 +22,6 @@ from sweeps.promote.promotion import (
 )
 from sweeps.strategies.moved import known_as
 
-FILE = "custom-plugins.yaml"  # name of the configuration inside the router's chart
 DETECTOR, IN_FLIGHT_DETECTOR = "utilization-detector", "concurrency-detector"
 LIFTED = {"queueDepthThreshold": 999_999_999, "kvCacheUtilThreshold": 1.0}  # nothing is shed
 CEILING = "static-usage-limit-policy"

@@ -25,9 +25,9 @@ from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.figures import ended_us
 from blis_jax.metrics.summaries import tpot_us
 from blis_jax.records.record import SETTLED, RunRecord, Status
+from sweeps.promote.evidence.concerns import SimulatedScene
 from sweeps.promote.evidence.reports import DENIED, QUANTILES, SIMULATED_MARK
 from sweeps.promote.evidence.runs import FOLDER
-from sweeps.promote.evidence.scenes import SimulatedScene
 from sweeps.promote.maps.rows import policy_row
 from sweeps.runs.experiment import Experiment
 from sweeps.strategies.arms import key_of

@@ -7,7 +7,8 @@ verdicts of all rows on the main metric are adjusted together (Holm).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,18 +16,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import finite, write_json, write_text
+from blis_jax.files.chain import Journal
 from blis_jax.files.content import digest
 from blis_jax.metrics.metric import LOWER, name_in, names_in, split_name
 from blis_jax.metrics.scalars import lookup
+from blis_jax.progress import Phase, phase
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relative_change
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, differences
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.grammar import our_name
-from sweeps.promote.evidence.concerns import Concern, concerns
-from sweeps.promote.evidence.parts import EvidenceParts
-from sweeps.promote.evidence.scenes import workload_of_promotion
+from sweeps.promote.evidence.concerns import Concern, concerns, workload_of_promotion
 from sweeps.promote.promotion import Promotion
 from sweeps.promote.store import render
 from sweeps.runs.experiment import Experiment
@@ -327,3 +329,49 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return finite(value, 6)
     return value
+
+
+class EvidenceParts:
+    """Make parts by name, or take them from the journal; say how many of them are done."""
+
+    def __init__(self, shown: Phase | None = None, journal: Journal | None = None) -> None:
+        self.shown, self.journal = shown, journal
+        self.kept: dict[str, Any] = dict(journal.lines()) if journal is not None else {}
+        if journal is not None:
+            journal.begin()
+
+    def expect(self, total: int, unit: str) -> None:
+        """Say how many steps there will be, and what they are called."""
+        if self.shown is not None:
+            self.shown.total, self.shown.unit = total, unit
+
+    def of(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return a part, plain values that JSON can keep; make it if no earlier call has."""
+        if name not in self.kept:
+            self.kept[name] = make()
+            if self.journal is not None:
+                self.journal.append([name, self.kept[name]])
+        return self.kept[name]
+
+    @contextmanager
+    def step(self, item: str) -> Iterator[None]:
+        """Show what is in the making, and count it as done."""
+        if self.shown is not None:
+            self.shown.show(self.shown.done, item)
+        before = len(self.kept)
+        yield
+        if self.shown is not None:
+            self.shown.done_earlier += len(self.kept) == before  # taken from the journal
+            self.shown.advance()
+
+
+@contextmanager
+def journaled(
+    command: str, what: str, path: Path, content: Mapping[str, Any], is_resumed: bool
+) -> Iterator[EvidenceParts]:
+    """Keep parts in a journal while the block lasts; remove it when all are done."""
+    journal = Journal(path, "evidence", content)
+    with cli.resumable(command, path), journal.held(is_resumed):
+        with phase(what) as shown:
+            yield EvidenceParts(shown, journal)
+        path.unlink(missing_ok=True)

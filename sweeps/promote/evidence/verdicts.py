@@ -17,13 +17,12 @@ from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.traces.measured.llmd_report import AGGREGATE
 from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED
+from sweeps.promote.evidence.concerns import scene_of
 from sweeps.promote.evidence.judging import ArmChange, TransferFinding, judge, runs_of
-from sweeps.promote.evidence.parts import EvidenceParts
 from sweeps.promote.evidence.reports import CLASSES, GOODPUT, QUANTILES
 from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
-from sweeps.promote.evidence.scenes import scene_of
 from sweeps.promote.evidence.simulation import simulate
-from sweeps.promote.evidence.survival import page_of, simulated_concerns, survival_of
+from sweeps.promote.evidence.survival import EvidenceParts, page_of, simulated_concerns, survival_of
 from sweeps.promote.hypotheses.document import (
     MetricPath,
     TransferHypothesis,

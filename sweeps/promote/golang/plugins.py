@@ -14,7 +14,7 @@ from blis_jax.files.input_files import is_file
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policy
 from sweeps.promote import DEFAULT_TARGET
-from sweeps.promote.configs.engine import order_of
+from sweeps.promote.configs.deployment import order_of
 from sweeps.promote.golang.compiler.functions import function_of
 from sweeps.promote.golang.compiler.structure import ELEMENTWISE, PROPOSALS, STRUCTURAL
 from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled
@@ -26,7 +26,7 @@ from sweeps.promote.golang.sources import (
     test_text,
     with_imports,
 )
-from sweeps.promote.golang.target import TargetVersion, load
+from sweeps.promote.golang.target import FOLDER, TargetVersion, load
 from sweeps.promote.golang.vectors import vectors_json
 from sweeps.promote.maps.rows import objective_name
 from sweeps.promote.promotion import (
@@ -85,7 +85,6 @@ _TAKEN = {
     "plugin", "rand", "range", "regexp", "return", "runtime", "select", "sort", "strings", "struct", "switch", "sync",
     "testing", "time", "type", "types", "var", "vendor",
 }  # fmt: skip
-FOLDER = "go"  # of the output: below it, paths are those of the target's repository
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.strict_yaml import read_mapping, read_yaml
-from sweeps.promote.hypotheses.confirmed import confirmed_claims
 from sweeps.promote.hypotheses.document import (
     HYPOTHESES,
     PAGE,
@@ -16,6 +15,7 @@ from sweeps.promote.hypotheses.document import (
     inventory,
     parse_hypotheses,
 )
+from sweeps.promote.hypotheses.origins import confirmed_claims
 from sweeps.promote.hypotheses.tracks import TrackMaker, track_a, track_b, track_c
 from sweeps.promote.maps.rows import DICTIONARY, GapRow, SignalRow, parsed_rows
 from sweeps.promote.promotion import (

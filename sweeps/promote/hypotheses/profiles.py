@@ -9,8 +9,9 @@ from typing import Any
 from blis_jax.errors import ConfigError
 from blis_jax.files.strict_yaml import read_mapping
 from sweeps.promote.checks.documents import CONFIG, FLAGS, OVERLAY
-from sweeps.promote.configs import overlay
-from sweeps.promote.configs.picker import FILE, IN_FLIGHT_DETECTOR
+from sweeps.promote.configs import deployment
+from sweeps.promote.configs.deployment import FILE
+from sweeps.promote.configs.picker import IN_FLIGHT_DETECTOR
 from sweeps.promote.hypotheses.document import (
     HYPOTHESES,
     HypothesisDocument,
@@ -19,7 +20,7 @@ from sweeps.promote.hypotheses.document import (
     inventory,
     parse_hypotheses,
 )
-from sweeps.promote.hypotheses.traffic import needs_classes, writes_priority
+from sweeps.promote.hypotheses.origins import needs_classes, writes_priority
 from sweeps.promote.promotion import (
     ARMS,
     BASELINE,
@@ -93,17 +94,17 @@ def _experiment(hypothesis: TransferHypothesis, harness: str, files: Files) -> d
     """Return the experiment of a scene: every arm under its stress, by its profile."""
     overlays = _overlays(files)
     arms = [name for name in overlays if hypothesis.track == "A" or name in ARMS]
-    constants = overlay.dotted(overlays.get(BASELINE, {})) | hypothesis.setup
+    constants = deployment.dotted(overlays.get(BASELINE, {})) | hypothesis.setup
     if harness == "priority-mix":
         constants["harness.loadParallelism"] = _pods(hypothesis)
     keys: dict[str, dict[str, Any]] = {}
     for arm in arms:
-        changes = {} if arm == BASELINE else overlay.dotted(overlays[arm])
+        changes = {} if arm == BASELINE else deployment.dotted(overlays[arm])
         keys[arm] = changes | hypothesis.setup
         if hypothesis.picker:
             keys[arm][f"{_PICKER}.pluginsCustomConfig"] = {FILE: _stressed_picker(files, arm)}
-    about = f"{hypothesis.id}: arms {', '.join(arms)} on the scenario {overlay.SCENARIO}."
-    return overlay.experiment_of(
+    about = f"{hypothesis.id}: arms {', '.join(arms)} on the scenario {deployment.SCENARIO}."
+    return deployment.experiment_of(
         hypothesis.scene, about, (harness, f"{hypothesis.scene}.yaml"), constants, keys
     )
 
@@ -123,7 +124,7 @@ def _of_scenario(hypothesis: TransferHypothesis, files: Files, made: dict[str, s
         base: dict[str, Any] = {}
         overlays, arms = _overlays(files), {}
         for arm in (each for each in ARMS if each in overlays):
-            changes = overlay.dotted(overlays[arm])
+            changes = deployment.dotted(overlays[arm])
             base = changes if arm == BASELINE else base
             arms[arm] = {
                 key: value
@@ -132,7 +133,7 @@ def _of_scenario(hypothesis: TransferHypothesis, files: Files, made: dict[str, s
             }
         about = "Give the scenario as --spec; its own model and engines stay, and arms differ in the router."
         profile = (scenario.harness, f"{scenario.profile}.yaml")
-        document = overlay.experiment_of(f"track-c-{scenario.profile}", about, profile, {}, arms)
+        document = deployment.experiment_of(f"track-c-{scenario.profile}", about, profile, {}, arms)
         made[path] = yaml_text(document)
     return path
 

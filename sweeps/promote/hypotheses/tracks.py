@@ -18,9 +18,8 @@ from sweeps.claims.words import (
     UQ,
     VALIDATION,
 )
-from sweeps.promote.configs.engine import workload_of_promotion
+from sweeps.promote.configs.deployment import workload_of_promotion
 from sweeps.promote.evidence.reports import CLASSES, REACHED
-from sweeps.promote.hypotheses.confirmed import NOT_MEASURED, SAME_PERCENT, ConfirmedClaim
 from sweeps.promote.hypotheses.document import (
     GOODPUT,
     BaselineScenario,
@@ -34,9 +33,12 @@ from sweeps.promote.hypotheses.document import (
     metric_path,
     scenario_workload,
 )
-from sweeps.promote.hypotheses.traffic import (
+from sweeps.promote.hypotheses.origins import (
     FILLS,
+    NOT_MEASURED,
+    SAME_PERCENT,
     SEEDS,
+    ConfirmedClaim,
     needs_classes,
     saturation_rate,
     traffic_of,

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from blis_jax.files.input_files import is_file
-from sweeps.promote.configs.engine import order_of
+from sweeps.promote.configs.deployment import order_of
 from sweeps.promote.golang.target import load
 from sweeps.promote.maps.rows import maps_files, objective_name
 from sweeps.promote.promotion import (

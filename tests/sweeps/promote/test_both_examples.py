@@ -57,8 +57,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tuple(chosen())
     monkeypatch.setattr(survival, "concerns", lambda: kept)
     by_name = {one.name: one for one in kept}
-    for module in ("concerns", "scenes"):
-        monkeypatch.setattr(f"sweeps.promote.evidence.{module}.concern_named", by_name.__getitem__)
+    monkeypatch.setattr("sweeps.promote.evidence.concerns.concern_named", by_name.__getitem__)
 
 
 def promoted(strategy: str, folder: Path) -> dict[str, str]:

@@ -238,3 +238,12 @@ def test_a_promotion_goes_on_wherever_it_is_killed(
         fakes.finish(store.folder)
         assert fakes.artifacts(store.folder) == whole, copy
     assert INCOMPLETE in words_seen
+
+
+def test_a_gate_lists_what_was_edited_and_what_no_stage_made(store: PromotionStore) -> None:
+    at_gate(store, 1)
+    assert not check(store, fakes.PROMOTION, 1)
+    (store.folder / "configs/epp.yaml").write_text("kind: another\n")
+    (store.folder / "plugins/b.go").write_text("package a\n")
+    found = {(one.rule, one.path) for one in check(store, fakes.PROMOTION, 1)}
+    assert found == {("edited-by-hand", "configs/epp.yaml"), ("not-of-a-stage", "plugins/b.go")}

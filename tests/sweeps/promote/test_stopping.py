@@ -14,7 +14,7 @@ from blis_jax.files.chain import Journal
 from blis_jax.progress import Board, Phase
 from sweeps.promote.__main__ import main
 from sweeps.promote.evidence import survival
-from sweeps.promote.evidence.parts import EvidenceParts, journaled
+from sweeps.promote.evidence.survival import EvidenceParts, journaled
 
 GIVEN = ["iter13_class_lead@found", "--seeds", "3", "--num-requests", "40"]
 FEW = ["--concerns", "mixed-gpus,prefix-block-64"]

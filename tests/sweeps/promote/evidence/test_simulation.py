@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 from blis_jax.errors import ConfigError
-from sweeps.promote.evidence.concerns import TARGET_PROFILE, concern_named, concerns
+from sweeps.promote.evidence.concerns import TARGET_PROFILE, concern_named, concerns, scene_of
 from sweeps.promote.evidence.judging import judge
 from sweeps.promote.evidence.runs import scenes_of
-from sweeps.promote.evidence.scenes import scene_of
 from sweeps.promote.evidence.simulation import simulate
 from sweeps.promote.maps.rows import gap_rows
 from sweeps.promote.promotion import ARMS, Promotion

@@ -13,7 +13,6 @@ import pytest
 from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.gates import findings_at
 from sweeps.promote.golang import target as targets
-from sweeps.promote.golang import toolchain
 from sweeps.promote.golang.compiler.tracing import PromotedRule
 from sweeps.promote.golang.plugins import (
     FOLDER,
@@ -23,7 +22,7 @@ from sweeps.promote.golang.plugins import (
     plugins_of,
     shipped_rules,
 )
-from sweeps.promote.golang.toolchain import MISSING, check_go, find_go
+from sweeps.promote.golang.target import MISSING, check_go, find_go
 from sweeps.promote.promotion import NotMappedError
 from sweeps.promote.store import target_names
 from tests.sweeps.promote.golang.rules import rule, user_rule
@@ -85,7 +84,7 @@ def test_every_plugin_is_formatted_vetted_and_equal_to_its_policy(shipped: Plugi
 
 def test_mutated_plugins_fail(shipped: Plugins, go: Path) -> None:
     """In one module and one run: every mutation is a copy of its package, and the unchanged copy passes."""
-    with toolchain.module_of(shipped.files, DEFAULT_TARGET) as folder:
+    with targets.module_of(shipped.files, DEFAULT_TARGET) as folder:
         for place, (package, old, new) in enumerate([*MUTATIONS, (MUTATIONS[0][0], "", "")]):
             (origin,) = (path for path in folder.rglob(package) if path.is_dir())
             copy = folder / "mutated" / f"m{place}"
@@ -96,7 +95,7 @@ def test_mutated_plugins_fail(shipped: Plugins, go: Path) -> None:
             source.write_text(text.replace(old, new, 1) if old else text)
         done = subprocess.run(
             [go, "test", "./mutated/..."],
-            cwd=folder, capture_output=True, text=True, check=False, env=toolchain.environment(None),
+            cwd=folder, capture_output=True, text=True, check=False, env=targets.environment(None),
         )  # fmt: skip
     said = re.findall(r"^(ok|FAIL)\s+\S+/mutated/(m\d+)", done.stdout, re.M)
     results = {name: verdict for verdict, name in said}
@@ -122,7 +121,7 @@ def test_code_that_does_not_compile_is_found(go: Path) -> None:
 
 
 def test_without_a_toolchain_the_check_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "find_go", lambda: None)
+    monkeypatch.setattr(targets, "find_go", lambda: None)
     (found,) = check_go({}, DEFAULT_TARGET)
     assert found.severity == "IMPORTANT" and "install the extra `promote`" in found.message
 

@@ -15,7 +15,7 @@ from sweeps.promote.golang.compiler.terms import (
     call,
     printed,
 )
-from sweeps.promote.golang.toolchain import MISSING, find_go, find_gofmt
+from sweeps.promote.golang.target import MISSING, find_go, find_gofmt
 
 A, B, C, D = (Text(name) for name in "abcd")
 SUM, PRODUCT = Binary("+", A, B), Binary("*", A, B)

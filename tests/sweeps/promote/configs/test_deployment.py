@@ -12,8 +12,8 @@ import pytest
 from blis_jax.cluster.named_policies import numbered
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.policies.contract import QueueContext
-from sweeps.promote.configs import engine
-from sweeps.promote.configs.engine import CLASSES, order_of
+from sweeps.promote.configs import deployment
+from sweeps.promote.configs.deployment import CLASSES, order_of
 from tests.policies.made import SHAPE
 from tests.sweeps.promote.promotions import promotion
 
@@ -75,13 +75,13 @@ def test_first_come_first_served_needs_no_key() -> None:
 def test_the_cpu_tier_in_gib() -> None:
     given = promotion("iter00_baseline")
     # 44,000 blocks × 16 tokens × 2 × 32 layers × 8 heads × 128 × 2 bytes
-    assert engine.offload_gib(given, given.arm.config) == pytest.approx(
+    assert deployment.offload_gib(given, given.arm.config) == pytest.approx(
         44_000 * 16 * 131_072 / 2**30, abs=1e-3
     )
 
 
 def test_the_threshold_of_most_requests_stands_for_all() -> None:
     given = promotion("iter05_simplified")
-    assert engine.prefill_threshold(given, given.arm.config) == (256, False)
+    assert deployment.prefill_threshold(given, given.arm.config) == (256, False)
     whole = promotion("iter13_class_lead@found")
-    assert engine.prefill_threshold(whole, whole.arm.config) == (0, True)
+    assert deployment.prefill_threshold(whole, whole.arm.config) == (0, True)

@@ -7,7 +7,7 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.workload.spec import WorkloadSpec, override, parse_spec
-from sweeps.promote.hypotheses.traffic import lengths, saturation_rate, tokens_of_request
+from sweeps.promote.hypotheses.origins import lengths, saturation_rate, tokens_of_request
 from sweeps.runs.experiment import Experiment
 
 SPEC = """
