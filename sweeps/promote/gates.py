@@ -99,7 +99,7 @@ CHECKS: dict[int, Callable[[Promotion, Files], list[Finding]]] = {
 
 
 def _edited(store: PromotionStore, gate: int) -> Iterator[Finding]:
-    """Yield files that are not as their stages made them, and those of nobody; evidence is never anybody's to change."""
+    """Yield files that are not as their stages made them, or are of none; evidence is never anybody's to change."""
     for name in before_gate(gate):
         made = store.last(MADE, stage=name)
         outputs: Mapping[str, str] = made["outputs"] if made else {}
