@@ -23,7 +23,7 @@ from blis_jax.files.input_files import is_file
 from blis_jax.policies.reading import NUM_KEYS
 from blis_jax.prefix_index.router_index import ROUTER_INDEX_CAPACITY
 from blis_jax.runs.options import Options
-from blis_jax.workload.drawing.plan import DrawPlan, longest_node
+from blis_jax.workload.drawing.plan import DrawPlan, longest_node, longest_request, prefix_blocks
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 LONG_TABLE = 4096  # requests from which it pays to look at how many are there at a time
@@ -122,13 +122,11 @@ def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options
 def demand_of_draws(
     configs: Sequence[ClusterConfig], plans: Sequence[DrawPlan], options: Options
 ) -> Demand:
-    """Estimate what the runs of several points ask of the engine's tables: points of one mechanism,
-    whose plans have one shape.
-    """
+    """Estimate what runs of several points of one mechanism, whose plans have one shape, ask of the engine's tables."""
     draws = plans[0].shape
     longest_content = max(longest_node(plan) for plan in plans)
     has_nodes = longest_content > 0
-    fewest = min(config.num_instances for config in configs)
+    few = REQUESTS_BEFORE_EVICTION * min(config.num_instances for config in configs)
     is_skipping = all(model_of(config).has_equal_decode_steps for config in configs)
     return Demand(
         num_instances=max(rows_to_begin_with(config) for config in configs),
@@ -141,11 +139,13 @@ def demand_of_draws(
         num_records=(4 if is_skipping else 64) * draws.num_requests,
         block_size=draws.block_size,
         clock=options.clock,
-        has_router_eviction=draws.num_requests > fewest * REQUESTS_BEFORE_EVICTION,
+        has_router_eviction=draws.num_requests > few,
         has_shared_outputs=draws.has_shared_outputs and has_nodes,
         total_kv_blocks=max(max(per_instance(config, "total_kv_blocks")) for config in configs),
         all_kv_blocks=max(sum(per_instance(config, "total_kv_blocks")) for config in configs),
         has_cpu_tier=any(has_cpu_tier(config) and not config.is_august for config in configs),
+        longest=max(map(longest_request, plans)),
+        shared_blocks=max(map(prefix_blocks, plans)),
         mirror_size=max(_mirror_size(config) for config in configs),
         num_allocations=2 * draws.num_requests,
     )

@@ -249,6 +249,28 @@ def longest_node(plan: DrawPlan, chance: float = 1e-6) -> int:
     return longest
 
 
+def prefix_blocks(plan: DrawPlan) -> int:
+    """Return the blocks of all prefixes that groups of clients share."""
+    return int(np.sum(plan.params.prefix_len // plan.shape.block_size))
+
+
+def longest_request(plan: DrawPlan, chance: float = 0.1) -> int:
+    """Return the blocks that no request of one drawn table exceeds, but with at most this probability.
+
+    Prompts that hold earlier rounds of a session, or other things than text, are left out; 1 if there is no other.
+    """
+    shape, longest = plan.shape, 1
+    each = chance / (2 * shape.num_requests)
+    for client, numbers in zip(shape.clients, plan.params.clients, strict=True):
+        if client.is_accumulating or isinstance(numbers.input_law, Multimodal):
+            continue
+        prefix = 0 if client.prefix_group < 0 else int(plan.params.prefix_len[client.prefix_group])
+        laws = numbers.input_law, numbers.output_law
+        tokens = prefix + sum(longest_length(law, each) for law in laws)
+        longest = max(longest, -(-tokens // shape.block_size))
+    return longest
+
+
 def _check_supported(spec: WorkloadSpec) -> None:
     todo = "is not supported yet by this generator; "
     if spec.revision != FIRST_REVISION:

@@ -15,6 +15,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.distribution import CAP_PER_REQUEST, prefix_lengths
 from blis_jax.workload.drawing.draw import compile_plan, draw, longest_node, params_for
+from blis_jax.workload.drawing.plan import longest_request, prefix_blocks
 from blis_jax.workload.spec import load_builtin, load_spec, override, parse_spec
 from blis_jax.workload.table import NEVER_US, NO_SESSION, RequestTable, from_golden, load_table
 from tests.support.rotation import rotating
@@ -513,6 +514,21 @@ def test_the_longest_node_of_constant_laws():
     assert longest_node(compile_plan(scene(client_text(more=group_text("g", 333))))) == 20
     loose = compile_plan(scene(client_text(((40, 10), 5), more=turns(3))))
     assert longest_node(loose, 1e-2) < longest_node(loose) < 1000 // 16
+
+
+def test_the_longest_request_of_constant_laws():
+    assert longest_request(compile_plan(scene(client_text((40, 50))))) == 6
+    assert longest_request(compile_plan(scene(client_text(more=group_text("g", 333))))) > 20
+    assert longest_request(compile_plan(scene(client_text((40, 50), more=turns(3))))) == 1
+
+
+def test_what_is_expected_of_a_draw_holds_it():
+    """So a program under memory pressure is compiled once."""
+    plan = compile_plan(load_builtin("multiprefix"))
+    tables = [draw_once(plan.shape, plan.params, jax.random.key(seed))[0] for seed in range(8)]
+    longest = max(int(np.max(table.input_len + table.output_len)) for table in tables)
+    assert longest <= 16 * longest_request(plan) < 2 * longest
+    assert all(int(np.sum(table.node_blocks)) == prefix_blocks(plan) for table in tables)
 
 
 @pytest.mark.parametrize(
