@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from blis_jax.core.exact import exact_product
@@ -53,17 +54,31 @@ def blackbox_attention(beta: Float[Array, "4"], batch: StepBatch) -> jax.Array:
 # --- the blackbox with what attention reads; ours, BLIS has no such term --------------------------
 
 
+def _context_steps(beta: Float[Array, "4"], batch: StepBatch) -> Callable[[jax.Array], jax.Array]:
+    assert batch.members is not None
+    time, context = blackbox.step_time(beta, batch), _context_before(batch)
+    count = jnp.sum(batch.members.in_decode, dtype=jnp.int32)
+    return lambda steps: (
+        time + exact_product(beta[3], (context + steps * count).astype(jnp.float64))
+    )
+
+
 @latency_model(
     (*PER_BATCH, "µs per token of context in the batch"),
     needs_members=True,
     has_equal_decode_steps=False,
+    decode_steps=_context_steps,
 )
 def blackbox_context(beta: Float[Array, "4"], batch: StepBatch) -> jax.Array:
     """Return the blackbox plus a cost per token of context that the whole batch had before the step.
 
     The context is what members hold when the step ends less what the step counts.
     """
+    context = _context_before(batch).astype(jnp.float64)
+    return blackbox.step_time(beta, batch) + exact_product(beta[3], context)
+
+
+def _context_before(batch: StepBatch) -> jax.Array:
     assert batch.members is not None
     after = jnp.sum(batch.members.context, dtype=jnp.int32)
-    before = after - batch.num_prefill_tokens - batch.num_decode_tokens
-    return blackbox.step_time(beta, batch) + exact_product(beta[3], before.astype(jnp.float64))
+    return after - batch.num_prefill_tokens - batch.num_decode_tokens

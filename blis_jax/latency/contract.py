@@ -22,13 +22,16 @@ class StepTimeFn(Protocol):
         ...
 
 
-class DecodeTimeFn(Protocol):
-    """`(coefficients, decodes, context) -> float64 µs`, traced by JAX."""
+class DecodeStepsFn(Protocol):
+    """`(coefficients, batch) -> time after n steps`, traced by JAX."""
 
     def __call__(
-        self, beta: Float[Array, "coefficient"], decodes: jax.Array, context: jax.Array, /
-    ) -> jax.Array:
-        """The time of a step of so many members in decode, which had so many tokens of context before, float64."""
+        self, beta: Float[Array, "coefficient"], batch: StepBatch, /
+    ) -> Callable[[jax.Array], jax.Array]:
+        """What says how long the step takes that comes after n steps in which the whole batch decodes.
+
+        It gets n as int32, one number or several, and returns as many, float64 µs. The time never falls as n grows.
+        """
         ...
 
 
@@ -65,8 +68,8 @@ class LatencyModel:
     needs_members: bool = False  # the batch by request (`batch.members`), not only its totals
     # steps of one batch in decode take the same time, so that many can be made at once
     has_equal_decode_steps: bool = True
-    # what `step_time` says of a batch that only decodes, bit by bit, if the totals of the batch are enough
-    decode_time: DecodeTimeFn | None = None
+    # what `step_time` says of the next steps of a batch that only decodes, bit by bit
+    decode_steps: DecodeStepsFn | None = None
     # place of what every step costs among the coefficients, or the numbers from sizes; None: there is none
     overhead: int | None = 0
     sizes: FromSizes | None = None  # the step time depends on what is served on what
@@ -78,13 +81,13 @@ def latency_model(
     has_equal_decode_steps: bool = True,
     overhead: int | None = 0,
     sizes: FromSizes | None = None,
-    decode_time: DecodeTimeFn | None = None,
+    decode_steps: DecodeStepsFn | None = None,
 ) -> Callable[[StepTimeFn], LatencyModel]:
     """Make a latency model of a function; see `LatencyModel` for what is declared.
 
     A model that looks at how many tokens are computed before a step must say
     `has_equal_decode_steps=False`: otherwise decode steps between two events are taken as equal. Then
-    `decode_time` spares asking every member before each step of a batch that only decodes.
+    `decode_steps` spares asking every member before each step of a batch that only decodes, and most of these steps.
     """
 
     def make(step_time: StepTimeFn) -> LatencyModel:
@@ -94,7 +97,7 @@ def latency_model(
             tuple(coefficients),
             needs_members,
             has_equal_decode_steps,
-            decode_time,
+            decode_steps,
             overhead,
             sizes,
         )

@@ -7,9 +7,11 @@ steps is the sum of their times.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.core.views import StepBatch
 from blis_jax.latency.contract import latency_model
 from blis_jax.lazy import jax, jnp
@@ -81,24 +83,44 @@ def graph_rows(decodes: Any, xp: ModuleType) -> Any:
 
 def terms_of(sums: StepSums, xp: ModuleType) -> list[Any]:
     """Return the value of each of `TERMS`, in that order; `xp` is numpy or `jax.numpy`."""
-    has_prompt = xp.where(sums.prompt_tokens > 0, 1.0, 0.0)
-    tokens = sums.prompt_tokens + sums.decodes
-    is_eager = xp.where(tokens > CAPTURED[-1], has_prompt, 0.0)
-    rows = graph_rows(sums.decodes, xp)
-    requests, prompts = xp.maximum(sums.decodes, 1.0), xp.maximum(sums.prompts, 1.0)
-    mean = sums.context / requests
-    reach = xp.minimum(xp.sqrt(xp.maximum(sums.decodes - 1.0, 0.0)), MOST_SPREAD)
-    longest = mean + reach * sums.spread
-    attended = sums.prompt_tokens * (sums.cached_tokens + sums.prompt_tokens / 2.0) / prompts
+    return [*_terms_of_rows(sums, xp), *_terms_of_context(sums, xp), *_terms_of_prompts(sums, xp)]
+
+
+def _has_prompt(sums: StepSums, xp: ModuleType) -> Any:
+    return xp.where(sums.prompt_tokens > 0, 1.0, 0.0)
+
+
+def _terms_of_rows(sums: StepSums, xp: ModuleType) -> list[Any]:
+    rows = (1.0 - _has_prompt(sums, xp)) * graph_rows(sums.decodes, xp)
+    return [xp.ones_like(rows), *_pieces(rows, ROWS, xp), sums.decodes]
+
+
+def _terms_of_context(sums: StepSums, xp: ModuleType) -> list[Any]:
+    has_no_prompt, rows = 1.0 - _has_prompt(sums, xp), graph_rows(sums.decodes, xp)
+    mean = sums.context / xp.maximum(sums.decodes, 1.0)
+    longest = mean + _reach(sums, xp)
     return [
-        xp.ones_like(tokens),
-        *_pieces((1.0 - has_prompt) * rows, ROWS, xp),
-        sums.decodes,
         sums.context,
-        *((1.0 - has_prompt) * sums.decodes * xp.minimum(mean, most) for most in SHORT_CONTEXTS),
+        *(has_no_prompt * sums.decodes * xp.minimum(mean, most) for most in SHORT_CONTEXTS),
         longest,
         longest * xp.minimum(rows, FULL_WAVE),
         longest * rows,
+    ]
+
+
+def _reach(sums: StepSums, xp: ModuleType) -> Any:
+    """Return by how much the longest context is taken to be above the mean."""
+    deviations = xp.minimum(xp.sqrt(xp.maximum(sums.decodes - 1.0, 0.0)), MOST_SPREAD)
+    return deviations * sums.spread
+
+
+def _terms_of_prompts(sums: StepSums, xp: ModuleType) -> list[Any]:
+    has_prompt = _has_prompt(sums, xp)
+    tokens = sums.prompt_tokens + sums.decodes
+    is_eager = xp.where(tokens > CAPTURED[-1], has_prompt, 0.0)
+    prompts = xp.maximum(sums.prompts, 1.0)
+    attended = sums.prompt_tokens * (sums.cached_tokens + sums.prompt_tokens / 2.0) / prompts
+    return [
         has_prompt,
         has_prompt * sums.decodes,
         sums.prompts,
@@ -116,15 +138,60 @@ def _pieces(value: Any, ends: tuple[int, ...], xp: ModuleType) -> list[Any]:
     return [*inner, xp.maximum(value - ends[-1], 0.0)]
 
 
-@latency_model(TERMS, needs_members=True, has_equal_decode_steps=False, overhead=None)
+def _sum(beta: Float[Array, "term"], terms: list[Any], total: jax.Array) -> jax.Array:
+    """Add terms with their coefficients one by one: a dot product would be a call of its own, in any order."""
+    for place, term in enumerate(terms):
+        total = total + exact_product(beta[place], term)
+    return total
+
+
+def _of_context(beta: Float[Array, "term"], sums: StepSums) -> Callable[[jax.Array], jax.Array]:
+    """Return what says how long a step without its prompts takes, from the tokens of all contexts in decode.
+
+    It is the sum of the terms of rows and of context, put together so that a token of context costs one product.
+    """
+    of_rows, rows = _terms_of_rows(sums, jnp), graph_rows(sums.decodes, jnp)
+    per_token, short, shorter, longest, in_wave, by_row = beta[len(of_rows) :][:6]
+    longest = longest + exact_product(in_wave, jnp.minimum(rows, FULL_WAVE))
+    longest = longest + exact_product(by_row, rows)
+    fixed = _sum(beta, of_rows, exact_product(longest, _reach(sums, jnp)))
+    per_token = per_token + exact_quotient(longest, jnp.maximum(sums.decodes, 1.0))
+    decodes = (1.0 - _has_prompt(sums, jnp)) * sums.decodes
+    bends = [most * decodes for most in SHORT_CONTEXTS]
+
+    def time(context: jax.Array) -> jax.Array:
+        total = fixed + exact_product(per_token, context)
+        for beta_, most in zip((short, shorter), bends, strict=True):
+            total = total + exact_product(beta_, jnp.minimum(context, most))
+        return total
+
+    return time
+
+
+def _decode_steps(beta: Float[Array, "term"], batch: StepBatch) -> Callable[[jax.Array], jax.Array]:
+    sums = sums_of(batch)
+    time = _of_context(beta, sums)
+
+    def after(steps: jax.Array) -> jax.Array:
+        context = sums.context + steps.astype(jnp.float64) * sums.decodes
+        return jnp.maximum(time(context), LEAST_US)
+
+    return after
+
+
+@latency_model(
+    TERMS,
+    needs_members=True,
+    has_equal_decode_steps=False,
+    decode_steps=_decode_steps,
+    overhead=None,
+)
 def step_law(beta: Float[Array, "term"], batch: StepBatch) -> jax.Array:
     """Return the sum of all terms, at least 1 µs."""
-    total = jnp.float64(0.0)
-    for place, term in enumerate(
-        terms_of(sums_of(batch), jnp)
-    ):  # a dot product would be a call of its own
-        total = total + beta[place] * term
-    return jnp.maximum(total, LEAST_US)
+    sums = sums_of(batch)
+    of_prompts = _terms_of_prompts(sums, jnp)
+    before = _of_context(beta, sums)(sums.context)
+    return jnp.maximum(_sum(beta[-len(of_prompts) :], of_prompts, before), LEAST_US)
 
 
 def sums_of(batch: StepBatch) -> StepSums:
@@ -134,19 +201,19 @@ def sums_of(batch: StepBatch) -> StepSums:
     prompt = members.in_prefill & members.in_step
     new = jnp.where(prompt, members.new_tokens, 0).astype(jnp.float64)
     cached = jnp.where(prompt, members.context - members.new_tokens, 0).astype(jnp.float64)
-    context = jnp.where(members.in_decode, members.progress, 0).astype(jnp.float64)
-    decodes = jnp.sum(members.in_decode.astype(jnp.float64))
-    total = jnp.sum(context)
-    mean = total / jnp.maximum(decodes, 1.0)
-    apart = jnp.where(members.in_decode, context - mean, 0.0)
-    variance = jnp.sum(apart * apart) / jnp.maximum(decodes, 1.0)
+    context = jnp.where(members.in_decode, members.progress, 0).astype(jnp.int64)
+    count, total = jnp.sum(members.in_decode, dtype=jnp.int64), jnp.sum(context)
+    # of whole numbers: it stays the same to the last bit while all contexts grow by as much
+    variance = (count * jnp.sum(context * context) - total * total).astype(jnp.float64)
+    decodes = count.astype(jnp.float64)
     # the root of 0 has no derivative
-    spread = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
+    apart = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
+    spread = apart / jnp.maximum(decodes, 1.0)
     return StepSums(
         jnp.sum(prompt.astype(jnp.float64)),
         jnp.sum(new),
         jnp.sum(jnp.maximum(cached, 0.0)),
         decodes,
-        total,
+        total.astype(jnp.float64),
         spread,
     )

@@ -5,7 +5,7 @@ Every line keeps the reference's order of operations, because the step time is c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from blis_jax.core.exact import exact_chain, exact_product, exact_quotient
@@ -198,23 +198,33 @@ def _numbers(beta: Float[Array, "number"]) -> PhysicsNumbers:
     return PhysicsNumbers(*(beta[place] for place in range(len(PhysicsNumbers._fields))))
 
 
-def decode_time(beta: Float[Array, "number"], decodes: jax.Array, context: jax.Array) -> jax.Array:
-    """Return what `trained_physics` says of a batch that only decodes, float64 µs.
+def decode_steps(
+    beta: Float[Array, "number"], batch: StepBatch
+) -> Callable[[jax.Array], jax.Array]:
+    """Return what `trained_physics` says of the next steps of a batch that only decodes, float64 µs.
 
     Args:
         beta: `PhysicsNumbers`.
-        decodes: members.
-        context: tokens that they have computed before, in all.
+        batch: as it is before the first of these steps.
     """
-    nothing = jnp.float64(0.0)
-    return _time(_numbers(beta), nothing, nothing, decodes, context, decodes)
+    members, numbers, nothing = batch.members, _numbers(beta), jnp.float64(0.0)
+    assert members is not None
+    progress = jnp.where(members.in_decode, members.progress.astype(jnp.int64), 0)
+    total, count = jnp.sum(progress, dtype=jnp.int64), jnp.sum(members.in_decode, dtype=jnp.int64)
+    decodes = count.astype(jnp.float64)
+
+    def after(steps: jax.Array) -> jax.Array:
+        context = (total + steps.astype(jnp.int64) * count).astype(jnp.float64)
+        return _time(numbers, nothing, nothing, decodes, context, decodes)
+
+    return after
 
 
 @latency_model(
     COEFFICIENTS,
     needs_members=True,
     has_equal_decode_steps=False,
-    decode_time=decode_time,
+    decode_steps=decode_steps,
     overhead=PhysicsNumbers._fields.index("every_step_us"),
     sizes=FromSizes(vector, ALPHA, BETA, FEWEST, has_time_after_decode=True),
 )

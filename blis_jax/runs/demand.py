@@ -29,7 +29,9 @@ from blis_jax.workload.table import NEVER_US, RequestTable
 LONG_TABLE = 4096  # requests from which it pays to look at how many are there at a time
 BUSY = 0.7  # share of an instance's time beyond which queues decide, not service times
 BALANCED = ("round-robin", "least-loaded", "weighted")
-MOST_RECORDS = 1 << 17  # to begin with, of steps that stand by themselves
+MOST_RECORDS = 1 << 17  # to begin with, where steps in decode differ
+TOKENS_OF_RECORD = 8  # steps in decode that last as many whole µs share a record
+RECORDS_OF_REQUEST = 16  # where steps in decode differ; the log is filled with zeros at each run
 # prompts per instance from which the router's index of 10,000 blocks is likely to evict
 REQUESTS_BEFORE_EVICTION = 300
 
@@ -89,9 +91,9 @@ def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options
     output_blocks = _num_output_blocks(table, block_size)
     if is_sharing:  # a step by itself whenever a member fills a block
         records += output_blocks
-    if not model_of(config).has_equal_decode_steps:  # every step stands by itself
+    if not model_of(config).has_equal_decode_steps:
         tokens = int(np.sum(np.asarray(table.output_len), dtype=np.int64))
-        records = max(records, min(records + tokens, MOST_RECORDS))
+        records = max(records, min(records + tokens // TOKENS_OF_RECORD, MOST_RECORDS))
     prompt_blocks = int(np.sum(np.asarray(table.input_len) // block_size, dtype=np.int64))
     tokens_of_each = np.asarray(table.input_len) + np.asarray(table.output_len)
     return Demand(
@@ -136,7 +138,7 @@ def demand_of_draws(
         num_nodes=draws.num_nodes if has_nodes else 0,
         path_depth=draws.path_depth if has_nodes else 1,
         node_blocks=rounded(longest_content) if has_nodes else 1,
-        num_records=(4 if is_skipping else 64) * draws.num_requests,
+        num_records=(4 if is_skipping else RECORDS_OF_REQUEST) * draws.num_requests,
         block_size=draws.block_size,
         clock=options.clock,
         has_router_eviction=draws.num_requests > few,

@@ -1,7 +1,7 @@
 """How long the steps of an instance take, and how many of a batch that only decodes follow each other.
 
-Where all such steps take the same time, their number is a quotient. Else they are gone through one by one in a small
-loop: the batch stays as it is, so only its context grows.
+Where all such steps take the same time, their number is a quotient. Else they are gone through in a small loop, from
+one duration in whole µs to the next: the batch stays as it is, so only its context grows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Int, Real
 
 MAX_FAST_STEPS = 2048
-MAX_RUNS = 16  # of equal steps in a stretch; each has a record
+MAX_RUNS = 16
 
 
 @pytree
@@ -146,24 +146,31 @@ def _stretch(
     is_equal, before = ctx.mechanism.latency.has_equal_decode_steps, _end(ctx, until)
     time_of = _decode_times(ctx, state, work, instance)
     factors = factors_of(ctx, state, work, instance, None, hooks)
+    takes_blocks, is_growing = ctx.memory.takes_at_once(ctx), _is_growing(ctx)
+
+    def raw_of(count: jax.Array) -> jax.Array:
+        return lengthened(ctx, rule(time_of(count), jnp.int32(0), decode), factors)
+
     taking = _taking(ctx, SlotRows(state, instance), work.inst.step_index)
 
     def is_next(now: _Progress) -> jax.Array:
         return now.goes_on & (now.count < most)
 
     def step(now: _Progress) -> _Progress:
-        """Go one step further; where all take the same time, up to the next one in which somebody takes a block."""
-        raw = lengthened(ctx, rule(time_of(now.count), jnp.int32(0), decode), factors)
+        """Go as far as steps take the same time, at most up to the next one in which somebody takes a block."""
+        raw = raw_of(now.count)
         duration, steps = truncate(raw, jnp.int64), jnp.int32(1)
         takes, next_take = taking(now.count, now.next_take)
         # behind a step without a duration another one would start at the same time
         has_time = (duration > 0) & (raw < ctx.never.astype(raw.dtype))
-        if is_equal:
+        if is_equal or is_growing:
             in_time = _steps_before(now.start, before, duration)
             # one in any case: what else is due now comes behind the first step
             in_time = jnp.clip(in_time, 1, MAX_FAST_STEPS).astype(jnp.int32)
-            steps = jnp.minimum(jnp.minimum(next_take, most) - now.count, in_time)
-            steps = jnp.where(has_time, steps, 1)
+            last = jnp.minimum(next_take, most) if takes_blocks else most
+            steps = jnp.where(has_time, jnp.minimum(last - now.count, in_time), 1)
+        if is_growing:
+            steps, raw = _equal_ahead(raw_of, now.count, raw, steps)
         is_new = (now.count == 0) | (duration != now.last) | (takes > 0)
         taken = now.taken + takes
         fits = (~is_new | (now.stretch.num_runs < most_runs(ctx))) & (taken <= MAX_TAKES)
@@ -181,6 +188,33 @@ def _stretch(
     start, zero = work.lane.now.astype(jnp.int64), jnp.int32(0)
     first = _Progress(zero, start, jnp.int64(-1), zero, zero, jnp.array(True), nothing)
     return lax.while_loop(is_next, step, first).stretch
+
+
+def _is_growing(ctx: Context) -> bool:
+    """Whether decode steps take longer and longer, so that all between two equal ones are equal, too."""
+    source = ctx.mechanism.source
+    return ctx.mechanism.latency.decode_steps is not None and (
+        source is None or source.step_time is None
+    )
+
+
+def _equal_ahead(
+    raw_of: Callable[[jax.Array], jax.Array], count: jax.Array, raw: jax.Array, most: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return how many of the next steps take as many whole µs as the first, or fewer, and the time of the last.
+
+    Tried are all of them, and what a straight line through the first two says.
+    """
+    whole = jnp.trunc(raw)
+    slope = raw_of(count + 1) - raw
+    by_line = jnp.where(slope > 0, jnp.ceil((whole + 1.0 - raw) / slope), jnp.inf)
+    by_line = jnp.minimum(by_line, most.astype(jnp.float64)).astype(jnp.int32)
+    tried = jnp.maximum(jnp.stack([most, by_line, by_line - 1]), 1)
+    times = raw_of(count + tried - 1)
+    is_equal = jnp.trunc(times) == whole
+    steps = jnp.where(is_equal[1], tried[1], jnp.where(is_equal[2], tried[2], 1))
+    last = jnp.where(is_equal[1], times[1], jnp.where(is_equal[2], times[2], raw))
+    return jnp.where(is_equal[0], tried[0], steps), jnp.where(is_equal[0], times[0], last)
 
 
 def _with_steps(
@@ -240,26 +274,18 @@ def _decode_times(
         return lambda count: time
     members = members_of(ctx, state, work, instance, no_slot(ctx))
 
+    if latency.decode_steps is not None:
+        batch = StepBatch(jnp.int32(0), decode, members)
+        after = latency.decode_steps(row(ctx.params.cluster.beta, instance), batch)
+        return lambda count: _with_source(ctx, state, instance, after(count))
+
     def by_members(count: jax.Array) -> jax.Array:
         more = jnp.where(members.in_decode, count, 0)
         progress, context = members.progress + more, members.context + more
         later = dataclasses.replace(members, progress=progress, context=context)
         return step_time(ctx, state, instance, StepBatch(jnp.int32(0), decode, later))
 
-    of_totals = latency.decode_time
-    if of_totals is None:
-        return by_members
-    beta = row(ctx.params.cluster.beta, instance)
-    progress = jnp.where(members.in_decode, members.progress.astype(jnp.int64), 0)
-    total = jnp.sum(progress, dtype=jnp.int64)
-    decodes = jnp.sum(members.in_decode, dtype=jnp.int64)
-
-    def by_totals(count: jax.Array) -> jax.Array:
-        context = total + count.astype(jnp.int64) * decodes
-        time = of_totals(beta, decodes.astype(jnp.float64), context.astype(jnp.float64))
-        return _with_source(ctx, state, instance, time)
-
-    return by_totals
+    return by_members
 
 
 def _equal_time(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array:

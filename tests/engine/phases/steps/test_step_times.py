@@ -1,16 +1,22 @@
 """Steps of a batch that only decodes, each with a time of its own, on hand-made rows."""
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.core.exact import runtime_infinity
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.views import Members, StepBatch
 from blis_jax.engine.mechanism import params
 from blis_jax.engine.phases.steps.step_end import finish_step
 from blis_jax.engine.phases.steps.step_start import begin
+from blis_jax.engine.phases.steps.step_times import _equal_ahead
 from blis_jax.latency.registry import find
+from blis_jax.latency.step_law import TERMS
 from blis_jax.tables.writes import no_slot
 from tests.engine.phases.made import NEVER, Made, config, values
 
@@ -81,20 +87,66 @@ def test_a_step_beyond_the_clock_ends_its_stretch() -> None:
     assert int(done.work.lane.outcome) == Outcome.CLOCK_OVERFLOW
 
 
-def test_the_law_of_a_batch_in_decode_is_that_of_any_batch() -> None:
-    law = find("trained-physics")
-    assert law.decode_time is not None
-    model = ClusterConfig(
+MODELS = {
+    "trained-physics": ClusterConfig(
         model="mistralai/mixtral-8x7b-v0.1", latency_model="trained-physics", tp=2
-    )
-    beta = params(model).cluster.beta[0]
-    random = np.random.default_rng(0)
-    for count in (1, 7, 60):
-        is_it, nothing = jnp.ones((count,), bool), jnp.zeros((count,), jnp.int32)
-        before = jnp.asarray(random.integers(1, 20_000, count), jnp.int32)
+    ),
+    "blackbox-context": ClusterConfig(
+        latency_model="blackbox-context", beta_coeffs=(6910.42, 17.67, 2.84, 0.0371)
+    ),
+    "step-law": ClusterConfig(
+        latency_model="step-law",
+        beta_coeffs=tuple(np.random.default_rng(1).uniform(0.001, 0.1, len(TERMS))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("count", [1, 7, 60])
+def test_the_law_of_later_steps_is_that_of_the_batch_as_it_is_then(name: str, count: int) -> None:
+    law, beta = find(name), params(MODELS[name]).cluster.beta[0]
+    assert law.decode_steps is not None
+    is_it, nothing = jnp.ones((count,), bool), jnp.zeros((count,), jnp.int32)
+    first = np.random.default_rng(count).integers(1, 20_000, count)
+
+    def batch(later: int) -> StepBatch:
+        before = jnp.asarray(first + later, jnp.int32)
         members = Members(~is_it, nothing + 1, before, before + 1, is_it, is_it, nothing, nothing)
-        batch = StepBatch(jnp.int32(0), jnp.int32(count), members)
-        total = jnp.float64(before.sum())
-        assert float(law.step_time(beta, batch)) == float(
-            law.decode_time(beta, jnp.float64(count), total)
+        return StepBatch(jnp.int32(0), jnp.int32(count), members)
+
+    def in_engine(function):
+        def traced(infinity, *arguments):
+            with runtime_infinity(infinity):
+                return function(*arguments)
+
+        return partial(jax.jit(traced), jnp.float64(jnp.inf))
+
+    after = in_engine(lambda beta, batch, steps: law.decode_steps(beta, batch)(steps))
+    steps = np.array([0, 1, 2, 5, 100, 101, 1000, 2047], np.int32)
+    one_by_one = [float(in_engine(law.step_time)(beta, batch(int(each)))) for each in steps]
+    assert np.asarray(after(beta, batch(0), steps)).tolist() == one_by_one
+    assert [float(after(beta, batch(0), each)) for each in steps] == one_by_one
+    assert one_by_one == sorted(one_by_one)
+
+
+@pytest.mark.parametrize("slope", [0.0, 1e-4, 0.013, 0.5, 1.0, 7.3])
+@pytest.mark.parametrize("bend", [3, 40])
+def test_steps_of_one_duration_are_found_together(slope: float, bend: int) -> None:
+    """Against going one by one, under a line that bends and rounds."""
+
+    def raw_of(count):
+        count = jnp.asarray(count, jnp.float64)
+        return 1000.3 + slope * (jnp.minimum(count, bend) + 3.0 * jnp.maximum(count - bend, 0.0))
+
+    whole = np.asarray(raw_of(np.arange(200))).astype(int).tolist()
+    count, found = 0, []
+    while count < 150:
+        most = min(97, 150 - count)
+        steps, last = _equal_ahead(
+            raw_of, jnp.int32(count), raw_of(jnp.int32(count)), jnp.int32(most)
         )
+        assert 1 <= steps <= most
+        assert float(last) == float(raw_of(count + int(steps) - 1))
+        found += [whole[count]] * int(steps)
+        count += int(steps)
+    assert found == whole[:150]
