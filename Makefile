@@ -1,7 +1,7 @@
 # PYTHON (3.11 or newer) makes .venv; EXTRAS names the optional groups of pyproject.toml to install, MORE_EXTRAS others
 # beside them.
 PYTHON ?= python3
-EXTRAS ?= dev,docs,evolve,export,parquet,surrogate,notebooks
+EXTRAS ?= dev,distributed,docs,evolve,export,parquet,surrogate,notebooks
 MORE_EXTRAS ?=
 WORKERS ?= 2
 # K/N: run the K-th of N parts of all tests as well, slow ones too, on the programs that users run.

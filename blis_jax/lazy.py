@@ -26,6 +26,10 @@ class Module(ModuleType):
     def __getattr__(self, attribute: str) -> Any:
         return getattr(import_module(self.__name__), attribute)
 
+    def __reduce__(self) -> tuple[type[Module], tuple[str]]:
+        """Let functions travel to other processes with the modules that they use."""
+        return Module, (self.__name__,)
+
 
 @cache
 def ahead(*names: str) -> None:
@@ -40,6 +44,8 @@ def ahead(*names: str) -> None:
 
 
 if TYPE_CHECKING:
+    import cloudpickle as cloudpickle
+    import distributed as distributed
     import jax
     import jax.numpy as jnp
     import matplotlib as matplotlib
@@ -77,6 +83,7 @@ else:
     rich_console, rich_progress, rich_table = (
         Module(f"rich.{name}") for name in ("console", "progress", "table")
     )
+    cloudpickle, distributed = Module("cloudpickle"), Module("distributed")
     tree_sitter, tree_sitter_go = Module("tree_sitter"), Module("tree_sitter_go")
 
 

@@ -30,7 +30,7 @@ class Phase:
     ) -> None:
         """`total` is None or 1 where nothing can be counted; `done` were done earlier."""
         self.board, self.what, self.total, self.unit = board, what, total, unit
-        self.item = ""
+        self.item, self.noted = "", False
         self.done = self.done_earlier = done
         self.began = board.clock()
         self.compile_s, self.done_meanwhile, self.num_compilations = 0.0, 0, 0
@@ -42,7 +42,7 @@ class Phase:
 
     def show(self, done: int, item: str = "") -> None:
         """Show that `done` units are done in all and that `item` is in the making."""
-        self.done, self.item = done, item
+        self.done, self.item, self.noted = done, item, False
         self.board.reopen(self)
 
     def clear(self) -> None:
@@ -206,6 +206,13 @@ def runs(count: int) -> Iterator[Callable[[int], None]]:
         return
     with phase("simulating", count) as opened:
         yield opened.advance
+
+
+def note(item: str) -> None:
+    """Show a word beside the innermost work that is open, if it shows none of its own."""
+    with board.lock:
+        if board.phases and (not board.phases[-1].item or board.phases[-1].noted):
+            board.phases[-1].item, board.phases[-1].noted = item, True
 
 
 def duration(seconds: float) -> str:

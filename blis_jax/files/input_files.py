@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import functools
 import gzip
+import importlib
 import importlib.util
 import io
 import json
@@ -210,9 +211,10 @@ def value_at(name: str, wanted: str, kind: type[T], decorator: str) -> T:
     text, _, attribute = name.rpartition(":")
     path = _path_of(text)
     try:
-        source = path.read_bytes()
+        source = _brought.get(text) or path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{wanted}: the file cannot be read ({error.strerror})") from None
+    _read[text] = source
     values = vars(_module(path.resolve(), source))
     known = [name for name, value in values.items() if isinstance(value, kind)]
     value = values.get(attribute)
@@ -273,6 +275,54 @@ def _path_of(text: str) -> Path:
     folders = (package.submodule_search_locations if package is not None else None) or ()
     files = (Path(folder).parent / path for folder in folders)
     return next((file for file in files if file.exists()), path)
+
+
+# --- users' files in other processes, which may have no such file ----------------------------------
+
+_read: dict[str, bytes] = {}  # by the path as written
+_brought: dict[str, bytes] = {}  # from another process; they go before files that are here
+
+
+def files_read() -> Mapping[str, bytes]:
+    """Return the source of each user's file that a value was read from, by the path as written."""
+    return dict(_read)
+
+
+def bring(files: Mapping[str, bytes]) -> None:
+    """Take over files of another process: from now on their paths mean these sources."""
+    _brought.update(files)
+
+
+def place_in_file(value: Any) -> tuple[str, str, str] | None:
+    """Return where a function or class is that another process may not find by its name: the user's file as written
+    or the module; the name; and which part of what has that name, such as the function that a decorator has made a
+    policy of, empty if it is all. None where it has no such place.
+    """
+    module = str(value.__module__)
+    found = vars(sys.modules.get(module, object)).get(value.__qualname__)
+    parts = ("", *(getattr(found, "__dataclass_fields__", ())))
+    part = next((part for part in parts if _part_of(found, part) is value), None)
+    if module.startswith(_PREFIX):
+        texts = (text for text, source in _read.items() if _name_of(text, source) == module)
+        text = next(texts, None)
+        return None if part is None or text is None else (text, value.__qualname__, part)
+    return (module, value.__qualname__, part) if part else None
+
+
+def value_of_place(text: str, name: str, part: str) -> Any:
+    """Return what `place_in_file` has told the place of, in another process that has brought the file here."""
+    if not text.endswith(".py"):
+        return _part_of(getattr(importlib.import_module(text), name), part)
+    module = _module(_path_of(text).resolve(), _brought.get(text) or _path_of(text).read_bytes())
+    return _part_of(vars(module)[name], part)
+
+
+def _part_of(value: Any, part: str) -> Any:
+    return getattr(value, part) if part else value
+
+
+def _name_of(text: str, source: bytes) -> str:
+    return f"{_PREFIX}{abs(hash((_path_of(text).resolve(), source)))}"
 
 
 @functools.lru_cache(maxsize=256)

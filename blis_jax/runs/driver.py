@@ -12,14 +12,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from blis_jax import progress
 from blis_jax.metrics.on_device.compiled import CompiledSummary, Drawn
 from blis_jax.records.invariants import cheap_violations
 from blis_jax.records.record import RunRecord
-from blis_jax.runs.calls import Call, Execute, Group, Results, execute
+from blis_jax.runs.calls import Call, Execute, Group, Results
+from blis_jax.runs.calls import execute as here
 from blis_jax.runs.demand import LONG_TABLE, larger_shape
 from blis_jax.runs.options import Options, num_workers
 from blis_jax.runs.runs import GivenRun, Row, Run
@@ -43,6 +45,18 @@ class Timing:
     num_reruns: int = 0
 
 
+class Elsewhere(Protocol):
+    """Makes calls in other processes; see scheduler.py."""
+
+    def made(
+        self, calls: Sequence[Call], summarize: Callable[[RunRecord], Any]
+    ) -> Iterator[tuple[list[tuple[Run, Any]], int]]:
+        """Yield of each call, in any order, what is kept of its runs that are done, and how many are to be made again."""
+
+
+elsewhere: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
+
+
 def in_call(
     summarize: Callable[[RunRecord], Any], num_rows: int, form: str
 ) -> CompiledSummary[Any] | None:
@@ -55,12 +69,16 @@ def in_call(
 class Runner:
     """Runs one batch of runs after another; what they need is compiled once."""
 
-    def __init__(self, options: Options, num_rows: int | None = None) -> None:
+    def __init__(
+        self, options: Options, num_rows: int | None = None, workers: Elsewhere | None = None
+    ) -> None:
         """`num_rows` is how many runs a batch usually has, so that all calls have one size.
 
-        With 1, runs are made in the caller's thread; if None, the size of calls follows each batch.
+        With 1, runs are made in the caller's thread; if None, the size of calls follows each batch. `workers` make
+        the calls in place of threads, those of the command's --scheduler if None.
         """
         self.options, self.num_rows, self.timing = options, num_rows, Timing()
+        self.workers = workers or elsewhere.get()
         self.groups: dict[Hashable, Group] = {}
         self.compiled: set[Hashable] = set()
 
@@ -89,13 +107,13 @@ class Runner:
             done.update(finished)
         return [done[run] for run in runs]
 
-    def alone(self, run: Run, execute: Execute = execute) -> RunRecord:
+    def alone(self, run: Run, execute: Execute = here) -> RunRecord:
         """Return the record of one run."""
         done = [pair for pairs in self.stream([run], _itself, execute) for pair in pairs]
         return done[0][1]
 
     def stream(
-        self, runs: Sequence[Run], summarize: Callable[[RunRecord], T], execute: Execute = execute
+        self, runs: Sequence[Run], summarize: Callable[[RunRecord], T], execute: Execute = here
     ) -> Generator[list[tuple[Run, T]]]:
         """Yield the runs as they are done, call by call, with what `summarize` makes of each record."""
         counts = Counter(run.kind for run in runs)
@@ -107,20 +125,23 @@ class Runner:
         def make(call: Call, ready: Ready) -> tuple[list[tuple[Run, T]], int]:
             """Run a call; return what is kept of its runs, and how many are to be made again."""
             _wait_for(ready)
-            return _finished(call, execute(call), summarize)
+            return finished_of(call, execute(call), summarize)
 
         left: Sequence[Run] = runs
         with contextlib.ExitStack() as used:
             each: Callable[..., Iterator[tuple[list[tuple[Run, T]], int]]] = map
             begin: Callable[[Sequence[Call]], list[Ready]] = _as_called
-            if self.num_rows != 1:
-                tracer, compilers, workers = (
+            if self.workers is not None and self.num_rows != 1 and execute is here:
+                workers = self.workers
+                each = lambda make, calls, ready: workers.made(calls, summarize)  # noqa: E731
+            elif self.num_rows != 1:
+                tracer, compilers, threads = (
                     ThreadPoolExecutor(num_threads)
                     for num_threads in (1, num_workers(), _num_threads(self.options.form))
                 )
-                for pool in (compilers, tracer, workers):  # the last one first
+                for pool in (compilers, tracer, threads):  # the last one first
                     used.callback(pool.shutdown, cancel_futures=True)
-                each, begin = workers.map, functools.partial(self._compilations, tracer, compilers)
+                each, begin = threads.map, functools.partial(self._compilations, tracer, compilers)
             advance = used.enter_context(progress.runs(len(runs)))
             while left:
                 calls = list(self._calls(left, measured))
@@ -184,7 +205,9 @@ class Runner:
             group = self.groups[kind]
             size = self.rows_per_call(len(members), group.shape.num_requests)
             num_calls = -(-len(members) // size)
-            if self.options.form == "rows":  # as many calls for one worker as for another
+            if (
+                self.options.form == "rows" and self.workers is None
+            ):  # as many calls for one worker as for another
                 num_calls = min(-(-num_calls // num_workers()) * num_workers(), len(members))
             each = -(-len(members) // num_calls)
             for at in range(0, len(members), each):
@@ -227,10 +250,10 @@ def _itself(record: RunRecord) -> RunRecord:
     return record
 
 
-def _finished(
+def finished_of(
     call: Call, results: Results, summarize: Callable[[RunRecord], T]
 ) -> tuple[list[tuple[Run, T]], int]:
-    """What is kept of the runs that are done, and how many are to be made again."""
+    """Return what is kept of the runs of a call that are done, and how many are to be made again."""
     finished: list[tuple[Run, T]] = []
     whole: list[tuple[Run, RunRecord]] = []
     kept: Sequence[T] = ()

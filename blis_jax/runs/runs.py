@@ -59,6 +59,7 @@ class Run(ABC):
     most_repairs: ClassVar[int]
     has_deadlines = False  # whether some requests are given up when their time is up
     is_too_long = False  # to be made in stretches: it has more records than these keep
+    changing: ClassVar[tuple[str, ...]] = ("sizes", "repairs", "is_too_long")  # from call to call
     place: tuple[int, int] = (0, 0)  # of a point and a seed, by which a caller knows the run
 
     def __init__(
@@ -108,6 +109,10 @@ class Run(ABC):
         sizes = shape.num_requests, shape.num_changes
         given = self.config, shape.num_instances, self.policy_seed, self.policies
         return params(*given, *sizes)
+
+    def state(self) -> dict[str, Any]:
+        """Return what the calls so far have changed."""
+        return {name: getattr(self, name) for name in self.changing}
 
     def hold(self, shape: EngineShape, demand: Mapping[str, Any]) -> None:
         """Take over the sizes of the last call, and what it has shown of the requests."""
@@ -200,6 +205,7 @@ class GivenRun(Run):
     """A run of given requests; events of one microsecond come in the reference's order."""
 
     most_repairs = 4000
+    changing = (*Run.changing, "order", "has_replayed")
 
     def __init__(self, row: Row, options: Options) -> None:
         """Before the first time."""

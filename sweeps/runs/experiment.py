@@ -23,11 +23,13 @@ from sweeps.claims.grammar import known_metric, our_name
 from sweeps.runs.requests import StudyRequests, check_seeds, strategies_of
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.metrics.on_device import compiled
     from blis_jax.policies.contract import Policies
     from blis_jax.records.record import RunRecord
-    from blis_jax.runs import alternatives, driver
+    from blis_jax.runs import alternatives, driver, scheduler
     from blis_jax.runs.runs import Row
     from blis_jax.workload.source import RequestSource
     from sweeps.runs import drawn, measured
@@ -39,6 +41,7 @@ else:  # they load JAX, for which no refusal waits
     alternatives = lazy.Module("blis_jax.runs.alternatives")
     driver = lazy.Module("blis_jax.runs.driver")
     drawn = lazy.Module("sweeps.runs.drawn")
+    scheduler = lazy.Module("blis_jax.runs.scheduler")
     measured = lazy.Module("sweeps.runs.measured")
 
 T = TypeVar("T")
@@ -103,6 +106,7 @@ class Experiment:
         policy_seeds: the rule that gives random policies their seed, of policies/seeds.py.
         shared: what has compiled programs that this experiment uses as well.
         handed_in: policies in place of those that a configuration names, see `expect`.
+        executor: a `distributed.Client` whose workers make the runs; None: those of --scheduler, else threads.
     """
 
     requests: StudyRequests
@@ -113,6 +117,7 @@ class Experiment:
     policy_seeds: str = BY_WORKLOAD
     shared: driver.Runner | None = None
     handed_in: dict[ClusterConfig, Policies] = field(default_factory=dict)
+    executor: Client | None = None
 
     @classmethod
     def on(
@@ -178,7 +183,8 @@ class Experiment:
     def runner(self) -> driver.Runner:
         """Return what compiles and runs rows."""
         num_rows = len(self.seeds) * self.configs_per_batch
-        return self.shared or driver.Runner(Options(form=default_form()), num_rows)
+        workers = None if self.executor is None else scheduler.Workers(self.executor)
+        return self.shared or driver.Runner(Options(form=default_form()), num_rows, workers)
 
     def rows(self, config: ClusterConfig, seeds: Sequence[int] | None = None) -> list[Row]:
         """Return the runs of a configuration that seeds make different: one a seed, or a single one.

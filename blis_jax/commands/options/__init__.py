@@ -11,11 +11,28 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    dataclass_transform,
+)
 
+from blis_jax import lazy
 from blis_jax.commands.cli import command_text, run_command
 from blis_jax.commands.parser import Flag, Parser
 from blis_jax.commands.shared_options import BY_NAME
+
+if TYPE_CHECKING:
+    from blis_jax.runs import scheduler
+else:  # it loads JAX
+    scheduler = lazy.Module("blis_jax.runs.scheduler")
+
+O = TypeVar("O", bound="CommandOptions")  # noqa: E741
 
 
 class CommandMain(Protocol):
@@ -168,7 +185,7 @@ class CommandOptions:
 
         @functools.wraps(body)
         def command(arguments: Sequence[str] | None = None) -> int:
-            return run_command(cls.command, lambda words: body(cls.read(words)), arguments)
+            return run_command(cls.command, lambda words: _done(body, cls.read(words)), arguments)
 
         return command
 
@@ -238,10 +255,27 @@ class AllSwitch(CommandOptions, title="switches"):
     explain: bool = switch()
 
 
-class OutputSwitches(PlainSwitches, title="switches"):
+class SchedulerOption(CommandOptions, title="where runs are made"):
+    """The processes that make the runs."""
+
+    scheduler: str | None = option(
+        str, None, "WHERE", "who makes the runs: local:N (N processes), tcp://HOST:PORT or a scheduler file of Dask "
+        "(default: threads of this process)",
+    )  # fmt: skip
+
+
+class OutputSwitches(PlainSwitches, SchedulerOption, title="switches"):
     """The same, of a command that goes on where it was stopped."""
 
     resume: bool = switch()
+
+
+def _done(body: Callable[[O], int], options: O) -> int:
+    """Return the exit code of a command, its runs made where --scheduler says."""
+    if not isinstance(options, SchedulerOption) or options.scheduler is None:
+        return body(options)
+    with scheduler.used(options.scheduler):
+        return body(options)
 
 
 def _option_name(field: dataclasses.Field[Any]) -> str:

@@ -1,0 +1,277 @@
+"""Calls made by the workers of a Dask scheduler: on other cores, other machines, other GPUs.
+
+One task is one compiled call (tasks.py). Dask places tasks, makes those of a lost worker again and holds the results
+until they are fetched. Results are put where they belong by their run, so their order is of no account.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import warnings
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import progress
+from blis_jax.errors import ConfigError, ConfigWarning, shortened
+from blis_jax.lazy import distributed
+from blis_jax.records.record import RunRecord
+from blis_jax.runs import driver
+from blis_jax.runs.calls import Call
+from blis_jax.runs.runs import Run
+from blis_jax.runs.tasks import Shelf, identity, make, refusal, taken, task_of
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+LOOK_S = 2.0  # between two looks at the workers while no task ends
+PATIENCE_S = 300.0  # without any worker
+RETRIES = 3  # of a task whose machine lacks something, such as space on its disk
+PER_THREAD = 4  # tasks on their way, so that no worker waits for the next
+FORMS = "local:N (N processes of this machine), tcp://HOST:PORT or a scheduler file, .json"
+_LOCAL = re.compile(r"local:([1-9]\d{0,3})")
+_ADDRESS = re.compile(r"(tcp|tls|ucx|ws|wss)://[^\s/]+:\d+")
+
+
+def checked(text: str) -> str:
+    """Return what --scheduler names, if it has one of its forms.
+
+    Raises:
+        ConfigError: it has none, or the scheduler file does not exist.
+    """
+    if _LOCAL.fullmatch(text) or _ADDRESS.fullmatch(text):
+        return text
+    if not text.endswith(".json"):
+        raise ConfigError(f"--scheduler: got {shortened(text)}, allowed is {FORMS}")
+    if not Path(text).is_file():
+        raise ConfigError(
+            f"--scheduler: {text} does not exist; `dask scheduler --scheduler-file {text}` writes it"
+        )
+    return text
+
+
+class Workers:
+    """The workers of one scheduler, which a runner hands its calls to.
+
+    Nothing is started or connected before there are calls.
+    """
+
+    def __init__(self, where: str | Client) -> None:
+        """`where` is what --scheduler names, or a client of the user's own, which stays open."""
+        self.where, self.known = where, set[str]()
+        self.shelf: Shelf | None = None
+        self.open = contextlib.ExitStack()
+        self._client: Client | None = None if isinstance(where, str) else where
+        self.is_checked = False
+        self.num_tasks, self.num_bytes = 0, 0
+
+    def __enter__(self) -> Workers:
+        """Begin a block at whose end what was started is stopped."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop what was started."""
+        self.open.close()
+
+    @property
+    def client(self) -> Client:
+        """Return the client, connected, whose workers may work together with this process.
+
+        Raises:
+            ConfigError: there is no scheduler, it has no workers, or one of them is of another version.
+        """
+        if self._client is None:
+            self._client = self._connected(str(self.where))
+        if not self.is_checked:
+            self._check(self._client)
+            self.is_checked = True
+        return self._client
+
+    def _connected(self, where: str) -> Client:
+        given: dict[str, Any] = {"address": where}
+        local = _LOCAL.fullmatch(where)
+        if local:
+            cluster = distributed.LocalCluster(
+                n_workers=int(local[1]), threads_per_worker=1, dashboard_address="127.0.0.1:0",
+                silence_logs="CRITICAL",
+            )  # fmt: skip
+            given = {"address": self.open.enter_context(cluster)}
+        elif where.endswith(".json"):
+            given = {"scheduler_file": where}
+        try:
+            client = distributed.Client(**given, timeout="30s", set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ConfigError(
+                f"--scheduler {where}: no scheduler answers there ({type(error).__name__}); start one with "
+                "`dask scheduler`, and workers with `dask worker`"
+            ) from None
+        return self.open.enter_context(client)
+
+    def _check(self, client: Client) -> None:
+        """Refuse workers of another version, and say who works."""
+        try:
+            client.wait_for_workers(1, timeout=60)
+        except TimeoutError:
+            raise ConfigError(
+                f"{self._name} has no workers; start some with `dask worker {self._address(client)}`"
+            ) from None
+        packages = client.get_versions(packages=["blis_jax"])["workers"]
+        for worker, has in packages.items():
+            if has["packages"].get("blis_jax") is None:
+                raise ConfigError(
+                    f"the worker {worker} has no blis_jax; install blis-jax[distributed] where workers run"
+                )
+        ours = identity()
+        for worker, theirs in client.run(identity).items():
+            differs = refusal(theirs, ours, f"the worker {worker}")
+            if differs is not None:
+                raise ConfigError(differs)
+        self.known = set(packages)
+        warnings.warn(
+            f"{len(packages)} worker{'s' * (len(packages) > 1)} of {self._name}; dashboard {client.dashboard_link}",
+            ConfigWarning,
+            stacklevel=2,
+        )
+
+    @property
+    def _name(self) -> str:
+        return self.where if isinstance(self.where, str) else "the client given"
+
+    def _address(self, client: Client) -> str:
+        scheduler = client.scheduler
+        return str(scheduler.address) if scheduler is not None else self._name
+
+    # --- calls ---
+
+    def made(
+        self, calls: Sequence[Call], summarize: Callable[[RunRecord], Any]
+    ) -> Iterator[tuple[list[tuple[Run, Any]], int]]:
+        """Yield of each call, as it ends, what is kept of its runs that are done, and how many are to be made again.
+
+        Raises:
+            ConfigError: the scheduler or all workers are gone, or workers differ from this process.
+        """
+        client, waiting = self.client, iter(calls)
+        pending: dict[Future, list[Call]] = {}
+        self._share(summarize)
+        try:
+            while True:
+                self._submit(client, waiting, pending)
+                if not pending:
+                    return
+                for future in self._ended(client, pending):
+                    packed = self._fetched(client, future)
+                    for call in pending.pop(future):
+                        yield taken(call, packed)
+        finally:
+            if pending and client.status == "running":
+                client.cancel(list(pending), force=True)
+
+    def _share(self, summarize: Callable[[RunRecord], Any]) -> None:
+        if self.shelf is None:
+            self.shelf = Shelf(summarize)
+        elif self.shelf.summarize is not summarize:
+            self.shelf = replace(self.shelf, summarize=summarize)
+            self.shelf.names.pop("summarize", None)
+
+    def _submit(
+        self, client: Client, waiting: Iterator[Call], pending: dict[Future, list[Call]]
+    ) -> None:
+        """Send tasks until every worker has the next ones."""
+        assert self.shelf is not None
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        most = PER_THREAD * max(sum(worker["nthreads"] for worker in workers), 2)
+        while len(pending) < most and (call := next(waiting, None)) is not None:
+            task = task_of(call, self.shelf)
+            self.num_tasks += 1
+            self.num_bytes += task.num_bytes
+            try:
+                future = client.submit(make, task, key=task.key, retries=RETRIES, pure=True)
+            except Exception as error:
+                raise self._gone(error) from None
+            pending.setdefault(future, []).append(call)  # equal tasks are one
+
+    def _ended(self, client: Client, pending: dict[Future, list[Call]]) -> list[Future]:
+        """Return tasks that have ended; wait for the first."""
+        idle_s = 0.0
+        while True:
+            self._watch(client)
+            try:
+                with client.as_current():
+                    given: dict[str, Any] = {"timeout": LOOK_S, "return_when": "FIRST_COMPLETED"}
+                    return list(distributed.wait(list(pending), **given).done)
+            except TimeoutError:
+                idle_s = 0.0 if self.known else idle_s + LOOK_S
+                if idle_s > PATIENCE_S:
+                    raise ConfigError(
+                        f"all workers of {self._name} are gone for {progress.duration(idle_s)}; what is done is "
+                        "saved: start some and add --resume"
+                    ) from None
+            except CancelledError as error:
+                raise self._gone(error) from None
+
+    def _watch(self, client: Client) -> None:
+        """Note who came and went; say who went."""
+        if client.status != "running":
+            raise self._gone(None)
+        now = set(client.scheduler_info(n_workers=-1)["workers"])
+        for worker in sorted(self.known - now):
+            warnings.warn(
+                f"the worker {worker} is gone; its blocks of runs are made again by others ({len(now)} left)",
+                ConfigWarning,
+                stacklevel=2,
+            )
+        self.known = now
+        progress.note(f"{len(now)} workers")
+
+    def _fetched(self, client: Client, future: Future) -> bytes:
+        try:
+            packed: bytes = future.result()
+        except distributed.KilledWorker as error:
+            raise ConfigError(
+                f"a block of runs ended {RETRIES + 1} workers, {error.last_worker.address} last, perhaps for want "
+                "of memory; give workers more (`dask worker --memory-limit`), or fewer requests, and add --resume"
+            ) from None
+        except OSError as error:
+            if client.status != "running" or isinstance(error, distributed.CommClosedError):
+                raise self._gone(error) from None
+            raise ConfigError(
+                f"workers of {self._name} cannot go on ({error.strerror or error}); free what they lack, and add --resume"
+            ) from None
+        except CancelledError as error:
+            raise self._gone(error) from None
+        return packed
+
+    def _gone(self, error: BaseException | None) -> ConfigError:
+        why = f" ({type(error).__name__})" if error is not None else ""
+        return ConfigError(
+            f"the scheduler {self._name} is gone{why}; what is done is saved: start it again, with workers, and add "
+            "--resume"
+        )
+
+
+@contextlib.contextmanager
+def used(where: str | Client | None) -> Iterator[Workers | None]:
+    """Let all runners that are made in the block hand their calls to these workers; None: to threads.
+
+    Args:
+        where: what --scheduler names, or a `distributed.Client`.
+
+    Yields:
+        The workers, None for threads.
+
+    Raises:
+        ConfigError: the text has none of the forms, or nobody works there.
+    """
+    if where is None:
+        yield None
+        return
+    with Workers(checked(where) if isinstance(where, str) else where) as workers:
+        before = driver.elsewhere.set(workers)
+        try:
+            yield workers
+        finally:
+            driver.elsewhere.reset(before)

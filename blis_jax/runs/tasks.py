@@ -1,0 +1,257 @@
+"""A compiled call as a task for another process: packed here, made there, and what comes back of it.
+
+A task is one call: runs of one kind and one number of rows. What its program is built of is packed once and has a
+name, the hash of its bytes; a worker unpacks it once, so that all tasks with it share a compiled program. Users'
+policy files travel as source, with their hash, and are imported there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import platform
+import sys
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+
+from blis_jax import __version__, backend
+from blis_jax.core.types import Mechanism
+from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
+from blis_jax.lazy import cloudpickle
+from blis_jax.records.record import RunRecord
+from blis_jax.runs.calls import Call, execute
+from blis_jax.runs.driver import finished_of
+from blis_jax.runs.runs import Run
+
+Summarize = Callable[[RunRecord], Any]
+PACKAGE = Path(__file__).parents[1]
+WIDTHS = ("avx", "sse", "ssse", "fma", "f16c", "bmi", "amx", "asimd", "sve")  # of what XLA uses
+
+
+# --- who may work together -------------------------------------------------------------------------
+
+
+@functools.cache
+def identity() -> dict[str, str]:
+    """Return what must be equal in all processes for their figures to be equal bit for bit, by its name."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(PACKAGE)}:".encode())
+        digest.update(path.read_bytes())
+    device = jax.devices()[0]
+    return {
+        "blis_jax": f"{__version__} ({digest.hexdigest()[:12]})",
+        "JAX": f"{jax.__version__} with jaxlib {jaxlib.__version__}",
+        "Python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "NumPy": np.__version__,
+        "device": device.device_kind,
+        "instruction set": _instruction_set() if device.platform == "cpu" else "of the device",
+    }
+
+
+def _instruction_set() -> str:
+    """Name the machine's instructions as far as compiled programs depend on them."""
+    place = Path("/proc/cpuinfo")
+    lines = place.read_text(encoding="utf-8").splitlines() if place.exists() else []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    widths = sorted(word for word in flags.partition(":")[2].split() if word.startswith(WIDTHS))
+    return " ".join([platform.machine(), *widths])
+
+
+def refusal(theirs: Mapping[str, str], ours: Mapping[str, str], who: str) -> str | None:
+    """Say in what a worker differs from this process; None if it differs in nothing that changes figures."""
+    for name, here in ours.items():
+        there = theirs.get(name, "none")
+        if there == here:
+            continue
+        if name == "instruction set":
+            lacking = sorted(set(here.split()) - set(there.split()))
+            further = sorted(set(there.split()) - set(here.split()))
+            there, here = (", ".join(words) or "nothing besides" for words in (further, lacking))
+            return (
+                f"{who} has another instruction set than this machine (it alone has {there}; this machine alone "
+                f"has {here}), and figures could differ in a last bit; start workers and the command on machines "
+                "of one type"
+            )
+        return (
+            f"{who} has {name} {there}, and this process has {here}; start the workers with the same "
+            "installation as the command"
+        )
+    return None
+
+
+# --- packing --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Shelf:
+    """What many tasks have in common, by the hash of its bytes."""
+
+    summarize: Summarize
+    packed: dict[str, bytes] = field(default_factory=dict)
+    names: dict[Hashable, str] = field(default_factory=dict)
+
+    def name_of(self, thing: Any) -> str | None:
+        """Return the name of what is common to many tasks; None of anything else."""
+        is_summary = thing is self.summarize
+        if not is_summary and not isinstance(thing, Mechanism):
+            return None
+        key: Hashable = "summarize" if is_summary else thing
+        if key not in self.names:
+            packed = _pack(thing, lambda _: None)
+            self.names[key] = hashlib.sha256(packed).hexdigest()
+            self.packed[self.names[key]] = packed
+        return self.names[key]
+
+
+def _pack(thing: Any, name_of: Callable[[Any], str | None]) -> bytes:
+    """Pickle a value; what has a name is left out, and what is of a user's file goes by its place there."""
+
+    class Packer(cloudpickle.Pickler):  # type: ignore[misc,name-defined]
+        def persistent_id(self, value: Any) -> tuple[str, ...] | None:
+            name = name_of(value)
+            if name is not None:
+                return ("shelf", name)
+            is_defined = isinstance(value, FunctionType | type)
+            place = input_files.place_in_file(value) if is_defined else None
+            return ("file", *place) if place else None
+
+    into = io.BytesIO()
+    Packer(into).dump(thing)
+    return into.getvalue()
+
+
+_unpacked: dict[str, Any] = {}  # in a worker, by name
+_lock = threading.RLock()
+_compiled: set[Hashable] = set()
+
+
+def _unpack(packed: bytes, shelf: Mapping[str, bytes]) -> Any:
+    import_pickle = cloudpickle.pickle
+
+    class Unpacker(import_pickle.Unpickler):  # type: ignore[misc,name-defined]
+        def persistent_load(self, name: tuple[str, ...]) -> Any:
+            if name[0] == "file":
+                return input_files.value_of_place(*name[1:])
+            with _lock:
+                if name[1] not in _unpacked:
+                    _unpacked[name[1]] = _unpack(shelf[name[1]], {})
+                return _unpacked[name[1]]
+
+    return Unpacker(io.BytesIO(packed)).load()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call on its way to a worker; equal tasks have equal keys."""
+
+    identity: Mapping[str, str]
+    files: Mapping[str, bytes]  # users' policy files, by the path as written
+    shelf: Mapping[str, bytes]
+    packed: bytes
+    keeps_programs: bool
+
+    @property
+    def key(self) -> str:
+        """Return a name of the task: a hash of the runs and of all that they depend on."""
+        digest = hashlib.sha256(repr(sorted(self.identity.items())).encode())
+        for name, source in sorted(self.files.items()):
+            digest.update(name.encode() + hashlib.sha256(source).digest())
+        digest.update("".join(sorted(self.shelf)).encode() + self.packed)
+        return f"blis-jax-{digest.hexdigest()}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of what travels."""
+        return len(self.packed) + sum(map(len, (*self.shelf.values(), *self.files.values())))
+
+
+def task_of(call: Call, shelf: Shelf) -> Task:
+    """Pack a call; what it has in common with others goes on the shelf."""
+    used: dict[str, bytes] = {}
+
+    def name_of(value: Any) -> str | None:
+        name = shelf.name_of(value)
+        if name is not None:
+            used[name] = shelf.packed[name]
+        return name
+
+    packed = _pack((call, shelf.summarize), name_of)
+    return Task(identity(), input_files.files_read(), used, packed, backend.keeps_programs)
+
+
+# --- in a worker ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Made:
+    """What comes back of a task: what is kept of the runs that are done, and what has become of the others."""
+
+    kept: Sequence[tuple[int, Any]] = ()  # by the run's place in the call
+    left: Sequence[tuple[int, Mapping[str, Any]]] = ()
+    error: Exception | None = None  # which would come again
+    seconds: float = 0.0
+
+
+def make(task: Task) -> bytes:
+    """Make the runs of a task; the same in any process of the same identity.
+
+    Raises:
+        OSError, MemoryError: the machine lacks something; another may have it.
+    """
+    try:
+        made = _made(task)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        place = input_files.place_of(error)
+        made = Made(
+            error=ConfigError(f"{place}: {type(error).__name__}: {error}") if place else error
+        )
+    packed: bytes = cloudpickle.dumps(made)
+    return packed
+
+
+def _made(task: Task) -> Made:
+    differs = refusal(identity(), task.identity, f"a worker on {platform.node()}")
+    if differs is not None:
+        raise ConfigError(differs)
+    backend.keeps_programs = task.keeps_programs
+    input_files.bring(task.files)
+    call, summarize = _unpack(task.packed, task.shelf)
+    with _lock if call.kind not in _compiled else contextlib.nullcontext():
+        results = execute(call)  # the first of a kind compiles
+        _compiled.add(call.kind)
+    places = {run: at for at, run in enumerate(call.runs)}
+    finished, _ = finished_of(call, results, summarize)
+    kept = [(places[run], summary) for run, summary in finished]
+    done = {at for at, _ in kept}
+    left = [(at, run.state()) for at, run in enumerate(call.runs) if at not in done]
+    return Made(kept, left)
+
+
+def taken(call: Call, packed: bytes) -> tuple[list[tuple[Run, Any]], int]:
+    """Return what came back of a call: what is kept of its runs, and how many are to be made again.
+
+    Raises:
+        Exception: the one that ended the task.
+    """
+    made: Made = cloudpickle.loads(packed)
+    if made.error is not None:
+        raise made.error
+    for at, state in made.left:
+        vars(call.runs[at]).update(state)
+    for at, _ in made.kept:
+        call.runs[at].hold(call.group.shape, {})
+    return [(call.runs[at], kept) for at, kept in made.kept], len(made.left)
