@@ -11,7 +11,7 @@ from pathlib import Path
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.options import CommandOptions, option, switch
+from blis_jax.commands.options import SchedulerOption, option, switch
 from blis_jax.files.atomic_write import replacing
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import answer_lines
@@ -19,7 +19,7 @@ from blis_jax.reports.render import answer_lines
 ROOT = Path(__file__).parent.parent
 
 
-class TableOptions(CommandOptions, title="tables"):
+class TableOptions(SchedulerOption, title="tables"):
     """Options of a command whose tables come with the package."""
 
     page: str | None = option(str, None, "FILE", "also write the page of results")

@@ -13,6 +13,7 @@ from typing import Any
 from blis_jax.backend import prepare_backend
 from blis_jax.commands.options import (
     OverwriteSwitch,
+    SchedulerOption,
     option,
     switch,
     trace_flags,
@@ -59,7 +60,7 @@ examples:
 
 
 class EvaluateOptions(
-    StudyTrace, PageOption, OverwriteSwitch,
+    StudyTrace, PageOption, OverwriteSwitch, SchedulerOption,
     title="output", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command; the trace is for requests that name neither workload nor trace."""

@@ -51,7 +51,7 @@ class Elsewhere(Protocol):
     def made(
         self, calls: Sequence[Call], summarize: Callable[[RunRecord], Any]
     ) -> Iterator[tuple[list[tuple[Run, Any]], int]]:
-        """Yield of each call, in any order, what is kept of its runs that are done, and how many are to be made again."""
+        """Yield what is kept of each call's runs that are done, and how many are to be made again; in any order."""
 
 
 elsewhere: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)

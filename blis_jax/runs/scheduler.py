@@ -118,7 +118,8 @@ class Workers:
             raise ConfigError(
                 f"{self._name} has no workers; start some with `dask worker {self._address(client)}`"
             ) from None
-        packages = client.get_versions(packages=["blis_jax"])["workers"]
+        versions: Any = client.get_versions(packages=["blis_jax"])
+        packages = versions["workers"]
         for worker, has in packages.items():
             if has["packages"].get("blis_jax") is None:
                 raise ConfigError(
@@ -130,11 +131,9 @@ class Workers:
             if differs is not None:
                 raise ConfigError(differs)
         self.known = set(packages)
-        warnings.warn(
-            f"{len(packages)} worker{'s' * (len(packages) > 1)} of {self._name}; dashboard {client.dashboard_link}",
-            ConfigWarning,
-            stacklevel=2,
-        )
+        if isinstance(self.where, str):
+            count = f"{len(packages)} worker{'s' * (len(packages) > 1)}"
+            _tell(f"{count} of {self.where}; Dask's dashboard: {client.dashboard_link}")
 
     @property
     def _name(self) -> str:
@@ -219,10 +218,8 @@ class Workers:
             raise self._gone(None)
         now = set(client.scheduler_info(n_workers=-1)["workers"])
         for worker in sorted(self.known - now):
-            warnings.warn(
-                f"the worker {worker} is gone; its blocks of runs are made again by others ({len(now)} left)",
-                ConfigWarning,
-                stacklevel=2,
+            _tell(
+                f"the worker {worker} is gone; its runs are made again by others ({len(now)} left)"
             )
         self.known = now
         progress.note(f"{len(now)} workers")
@@ -236,10 +233,11 @@ class Workers:
                 "of memory; give workers more (`dask worker --memory-limit`), or fewer requests, and add --resume"
             ) from None
         except OSError as error:
-            if client.status != "running" or isinstance(error, distributed.CommClosedError):
+            if client.status != "running" or type(error).__name__ == "CommClosedError":
                 raise self._gone(error) from None
             raise ConfigError(
-                f"workers of {self._name} cannot go on ({error.strerror or error}); free what they lack, and add --resume"
+                f"workers of {self._name} cannot go on ({error.strerror or error}); free what they lack, and "
+                "add --resume"
             ) from None
         except CancelledError as error:
             raise self._gone(error) from None
@@ -251,6 +249,10 @@ class Workers:
             f"the scheduler {self._name} is gone{why}; what is done is saved: start it again, with workers, and add "
             "--resume"
         )
+
+
+def _tell(message: str) -> None:
+    warnings.warn(message, ConfigWarning, stacklevel=3)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import pickle
 import platform
 import sys
 import threading
@@ -118,7 +119,7 @@ class Shelf:
 def _pack(thing: Any, name_of: Callable[[Any], str | None]) -> bytes:
     """Pickle a value; what has a name is left out, and what is of a user's file goes by its place there."""
 
-    class Packer(cloudpickle.Pickler):  # type: ignore[misc,name-defined]
+    class Packer(cloudpickle.Pickler):
         def persistent_id(self, value: Any) -> tuple[str, ...] | None:
             name = name_of(value)
             if name is not None:
@@ -138,9 +139,7 @@ _compiled: set[Hashable] = set()
 
 
 def _unpack(packed: bytes, shelf: Mapping[str, bytes]) -> Any:
-    import_pickle = cloudpickle.pickle
-
-    class Unpacker(import_pickle.Unpickler):  # type: ignore[misc,name-defined]
+    class Unpacker(pickle.Unpickler):
         def persistent_load(self, name: tuple[str, ...]) -> Any:
             if name[0] == "file":
                 return input_files.value_of_place(*name[1:])

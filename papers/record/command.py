@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.options import CommandOptions, option, switch
+from blis_jax.commands.options import CommandOptions, SchedulerOption, option, switch
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class _What(CommandOptions, title="what"):
     parts: str | None = option(str, None, "FOLDER", "where runs are kept (default: OUTPUT/parts)")
 
 
-class RecordOptions(_What, title="switches"):
+class RecordOptions(_What, SchedulerOption, title="switches"):
     """Options of the command."""
 
     figures: bool = switch("compute the data of the figures, then draw them")

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.options import CommandOptions, option, switch
+from blis_jax.commands.options import CommandOptions, SchedulerOption, option, switch
 from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
 from sweeps.sensitivity.__main__ import NUM_ROWS, NUM_SEEDS
 
@@ -54,7 +54,7 @@ class _Switches(CommandOptions, title="switches"):
 
 
 class SensitivityPaperOptions(
-    _What, _Switches, command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+    _What, _Switches, SchedulerOption, command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
 ):
     """Options of the command."""
 

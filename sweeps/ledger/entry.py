@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blis_jax.commands import cli
-from blis_jax.commands.options import CommandOptions, option, switch, word
+from blis_jax.commands.options import CommandOptions, SchedulerOption, option, switch, word
 from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
 from blis_jax.commands.options.stopping_flags import EnoughSeedsOptions
 from blis_jax.commands.values import OneOf, number
@@ -149,7 +149,7 @@ class PlanOptions(
 
 
 class AddOptions(
-    NewRowOptions, _Result, title="switches", command=f"{NAME} add", description=described("add"),
+    NewRowOptions, _Result, SchedulerOption, title="switches", command=f"{NAME} add", description=described("add"),
     examples=shown_as(
         '12\n12 --strategy mine.yaml --hypothesis "…" --predict "…" --diagnostic "…"\n'
         '13 --evidence judge --name "idea 2" --hypothesis "…" --diagnostic "…" --verdict refuted '
@@ -220,8 +220,9 @@ class CheckOptions(
 
 
 class LedgerReplayOptions(
-    RowOptions, command=f"{NAME} replay", description=described("replay"), examples=shown_as("12")
-):
+    RowOptions, SchedulerOption,
+    command=f"{NAME} replay", description=described("replay"), examples=shown_as("12"),
+):  # fmt: skip
     """Options of `replay`."""
 
 

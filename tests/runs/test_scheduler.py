@@ -1,0 +1,245 @@
+"""Runs made by other processes: the same bytes, whatever becomes of a worker or of the scheduler."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.metrics.on_device.compiled import figures_of
+from blis_jax.runs.many_runs import run_grid
+from blis_jax.runs.options import Options
+from blis_jax.workload.spec import load_builtin, override
+from tests.support import dask_processes
+
+distributed = pytest.importorskip("distributed", reason="the extra `distributed` is not installed")
+from blis_jax.runs import scheduler, tasks  # noqa: E402
+
+SPEC = override(load_builtin("mixed"), num_requests=40)
+OPTIONS = Options(resolve_ties=False)
+CONFIGS = [ClusterConfig(num_instances=n, routing_policy="weighted") for n in (2, 3)]
+SEEDS = tuple(range(40))  # three blocks of a configuration
+SUMMARIZE = figures_of(["ttft_p99_ms", "e2e_mean_ms", "tokens_per_sec"])
+
+
+def figures(**more: Any) -> bytes:
+    """Return all figures as bytes."""
+    grid = run_grid(CONFIGS, SPEC, SEEDS, SUMMARIZE, OPTIONS, **more)
+    return np.array([[list(run.metrics.values()) for run in row] for row in grid.rows]).tobytes()
+
+
+@pytest.fixture(scope="module")
+def in_threads() -> bytes:
+    return figures()
+
+
+# --- in one process -------------------------------------------------------------------------------
+
+
+class InThisProcess:
+    """Makes calls here, packed and unpacked as for another process."""
+
+    def made(self, calls: Any, summarize: Any) -> Any:
+        shelf = tasks.Shelf(summarize)
+        for call in reversed(calls):
+            task = pickle.loads(pickle.dumps(tasks.task_of(call, shelf)))
+            yield tasks.taken(call, tasks.make(task))
+
+
+def elsewhere(workers: Any) -> Callable[[], None]:
+    """Let runners use these workers until the function is called that is returned."""
+    before = scheduler.driver.elsewhere.set(workers)
+    return lambda: scheduler.driver.elsewhere.reset(before)
+
+
+def test_packed_calls_give_the_same_bytes_in_any_order(in_threads: bytes) -> None:
+    end = elsewhere(InThisProcess())
+    try:
+        assert figures() == in_threads
+    finally:
+        end()
+
+
+@pytest.mark.parametrize(
+    "text", ["local:0", "local", "10.0.0.1:8786", "tcp://10.0.0.1", "none.json"]
+)
+def test_what_names_no_scheduler_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--scheduler"):
+        scheduler.checked(text)
+
+
+def test_other_versions_and_instruction_sets_are_refused_in_one_sentence() -> None:
+    ours = tasks.identity()
+    assert tasks.refusal(ours, dict(ours), "w") is None
+    told = tasks.refusal(ours | {"JAX": "0.1 with jaxlib 0.1"}, ours, "the worker w")
+    assert told is not None and told.startswith("the worker w has JAX 0.1")
+    told = tasks.refusal({**ours, "instruction set": "x86_64 avx999"}, ours, "the worker w")
+    assert told is not None and "avx999" in told and "instruction set" in told
+
+
+def test_a_task_of_another_version_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = tasks.identity() | {"blis_jax": "0.0.1 (abc)"}
+
+    class Older(InThisProcess):
+        def made(self, calls: Any, summarize: Any) -> Any:
+            monkeypatch.setattr(tasks, "identity", lambda: theirs)
+            shelf = tasks.Shelf(summarize)
+            task = tasks.task_of(calls[0], shelf)
+            monkeypatch.undo()
+            yield tasks.taken(calls[0], tasks.make(task))
+
+    end = elsewhere(Older())
+    try:
+        with pytest.raises(ConfigError, match=r"has blis_jax .*, and this process has 0\.0\.1"):
+            figures()
+    finally:
+        end()
+
+
+def test_policies_of_files_travel_as_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(POLICY, encoding="utf-8")
+    config = ClusterConfig(
+        num_instances=3, routing_policy="weighted", routing_scorers=f"{file}:calm:1"
+    )
+
+    def ends(*, is_gone: bool = False) -> list[bytes]:
+        runs = run_grid([config], SPEC, SEEDS[:2], lambda run: run.requests.left_us, OPTIONS)
+        return [np.asarray(run).tobytes() for run in runs.rows[0]]
+
+    expected = ends()
+
+    class Elsewhere(InThisProcess):
+        def made(self, calls: Any, summarize: Any) -> Any:
+            for call in calls:
+                task = tasks.task_of(call, tasks.Shelf(summarize))
+                assert file.read_bytes() in task.files.values()
+                text = file.read_text(encoding="utf-8")
+                file.unlink()  # a worker has no such file
+                yield tasks.taken(call, tasks.make(task))
+                file.write_text(text, encoding="utf-8")
+
+    end = elsewhere(Elsewhere())
+    try:
+        assert ends() == expected
+    finally:
+        end()
+
+
+POLICY = """
+from typing import Any
+
+import jax.numpy as jnp
+
+from blis_jax.policies import number, pytree, scorer
+
+
+def work(seen, weight):
+    waiting = (seen.queue_depth + seen.num_pending).astype(jnp.float64)
+    return seen.batch_size.astype(jnp.float64) + weight * waiting
+
+
+@pytree
+class CalmParams:
+    waiting: Any = number(2.0, "", "weight of a waiting request", low=0, high=10)
+
+
+@scorer(CalmParams)
+def calm(params, state, context):
+    return 1.0 / (1.0 + work(context.snapshots, params.waiting)), state
+"""
+
+
+# --- other processes ------------------------------------------------------------------------------
+
+
+def test_a_local_worker_gives_the_same_bytes(in_threads: bytes) -> None:
+    with (
+        scheduler.used("local:1") as workers,
+        pytest.warns(ConfigWarning, match="1 worker of local:1"),
+    ):
+        assert figures() == in_threads
+    assert workers is not None
+    assert workers.num_tasks == 5  # blocks of 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_any_number_of_workers_gives_the_same_bytes(
+    num_workers: int, tmp_path: Path, in_threads: bytes
+) -> None:
+    with (
+        dask_processes.cluster(tmp_path, num_workers) as cluster,
+        distributed.Client(scheduler_file=str(cluster.file)) as client,
+    ):
+        client.wait_for_workers(num_workers)
+        with scheduler.used(client):
+            assert figures() == in_threads
+
+
+def at_first_row(act: Callable[[], object]) -> Callable[..., None]:
+    """Return what does something when the first run has come."""
+    rest = [act]
+    return lambda *_: rest.pop()() if rest else None  # type: ignore[func-returns-value]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_signal", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_worker_changes_nothing(
+    with_signal: signal.Signals, tmp_path: Path, in_threads: bytes
+) -> None:
+    with (
+        dask_processes.cluster(tmp_path, 2) as cluster,
+        scheduler.used(str(cluster.file)) as workers,
+    ):
+        assert workers is not None
+        with pytest.warns(ConfigWarning):
+            workers.client.wait_for_workers(2)
+        lose = at_first_row(lambda: cluster.workers[0].send_signal(with_signal))
+        counts: list[int] = []
+        with pytest.warns(ConfigWarning, match="is gone; its runs are made again"):
+            assert figures(on_row=lose, progress=counts.append) == in_threads
+        assert sum(counts) == len(CONFIGS) * len(SEEDS)  # nothing came twice
+
+
+@pytest.mark.slow
+def test_a_lost_scheduler_is_said_and_the_rest_is_made_later(
+    tmp_path: Path, in_threads: bytes
+) -> None:
+    known: dict[tuple[int, int], Any] = {}
+    with dask_processes.cluster(tmp_path, 2) as cluster, scheduler.used(str(cluster.file)):
+        lose = at_first_row(cluster.scheduler.kill)
+
+        def keep(point: int, seed: int, run: Any) -> None:
+            known[point, seed] = run
+            lose()
+
+        with (
+            pytest.warns(ConfigWarning),
+            pytest.raises(ConfigError, match=r"is gone.* add --resume"),
+        ):
+            figures(on_row=keep)
+    assert 0 < len(known) < len(CONFIGS) * len(SEEDS)
+    with (
+        dask_processes.cluster(tmp_path, 1) as cluster,
+        scheduler.used(str(cluster.file)),
+        pytest.warns(ConfigWarning),
+    ):
+        assert figures(known=known) == in_threads
+
+
+@pytest.mark.slow
+def test_a_worker_without_space_gives_the_same_bytes(tmp_path: Path, in_threads: bytes) -> None:
+    with dask_processes.cluster(tmp_path, 0) as cluster:
+        cluster.add_worker(has_space=False)
+        with scheduler.used(str(cluster.file)), pytest.warns(ConfigWarning):
+            assert figures() == in_threads
