@@ -181,8 +181,7 @@ class Workers:
     ) -> None:
         """Send tasks until every worker has the next ones."""
         assert self.shelf is not None
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        most = PER_THREAD * max(sum(worker["nthreads"] for worker in workers), 2)
+        most = PER_THREAD * max(sum(self._watch(client).values()), 2)
         while len(pending) < most and (call := next(waiting, None)) is not None:
             task = task_of(call, self.shelf)
             self.num_tasks += 1
@@ -212,17 +211,24 @@ class Workers:
             except CancelledError as error:
                 raise self._gone(error) from None
 
-    def _watch(self, client: Client) -> None:
-        """Note who came and went; say who went."""
+    def _watch(self, client: Client) -> dict[str, int]:
+        """Return the workers and their threads; say who has gone since the last look."""
         if client.status != "running":
             raise self._gone(None)
-        now = set(client.scheduler_info(n_workers=-1)["workers"])
+        try:
+            threads: Any = (
+                client.nthreads()
+            )  # asked of the scheduler, where client.scheduler_info() may be old
+        except (OSError, TimeoutError) as error:
+            raise self._gone(error) from None
+        now = set(threads)
         for worker in sorted(self.known - now):
             _tell(
                 f"the worker {worker} is gone; its runs are made again by others ({len(now)} left)"
             )
         self.known = now
         progress.note(f"{len(now)} workers")
+        return dict(threads)
 
     def _fetched(self, client: Client, future: Future) -> bytes:
         try:
