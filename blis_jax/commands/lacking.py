@@ -144,6 +144,7 @@ EXTRAS = (
     Extra("parquet", ("pyarrow",), "traces in Parquet"),
     Extra("evolve", ("tree_sitter", "tree_sitter_go"), "evolve: routing functions in Go"),
     Extra("distributed", ("distributed",), "--scheduler: runs on other processes and machines"),
+    Extra("peers", ("vidur",), "benchmarks.peers: other simulators"),
     Extra("promote", ("go",), "promote: generated Go is compiled and run"),
     Extra("gpu", ("jax_cuda13_plugin",), "sweep --device gpu"),
     Extra("notebooks", ("jupytext", "nbclient", "ipykernel"), "the notebooks"),

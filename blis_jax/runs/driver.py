@@ -45,7 +45,7 @@ class Timing:
     num_reruns: int = 0
 
 
-class Elsewhere(Protocol):
+class CallMaker(Protocol):
     """Makes calls in other processes; see scheduler.py."""
 
     def made(
@@ -54,7 +54,7 @@ class Elsewhere(Protocol):
         """Yield what is kept of each call's runs that are done, and how many are to be made again; in any order."""
 
 
-elsewhere: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
+elsewhere: ContextVar[CallMaker | None] = ContextVar("elsewhere", default=None)
 
 
 def in_call(
@@ -70,7 +70,7 @@ class Runner:
     """Runs one batch of runs after another; what they need is compiled once."""
 
     def __init__(
-        self, options: Options, num_rows: int | None = None, workers: Elsewhere | None = None
+        self, options: Options, num_rows: int | None = None, workers: CallMaker | None = None
     ) -> None:
         """`num_rows` is how many runs a batch usually has, so that all calls have one size.
 

@@ -152,7 +152,7 @@ def _unpack(packed: bytes, shelf: Mapping[str, bytes]) -> Any:
 
 
 @dataclass(frozen=True)
-class Task:
+class PackedCall:
     """A call on its way to a worker; equal tasks have equal keys."""
 
     identity: Mapping[str, str]
@@ -176,7 +176,7 @@ class Task:
         return len(self.packed) + sum(map(len, (*self.shelf.values(), *self.files.values())))
 
 
-def task_of(call: Call, shelf: Shelf) -> Task:
+def task_of(call: Call, shelf: Shelf) -> PackedCall:
     """Pack a call; what it has in common with others goes on the shelf."""
     used: dict[str, bytes] = {}
 
@@ -187,7 +187,7 @@ def task_of(call: Call, shelf: Shelf) -> Task:
         return name
 
     packed = _pack((call, shelf.summarize), name_of)
-    return Task(identity(), input_files.files_read(), used, packed, backend.keeps_programs)
+    return PackedCall(identity(), input_files.files_read(), used, packed, backend.keeps_programs)
 
 
 # --- in a worker ----------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class Made:
     seconds: float = 0.0
 
 
-def make(task: Task) -> bytes:
+def make(task: PackedCall) -> bytes:
     """Make the runs of a task; the same in any process of the same identity.
 
     Raises:
@@ -222,7 +222,7 @@ def make(task: Task) -> bytes:
     return packed
 
 
-def _made(task: Task) -> Made:
+def _made(task: PackedCall) -> Made:
     differs = refusal(identity(), task.identity, f"a worker on {platform.node()}")
     if differs is not None:
         raise ConfigError(differs)

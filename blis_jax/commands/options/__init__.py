@@ -255,12 +255,11 @@ class AllSwitch(CommandOptions, title="switches"):
     explain: bool = switch()
 
 
-class SchedulerOption(CommandOptions, title="where runs are made"):
+class SchedulerOption(CommandOptions, title="switches"):
     """The processes that make the runs."""
 
     scheduler: str | None = option(
-        str, None, "WHERE", "who makes the runs: local:N (N processes), tcp://HOST:PORT or a scheduler file of Dask "
-        "(default: threads of this process)",
+        str, None, "WHERE", "local:N processes, or a Dask scheduler's tcp://HOST:PORT or file (default: threads)"
     )  # fmt: skip
 
 
