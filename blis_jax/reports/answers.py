@@ -250,6 +250,8 @@ def _next(study: Study) -> str:
     if unclear:
         many = study.runs.many
         return f"more {many} tell more: --decide adds them until the verdicts are safe."
+    if all(one.change.verdict == SAME for one in of_metric):
+        return "what differs between them does not act here; it may at another rate or workload."
     return "blis-jax ablate finds which setting does it; --report FILE.html draws all of it."
 
 

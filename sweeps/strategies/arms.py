@@ -265,7 +265,13 @@ def configured(
     on_gpu = space.strategy.settings_on(gpu) if isinstance(gpu, str) else {}
     given = _ours(where, settings)
     on_gpu = {name: value for name, value in on_gpu.items() if name not in given}
-    return with_settings(where, config, {**on_gpu, **settings}, space.names)
+    made = with_settings(where, config, {**on_gpu, **settings}, space.names)
+    if SCORERS in given and not (made.scorers() or made.decode_scorers()):
+        raise ConfigError(
+            f"{where}: {SCORERS} weigh the scorers of routing_policy=weighted, and the router {made.routing_policy!r} has "
+            "none; give routing_policy=weighted too"
+        )
+    return made
 
 
 def _ours(where: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,6 +72,7 @@ def test_result_of_a_search(tmp_path: Path) -> None:
         ("baseline:num_instances=0", "num_instances"),
         ("baseline:num_instances=2;num_instances=3", "given twice"),
         ("baseline:routing_scorers.queue-depth=many", "queue-depth"),
+        ("vllm:routing_scorers=queue-depth:1", "give routing_policy=weighted too"),
         ("", "does not have the form"),
         ("nowhere.json", "nowhere.json"),
     ],
