@@ -268,8 +268,8 @@ def configured(
     made = with_settings(where, config, {**on_gpu, **settings}, space.names)
     if SCORERS in given and not (made.scorers() or made.decode_scorers()):
         raise ConfigError(
-            f"{where}: {SCORERS} weigh the scorers of routing_policy=weighted, and the router {made.routing_policy!r} has "
-            "none; give routing_policy=weighted too"
+            f"{where}: {SCORERS} weigh the scorers of routing_policy=weighted, and the router "
+            f"{made.routing_policy!r} has none; give routing_policy=weighted too"
         )
     return made
 
