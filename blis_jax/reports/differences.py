@@ -25,6 +25,7 @@ from blis_jax.statistics.paired import BETTER, WORSE
 
 MOST_IN_TITLE = 3  # strategies
 MOST_POINTS = 4  # beyond it the short table has the deciding metric alone
+OF_LIMITS = ("goodput_rps", "attainment")
 FEW_METRICS = 4  # were asked for, so the short table has them all
 Entry = MetricChange | ShownFigure
 Column = tuple[str, Callable[[Any], Cell]]  # its heading, and what it shows of a difference
@@ -42,6 +43,7 @@ def findings(study: Study) -> Findings:
             Remarks(tuple(map(said, study.remarks)), is_brief=True),
             *study.ranked,
             table,
+            Remarks((study.limits,) if study.limits else (), is_brief=_has_goodput(table)),
             *(Remarks(tuple(lines), title, is_brief=True) for title, lines in study.brief.items()),
             *study.tables,
             *(Remarks(tuple(lines), title) for title, lines in study.more.items() if lines),
@@ -50,6 +52,12 @@ def findings(study: Study) -> Findings:
         pictures(study),
         study.place_title,
     )
+
+
+def _has_goodput(shown: Table) -> bool:
+    """Return whether a row that is shown unasked depends on the limits of the classes."""
+    titles = {metric_title(name) for name in OF_LIMITS}
+    return any(cell in titles for row in shown.brief().rows for cell in row.cells)
 
 
 def title_of(study: Study) -> str:

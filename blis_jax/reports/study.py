@@ -232,7 +232,8 @@ class Study:
     place_title: str = "Place in the grid"  # what a choice of one is called
     title: str = ""  # of the page; made of the strategies if empty
     kinds: Mapping[str, str] = field(default_factory=dict)  # which strategy a label stands for
-    notes: tuple[str, ...] = ()  # targets, window, failures: one sentence each
+    limits: str = ""  # what goodput counts: a sentence, which stands below every table that has it
+    notes: tuple[str, ...] = ()  # window, failures: one sentence each
     checks: tuple[str, ...] = ()  # outcomes, ties, invariants: one sentence each
     more: Mapping[str, Sequence[str]] = field(default_factory=dict)  # further findings, by title
     brief: Mapping[str, Sequence[str]] = field(default_factory=dict)  # those that are shown unasked

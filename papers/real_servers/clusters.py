@@ -77,6 +77,8 @@ def group_of(scene: Scene, kind: str) -> str:
 def width(errors: Sequence[Error], of_groups: int = 0) -> float:
     """Return half of an interval, in logarithms, that holds the share `COVERAGE` of figures of a group like these.
 
+    It holds that share where groups weigh alike and where figures do: large groups may be the hard ones.
+
     Args:
         errors: of one figure and kind; without two groups there is no saying, and it is infinite.
         of_groups: as many groups as the interval is to be as wide for; 0: those of the errors.
@@ -86,9 +88,10 @@ def width(errors: Sequence[Error], of_groups: int = 0) -> float:
     if count < 2:
         return math.inf
     order = np.argsort([error.size for error in errors])
-    weight = np.array([1.0 / groups.count(name) for name in groups])[order] / count
-    place = int(np.searchsorted(np.cumsum(weight), COVERAGE - 1e-12))
-    usual = errors[order[min(place, len(order) - 1)]].size
+    by_group = np.array([1.0 / groups.count(name) for name in groups])[order] / count
+    alike = np.full(len(errors), 1.0 / len(errors))
+    places = [np.searchsorted(np.cumsum(weight), COVERAGE - 1e-12) for weight in (by_group, alike)]
+    usual = errors[order[min(int(max(places)), len(order) - 1)]].size
     return usual * few(of_groups or count)
 
 

@@ -121,9 +121,9 @@ def study_of(document: Document, command: str = "") -> Study:
         values=tuple(value for arm in arms for value in values_of(arm["name"], arm["figures"])),
         parts=tuple(part for arm in arms for part in _parts(arm)),
         parts_of=f"Means over all {runs_are.many} of the comparison; the parts add up to the TTFT.",
+        limits=target_line(document["targets"]),
         notes=(
             words.requests_line(document),
-            target_line(document["targets"]),
             *words.percentile_lines(document["comparisons"]),
             *words.token_rate_lines([*document["comparisons"], *document["criteria"]]),
         ),

@@ -88,9 +88,7 @@ def study_of(answers: Sequence[Answer], runs: RunWords, command: str) -> Study:
             for name, of in values.items()
             for metric in metrics
         ),
-        notes=(target_line(first["targets"]),)
-        if any(lookup(name)[0].name in OF_TARGETS for name in metrics)
-        else (),
+        limits=target_line(first["targets"]),
         checks=tuple(_failures(values, answers)),
         provenance={
             **provenance_of(first, runs),

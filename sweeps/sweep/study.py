@@ -107,11 +107,11 @@ def study_of(swept: Swept) -> Study:
         figures=tuple(_figures(swept.document)),
         **judged(swept.document),
         remarks=(*stopping_lines(swept.document), *remark_lines(dataset, runs_are)),
+        limits=target_line(json.loads(dataset.attrs["slo_targets"]), classes[1:]),
         notes=(
             f"{requests_text(plan)} common to all strategies; profile {dataset.attrs['profile']}.",
             *method_lines(plan),
             PERCENTILES_EXPLAINED,
-            target_line(json.loads(dataset.attrs["slo_targets"]), classes[1:]),
             window_line(dataset.attrs["measure"]),
             *cost_lines(plan, dataset),
         ),

@@ -24,6 +24,12 @@ def test_every_group_weighs_alike():
     assert few(2) > few(3) > few(30) > 1.0 and few(1000) == pytest.approx(1.0, abs=0.01)
 
 
+def test_a_large_group_that_is_hard_widens_the_interval():
+    """Groups alike, 0.1 would hold nine of ten; of the figures it would hold a half."""
+    errors = errors_of({"hard": [0.5] * 9} | {f"easy {place}": [0.1] for place in range(9)})
+    assert width(errors) == pytest.approx(0.5 * few(10))
+
+
 def test_widths_and_checks_by_figure_and_kind():
     errors = errors_of({"a": [0.1, 0.1], "b": [0.1], "c": [0.9]})
     nowhere = [error._replace(kind="") for error in errors]
