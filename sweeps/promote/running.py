@@ -24,12 +24,7 @@ from sweeps.promote.stages import (
     joined,
     state_of,
 )
-from sweeps.promote.store import (
-    GATES,
-    MADE,
-    PromotionStore,
-    hashes_of,
-)
+from sweeps.promote.store import GATES, MADE, PromotionStore, hashes_of
 
 Say = Callable[[str], None]
 JOURNAL = "validate.jsonl"

@@ -23,11 +23,7 @@ from sweeps.strategies.parts import ClosedPart
 CONFIG, FLAGS, OVERLAY = "endpoint-picker-config.yaml", "vllm-flags.yaml", "scenario-overlay.yaml"
 PLUGINS = "generated-plugins.yaml"
 # files by their name; profiles and experiments are known by their folder
-NAMED = {
-    FLAGS: "vllm-flags",
-    OVERLAY: "scenario-overlay",
-    PLUGINS: "generated-plugins",
-}
+NAMED = {FLAGS: "vllm-flags", OVERLAY: "scenario-overlay", PLUGINS: "generated-plugins"}
 HARNESSES = ("inference-perf", "guidellm", "priority-mix")
 
 

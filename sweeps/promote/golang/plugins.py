@@ -18,14 +18,7 @@ from sweeps.promote.configs.deployment import order_of
 from sweeps.promote.golang.compiler.functions import function_of
 from sweeps.promote.golang.compiler.structure import ELEMENTWISE, PROPOSALS, STRUCTURAL
 from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled
-from sweeps.promote.golang.sources import (
-    Names,
-    Plugin,
-    readme,
-    source,
-    test_text,
-    with_imports,
-)
+from sweeps.promote.golang.sources import Names, Plugin, readme, source, test_text, with_imports
 from sweeps.promote.golang.target import FOLDER, TargetVersion, load
 from sweeps.promote.golang.vectors import vectors_json
 from sweeps.promote.maps.rows import objective_name

@@ -10,14 +10,7 @@ from typing import Any
 from blis_jax.cluster.router import slo_targets
 from blis_jax.traces.measured.llmd_report import AGGREGATE
 from blis_jax.workload.spec import WorkloadSpec
-from sweeps.claims.words import (
-    CROSS_POLICY,
-    DOMINANCE,
-    EQUIVALENCE,
-    ROBUSTNESS,
-    UQ,
-    VALIDATION,
-)
+from sweeps.claims.words import CROSS_POLICY, DOMINANCE, EQUIVALENCE, ROBUSTNESS, UQ, VALIDATION
 from sweeps.promote.configs.deployment import workload_of_promotion
 from sweeps.promote.evidence.reports import CLASSES, REACHED
 from sweeps.promote.hypotheses.document import (
