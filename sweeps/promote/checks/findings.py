@@ -23,7 +23,6 @@ from sweeps.promote.checks.documents import (
     target_types,
 )
 from sweeps.promote.checks.picker_rules import FLOW_GATE, PickerConfig, picker_findings, repeated
-from sweeps.promote.hypotheses.files import coverage_findings
 from sweeps.promote.hypotheses.profiles import mechanism_findings
 from sweeps.promote.maps.rows import CLASS_PRIORITY, objective_name
 from sweeps.promote.promotion import BASELINE, ENGINE_PRIORITY, UNSET, Files, Finding, Severity
@@ -47,7 +46,7 @@ def findings_of(files: Files, target: str) -> list[Finding]:
     """
     types, documents = target_types(target), documents_of(files)
     findings, sound = (
-        {*documents.broken, *coverage_findings(files), *mechanism_findings(files)},
+        {*documents.broken, *mechanism_findings(files)},
         Documents(),
     )
     for document in documents.found:

@@ -1,4 +1,4 @@
-"""Make stage 3: hypotheses as data and as a page. The rules of gate 2 look for what they do not cover."""
+"""Make stage 3: hypotheses as data and as a page. The rules of gate 2 look for what is not of its origin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError
-from blis_jax.files.strict_yaml import read_mapping, read_yaml
+from blis_jax.files.strict_yaml import read_mapping
 from sweeps.promote.hypotheses.document import (
     HYPOTHESES,
     PAGE,
@@ -122,40 +122,3 @@ def _differing(one: ClosedPart, other: ClosedPart, but: str = "") -> list[str]:
     """Return the fields in which two parts of one kind differ; one may be left out."""
     names = (name for name in type(one).model_fields if name != but)
     return [name for name in names if getattr(one, name) != getattr(other, name)]
-
-
-def coverage_findings(files: Files) -> Iterator[Finding]:
-    """Yield what is wrong with, or missing in, `hypotheses.yaml`; nothing where there is no such file."""
-    path = file_named(files, HYPOTHESES)
-    if path is None:
-        return
-    try:
-        document = parse_hypotheses(files[path], path)
-    except ConfigError as error:
-        yield Finding("CRITICAL", "hypothesis-not-allowed", path, str(error))
-        return
-    origins = {hypothesis.origin for hypothesis in document.hypotheses}
-    words = {part for origin in origins for part in origin.split("; ")}
-    for wanted in (*_of_dictionary(files), *_of_inventory(document)):
-        if wanted not in words:
-            message = f"no hypothesis comes from {wanted!r}; add one with this origin"
-            yield Finding("CRITICAL", "not-covered", path, message)
-
-
-def _of_dictionary(files: Files) -> Iterator[str]:
-    """Yield origins that the dictionary asks for: rows of Map C, signals that are read and less fresh there."""
-    path = file_named(files, DICTIONARY)
-    dictionary = read_yaml(files[path], path) if path else {}
-    for row in dictionary.get("map_c", ()):
-        yield f"Map C: {row['id']}"
-    for row in dictionary.get("map_b", ()):
-        if row.get("used") and row.get("gap"):
-            yield f"Map B: {row['name']}"
-
-
-def _of_inventory(document: HypothesisDocument) -> Iterator[str]:
-    pinned = inventory()
-    if document.inventory != f"{pinned.repository}@{pinned.commit}":
-        yield f"inventory {pinned.repository}@{pinned.commit}"
-    for scenario in pinned.scenarios:
-        yield f"{pinned.repository}@{pinned.commit[:12]} {pinned.folder}/{scenario.name}.yaml"

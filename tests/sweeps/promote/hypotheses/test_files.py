@@ -14,13 +14,14 @@ import yaml
 from blis_jax.errors import ConfigError
 from sweeps.promote.checks.findings import findings_of
 from sweeps.promote.configs.arms import config_files
+from sweeps.promote.evidence.verdicts import hypothesis_findings
 from sweeps.promote.hypotheses.document import (
     HypothesisDocument,
     inventory,
     parse_hypotheses,
     scenario_workload,
 )
-from sweeps.promote.hypotheses.files import hypothesis_files
+from sweeps.promote.hypotheses.files import hypothesis_files, origin_findings
 from sweeps.promote.hypotheses.profiles import README, profile_files
 from sweeps.promote.maps.rows import DICTIONARY, gap_rows
 from sweeps.promote.promotion import Files
@@ -223,20 +224,14 @@ def test_what_is_not_allowed_is_refused(change: dict[str, Any], sentence: str) -
 # Hypotheses that were edited are checked again
 
 
-@functools.cache
-def dictionary_and_hypotheses() -> tuple[str, str]:
-    """The dictionary and the hypotheses."""
-    given = promotion("iter00_baseline")
-    maps = maps_of("iter00_baseline")
-    return maps[DICTIONARY], hypothesis_files(given, maps, REPO_ROOT)["hypotheses.yaml"]
-
-
 def rules(change: Any) -> list[tuple[str, str]]:
-    dictionary, text = dictionary_and_hypotheses()
-    document = read_yaml(text)
+    given, maps = promotion("iter00_baseline"), maps_of("iter00_baseline")
+    made = hypothesis_files(given, maps, REPO_ROOT)
+    document = read_yaml(made["hypotheses.yaml"])
     change(document["hypotheses"])
-    files = {DICTIONARY: dictionary, "hypotheses.yaml": yaml.safe_dump(document)}
-    return [(one.rule, one.message) for one in findings_of(files, TARGET)]
+    files = {**maps, **made, "hypotheses.yaml": yaml.safe_dump(document)}
+    found = [*hypothesis_findings(files), *origin_findings(given, files, REPO_ROOT)]
+    return [(one.rule, one.message) for one in found if one.path == "hypotheses.yaml"]
 
 
 def without(name: str) -> Any:
@@ -246,7 +241,7 @@ def without(name: str) -> Any:
     return change
 
 
-def test_what_the_stage_makes_is_covered() -> None:
+def test_what_the_stage_makes_is_what_it_comes_from() -> None:
     assert rules(lambda _: None) == []
 
 
@@ -260,12 +255,12 @@ def test_what_the_stage_makes_is_covered() -> None:
 )
 def test_a_hypothesis_that_was_taken_out_is_missed(name: str, origin: str) -> None:
     ((rule, message),) = rules(without(name))
-    assert rule == "not-covered" and origin in message
+    assert rule == "not-of-its-origin" and f"{name} is missing" in message and origin in message
 
 
 def test_a_pair_that_is_not_legal_is_found() -> None:
     ((rule, message),) = rules(lambda found: found[0].update(type="Monotonicity"))
-    assert rule == "hypothesis-not-allowed" and "does not go with type" in message
+    assert rule == "hypothesis-not-readable" and "does not go with type" in message
 
 
 # Benchmark profiles of tracks A and B
