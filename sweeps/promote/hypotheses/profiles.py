@@ -58,6 +58,8 @@ MOST_THREADS = 4096  # of one process
 def profile_files(hypotheses: str, files: Files) -> Files:
     """Return profiles `profiles/HARNESS/SCENE.yaml.in`, the experiments that run them on every arm, and a page.
 
+    Scenes with the same load have one profile, that of the first; their experiments differ by their setup.
+
     Args:
         hypotheses: the text of `hypotheses.yaml`.
         files: of earlier stages; the arms' overlays are what experiments set up.
@@ -73,11 +75,16 @@ def profile_files(hypotheses: str, files: Files) -> Files:
         if hypothesis.track == "C":
             path = _of_scenario(hypothesis, files, made)
         elif harness is not None:
-            path = f"{FOLDER}/{harness}/{hypothesis.scene}.yaml.in"
-            if path not in made:
-                made[path] = yaml_text(_FORMS[harness](hypothesis))
-                experiment = f"{EXPERIMENTS}/{hypothesis.scene}-{harness}.yaml"
-                made[experiment] = yaml_text(_experiment(hypothesis, harness, files))
+            text, experiment = (
+                yaml_text(_FORMS[harness](hypothesis)),
+                f"{EXPERIMENTS}/{hypothesis.scene}-{harness}.yaml",
+            )
+            same = (other for other in made if made[other] == text)  # its stress is in the setup
+            path = next(same, f"{FOLDER}/{harness}/{hypothesis.scene}.yaml.in")
+            made[path] = text
+            if experiment not in made:
+                profile = harness, path.rpartition("/")[2].removesuffix(".in")
+                made[experiment] = yaml_text(_experiment(hypothesis, profile, files))
         profiles.append((hypothesis, path))
     if any(path.startswith(f"{FOLDER}/priority-mix/") for path in made):
         made[HARNESS_PATCH] = render("harness.patch.j2")
@@ -90,12 +97,14 @@ def profile_files(hypotheses: str, files: Files) -> Files:
 # --- experiments ------------------------------------------------------------------------------------
 
 
-def _experiment(hypothesis: TransferHypothesis, harness: str, files: Files) -> dict[str, Any]:
-    """Return the experiment of a scene: every arm under its stress, by its profile."""
+def _experiment(
+    hypothesis: TransferHypothesis, profile: tuple[str, str], files: Files
+) -> dict[str, Any]:
+    """Return the experiment of a scene: every arm under its stress, by a profile, with its harness."""
     overlays = _overlays(files)
     arms = [name for name in overlays if hypothesis.track == "A" or name in ARMS]
     constants = deployment.dotted(overlays.get(BASELINE, {})) | hypothesis.setup
-    if harness == "priority-mix":
+    if profile[0] == "priority-mix":
         constants["harness.loadParallelism"] = _pods(hypothesis)
     keys: dict[str, dict[str, Any]] = {}
     for arm in arms:
@@ -104,9 +113,7 @@ def _experiment(hypothesis: TransferHypothesis, harness: str, files: Files) -> d
         if hypothesis.picker:
             keys[arm][f"{_PICKER}.pluginsCustomConfig"] = {FILE: _stressed_picker(files, arm)}
     about = f"{hypothesis.id}: arms {', '.join(arms)} on the scenario {deployment.SCENARIO}."
-    return deployment.experiment_of(
-        hypothesis.scene, about, (harness, f"{hypothesis.scene}.yaml"), constants, keys
-    )
+    return deployment.experiment_of(hypothesis.scene, about, profile, constants, keys)
 
 
 _PICKER = "router.epp"
@@ -266,7 +273,7 @@ def _guidellm(hypothesis: TransferHypothesis) -> dict[str, Any]:
         }
         data["prefix_buckets"] = [bucket]
     return {
-        "metadata": {"labels": {"name": hypothesis.scene}},
+        "metadata": {"labels": {"name": traffic.name}},
         "spec": {
             "backend": {
                 "kind": "openai_http",
