@@ -110,6 +110,12 @@ def matches(sniff: Sniff) -> bool:
 def read(path: Path, reading: Reading) -> TraceRows:
     """Return the requests in the order of the file; `path` is that of the rows or of the header."""
     path = rows_path(path, reading, RevisedHeader)
+    header = header_of(path, reading.header)
+    if header is not None and header.kv_offload:
+        reading.report.notes.append(
+            f"kv_offload of the header ({', '.join(header.kv_offload)}) is not replayed: without --kv-offload-config "
+            "FILE the instances have no such tiers"
+        )
     parts = columns_of(path, reading)
     arrival_us = _arrivals(parts)
     group_tokens = _group_tokens(parts["prefix_group"], parts["prefix_length"])

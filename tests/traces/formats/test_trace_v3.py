@@ -113,6 +113,15 @@ def test_rows_and_header_find_each_other(tmp_path):
     assert trace_v3.read_header(tmp_path / "run.yaml").workload_seed == -7
 
 
+def test_tiers_of_the_header_are_said_not_to_be_replayed(tmp_path):
+    (tmp_path / "run.yaml").write_text(YAML + "kv_offload: {cpu_bytes_to_use: 4096}\n")
+    notes = read_text(tmp_path, HEADER + line(0), name="run.csv").report.notes
+    assert (
+        len(notes) == 1
+        and "kv_offload of the header (cpu_bytes_to_use) is not replayed" in notes[0]
+    )
+
+
 def test_any_number_of_shared_tokens_can_be_written(tmp_path):
     rows = read_text(tmp_path, HEADER + line(0) + line(1), prefix_model="shared:64").rows
     trace_v3.write(rows, tmp_path / "again.csv")
