@@ -106,6 +106,14 @@ def joined(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def survivors_line(completed: int, arrived: int) -> str:
+    """Return of how many requests the figures are where not all have completed."""
+    if not completed:
+        return f"none of the {arrived:,} requests that arrived has completed: there is no E2E and no TPOT"
+    of_all = f"{completed:,} of the {arrived:,} requests that arrived have completed"
+    return f"{of_all}; latencies are of those that came so far"
+
+
 # --- the steady state of one run in words, class by class -----------------------------------------
 
 

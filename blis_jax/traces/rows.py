@@ -284,7 +284,8 @@ def single_tokens(output_len: np.ndarray) -> str | None:
     num_single = int(np.count_nonzero(output_len == 1))
     if not num_single or num_single < MANY_SINGLE * len(output_len):
         return None
-    return f"{num_single} requests have one output token, so no gap between tokens: TPOT is of the others"
+    of_whom = "there is none" if num_single == len(output_len) else "it is of the others"
+    return f"{num_single} requests have one output token, so no gap between tokens and no TPOT: {of_whom}"
 
 
 def models_of(rows: TraceRows) -> np.ndarray | None:

@@ -18,7 +18,7 @@ from blis_jax.metrics.scalars import (
 from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.findings import Cell, Quantity, Row, Table
 from blis_jax.reports.study import words_of
-from blis_jax.reports.words import joined, metric_name, number, table_title
+from blis_jax.reports.words import joined, metric_name, number, survivors_line, table_title
 from blis_jax.statistics.paired import Difference, Pair
 from blis_jax.statistics.sequential import (
     DECIDED,
@@ -224,10 +224,7 @@ def failure_lines(document: Mapping[str, Any]) -> list[str]:
             lines.append(f"{arm['name']}: {failure['message']} — {words}")
         completed, arrived = arm.get("survivors") or (0, 0)
         if completed < arrived:
-            lines.append(
-                f"{arm['name']}: {completed:,} of the {arrived:,} requests that arrived have completed; "
-                "latencies are of those that came so far"
-            )
+            lines.append(f"{arm['name']}: {survivors_line(completed, arrived)}")
         if arm["num_broken_invariants"]:
             lines.append(
                 f"{arm['name']}: {arm['num_broken_invariants']} broken invariants; report this"

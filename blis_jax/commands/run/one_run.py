@@ -49,7 +49,7 @@ from blis_jax.metrics.kv import (
 from blis_jax.policies.numbers import DECLARED
 from blis_jax.records.record import Status
 from blis_jax.reports.perfetto import TracedRun, write_trace
-from blis_jax.reports.words import cluster_line, steady_lines
+from blis_jax.reports.words import cluster_line, steady_lines, survivors_line
 from blis_jax.results.blis_files import labels_of, results_document, results_text
 from blis_jax.results.printed_text import decision_lines
 from blis_jax.traces.rows import single_tokens
@@ -189,10 +189,7 @@ def _note_survivors(record: RunRecord, notes: Notes) -> None:
     arrived = len(record.requests.status)
     completed = int(np.count_nonzero(record.requests.status == Status.COMPLETED))
     if completed < (1 - MOST_LEFT) * arrived:
-        notes.warn(
-            f"{completed:,} of the {arrived:,} requests that arrived have completed; latencies are of those that came "
-            "so far"
-        )
+        notes.warn(survivors_line(completed, arrived))
 
 
 def _tell(

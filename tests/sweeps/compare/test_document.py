@@ -38,6 +38,9 @@ def test_figures_of_survivors_are_called_so() -> None:
     assert lines([7, 20]) == [
         "a: 7 of the 20 requests that arrived have completed; latencies are of those that came so far"
     ]
+    assert lines([0, 20]) == [
+        "a: none of the 20 requests that arrived has completed: there is no E2E and no TPOT"
+    ]
     assert lines([20, 20]) == lines(None) == []
 
 
