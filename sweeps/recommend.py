@@ -49,10 +49,10 @@ def candidates(strategy: str, model: str, gpu: str, asked: Collection[int] = ())
     Raises:
         ConfigError: the model is neither fitted nor described on the GPU.
     """
-    tps = {one.tp for one in fitted(model) if one.gpu == gpu}
-    given = f"{strategy}{';' if ':' in strategy else ':'}model={model};hardware={gpu}"
+    tps = {fit.tp for fit in fitted(model) if fit.gpu == gpu}
+    arm = f"{strategy}{';' if ':' in strategy else ':'}model={model};hardware={gpu}"
     if tps and tps >= set(asked):
-        return tuple(f"tp{tp}={given};tensor_parallel_size={tp}" for tp in sorted(asked or tps))
+        return tuple(f"tp{tp}={arm};tensor_parallel_size={tp}" for tp in sorted(asked or tps))
     if not is_shipped(model):
         raise ConfigError(
             f"{model} is neither fitted on {gpu} nor described; blis-jax models lists what is"
@@ -60,7 +60,7 @@ def candidates(strategy: str, model: str, gpu: str, asked: Collection[int] = ())
     if gpu not in shipped_gpus():
         gpu_description(gpu)  # refuses
     return tuple(
-        f"tp{tp}={given};tensor_parallel_size={tp};latency_model=trained-physics"
+        f"tp{tp}={arm};tensor_parallel_size={tp};latency_model=trained-physics"
         for tp in sorted(asked or (usual_tp(model),))
     )
 

@@ -59,7 +59,7 @@ class StepFits:
         fits = tuple(fit_deployment(steps) for steps in file.runs)
         models = dict.fromkeys(steps.engine.model for steps in file.runs)
         across = {
-            model: fit_across([one for one in file.runs if one.engine.model == model])
+            model: fit_across([fit for fit in file.runs if fit.engine.model == model])
             for model in models
         }
         return cls(fits, {model: law for model, law in across.items() if law is not None}, source)
@@ -74,15 +74,15 @@ class StepFits:
         Raises:
             ConfigError: no deployment of the model was fitted.
         """
-        of_model = [one for one in self.deployments if one.engine.model == engine.model]
+        of_model = [fit for fit in self.deployments if fit.engine.model == engine.model]
         if not of_model:
             raise ConfigError(
                 f"no deployment of model {engine.model!r} was fitted; "
-                f"{choices(engine.model, tuple(dict.fromkeys(one.engine.model for one in self.deployments)))}; "
+                f"{choices(engine.model, tuple(dict.fromkeys(fit.engine.model for fit in self.deployments)))}; "
                 "record some of its steps first, or say with --model which of these it is"
             )
-        alike = [one for one in of_model if one.engine == engine]
-        named = [one for one in alike if one.run == run]
+        alike = [fit for fit in of_model if fit.engine == engine]
+        named = [fit for fit in alike if fit.run == run]
         if named or len(alike) == 1:
             return (named or alike)[0].beta, OWN
         if engine.model in self.across:
@@ -100,7 +100,7 @@ class StepFits:
         Raises:
             ConfigError: there is none of this name, or several and no name.
         """
-        names = tuple(one.run for one in self.deployments)
+        names = tuple(fit.run for fit in self.deployments)
         if not run and len(names) == 1:
             return self.deployments[0]
         if run not in names:
@@ -113,18 +113,18 @@ class StepFits:
     def document(self) -> dict[str, Any]:
         """Return the fits as plain data; `of_document` reads them back."""
         fits = []
-        for one in self.deployments:
+        for fit in self.deployments:
             numbers = {
-                name: value for name, value in asdict(one).items()
+                name: value for name, value in asdict(fit).items()
                 if name.startswith("num_") or (name in ("windows", "floor_ms") and np.isfinite(value))
             }  # fmt: skip
             errors = {
-                "every_second": plain(one.every_second),
-                "second_half": plain(one.second_half),
+                "every_second": plain(fit.every_second),
+                "second_half": plain(fit.second_half),
             }
-            laws = {"beta": _short(one.beta), "draws": _short(one.draws)}
+            laws = {"beta": _short(fit.beta), "draws": _short(fit.draws)}
             fits.append(
-                {"run": one.run, **one.engine._asdict(), **numbers, "errors": errors, **laws}
+                {"run": fit.run, **fit.engine._asdict(), **numbers, "errors": errors, **laws}
             )
         across = {model: _short(law) for model, law in self.across.items()}
         content = {
@@ -154,7 +154,7 @@ class StepFits:
                 raise ConfigError(f"{where} is of a version with other terms; calibrate again")
             if document["hash"] != _hash(content):
                 raise ValueError("hash")
-            fits = tuple(_fit_of(one) for one in content["deployments"])
+            fits = tuple(_fit_of(fit) for fit in content["deployments"])
             across = {model: np.array(law, np.float64) for model, law in content["across"].items()}
             source = str(document["source"])
         except (KeyError, TypeError, ValueError) as error:
@@ -187,7 +187,7 @@ def _fit_of(entry: Mapping[str, Any]) -> DeploymentFit:
     ):
         raise ValueError("beta or draws")
     errors = {
-        name: {phase: _errors_of(one) for phase, one in entry["errors"][name].items()}
+        name: {phase: _errors_of(fit) for phase, fit in entry["errors"][name].items()}
         for name in ("every_second", "second_half")
     }
     return DeploymentFit(
@@ -219,7 +219,7 @@ def source_of(path: Path) -> str:
 
 def rows_in_order(file: StepFile, predicted: Sequence[np.ndarray]) -> Float[np.ndarray, " row"]:
     """Return predictions by row of the file that was given; NaN where the row is no step."""
-    found = np.full(len(file.table), np.nan)
+    ordered = np.full(len(file.table), np.nan)
     for steps, values in zip(file.runs, predicted, strict=True):
-        found[steps.rows] = values
-    return found
+        ordered[steps.rows] = values
+    return ordered

@@ -96,7 +96,7 @@ def _function_at(source: Path, first_line: int) -> ast.FunctionDef | None:
     tree = ast.parse(source.read_text(encoding="utf-8"))
     for made in ast.walk(tree):
         if isinstance(made, ast.FunctionDef):
-            lines = [made.lineno, *(one.lineno for one in made.decorator_list)]
+            lines = [made.lineno, *(node.lineno for node in made.decorator_list)]
             if first_line in lines:
                 return made
     return None
@@ -115,17 +115,17 @@ _DRAWS = re.compile(r"(random|np\.random|numpy\.random)\.\w+")
 
 def _check_memory(policy: Policy, made: ast.FunctionDef, source: Path) -> None:
     """Refuse what happens once, when the program is made, and never in a run: draws of Python, global values."""
-    for one in ast.walk(made):
+    for node in ast.walk(made):
         said = None
-        if isinstance(one, ast.Global | ast.Nonlocal):
-            said = f"changes {', '.join(one.names)} outside of it"
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            said = f"changes {', '.join(node.names)} outside of it"
             instead = "keep what it remembers in `state`, which start= begins"
-        elif isinstance(one, ast.Call) and _DRAWS.fullmatch(ast.unparse(one.func)):
-            said = f"calls {ast.unparse(one.func)}"
+        elif isinstance(node, ast.Call) and _DRAWS.fullmatch(ast.unparse(node.func)):
+            said = f"calls {ast.unparse(node.func)}"
             instead = "declare is_random=True and draw with jax.random from context.key"
         if said is not None:
             raise ConfigError(
-                f"{policy.words} ({source.name}, line {one.lineno}) {said}, which happens once, before the run; "  # type: ignore[attr-defined]
+                f"{policy.words} ({source.name}, line {node.lineno}) {said}, which happens once, before the run; "  # type: ignore[attr-defined]
                 f"{instead}"
             )
 
@@ -134,19 +134,19 @@ def _compared_texts(made: ast.FunctionDef) -> Iterator[tuple[int, str]]:
     """Yield line and text of every comparison of a class with a class's name."""
     named = {
         target.id
-        for one in ast.walk(made)
-        if isinstance(one, ast.Assign) and CLASS in ast.unparse(one.value)
-        for target in one.targets
+        for node in ast.walk(made)
+        if isinstance(node, ast.Assign) and CLASS in ast.unparse(node.value)
+        for target in node.targets
         if isinstance(target, ast.Name)
     }
-    for one in ast.walk(made):
-        if not isinstance(one, ast.Compare):
+    for node in ast.walk(made):
+        if not isinstance(node, ast.Compare):
             continue
-        sides = [one.left, *one.comparators]
+        sides = [node.left, *node.comparators]
         texts = [side.value for side in sides if isinstance(side, ast.Constant)]
         words = [ast.unparse(side) for side in sides]
         if any(CLASS in text or text in named for text in words):
-            yield from ((one.lineno, text) for text in texts if text in SLO_CLASSES[1:])
+            yield from ((node.lineno, text) for text in texts if text in SLO_CLASSES[1:])
 
 
 def _check_scores(policy: Policy, place: str) -> None:
@@ -326,12 +326,12 @@ def setting_of(policy_name: str, field: str, number: Number) -> str | None:
 def settings() -> Mapping[str, Setting]:
     """Return the numbers of all policies of the package by setting, in the order of the registry."""
     by_setting: dict[str, Setting] = {}
-    for kind, name, field, one in _numbers():
-        setting = setting_of(name, field, one)
+    for kind, name, field, node in _numbers():
+        setting = setting_of(name, field, node)
         if setting is not None:
             known = by_setting.get(setting)
             policies = tuple(dict.fromkeys((*(known.policies if known else ()), name)))
-            by_setting[setting] = Setting(known.number if known else one, kind, policies)
+            by_setting[setting] = Setting(known.number if known else node, kind, policies)
     return by_setting
 
 
@@ -339,5 +339,5 @@ def _numbers() -> Iterator[tuple[str, str, str, Number]]:
     """Kind, policy, field and declaration of every number of the package's policies."""
     for kind, names in NAMES.items():
         for name in names:
-            for field, one in numbers_of(find(kind, name).params).items():
-                yield kind, name, field, one
+            for field, node in numbers_of(find(kind, name).params).items():
+                yield kind, name, field, node

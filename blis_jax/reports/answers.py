@@ -143,10 +143,10 @@ def _others(study: Study, metric: str, strategies: Sequence[str]) -> Sentence:
 def by_class(differences: Sequence[MetricChange], metric: str) -> Iterator[str | Quantity]:
     """Yield classes by verdict with their changes, then the throughput of all requests."""
     of_metric = [difference for difference in differences if difference.metric == metric]
-    chosen = [one for one in of_metric if one.slo_class != ALL_REQUESTS] or of_metric
+    chosen = [row for row in of_metric if row.slo_class != ALL_REQUESTS] or of_metric
     separator = ""
     for verdict, words in FOR.items():
-        classes = [one for one in chosen if one.judgement == verdict]
+        classes = [row for row in chosen if row.judgement == verdict]
         if not classes:
             continue
         yield f"{separator}{words}: "
@@ -162,7 +162,7 @@ def by_class(differences: Sequence[MetricChange], metric: str) -> Iterator[str |
         yield change_value(whole[0], "bare") if whole[0].change.verdict != SAME else SAME
         separator = "; "
     yield from _in_return(
-        differences, {one.slo_class for one in chosen if one.change.verdict == BETTER}, separator
+        differences, {row.slo_class for row in chosen if row.change.verdict == BETTER}, separator
     )
 
 
@@ -178,20 +178,20 @@ def _in_return(
         and difference.metric not in OF_ALL
         if difference.judgement == WORSE and not difference.place
     ]
-    worse.sort(key=lambda one: -abs(finite(one.change.percent.mean) or 0.0))
-    for at, one in enumerate(worse[:MOST_IN_RETURN]):
+    worse.sort(key=lambda row: -abs(finite(row.change.percent.mean) or 0.0))
+    for at, row in enumerate(worse[:MOST_IN_RETURN]):
         yield ", " if at else f"{separator}in return worse: "
-        yield f"{metric_name(one.metric)} of {one.slo_class} "
-        yield change_value(one, "bare")
+        yield f"{metric_name(row.metric)} of {row.slo_class} "
+        yield change_value(row, "bare")
     if len(worse) > MOST_IN_RETURN:
         yield f", {len(worse) - MOST_IN_RETURN} more"
 
 
 def _listed(classes: Sequence[MetricChange]) -> Iterator[str | Quantity]:
     """Yield each class with its change; where places of a grid differ, in how many it is so."""
-    names = list(dict.fromkeys(one.slo_class for one in classes))
+    names = list(dict.fromkeys(row.slo_class for row in classes))
     for at, name in enumerate(names):
-        of_class = [one for one in classes if one.slo_class == name]
+        of_class = [row for row in classes if row.slo_class == name]
         word = "all requests" if name == ALL_REQUESTS else name
         yield f"{', ' * (at > 0)}{word}"
         if len(of_class) > 1:
@@ -224,8 +224,8 @@ def _sure(study: Study, counts: Counter[str]) -> Sentence:
         " differences at once: ",
     ]
     if study.are_exact:
-        one = study.runs.one
-        parts = [f"exact, since every {one} makes the same run (one {one} is enough): "]
+        run = study.runs.one
+        parts = [f"exact, since every {run} makes the same run (one {run} is enough): "]
     elif total == 1:
         parts = [f"{level} for the one difference: "]
     for at, verdict in enumerate(name for name in words if counts[name]):
@@ -238,13 +238,13 @@ def _next(study: Study) -> str:
         return "give a second --strategy to compare with."
     metric = deciding(study)
     of_metric = [difference for difference in study.differences if difference.metric == metric]
-    if any(one.judgement == NO_FIGURE for one in of_metric):
+    if any(row.judgement == NO_FIGURE for row in of_metric):
         return "see which runs have no figure and why, with --all."
-    if any(one.judgement == TOO_FEW for one in of_metric):
+    if any(row.judgement == TOO_FEW for row in of_metric):
         return (
             "give more of the trace: an interval needs 100 requests, a P99 as many of each class."
         )
-    unclear = [one for one in of_metric if one.change.verdict == UNCLEAR]
+    unclear = [row for row in of_metric if row.change.verdict == UNCLEAR]
     if unclear and study.pairs:  # one trace, of which there is no other run
         return "a longer trace tells more, or --trace-windows N, which makes several runs of it."
     if unclear:

@@ -196,33 +196,33 @@ def timelines(study: Study) -> Picture:
     shown = study.timelines[:MOST_TIMELINES]
     rows = []
     for measure, (words, unit, colours) in MEASURES.items():
-        most = max(float(getattr(one, measure).max()) for one in shown) or 1.0
+        most = max(float(getattr(run, measure).max()) for run in shown) or 1.0
         panels = []
-        for one in shown:
-            values = getattr(one, measure)
+        for run in shown:
+            values = getattr(run, measure)
             edges = [at - 0.5 for at in range(len(values) + 1)]
             tiles = Tiles(
-                list(one.edges_s), edges, values.tolist(), colours, (0.0, most), unit=unit,
-                has_scale=one is shown[-1],
+                list(run.edges_s), edges, values.tolist(), colours, (0.0, most), unit=unit,
+                has_scale=run is shown[-1],
             )  # fmt: skip
             last = measure == list(MEASURES)[-1]
             panels.append(
                 Panel(
                     [tiles], Axis("simulated time (s)" if last else "", most_ticks=6),
-                    Axis("instance" if one is shown[0] else "", most_ticks=4, is_whole=True),
-                    f"{words}, {short(one.strategy)}", study.colours.get(one.strategy, "black"),
+                    Axis("instance" if run is shown[0] else "", most_ticks=4, is_whole=True),
+                    f"{words}, {short(run.strategy)}", study.colours.get(run.strategy, "black"),
                 )
             )  # fmt: skip
         rows.append(panels)
     span = 1000 * (shown[0].edges_s[1] - shown[0].edges_s[0])
     counts = " ".join(
-        f"{one.strategy}: {one.num_requests} requests in {one.num_steps} steps." for one in shown
+        f"{run.strategy}: {run.num_requests} requests in {run.num_steps} steps." for run in shown
     )
     where = f", at {study.places[0]}" if study.places[0] else ""
     seed = f" ({study.runs.one} {shown[0].seed}{where})" if len(study.seeds) > 1 else ""
     left = len(study.timelines) - len(shown)
     more = f" {left} more strategies are not drawn." if left else ""
-    height = 0.45 + min(1.6, 0.35 + 0.08 * max(len(one.running) for one in shown))
+    height = 0.45 + min(1.6, 0.35 + 0.08 * max(len(run.running) for run in shown))
     return Picture(
         "Instances over time",
         f"One run of each strategy with the same requests{seed}. A row is one instance, that is one model server; "

@@ -102,10 +102,10 @@ def difference_table(study: Study) -> Table:
     )
 
 
-def _is_told(one: MetricChange, metric: str) -> bool:
+def _is_told(row: MetricChange, metric: str) -> bool:
     """Whether a row says something new: a clear difference, and throughput of the whole cluster alone."""
-    is_whole = one.metric not in OF_ALL or one.slo_class == ALL_REQUESTS or one.metric == metric
-    return one.judgement in (BETTER, WORSE) and is_whole
+    is_whole = row.metric not in OF_ALL or row.slo_class == ALL_REQUESTS or row.metric == metric
+    return row.judgement in (BETTER, WORSE) and is_whole
 
 
 def _brief_metrics(study: Study) -> set[str]:
@@ -131,8 +131,8 @@ def _brief_metrics(study: Study) -> set[str]:
 def _keys(entries: Sequence[Entry]) -> list[Column]:
     """Return the columns that tell entries apart."""
     keys: list[Column] = [
-        ("class", lambda one: one.slo_class),
-        ("metric", lambda one: metric_title(one.metric)),
+        ("class", lambda row: row.slo_class),
+        ("metric", lambda row: metric_title(row.metric)),
     ]
     for name in ("place", "strategy"):
         if len({getattr(entry, name) for entry in entries}) > 1:

@@ -321,12 +321,12 @@ def _seeds(study: Study, place: str, metric: str) -> Picture | None:
     for strategy, reference in list(pairs)[:MOST_TIMELINES]:
         marks: list[Mark] = [Guide(0.0, "y")]
         for slo_class in study.classes:
-            one, other = values.get((strategy, slo_class)), values.get((reference, slo_class))
-            if one is None or other is None:
+            ours, theirs = values.get((strategy, slo_class)), values.get((reference, slo_class))
+            if ours is None or theirs is None:
                 continue
             looks = class_style(slo_class)
             apart = [
-                None if a is None or b is None else a - b for a, b in zip(one, other, strict=True)
+                None if a is None or b is None else a - b for a, b in zip(ours, theirs, strict=True)
             ]
             marks.append(
                 Series(list(map(float, study.seeds)), apart,

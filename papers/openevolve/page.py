@@ -99,12 +99,12 @@ def changes(group: ArmsOnWorkload, runs: Runs) -> list[Row]:
     return [
         {
             "set": group.set, "workload": group.workload, "arm": arm, "against": base, "metric": name,
-            "mean": f"{found.second_mean:.6g}", "of the other": f"{found.first_mean:.6g}",
-            "change %": _percent(found.simultaneous_percent.mean),
-            "low": _percent(found.simultaneous_percent.low), "high": _percent(found.simultaneous_percent.high),
-            "verdict": found.verdict, "seeds": str(found.num_pairs),
+            "mean": f"{change.second_mean:.6g}", "of the other": f"{change.first_mean:.6g}",
+            "change %": _percent(change.simultaneous_percent.mean),
+            "low": _percent(change.simultaneous_percent.low), "high": _percent(change.simultaneous_percent.high),
+            "verdict": change.verdict, "seeds": str(change.num_pairs),
         }
-        for (arm, name), found in zip(compared, judged, strict=True)
+        for (arm, name), change in zip(compared, judged, strict=True)
     ]  # fmt: skip
 
 
@@ -153,8 +153,8 @@ def scores(first: Mapping[str, Runs], new: Mapping[str, Runs]) -> Iterator[Row]:
     """Yield each published score, the same here, and its value on new seeds with a 95 % interval."""
     for (name, arm), wanted in PUBLISHED_SCORES.items():
         of_set, of_new = (
-            {key: runs for key, runs in one.items() if key.startswith(f"{name} ")}
-            for one in (first, new)
+            {key: runs for key, runs in by_set.items() if key.startswith(f"{name} ")}
+            for by_set in (first, new)
         )
         if not of_set or any(arm not in runs for runs in of_set.values()):
             continue
@@ -163,18 +163,18 @@ def scores(first: Mapping[str, Runs], new: Mapping[str, Runs]) -> Iterator[Row]:
         row = {"set": name, "arm": arm, "published": repr(wanted)}
         if name == HANDED_OVER:
             here = of_hand_over(of_set, arm)
-            found = resampled_gain(of_new, arm) if of_new else (math.nan,) * 3
+            ends = resampled_gain(of_new, arm) if of_new else (math.nan,) * 3
         else:
             here = float(of_example(of_set, arm)[0])
             interval = estimate(of_example(of_new, arm)) if of_new else None
-            found = (
+            ends = (
                 (math.nan,) * 3
                 if interval is None
                 else (interval.mean, interval.low, interval.high)
             )
         is_equal = str(math.isclose(here, wanted, rel_tol=TOLERANCE)).lower()
         row |= {"here": repr(here), "equal": is_equal}
-        row |= dict(zip(("new seeds", "low", "high"), (f"{one:.5g}" for one in found), strict=True))
+        row |= dict(zip(("new seeds", "low", "high"), (f"{end:.5g}" for end in ends), strict=True))
         yield row
 
 
@@ -253,8 +253,8 @@ def _said(row: Mapping[str, str]) -> str:
 
 def _words() -> dict[str, str]:
     text = Path(str(files("papers.openevolve") / "page.yaml")).read_text(encoding="utf-8")
-    found: dict[str, str] = yaml.safe_load(text)
-    return found
+    words: dict[str, str] = yaml.safe_load(text)
+    return words
 
 
 def page(tables: Tables) -> str:
@@ -284,11 +284,11 @@ def _counts(figures: Rows) -> Iterator[tuple[str, ...]]:
         from_go = [row for row in rows if "Go" in row["arm"]]
         what = {HANDED_OVER: "the winner and its baselines, two workloads, two seeds",
                 HAND_MADE: "nine hand-made routers, read from their Go files, glia_40qps"}  # fmt: skip
-        own = [row for row in rows if row not in from_go]
+        of_ours = [row for row in rows if row not in from_go]
         yield (
-            what.get(name, f"set {name}, seed 42: {_runs(own)}"),
-            str(len(own)),
-            _count(own),
+            what.get(name, f"set {name}, seed 42: {_runs(of_ours)}"),
+            str(len(of_ours)),
+            _count(of_ours),
         )
         if from_go:
             yield "the winner, read from its Go file", str(len(from_go)), _count(from_go)
@@ -301,8 +301,8 @@ def _runs(rows: Rows) -> str:
         workloads_by_arm.setdefault(row["arm"], set()).add(row["workload"])
     most = max(map(len, workloads_by_arm.values()))
     arms = [
-        arm if len(found) == most else f"{arm} on {', '.join(sorted(found))}"
-        for arm, found in workloads_by_arm.items()
+        arm if len(workloads) == most else f"{arm} on {', '.join(sorted(workloads))}"
+        for arm, workloads in workloads_by_arm.items()
     ]
     return f"{', '.join(arms)}; {most} workloads"
 

@@ -227,22 +227,22 @@ def common_seeds(table: pd.DataFrame) -> list[str]:
 
 def _of_all_outputs(table: pd.DataFrame) -> list[str]:
     """Least and median R² of each output's least, and how often intervals hold over all."""
-    found = []
+    lines = []
     for end, words in (("_simulated", "beside the simulated baseline"), ("", "from requests")):
         least = table.groupby("output")[f"r2{end}"].min()
         share = table[f"share{end}"]
-        found.append(
+        lines.append(
             f"- {words}: R² {least.min():.2f} at least ({least.idxmin()}), median of the outputs' least "
             f"{least.median():.3f}, at least 0.55 on every set for {int((least >= 0.55).sum())} of {len(least)} "
             f"outputs; covered {share.mean():.3f} on average, {share.min():.3f} to {share.max():.3f}"
         )
         held = share.groupby(table["output"]).min().sort_values()
         unsure = ", ".join(f"{name} {value:.2f}" for name, value in held[held < 0.8].items())
-        found.append(
+        lines.append(
             f"- {words}: {int((held >= 0.86).sum())} of {len(held)} outputs are covered in 0.86 or more on every "
             f"set; below 0.80 on one set: {unsure or 'none'}"
         )
-    return found
+    return lines
 
 
 def levels(table: pd.DataFrame) -> list[str]:
@@ -333,7 +333,7 @@ def _met(name: str, folder: Path) -> str:
 
 
 def _text(name: str, space: PaperSpace, folder: Path, parts: Sequence[str]) -> str:
-    found = {part: folder / f"{name}_{part}.csv" for part in parts}
-    there = {part: pd.read_csv(path) for part, path in found.items() if path.exists()}
+    paths = {part: folder / f"{name}_{part}.csv" for part in parts}
+    there = {part: pd.read_csv(path) for part, path in paths.items() if path.exists()}
     texts = ["\n".join(_TABLES[part](table)) for part, table in there.items()]
     return "\n\n".join([f"## {name}: {space.title}", *texts]) if texts else ""

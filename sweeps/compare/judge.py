@@ -295,15 +295,17 @@ def figures_json(judge: Judge, runs: Sequence[RunSummary], names: Sequence[str])
 
 def comparison_json(arm: str, reference: str, name: str, difference: Difference) -> dict[str, Any]:
     """Return a difference in one metric, `[class]` behind where it is of a class."""
+    return {"arm": arm, "reference": reference, **metric_json(name), **difference.to_json()}
+
+
+def metric_json(name: str) -> dict[str, Any]:
+    """Return what a document says of a metric: its class, name, unit, and which way is better."""
     metric, slo_class = lookup(name)
     return {
-        "arm": arm,
-        "reference": reference,
         "class": slo_class or ALL,
         "metric": metric.name,
         "unit": metric.unit,
         "better": metric.direction,
-        **difference.to_json(),
     }
 
 

@@ -43,21 +43,21 @@ def at_each_place(arms: Sequence[Arm], grid: Sequence[str]) -> tuple[Arm, ...]:
             )
         if axis.name in [before.name for before in axes[:at]]:
             raise ConfigError(f"--grid: {axis.name} is given twice; give all its values at once")
-    given = [text.partition("=")[0].strip() for text in grid]  # as the user calls them
+    names = [text.partition("=")[0].strip() for text in grid]  # as the user calls them
     return tuple(
-        _placed(arm, axes, values, given, len(arms) > 1)
+        _placed(arm, axes, values, names, len(arms) > 1)
         for arm in arms
         for values in itertools.product(*(axis.values for axis in axes))
     )
 
 
 def _placed(
-    arm: Arm, axes: Sequence[StudyAxis], values: Sequence[Any], given: Sequence[str], is_named: bool
+    arm: Arm, axes: Sequence[StudyAxis], values: Sequence[Any], names: Sequence[str], is_named: bool
 ) -> Arm:
     """Return an arm with other settings, named after them, and after itself where there are several."""
     if not axes:
         return arm
-    where = ", ".join(f"{name}={value}" for name, value in zip(given, values, strict=True))
+    where = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
     changes = {axis.name: value for axis, value in zip(axes, values, strict=True)}
     name = f"{arm.name} at {where}" if is_named else where
     return replace(arm, name=name, config=replaced(arm.config, changes))

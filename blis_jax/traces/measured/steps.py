@@ -162,8 +162,8 @@ def _run_of(
     numbers: Mapping[str, np.ndarray],
 ) -> EngineSteps:
     values = {column: numbers[column][rows] for column in COLUMNS}
-    own = table.iloc[rows]
-    engines = own[list(MeasuredEngine._fields)].drop_duplicates()
+    steps_of_run = table.iloc[rows]
+    engines = steps_of_run[list(MeasuredEngine._fields)].drop_duplicates()
     if len(engines) > 1:
         raise ConfigError(
             f"{path}: run {name} has {len(engines)} different sets of model, tp, dp and ep; give each a run of its own"
@@ -177,9 +177,13 @@ def _run_of(
         raise ConfigError(f"{path}: run {name}: tp, dp and ep must be whole numbers") from None
     if min(engine[1:]) < 1:
         raise ConfigError(f"{path}: run {name}: tp, dp and ep must be at least 1")
-    who = [one for one in ("worker_id", "dp_rank") if one in own]
-    sequence = own.groupby(who, sort=False).ngroup().to_numpy() if who else np.zeros(len(own), int)
-    number = own[STEP].to_numpy() if STEP in own else np.arange(len(own))
+    who = [one for one in ("worker_id", "dp_rank") if one in steps_of_run]
+    sequence = (
+        steps_of_run.groupby(who, sort=False).ngroup().to_numpy()
+        if who
+        else np.zeros(len(steps_of_run), int)
+    )
+    number = steps_of_run[STEP].to_numpy() if STEP in steps_of_run else np.arange(len(steps_of_run))
     prompts = np.where(values["sum_prefill_tokens"] > 0, values["num_prefill_requests"], 0.0)
     sums = StepSums(
         prompts=prompts,

@@ -32,7 +32,7 @@ from sweeps.compare.document import (
     CommonSetting,
     setting_json,
 )
-from sweeps.compare.judge import interval_sentence
+from sweeps.compare.judge import interval_sentence, metric_json
 from sweeps.runs.measured import failure_of, metric_values, same_lives, versions
 from sweeps.strategies.arms import Arm
 
@@ -208,19 +208,9 @@ def _total(
     ]
     totals = differences(pairs, setting.inference)
     return [
-        {**_named(name), **difference.to_json()}
+        {**metric_json(name), **difference.to_json()}
         for name, difference in zip(setting.metrics, totals, strict=True)
     ]
-
-
-def _named(name: str) -> dict[str, Any]:
-    metric, slo_class = lookup(name)
-    return {
-        "class": slo_class or ALL,
-        "metric": metric.name,
-        "unit": metric.unit,
-        "better": metric.direction,
-    }
 
 
 def _kinds(is_full: bool) -> dict[str, Callable[[Values, int], tuple[np.ndarray, np.ndarray]]]:
@@ -253,7 +243,7 @@ def _contributions(
         {
             "component": ablation.components[place].name,
             "kind": kind,
-            **_named(name),
+            **metric_json(name),
             **difference.to_json(),
         }
         for (name, kind, place), difference in zip(
@@ -286,7 +276,7 @@ def _interactions(
     return [
         {
             "components": [ablation.components[place].name for place in (first, second)],
-            **_named(name),
+            **metric_json(name),
             **one.to_json(),
             **more,
             "ratio": _ratio(setting, values[name], first, second),

@@ -18,6 +18,7 @@ from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import HasParts
 from blis_jax.core.types import LAST, NO_REQUEST
+from blis_jax.engine.phases.departures.stops import begun
 from blis_jax.engine.phases.router_view.snapshot import active_instances
 from blis_jax.engine.phases.steps.step_end import next_event
 from blis_jax.engine.writing import no_writes
@@ -167,7 +168,7 @@ def give_up(
     is_idle, chains = inst.is_idle == 1, chains_of(inst)
     event = next_event(ctx, slots, is_idle, chains, slot, inst.busy_until)
     lane, spare = nothing.lane, jnp.int32(ctx.shape.num_instances)
-    lane = choose(runs, _completing(lane, instance, now), lane)
+    lane = choose(runs, begun(lane, instance, jnp.int32(1), now), lane)
     no_one = jnp.int32(ctx.shape.num_requests)
     leaver = jnp.where(waits, request, no_one)
     written = dataclasses.replace(
@@ -202,17 +203,6 @@ def give_up(
         inst=_without_one(inst, row, waits, takes_pending).replace(event=event),
         slot=written,
     ), runs | waits
-
-
-def _completing(lane: Lane, instance: jax.Array, now: jax.Array) -> Lane:
-    """The lane while its one member leaves, as at the end of a step without a duration."""
-    return lane.replace(
-        active=instance,
-        mode=jnp.int32(Mode.COMPLETING),
-        num_to_complete=jnp.int32(1),
-        now=now,
-        duration=jnp.zeros((), now.dtype),
-    )
 
 
 def _without_one(inst: Instance, row: Resident, waits: jax.Array, takes_pending: bool) -> Instance:

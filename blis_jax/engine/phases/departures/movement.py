@@ -198,7 +198,8 @@ def leave(
 def stop(ctx: Context, state: State, instance: jax.Array, now: jax.Array) -> Writes:
     """Let the requests that the instance runs begin to leave."""
     nothing = no_writes(ctx, state, instance)
-    lane = begun(nothing.lane, instance, nothing.inst, now)
+    num_members = nothing.inst.num_prefill + nothing.inst.num_decode
+    lane = begun(nothing.lane, instance, num_members, now)
     return dataclasses.replace(nothing, lane=lane)
 
 

@@ -53,12 +53,12 @@ def is_due(state: State, instance: jax.Array, now: jax.Array) -> jax.Array:
     return state[Availability].stop_at[instance] <= now
 
 
-def begun(lane: Lane, instance: jax.Array, inst: Instance, now: jax.Array) -> Lane:
-    """Set the lane so that the members of the instance leave, as at the end of a step that takes no time."""
+def begun(lane: Lane, instance: jax.Array, num_leaving: jax.Array, now: jax.Array) -> Lane:
+    """Set the lane so that members of the instance leave, as at the end of a step that takes no time."""
     return lane.replace(
         active=instance,
         mode=jnp.int32(Mode.COMPLETING),
-        num_to_complete=inst.num_prefill + inst.num_decode,
+        num_to_complete=num_leaving,
         now=now,
         duration=jnp.zeros((), now.dtype),
     )
