@@ -15,7 +15,7 @@ from blis_jax.memory.block_level import BlockLevel
 from blis_jax.memory.block_tables.operations import pin, release, restore, roll_back, take
 from blis_jax.memory.block_tables.takes import JudgedUses, Uses
 from blis_jax.memory.block_tables.turn import take_turn
-from blis_jax.memory.cpu_tier import offload, reload
+from blis_jax.memory.cpu_tier import is_in_order, offload, reload, use_in_order
 from blis_jax.memory.memory import Memory
 from blis_jax.memory.mirror import bring_back, mirror
 from blis_jax.memory.no_eviction import NoEviction
@@ -29,7 +29,6 @@ from blis_jax.memory.preempted import (
     ResumedElsewhere,
     ResumedWithJoins,
 )
-from blis_jax.memory.tier_order import is_in_order, use_in_order
 from blis_jax.memory.victims import (
     LeastUrgent,
     LeastWorth,

@@ -23,7 +23,7 @@ from sweeps.principles.catalogue import Entry, load_catalogue
 from sweeps.principles.lab import figures_of
 from sweeps.principles.rules import instances as instance_rules
 from sweeps.principles.rules import routing as routing_rules
-from sweeps.principles.rules.facts import AGAINST, Case, Touch, facts_of
+from sweeps.principles.rules.instances import AGAINST, Case, Touch, facts_of
 from sweeps.principles.verdicts import PrinciplesRecord, code_hash, identity
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.requests import strategies_of, workload_for

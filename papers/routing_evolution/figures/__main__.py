@@ -6,7 +6,7 @@ import sys
 
 from papers.record.figures import draw_one
 from papers.routing_evolution.figures import FIGURES
-from papers.routing_evolution.figures.staleness_map import staleness_map
+from papers.routing_evolution.figures.staleness_answers import staleness_map
 
 if __name__ == "__main__":
     sys.exit(draw_one((*FIGURES, staleness_map)))

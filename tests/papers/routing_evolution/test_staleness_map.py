@@ -13,10 +13,10 @@ from papers.routing_evolution.figures.staleness_answers import (
     compared,
     first_losses,
     read,
+    staleness_map,
     tables,
 )
 from papers.routing_evolution.figures.staleness_data import ALL, METRIC, Cell, cells, measured
-from papers.routing_evolution.figures.staleness_map import staleness_map
 from tests.support.recorded.reference_data import REPO_ROOT
 
 
