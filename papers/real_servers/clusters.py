@@ -16,7 +16,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.served_physics import BETA
 from blis_jax.lazy import stats
 from papers.real_servers.loop_fit import LoopFit, LoopLaw, LoopPosterior, fitted
-from papers.real_servers.predict.files import NOTHING, predicted
+from papers.real_servers.predict.figures import NOTHING, predicted
 from papers.real_servers.predict.learned import (
     COVERAGE,
     OF_POOLS,

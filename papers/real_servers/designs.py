@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from blis_jax import progress
 from blis_jax.reports import style
 from papers.real_servers.clusters import Error, group_of, half_widths
-from papers.real_servers.predict.files import (
+from papers.real_servers.predict.figures import (
     NOTHING,
     ClientView,
     chosen_of,

@@ -242,19 +242,19 @@ def _sampled(
 ) -> list[tuple[int, ...]]:
     """Levels of a space-filling sample without repeats; the reference takes the last place."""
     sizes = np.array([len(axis.values) for axis in axes])
-    chosen: dict[tuple[int, ...], None] = {}
+    found: dict[tuple[int, ...], None] = {}
     num_points = 1 << max(num_cells - 1, 1).bit_length()
     round_index = 0
-    while len(chosen) < num_cells:
+    while len(found) < num_cells:
         points = _points(design, len(sizes), num_points, seed, round_index)
         levels = np.minimum((points * sizes).astype(int), sizes - 1)
         for row in levels.tolist():
-            if len(chosen) < num_cells:
-                chosen.setdefault(tuple(row))
+            if len(found) < num_cells:
+                found.setdefault(tuple(row))
         num_points, round_index = 2 * num_points, round_index + 1
     wanted = tuple(axis.values.index(reference[axis.name]) for axis in axes)
-    rows = list(chosen)
-    return rows if wanted in chosen else [*rows[:-1], wanted]
+    rows = list(found)
+    return rows if wanted in found else [*rows[:-1], wanted]
 
 
 def _points(design: str, num_axes: int, count: int, seed: int, round_index: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from jax import lax
 from blis_jax.core.columns import as_int
 from blis_jax.core.pytrees import pytree
 from blis_jax.memory.block_tables.contents import NO_JUMPS, is_same, names, shared_or_own
-from blis_jax.memory.offload.copies import submitted
+from blis_jax.memory.offload.station import submitted
 from blis_jax.tables.blocks import Blocks, InstanceMemory, MemoryTask, num_contents
 from blis_jax.tables.context import Context, row
 from blis_jax.tables.joined import instance_of

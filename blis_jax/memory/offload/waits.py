@@ -18,7 +18,6 @@ from blis_jax.core.columns import as_int
 from blis_jax.core.exact import full_blocks
 from blis_jax.core.types import LAST
 from blis_jax.memory.block_tables.contents import places
-from blis_jax.memory.offload.copies import advanced
 from blis_jax.memory.offload.here import (
     Here,
     Prompt,
@@ -31,6 +30,7 @@ from blis_jax.memory.offload.here import (
     prompt_of,
     tiers_of,
 )
+from blis_jax.memory.offload.station import advanced
 from blis_jax.tables.blocks import Asker, Blocks, Do, MemoryTask
 from blis_jax.tables.context import Context, SlotRows
 from blis_jax.tables.journeys import Reservation, Reservations

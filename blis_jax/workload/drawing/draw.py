@@ -28,14 +28,13 @@ from blis_jax.workload.drawing.plan import (
     params_for,
 )
 from blis_jax.workload.drawing.plan_params import ClientParams
-from blis_jax.workload.drawing.samplers import (
-    GAP_LAWS,
+from blis_jax.workload.drawing.samplers import GAP_LAWS, whole_tokens
+from blis_jax.workload.drawing.sessions import (
     Draws,
     accumulated,
     no_sessions,
     round_starts,
     session_rows,
-    whole_tokens,
 )
 from blis_jax.workload.table import NEVER_US, NO_PROMPT_KEY, RequestTable, text_rank
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from blis_jax.latency.deployment import GpuDescription, gpu_description
-from papers.real_servers.predict.files import ClientView
+from papers.real_servers.predict.figures import ClientView
 from papers.real_servers.predict.scene import ClosedLoad, RealServer, Scene
 from papers.real_servers.predict.simulation import LoopView
 

@@ -10,7 +10,7 @@ from sweeps.search.engines.encoding import Engine, Recommender, Told, first_of
 from sweeps.search.engines.ensemble import Ensemble
 from sweeps.search.engines.gp_minimize import GpMinimize
 from sweeps.search.engines.known import Grid, Random, Sobol
-from sweeps.search.engines.smooth_model import Pareto
+from sweeps.search.engines.pareto import Pareto
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
 

@@ -10,7 +10,7 @@ from papers.real_servers.clusters import Error
 from papers.real_servers.designs import client_of, median_interval
 from papers.real_servers.page import error_table, write_fits
 from papers.real_servers.predict.collections.vllm_runs import scene_of
-from papers.real_servers.predict.files import ClientView, seen
+from papers.real_servers.predict.figures import ClientView, seen
 from papers.real_servers.predict.learned import usual_pace
 from papers.real_servers.predict.scene import AskedCell
 from papers.real_servers.predict.simulation import SimulatedRequests

@@ -10,7 +10,7 @@ from blis_jax.latency.served_physics import BETA
 from papers.real_servers import clusters, designs, loop_fit, page
 from papers.real_servers.clusters import Error, few
 from papers.real_servers.loop_fit import LoopPosterior
-from papers.real_servers.predict.files import NOTHING
+from papers.real_servers.predict.figures import NOTHING
 from papers.real_servers.predict.learned import (
     Learned,
     SeenRuns,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blis_jax.latency.deployment import gpu_description
-from papers.real_servers.predict.files import (
+from papers.real_servers.predict.figures import (
     NOTHING,
     ClientView,
     chosen_of,
