@@ -44,6 +44,7 @@ GO = "go/"  # of the translation: below it, paths are those of the target's repo
 REGISTRATION = (
     f"{GO}registration.patch"  # changes a file of the target, so it is in the patch alone
 )
+DENIAL = f"{GO}denial.patch"  # of the director, which answers a denial with 500; beside the change
 TREATMENT_CONFIG = f"configs/arms/treatment/{CONFIG}"
 SAMPLES, DOCUMENTS = "deploy/config", "docs/promotions"  # of the target's repository
 _BESIDE = (
@@ -127,6 +128,8 @@ def bundle_files(promotion: Promotion, files: Files) -> dict[str, str]:
         MESSAGE: _message(content, branch),
         BODY: _body(content, branch, sets),
     }
+    if DENIAL in files:
+        made[f"{FOLDER}/{DENIAL.removeprefix(GO)}"] = _with_head(files[DENIAL])
     made[MANIFEST] = _manifest(content, made, sets)
     return made
 
@@ -160,6 +163,7 @@ def _body(content: PromotionContent, branch: Files, sets: Mapping[str, list[str]
         release_note=f"Alpha strategy {change_name(content.promotion)}; without it in a configuration nothing changes.",
         gains=[_gain(one, sets) for one in confirmed if one["track"] == "A"],
         evidence=content.evidence,
+        denies=DENIAL in content.files,
         num_confirmed=len(confirmed),
         num_total=len(content.verdicts),
         by_track=by_track,

@@ -160,6 +160,16 @@ def test_the_body_counts_and_cites(bundle: Files, before: Files) -> None:
     assert cited <= in_reports
 
 
+def test_the_change_of_the_director_is_in_the_bundle(before: Files) -> None:
+    """Where a plugin denies requests, as a patch of its own; the change itself leaves the director alone."""
+    patch = "--- a/pkg/director.go\n+++ b/pkg/director.go\n@@ -1,1 +1,2 @@\n one\n+two\n"
+    made = bundle_files(made_content.promotion(), {**before, "go/denial.patch": patch})
+    assert made["bundle/denial.patch"] == f"diff --git a/pkg/director.go b/pkg/director.go\n{patch}"
+    assert "director.go" not in made[PATCH]
+    assert "answers a denial with 500" in made[BODY]
+    assert "answers a denial with 500" not in bundle_files(made_content.promotion(), before)[BODY]
+
+
 def test_the_manifest_has_every_file_with_its_hash(bundle: Files, before: Files) -> None:
     files = yaml.safe_load(bundle[MANIFEST])["files"]
     for path, text in {**bundle, **before}.items():
