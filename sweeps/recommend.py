@@ -212,7 +212,8 @@ def main(options: RecommendOptions) -> int:
         "strategy": policies, "grid": options.grid or (BUDGETS,), "model": None, "workload": workload, "tp": None,
     }  # fmt: skip
     command = options.line()
-    return size_clusters(CapacityOptions.of(given), paths, command, how_to_start)
+    sizing = CapacityOptions.called(options.command, options.description, options.examples)
+    return size_clusters(sizing.of(given), paths, command, how_to_start)
 
 
 if __name__ == "__main__":

@@ -83,3 +83,12 @@ def test_refusals(
     words = [*given, "--targets", "all.ttft_ms=100", "--output", str(tmp_path / "out.json")]
     assert main(words) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_notes_are_those_of_this_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n0,9,9\n1,9,9\n")
+    assert main([MODEL, "A100-80", "--trace", str(tmp_path / "trace.csv")]) == 2
+    said = capsys.readouterr().err
+    assert "sweeps.recommend: 2 requests read as plain" in said and "sweeps.capacity" not in said
