@@ -151,8 +151,7 @@ def _compared_texts(made: ast.FunctionDef) -> Iterator[tuple[int, str]]:
 
 def _check_scores(policy: Policy, place: str) -> None:
     """Warn where a score of an example is outside 0 to 1."""
-    for first in EXAMPLES:
-        values = _decided(policy, first)
+    for values in _decided(policy):
         if np.isnan(values).any():
             raise ConfigError(
                 f"{policy.words} ({place}) gives NaN on an example; no instance can be chosen by it, so look for 0 ÷ 0"
@@ -167,8 +166,8 @@ def _check_scores(policy: Policy, place: str) -> None:
 
 def _check_choice(policy: Policy, place: str) -> None:
     """Warn where an example gets an instance that there is not."""
-    for first in EXAMPLES:
-        for chosen in _decided(policy, first).reshape(-1):
+    for decision in _decided(policy):
+        for chosen in decision.reshape(-1):
             if chosen % 1 == 0 and not 0 <= chosen < INSTANCES:  # others are refused where traced
                 text = (
                     f"{policy.words} ({place}) chooses instance {chosen:g} of {INSTANCES} on an example; it must "
@@ -178,17 +177,27 @@ def _check_choice(policy: Policy, place: str) -> None:
                 return
 
 
-def _decided(policy: Policy, first: int) -> Float[np.ndarray, "..."]:
-    """Return the decision on an example; nothing where it fails, which is said where it is traced."""
-    context = jax.tree.map(lambda leaf: _example(leaf, first), scene_of(policy.kind))
+def _decided(policy: Policy) -> list[Float[np.ndarray, "..."]]:
+    """Return the decisions on the examples; none where it fails, which is said where it is traced."""
+    leaves, tree = jax.tree.flatten(scene_of(policy.kind))
     shape: Any = None  # what a start needs of it, an example has not
     numbers = policy.values()
+
+    @jax.jit  # one program; by itself each of its operations would be compiled
+    def decide(arrays: dict[int, Any]) -> Any:
+        context = jax.tree.unflatten(tree, [arrays.get(at, leaf) for at, leaf in enumerate(leaves)])
+        return policy.decide(numbers, policy.start(numbers, shape), context)[0]
+
+    decisions = []
     try:
-        with jax.enable_x64(True), jax.disable_jit():
-            decision, _ = policy.decide(numbers, policy.start(numbers, shape), context)
-        return np.asarray(decision, np.float64)
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            for first in EXAMPLES:
+                example = {at: _example(leaf, first) for at, leaf in enumerate(leaves)}
+                arrays = {at: one for at, one in example.items() if isinstance(one, np.ndarray)}
+                decisions.append(np.asarray(decide(arrays), np.float64))
     except Exception:
-        return np.zeros(0)
+        return []
+    return decisions
 
 
 def _example(leaf: object, first: int) -> object:
