@@ -88,24 +88,33 @@ class TaskRuns:
 
     def of(self, program: EvolvedRouter, seeds: Sequence[int]) -> list[tuple[RunSummary, ...]]:
         """Return the runs of a router by workload; those of `pairs` are made of them."""
-        config = program.config(self.task)
-        key = key_of(config)
+        table, config = self.as_table(program), program.config(self.task)
+        if isinstance(table, str):
+            return self.of_key(key_of(config), program.name, seeds, config)
+        return self.of_key(key_of(config), program.name, seeds, self.task.base, table)
+
+    def of_key(
+        self,
+        key: str,
+        name: str,
+        seeds: Sequence[int],
+        config: ClusterConfig,
+        table: Policies | None = None,
+    ) -> list[tuple[RunSummary, ...]]:
+        """Return the runs of a configuration with what is handed in with it, which have a key together."""
         missing = [seed for seed in seeds if (key, 0, seed) not in self.runs]
         if missing:
-            table = self.as_table(program)
-            if isinstance(table, Policies):  # what is handed in takes the place of the router
-                config = self.task.base
             for experiment in self.experiments:
                 experiment.handed_in.clear()
-                if isinstance(table, Policies):
+                if table is not None:
                     experiment.handed_in[config] = table
             for experiment in self.experiments:  # all sizes are known before anything compiles
                 self.runner.expect(experiment.rows(config))
             self.runner.share_sizes()
             with progress.phase("simulating", len(self.experiments), "workloads") as work:
                 for place, experiment in enumerate(self.experiments):
-                    work.show(place, f"{program.name} on {experiment.requests.name}")
-                    made = _made(experiment, program.name, config, missing)
+                    work.show(place, f"{name} on {experiment.requests.name}")
+                    made = _made(experiment, name, config, missing)
                     self.runs |= {(key, place, seed): run for seed, run in made.items()}
         return [
             tuple(self.runs[key, place, seed] for seed in seeds)

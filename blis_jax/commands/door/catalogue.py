@@ -76,6 +76,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     ("put to use", (
         Command("evolve read", "sweeps.evolve.read", "an evolved routing function of Go as a policy"),
         Command("evolve evaluator", "sweeps.evolve.evaluator", "a search's evaluator, for OpenEvolve and SkyDiscover"),
+        Command("evolve search", "sweeps.evolve.search", "a router bred for a task, without a language model"),
         Command("evolve check", "sweeps.evolve.check", "an evolved router on seeds that its search did not use"),
         _package("promote", "sweeps.promote", "a strategy as a change for llm-d, with evidence and gates"),
     )),

@@ -1,0 +1,276 @@
+"""Genetic programming over formulas: children of the better ones, dropped after a few seeds where they are worse."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.cluster.named_policies import numbered
+from blis_jax.engine.cluster_params import rows_to_begin_with
+from blis_jax.errors import ConfigError
+from blis_jax.policies.as_data.tables import as_table
+from blis_jax.policies.contract import Policies
+from blis_jax.statistics.intervals import Inference
+from blis_jax.statistics.sequential import Finalists
+from sweeps.evolve.formula import (
+    NUMBER,
+    SCORER,
+    Formula,
+    child_of,
+    drawn,
+    go_of,
+    python_of,
+    shorter,
+)
+from sweeps.evolve.programs import router_of
+from sweeps.evolve.score import RunPair, gain, guarded, weighted
+from sweeps.evolve.task import load_task
+from sweeps.evolve.task_runs import TaskRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from blis_jax.metrics.run_summary import RunSummary
+    from sweeps.evolve.programs import EvolvedRouter
+
+NUM_FIRST = 3  # seeds before a program may be dropped
+ERROR = 0.05
+ZONE = 2.0  # % of the baseline by which a program is better, or else may be lost
+POPULATION, TOURNAMENT, MOST_SIZE, DEPTH = 60, 5, 40, 3
+BY_MEAN = Inference(num_resamples=0)
+
+
+@dataclass(frozen=True)
+class Bred:
+    """A formula that has run.
+
+    Attributes:
+        formula: the formula.
+        score: the gain in % less what guards take off, on the seeds that it ran on.
+        values: the weighted sum of metrics in % of the baseline's mean, by seed; smaller ones are better.
+    """
+
+    formula: Formula
+    score: float
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class FoundRouter:
+    """What a search has found.
+
+    Attributes:
+        best: the formula, made shorter.
+        baseline: what its gain is over.
+        num_programs: that compute different functions.
+        num_dropped: of these, that did not run on all seeds.
+        curve: programs run, and the best score then, wherever it grew.
+    """
+
+    best: Bred
+    baseline: str
+    num_programs: int
+    num_dropped: int
+    curve: tuple[tuple[int, float], ...]
+
+    @property
+    def python(self) -> str:
+        """Return the formula as a policy."""
+        return python_of(self.best.formula)
+
+    @property
+    def go(self) -> str:
+        """Return the formula as a block of Go."""
+        return go_of(self.best.formula)
+
+    @property
+    def rule(self) -> str:
+        """Return by what rule programs are dropped."""
+        return (
+            f"A program that is better than the best so far by {ZONE:g} % of the baseline or more is kept with a "
+            f"probability of at least {100 * (1 - ERROR):g} % (Kim and Nelson, normal differences)."
+        )
+
+
+def searched(
+    task: str,
+    num_programs: int,
+    most_s: float,
+    random_state: int,
+    tell: Callable[[int, Bred], None],
+) -> FoundRouter:
+    """Search a router for a task; `tell` hears of every program.
+
+    Raises:
+        ConfigError: the task is at fault, or no program came to its end.
+    """
+    loaded = load_task(task)
+    baseline = router_of(loaded.file.baseline, loaded, Path(task).parent / "programs")
+    runs = TaskRuns(loaded, loaded.file.seeds)
+    breeder = Breeder(runs, baseline, np.random.default_rng(random_state))
+    best = breeder.search(num_programs, most_s, tell)
+    return FoundRouter(
+        best, baseline.name, len(breeder.seen), breeder.num_dropped, tuple(breeder.curve)
+    )
+
+
+@dataclass
+class Breeder:
+    """Breed formulas for a task.
+
+    Attributes:
+        runs: of the task, on the search's seeds.
+        baseline: what gains are over.
+        rng: decides everything that chance decides.
+        population: the formulas that children are made of.
+        seen: what has run, by table.
+        curve: programs run, and the best score then, wherever it grew.
+        num_dropped: programs that did not run on all seeds.
+    """
+
+    runs: TaskRuns
+    baseline: EvolvedRouter
+    rng: np.random.Generator
+    population: list[Bred] = field(default_factory=list)
+    seen: dict[Any, Bred | None] = field(default_factory=dict)
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    num_dropped: int = 0
+    best: Bred | None = None
+
+    def __post_init__(self) -> None:
+        """Run the baseline, and learn what a table of the task's cluster has."""
+        task = self.runs.task
+        self._seeds: tuple[int, ...] = task.file.seeds
+        if len(self._seeds) < NUM_FIRST:
+            raise ConfigError(
+                f"{task.path.name}: seeds: a search needs {NUM_FIRST} or more, got {len(self._seeds)}"
+            )
+        if task.base.node_pools and task.base.cluster_policy != "none":
+            raise ConfigError(
+                f"{task.path.name}: cluster: a search needs a fixed number of instances; leave the autoscaler out"
+            )
+        self._router = numbered(task.base)
+        self._before = self.runs.of(self.baseline, self._seeds)
+
+    @property
+    def num_scorers(self) -> int:
+        """Return how many scorers a formula may read."""
+        return len(self._router.scorers)
+
+    def search(self, num_programs: int, most_s: float, tell: Callable[[int, Bred], None]) -> Bred:
+        """Return the best formula of so many programs, or of those that run in so many seconds, made shorter."""
+        began = time.monotonic()
+        waiting = self._first()
+        while len(self.seen) < num_programs and time.monotonic() - began < most_s:
+            formula = waiting.pop(0) if waiting else self._child()
+            made = self.evaluated(formula)
+            if made is not None:
+                self._take(made)
+                tell(len(self.seen), self.best or made)
+        if self.best is None:
+            raise ConfigError(
+                f"none of {len(self.seen)} programs came to its end; give the search more time, or less load"
+            )
+        return self._shortened(self.best)
+
+    def _first(self) -> list[Formula]:
+        one = Formula(NUMBER, number=1.0)
+        known = [Formula("over", (one, Formula("load")))]
+        scores = [Formula(SCORER, number=float(at)) for at in range(self.num_scorers)]
+        total = scores[:1]
+        for score in scores[1:]:
+            total = [Formula("plus", (total[0], score))]
+        rest = [drawn(self.rng, self.num_scorers, DEPTH) for _ in range(POPULATION)]
+        return [*total, *known, *scores, *rest]
+
+    def _child(self) -> Formula:
+        while True:
+            first, second = (self._chosen() for _ in range(2))
+            child = child_of(self.rng, first.formula, second.formula, self.num_scorers)
+            if child.size <= MOST_SIZE:
+                return child
+
+    def _chosen(self) -> Bred:
+        places = self.rng.integers(len(self.population), size=TOURNAMENT)
+        return max((self.population[at] for at in places), key=lambda one: one.score)
+
+    def _take(self, made: Bred) -> None:
+        self.population.append(made)
+        if len(self.population) > POPULATION:
+            self.population.remove(min(self.population, key=lambda one: one.score))
+        is_whole = len(made.values) == len(self._seeds)
+        if is_whole and (self.best is None or made.score > self.best.score):
+            self.best = made
+            self.curve.append((len(self.seen), made.score))
+
+    def evaluated(self, formula: Formula) -> Bred | None:
+        """Run a formula, until it is worse than the best so far; None if it computes what another one did, or fails."""
+        scope: dict[str, Any] = {}
+        exec(compile(python_of(formula), "<formula>", "exec"), scope)
+        table = as_table(scope["route"], rows_to_begin_with(self.runs.task.base), self.num_scorers)
+        if table in self.seen:
+            return None
+        self.seen[table] = None
+        handed = Policies(routing=table, scorers=self._router.scorers, picker=self._router.picker)
+        key, made = f"formula {len(self.seen)}", None
+        for count in range(NUM_FIRST, len(self._seeds) + 1):
+            try:
+                runs = self.runs.of_key(
+                    key, str(formula), self._seeds[:count], self.runs.task.base, handed
+                )
+            except ConfigError:  # such as one that sends everything to one instance, for ever
+                return None
+            made = self._worth(formula, runs)
+            if not np.isfinite(made.score):
+                return None
+            if count < len(self._seeds) and self._is_out(made):
+                self.num_dropped += 1
+                break
+        self.seen[table] = made
+        return made
+
+    def _is_out(self, made: Bred) -> bool:
+        """Return whether the program is worse than the best so far, by Kim's and Nelson's procedure for two."""
+        if self.best is None:
+            return False
+        theirs = self.best.values[: len(made.values)]
+        finalists = Finalists(2, NUM_FIRST, ZONE, ERROR)
+        return finalists.look([made.values, theirs], [(), ()]).out_by[0] is not None
+
+    def _worth(self, formula: Formula, runs: Sequence[tuple[RunSummary, ...]]) -> Bred:
+        task, count = self.runs.task, len(runs[0])
+        pairs = [
+            RunPair(requests, before[:count], after)
+            for requests, before, after in zip(task.requests, self._before, runs, strict=True)
+        ]
+        taken = sum(one.guard.weight * one.past for one in guarded(task, pairs, by_mean=True))
+        score = gain(pairs, task.metrics, BY_MEAN).mean - taken
+        parts = [
+            100 * weighted(pair.program, task.metrics) / np.mean(weighted(before, task.metrics))
+            for pair, before in zip(pairs, self._before, strict=True)
+        ]
+        return Bred(formula, float(score), np.mean(parts, axis=0) + taken)
+
+    def _shortened(self, best: Bred) -> Bred:
+        """Return the shortest formula that is found from the best one without a worse score."""
+        again = True
+        while again:
+            again = False
+            for formula in shorter(best.formula):
+                if formula.size >= best.formula.size:
+                    continue
+                made = self.evaluated(formula)
+                if (
+                    made is not None
+                    and len(made.values) == len(self._seeds)
+                    and made.score >= best.score
+                ):
+                    best, again = made, True
+                    break
+        self.best = best
+        return best

@@ -1,0 +1,244 @@
+"""Formulas that score instances, as a search without a language model breeds them; the best active instance is chosen.
+
+A formula is written as a policy of Python, which is what runs, and as a block of Go, which decides alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+NUMBER, SCORER = "number", "scorer"
+# name: how Python and Go write it of an instance or of the request
+SIGNALS = {
+    "load": ("seen.effective_load.astype(jnp.float64)", "float64(snap.EffectiveLoad())"),
+    "queue": ("seen.queue_depth.astype(jnp.float64)", "float64(snap.QueueDepth)"),
+    "running": ("seen.batch_size.astype(jnp.float64)", "float64(snap.BatchSize)"),
+    "in_flight": ("seen.num_pending.astype(jnp.float64)", "float64(snap.InFlightRequests)"),
+    "kv": ("seen.kv_utilization", "snap.KVUtilization"),
+    "prompt": ("request.input_len.astype(jnp.float64)", "float64(len(req.InputTokens))"),
+    "critical": (
+        "jnp.where(request.slo_class == CRITICAL, 1.0, 0.0)",
+        'req.SLOClass == "critical"',
+    ),
+}
+# name: number of parts, and how Python and Go compute it
+OPERATIONS = {
+    "plus": (2, "{} + {}", "{} + {}"),
+    "minus": (2, "{} - {}", "{} - {}"),
+    "times": (2, "exact_product({}, {})", "float64({} * {})"),
+    "over": (2, "exact_quotient({}, 1.0 + jnp.abs({}))", "{} / (1.0 + math.Abs({}))"),
+    "smaller": (2, "jnp.minimum({}, {})", "math.Min({}, {})"),
+    "larger": (2, "jnp.maximum({}, {})", "math.Max({}, {})"),
+    "below": (4, "jnp.where({} < {}, {}, {})", ""),
+    "least": (1, "jnp.min(jnp.where(seen.is_active, {}, jnp.inf))", "<"),
+    "most": (1, "jnp.max(jnp.where(seen.is_active, {}, -jnp.inf))", ">"),
+}  # fmt: skip
+ACROSS = ("least", "most")
+NUMBERS = (0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 100.0, 1000.0)
+_PYTHON = '''\
+"""A router that `blis-jax evolve search` found."""
+
+import jax.numpy as jnp
+
+from blis_jax.core.exact import exact_product, exact_quotient
+from blis_jax.core.types import CRITICAL
+from blis_jax.policies import routing_policy
+from blis_jax.policies.routing.pickers import first_best_of
+
+
+@routing_policy()
+def route(params, state, context):
+    """Choose the first active instance with the highest score."""
+    seen, request = context.snapshots, context.request
+{lines}
+    score = jnp.broadcast_to({last}, seen.is_active.shape).astype(jnp.float64)
+    return first_best_of(score, seen.is_active), state
+'''
+_GO = """\
+	// EVOLVE-BLOCK-START
+{lines}
+	bestIdx, bestScore := 0, math.Inf(-1)
+	for i, snap := range snapshots {{
+{score}
+		if {last} > bestScore {{
+			bestScore = {last}
+			bestIdx = i
+		}}
+	}}
+	// EVOLVE-BLOCK-END
+"""
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A signal, a scorer's score, a number, or an operation on formulas.
+
+    Attributes:
+        name: of `SIGNALS` or `OPERATIONS`, `scorer` or `number`.
+        parts: what an operation is of.
+        number: a number's value, a scorer's place.
+    """
+
+    name: str
+    parts: tuple[Formula, ...] = ()
+    number: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Return the number of operations, signals and numbers."""
+        return 1 + sum(part.size for part in self.parts)
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        if self.name == NUMBER:
+            return f"{self.number:g}"
+        if self.name == SCORER:
+            return f"scorer{self.number:g}"
+        return f"{self.name}({', '.join(map(str, self.parts))})" if self.parts else self.name
+
+    def places(self) -> Iterator[tuple[int, ...]]:
+        """Yield the way to each part, this one included."""
+        yield ()
+        for at, part in enumerate(self.parts):
+            for rest in part.places():
+                yield (at, *rest)
+
+    def at(self, place: tuple[int, ...]) -> Formula:
+        """Return a part."""
+        return self.parts[place[0]].at(place[1:]) if place else self
+
+    def with_part(self, place: tuple[int, ...], part: Formula) -> Formula:
+        """Return the formula with another part at a place."""
+        if not place:
+            return part
+        parts = list(self.parts)
+        parts[place[0]] = parts[place[0]].with_part(place[1:], part)
+        return replace(self, parts=tuple(parts))
+
+
+def drawn(rng: np.random.Generator, num_scorers: int, depth: int) -> Formula:
+    """Draw a formula."""
+    if depth == 0 or rng.random() < 0.15:
+        kind = rng.integers(3)
+        if kind == 0:
+            return Formula(NUMBER, number=float(rng.choice(NUMBERS)))
+        if kind == 1 and num_scorers:
+            return Formula(SCORER, number=float(rng.integers(num_scorers)))
+        return Formula(str(rng.choice(list(SIGNALS))))
+    name = str(rng.choice(list(OPERATIONS)))
+    parts = (drawn(rng, num_scorers, depth - 1) for _ in range(OPERATIONS[name][0]))
+    return Formula(name, tuple(parts))
+
+
+def child_of(
+    rng: np.random.Generator, first: Formula, second: Formula, num_scorers: int
+) -> Formula:
+    """Return a formula with a part of another one, a new part, or another number."""
+    places = list(first.places())
+    place, way = places[rng.integers(len(places))], rng.random()
+    if way < 0.5:
+        others = list(second.places())
+        return first.with_part(place, second.at(others[rng.integers(len(others))]))
+    if way < 0.8:
+        return first.with_part(place, drawn(rng, num_scorers, int(rng.integers(3))))
+    numbers = [one for one in places if first.at(one).name == NUMBER]
+    if not numbers:
+        return Formula("plus", (first, drawn(rng, num_scorers, 1)))
+    place = numbers[rng.integers(len(numbers))]
+    value = first.at(place).number * float(np.exp(rng.normal(0, 0.5)))
+    return first.with_part(place, Formula(NUMBER, number=float(f"{value:.2g}")))
+
+
+def shorter(formula: Formula) -> Iterator[Formula]:
+    """Yield formulas in which one operation is only one of its parts, shortest first."""
+    found = {
+        formula.with_part(place, part)
+        for place in formula.places()
+        for part in formula.at(place).parts
+    }
+    yield from sorted(found, key=lambda one: (one.size, str(one)))
+
+
+# --- as text --------------------------------------------------------------------------------------
+
+
+def python_of(formula: Formula) -> str:
+    """Return a module with the formula as the policy `route`."""
+    names: dict[Formula, str] = {}
+    lines: list[str] = []
+
+    def name_of(one: Formula) -> str:
+        if one.name == NUMBER:
+            return repr(one.number)
+        if one not in names:
+            parts = [name_of(part) for part in one.parts]
+            if one.name == SCORER:
+                text = f"context.scorer_scores[{one.number:.0f}]"
+            else:
+                text = SIGNALS[one.name][0] if not parts else OPERATIONS[one.name][1].format(*parts)
+            names[one] = f"v{len(names)}"
+            lines.append(f"    {names[one]} = {text}")
+        return names[one]
+
+    last = name_of(formula)
+    return _PYTHON.format(lines="\n".join(lines), last=last)
+
+
+def go_of(formula: Formula) -> str:
+    """Return the block between the marks of a `routing.go`."""
+    writer = _GoWriter(formula)
+    score: list[str] = []
+    last = writer.value(formula, {}, score)
+    return _GO.format(lines="\n".join(writer.before), score="\n".join(score), last=last)
+
+
+class _GoWriter:
+    """Write values as Go: those across instances in loops of their own, before the loop that chooses."""
+
+    def __init__(self, formula: Formula) -> None:
+        scorers = {one.number for one in map(formula.at, formula.places()) if one.name == SCORER}
+        self.before = [
+            f"\tscorer{at:.0f} := ws.scorers[{at:.0f}](req, snapshots)" for at in sorted(scorers)
+        ]
+        self.names: dict[Formula, str] = {}  # of values across instances
+
+    def value(self, one: Formula, known: dict[Formula, str], lines: list[str]) -> str:
+        """Return the name of a value in one pass over the snapshots; statements before it go to `lines`."""
+        if one.name == NUMBER:
+            return repr(one.number)
+        if one.name in ACROSS:
+            return self.names.get(one) or self._across(one)
+        if one not in known:
+            parts = [self.value(part, known, lines) for part in one.parts]
+            known[one] = f"w{len(known)}"
+            lines += self._statements(one, known[one], parts)
+        return known[one]
+
+    def _statements(self, one: Formula, name: str, parts: list[str]) -> list[str]:
+        if one.name == SCORER:
+            return [f"\t\t{name} := scorer{one.number:.0f}[snap.ID]"]
+        if one.name == "critical":
+            asked, other, then = SIGNALS[one.name][1], "0.0", "1.0"
+        elif one.name == "below":
+            asked, other, then = f"{parts[0]} < {parts[1]}", f"float64({parts[3]})", parts[2]
+        else:
+            text = OPERATIONS[one.name][2].format(*parts) if parts else SIGNALS[one.name][1]
+            return [f"\t\t{name} := {text}"]
+        return [
+            f"\t\t{name} := {other}", f"\t\tif {asked} {{", f"\t\t\t{name} = {then}", "\t\t}",
+        ]  # fmt: skip
+
+    def _across(self, one: Formula) -> str:
+        lines: list[str] = []
+        value = self.value(one.parts[0], {}, lines)
+        name = self.names[one] = f"m{len(self.names)}"
+        sign = "1" if one.name == "least" else "-1"
+        over = "_, snap := range" if any("snap" in line for line in lines) else "range"
+        self.before += [
+            f"\t{name} := math.Inf({sign})", f"\tfor {over} snapshots {{", *lines,
+            f"\t\tif {value} {OPERATIONS[one.name][2]} {name} {{", f"\t\t\t{name} = {value}", "\t\t}", "\t}",
+        ]  # fmt: skip
+        return name
