@@ -61,6 +61,10 @@ class UnreadSignal(ConfigError):
         self.signal = signal
 
 
+class NotAsDataError(ConfigError):
+    """A policy has no form as a table of operations, see as_data/tables.py."""
+
+
 class Unread:
     """A signal that is not there for the policy; whatever is done with it raises an `UnreadSignal`."""
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from blis_jax.cluster.named_policies import numbered
 from blis_jax.engine.cluster_params import rows_to_begin_with
-from blis_jax.policies.as_data.graph import NotAsDataError
 from blis_jax.policies.as_data.tables import as_table
 from blis_jax.policies.contract import Policies
-from blis_jax.policies.reading import CPU_TIER
+from blis_jax.policies.reading import CPU_TIER, NotAsDataError
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig

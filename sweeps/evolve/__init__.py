@@ -1,4 +1,4 @@
-"""Evolved programs: routing functions in Go become policies, and are checked on seeds that their search did not use.
+"""Evolved programs: functions in Go become policies, formulas are bred, and both are checked on seeds of no search.
 
 May import the layers below `sweeps` and its experiments and comparisons.
 """

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from blis_jax import progress
 from blis_jax.errors import ConfigError
-from blis_jax.policies.as_data.graph import NotAsDataError
 from blis_jax.policies.contract import Policies
+from blis_jax.policies.reading import NotAsDataError
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options, default_form
 from blis_jax.runs.tables import router_as_table

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from blis_jax import lazy
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.revisions import served
 from blis_jax.cluster.setting_values import plain_value
@@ -21,8 +22,7 @@ from blis_jax.files.atomic_write import plain
 from blis_jax.files.input_files import is_file
 from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.metrics.reference import class_code
-from blis_jax.policies.as_data.graph import NotAsDataError
-from blis_jax.runs.tables import router_as_table
+from blis_jax.policies.reading import NotAsDataError
 from blis_jax.statistics.intervals import METHOD, estimate
 from blis_jax.traces.source import STREAM, TraceSource
 from sweeps.claims.grammar import known_metric, our_name, reported_names
@@ -38,7 +38,10 @@ from sweeps.strategies.moved import arguments
 from sweeps.strategies.space import Space, space_of
 
 if TYPE_CHECKING:
+    from blis_jax.runs import tables
     from blis_jax.workload.spec import WorkloadSpec
+else:  # it loads JAX, for which no refusal waits
+    tables = lazy.Module("blis_jax.runs.tables")
 
 MOST_EXPERIMENTS = 8  # workloads × seeds × metrics whose requests are kept
 MOST_CONFIGS = 16  # that are run in one compiled call
@@ -109,7 +112,7 @@ class Evaluator:
         if self.compiles or not is_file(config.routing_policy):
             return ()
         try:
-            experiment.handed_in[config] = router_as_table(config, experiment.runner.options)
+            experiment.handed_in[config] = tables.router_as_table(config, experiment.runner.options)
         except NotAsDataError as error:
             return (f"compiled: {error}",)
         return ()

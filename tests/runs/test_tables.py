@@ -12,9 +12,9 @@ import papers.openevolve.routers
 from blis_jax import ClusterConfig, simulate
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.policies import registry
-from blis_jax.policies.as_data.graph import NotAsDataError
 from blis_jax.policies.as_data.tables import as_table
 from blis_jax.policies.contract import Policies, Policy
+from blis_jax.policies.reading import NotAsDataError
 from blis_jax.runs.options import Options
 from blis_jax.runs.tables import router_as_table
 from blis_jax.workload.spec import load_builtin, override

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blis_jax.errors import ConfigError
 from blis_jax.policies.as_data.operations import OPERATIONS
 
 INPUT, CONSTANT = "input", "constant"
@@ -34,10 +33,6 @@ _PICKS = {
     "least": (0,),
     "most": (0,),
 }  # of their operands
-
-
-class NotAsDataError(ConfigError):
-    """A policy has no form as a table of operations."""
 
 
 @dataclass(frozen=True, eq=False)

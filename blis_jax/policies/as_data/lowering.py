@@ -31,10 +31,10 @@ from blis_jax.policies.as_data.graph import (
     ROUNDED,
     Expression,
     ExpressionGraph,
-    NotAsDataError,
     bare,
     is_power_of_two,
 )
+from blis_jax.policies.reading import NotAsDataError
 from blis_jax.policies.routing.pickers import draw_below
 
 NUM_DRAWS = 1_234_567_891  # stands for their number, which is known when the table runs

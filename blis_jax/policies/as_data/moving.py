@@ -18,7 +18,8 @@ from blis_jax.policies.as_data.arrays import (
     grid,
     has_instances,
 )
-from blis_jax.policies.as_data.graph import INT32, Expression, ExpressionGraph, NotAsDataError, bare
+from blis_jax.policies.as_data.graph import INT32, Expression, ExpressionGraph, bare
+from blis_jax.policies.reading import NotAsDataError
 
 if TYPE_CHECKING:
     from blis_jax.policies.as_data.lowering import Tabulation

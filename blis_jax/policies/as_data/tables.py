@@ -17,7 +17,6 @@ from blis_jax.policies.as_data.graph import (
     TRUTH,
     Expression,
     ExpressionGraph,
-    NotAsDataError,
     bare,
 )
 from blis_jax.policies.as_data.interpreter import (
@@ -30,7 +29,7 @@ from blis_jax.policies.as_data.interpreter import (
 from blis_jax.policies.as_data.lowering import INFINITY, NUM_DRAWS, Tabulation
 from blis_jax.policies.as_data.operations import CODES
 from blis_jax.policies.contract import Policy
-from blis_jax.policies.reading import MATCH, Unread, UnreadSignal, register
+from blis_jax.policies.reading import MATCH, NotAsDataError, Unread, UnreadSignal, register
 from blis_jax.policies.scenes import PATH, SLOTS, answered, array_of, scene_of
 
 # operations, registers and constants of a table: the smallest that hold it, so that most programs share one engine

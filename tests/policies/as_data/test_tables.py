@@ -16,9 +16,9 @@ import papers.openevolve.routers
 from blis_jax.core.exact import exact_product, exact_quotient, runtime_infinity
 from blis_jax.core.types import EngineShape
 from blis_jax.policies import registry
-from blis_jax.policies.as_data.graph import NotAsDataError
 from blis_jax.policies.as_data.tables import SIZES, as_table
 from blis_jax.policies.contract import NoState, Policy, routing_policy
+from blis_jax.policies.reading import NotAsDataError
 from blis_jax.policies.scenes import scene_of
 
 NUM_SCORERS, NUM_DRAWS = 2, 64
