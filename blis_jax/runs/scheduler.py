@@ -19,7 +19,7 @@ from blis_jax import progress
 from blis_jax.errors import ConfigError, ConfigWarning, shortened
 from blis_jax.lazy import distributed
 from blis_jax.records.record import RunRecord
-from blis_jax.runs import driver
+from blis_jax.runs import driver, tasks
 from blis_jax.runs.calls import Call
 from blis_jax.runs.runs import Run
 from blis_jax.runs.tasks import Shelf, identity, make, refusal, taken, task_of
@@ -96,7 +96,7 @@ class Workers:
         if local:
             cluster = distributed.LocalCluster(
                 n_workers=int(local[1]), threads_per_worker=1, dashboard_address="127.0.0.1:0",
-                silence_logs="CRITICAL",
+                silence_logs="CRITICAL", preload=[tasks.__name__],
             )  # fmt: skip
             given = {"address": self.open.enter_context(cluster)}
         elif where.endswith(".json"):
@@ -132,7 +132,7 @@ class Workers:
                 raise ConfigError(differs)
         self.known = set(packages)
         if isinstance(self.where, str):
-            count = f"{len(packages)} worker{'s' * (len(packages) > 1)}"
+            count = _counted(len(packages))
             _tell(f"{count} of {self.where}; Dask's dashboard: {client.dashboard_link}")
 
     @property
@@ -227,7 +227,7 @@ class Workers:
                 f"the worker {worker} is gone; its runs are made again by others ({len(now)} left)"
             )
         self.known = now
-        progress.note(f"{len(now)} workers")
+        progress.note(_counted(len(now)))
         return dict(threads)
 
     def _fetched(self, client: Client, future: Future) -> bytes:
@@ -255,6 +255,10 @@ class Workers:
             f"the scheduler {self._name} is gone{why}; what is done is saved: start it again, with workers, and add "
             "--resume"
         )
+
+
+def _counted(count: int) -> str:
+    return f"{count} worker{'s' * (count != 1)}"
 
 
 def _tell(message: str) -> None:

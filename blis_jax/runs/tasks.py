@@ -13,6 +13,7 @@ import hashlib
 import io
 import pickle
 import platform
+import signal
 import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -191,6 +192,11 @@ def task_of(call: Call, shelf: Shelf) -> PackedCall:
 
 
 # --- in a worker ----------------------------------------------------------------------------------
+
+
+def dask_setup(_: object) -> None:
+    """Leave Ctrl-C to the command: Dask calls this in each worker that the command has started."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True)
