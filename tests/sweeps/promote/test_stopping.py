@@ -40,7 +40,9 @@ def test_a_part_is_made_once_and_a_resumed_one_never(tmp_path: Path) -> None:
 
 def test_a_journal_of_other_work_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    with pytest.raises(KeyboardInterrupt), journaled("x", "work", path, {"seeds": [1]}, False):
+    begun = journaled("x", "work", path, {"seeds": [1]}, False)
+    with pytest.raises(KeyboardInterrupt), begun as parts:
+        parts.of("a", lambda: 1)  # without a finished part no journal is left
         raise KeyboardInterrupt
     with pytest.raises(ConfigError, match="seeds"), journaled("x", "work", path, {"seeds": [2]}, True):  # fmt: skip
         pass
