@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from sweeps.evaluate import EvaluateOptions
 
 Answer = Mapping[str, Any]
-OF_TARGETS = ("goodput_rps", "attainment", "slo_miss_rate")  # metrics that look at the targets
 COMMON = ("workload", "seeds", "rng", "num_requests", "targets")
 
 

@@ -351,8 +351,8 @@ def test_a_batch_is_compared_with_its_first_request(
     study = study_of(answers, SEEDS, "the command")
     (critical,) = [one for one in study.differences if one.slo_class == "critical"]
     before, after = (answer["metrics"][METRICS[0]]["mean"] for answer in answers)
-    assert critical.absolute.mean == pytest.approx(after - before)
-    assert (critical.reference_mean, critical.num_pairs) == (pytest.approx(before), 2)
+    assert critical.change.absolute.mean == pytest.approx(after - before)
+    assert (critical.change.first_mean, critical.change.num_pairs) == (pytest.approx(before), 2)
     assert study.strategies == ("usual", "shorter") and study.notes == ()
     assert study_of(answers, WINDOWS, "").runs.many == "windows"
     answers[1]["seeds"] = [42, 44]
