@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster.config import ClusterConfig
@@ -27,9 +27,11 @@ from blis_jax.latency.model_description import is_shipped, usual_tp
 from blis_jax.latency.registry import fitted
 from blis_jax.policies.their_names import POLICIES
 from sweeps.capacity.__main__ import CapacityOptions
-from sweeps.capacity.finding import Smallest
 from sweeps.runs.options import FOLDER, USUAL_ARM
 from sweeps.strategies.moved import known_as
+
+if TYPE_CHECKING:
+    from sweeps.capacity.finding import Smallest
 
 # --- candidates for a model on a GPU -------------------------------------------------------------
 

@@ -6,13 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from blis_jax.lazy import Module
 from blis_jax.lazy import pandas as pd
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import table_lines
 from blis_jax.statistics.paired import holm
-from surrogate.levels.fit import NEAR, SHARE_HEAD, any_seeds_lines, share_cells
+
+if TYPE_CHECKING:
+    from surrogate.levels import fit as levels
+else:
+    levels = Module("surrogate.levels.fit")
 
 # --- the spaces that surrogates are fitted to, and how much of each is simulated -----------------
 
@@ -179,9 +185,9 @@ def regions(table: pd.DataFrame) -> list[str]:
     """Write the coverage of the pool's intervals in each region."""
     parts = table.groupby(["region", "interval"], sort=False)
     return table_lines(
-        ("region", "points", "intervals of", *SHARE_HEAD),
+        ("region", "points", "intervals of", *levels.SHARE_HEAD),
         (
-            (region, part["points"].iloc[0], kind, *share_cells(part["share"]))
+            (region, part["points"].iloc[0], kind, *levels.share_cells(part["share"]))
             for (region, kind), part in parts
         ),
     )
@@ -190,12 +196,12 @@ def regions(table: pd.DataFrame) -> list[str]:
 def any_seeds(table: pd.DataFrame) -> list[str]:
     """Write the coverage of intervals for any seeds, and what lies beyond the bar."""
     whole = table[(table["region"] == "whole space") & (table["num_seeds"] == 32)]
-    off = whole[(whole["share"] - 0.9).abs() > NEAR]
+    off = whole[(whole["share"] - 0.9).abs() > levels.NEAR]
     words = ", ".join(
         f"{row.output} ({row.seeds}, {row.interval}, {row.share:.3f})" for row in off.itertuples()
     )
     return [
-        *any_seeds_lines(table), "",
+        *levels.any_seeds_lines(table), "",
         f"Beyond 86 to 94 % for means over 32 seeds in the whole space: {words or 'none'}.",
     ]  # fmt: skip
 
