@@ -16,9 +16,9 @@ from blis_jax.reports.render import table_lines
 from blis_jax.statistics.paired import holm
 
 if TYPE_CHECKING:
-    from surrogate.levels import fit as levels
+    from surrogate.levels import fit as fitted_levels
 else:
-    levels = Module("surrogate.levels.fit")
+    fitted_levels = Module("surrogate.levels.fit")
 
 # --- the spaces that surrogates are fitted to, and how much of each is simulated -----------------
 
@@ -185,9 +185,9 @@ def regions(table: pd.DataFrame) -> list[str]:
     """Write the coverage of the pool's intervals in each region."""
     parts = table.groupby(["region", "interval"], sort=False)
     return table_lines(
-        ("region", "points", "intervals of", *levels.SHARE_HEAD),
+        ("region", "points", "intervals of", *fitted_levels.SHARE_HEAD),
         (
-            (region, part["points"].iloc[0], kind, *levels.share_cells(part["share"]))
+            (region, part["points"].iloc[0], kind, *fitted_levels.share_cells(part["share"]))
             for (region, kind), part in parts
         ),
     )
@@ -196,12 +196,12 @@ def regions(table: pd.DataFrame) -> list[str]:
 def any_seeds(table: pd.DataFrame) -> list[str]:
     """Write the coverage of intervals for any seeds, and what lies beyond the bar."""
     whole = table[(table["region"] == "whole space") & (table["num_seeds"] == 32)]
-    off = whole[(whole["share"] - 0.9).abs() > levels.NEAR]
+    off = whole[(whole["share"] - 0.9).abs() > fitted_levels.NEAR]
     words = ", ".join(
         f"{row.output} ({row.seeds}, {row.interval}, {row.share:.3f})" for row in off.itertuples()
     )
     return [
-        *levels.any_seeds_lines(table), "",
+        *fitted_levels.any_seeds_lines(table), "",
         f"Beyond 86 to 94 % for means over 32 seeds in the whole space: {words or 'none'}.",
     ]  # fmt: skip
 
