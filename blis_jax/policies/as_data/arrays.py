@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from blis_jax.policies.as_data.graph import Expression, ExpressionGraph
+
+Parameters = Mapping[str, Any]  # of a primitive of JAX, by name
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,7 @@ class Cells:
     @property
     def node(self) -> Expression:
         """Return the node of a scalar, or of a vector of instances."""
-        found: Any = self.nodes[()]
-        return found
+        return cast("Expression", self.nodes[()])
 
 
 class RouterStream:
@@ -52,7 +54,9 @@ def has_instances(shape: tuple[int, ...], graph: ExpressionGraph) -> bool:
     return bool(shape) and shape[-1] == graph.num_instances
 
 
-def grid(nodes: Any, shape: tuple[int, ...]) -> np.ndarray:
+def grid(
+    nodes: Expression | list[Expression] | np.ndarray | None, shape: tuple[int, ...]
+) -> np.ndarray:
     """Return nodes as an array of objects."""
     made = np.empty(shape, object)
     made[...] = nodes

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import AbstractValue, ShapedArray
 from jax.extend import core
 
 from blis_jax.policies.as_data import moving
 from blis_jax.policies.as_data.arrays import (
     Cells,
+    CellsForm,
+    Parameters,
     RouterStream,
     assembled,
     elements,
@@ -52,7 +55,9 @@ class Tabulation:
         """`graph` makes the nodes."""
         self.graph = graph
 
-    def run(self, jaxpr: Any, constants: Any, arguments: list[Any]) -> list[Any]:
+    def run(
+        self, jaxpr: core.Jaxpr, constants: Sequence[object], arguments: list[Any]
+    ) -> list[Any]:
         """Return what a traced function returns for these values.
 
         Raises:
@@ -74,7 +79,7 @@ class Tabulation:
             known |= zip(equation.outvars, found, strict=True)
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _equation(self, equation: Any, given: list[Any]) -> list[Any]:
+    def _equation(self, equation: core.JaxprEqn, given: list[Any]) -> list[Any]:
         name, params = equation.primitive.name, equation.params
         inner = params.get("jaxpr") or params.get("call_jaxpr")
         if inner is not None and name in ("pjit", "jit", "closed_call", "custom_jvp_call"):
@@ -91,9 +96,9 @@ class Tabulation:
             raise NotAsDataError(f"{name} makes {out.str_short()}; a table has {', '.join(DTYPES)}")
         return [rule(self, params, out, *given)]
 
-    def literal(self, constant: Any, aval: Any) -> Cells:
+    def literal(self, constant: object, aval: AbstractValue) -> Cells:
         """Return the nodes of a constant."""
-        array = np.asarray(constant, aval.dtype)
+        array = np.asarray(constant, getattr(aval, "dtype", None))
         if str(array.dtype) not in DTYPES:
             raise NotAsDataError(f"it has {array.dtype} numbers; a table has {', '.join(DTYPES)}")
         made = np.empty(array.shape, object)
@@ -101,13 +106,15 @@ class Tabulation:
             made[place] = self._constant(one)
         return assembled(made, array.dtype, self.graph)
 
-    def _constant(self, one: Any) -> Expression:
+    def _constant(self, one: np.generic) -> Expression:
         if one.dtype.kind == "i" and int(one) in (NUM_DRAWS, NUM_DRAWS - 1):
             name = "num_draws" if int(one) == NUM_DRAWS else "last_draw"
             return self.graph.input(name, True, (0, INT32[1]))
         return self.graph.constant(one)
 
-    def each(self, function: Callable[..., Expression], out: Any, *given: Cells) -> Cells:
+    def each(
+        self, function: Callable[..., Expression], out: ShapedArray | CellsForm, *given: Cells
+    ) -> Cells:
         """Return an array of what a function makes of every node of others."""
         shape = tuple(out.shape)
         made = np.empty(shape[:-1] if has_instances(shape, self.graph) else shape, object)
@@ -116,7 +123,7 @@ class Tabulation:
             made[place] = function(*(one[place] for one in nodes))
         return Cells(shape, np.dtype(out.dtype), made)
 
-    def moved(self, function: Callable[..., np.ndarray], out: Any, *given: Cells) -> Cells:
+    def moved(self, function: Callable[..., np.ndarray], out: ShapedArray, *given: Cells) -> Cells:
         """Return an array whose entries are those of others, as numpy moves them."""
         entries = function(*(elements(one, self.graph) for one in given))
         return assembled(entries.reshape(out.shape), np.dtype(out.dtype), self.graph)
@@ -130,7 +137,7 @@ class Tabulation:
         entries = np.broadcast_to(elements(one, self.graph), shape)
         return assembled(entries, one.dtype, self.graph).nodes
 
-    def _next_draw(self, equation: Any, given: list[Any]) -> Cells:
+    def _next_draw(self, equation: core.JaxprEqn, given: list[Any]) -> Cells:
         """Return where a loop over the stream ends that draws again what is above a limit, as `draw_below` has it."""
         texts = tuple(str(equation.params[part]) for part in ("cond_jaxpr", "body_jaxpr"))
         if texts != _draw_loop() or not isinstance(given[0], RouterStream):
@@ -158,7 +165,7 @@ def _draw_loop() -> tuple[str, ...]:
 def _plain(whole: str, real: str = "", int32: str = "") -> Any:
     """Return the rule of an operation of its own name: on whole numbers, on float64, on int32 which may wrap."""
 
-    def rule(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
+    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
         name = real if given[-1].is_real else whole
         if not name:
             raise NotAsDataError(f"{whole or real} of {given[-1].dtype} is no operation of a table")
@@ -180,7 +187,7 @@ def _plain(whole: str, real: str = "", int32: str = "") -> Any:
 def _sum_of(whole: str, real: str, int32: str) -> Any:
     inner = _plain(whole, real, int32)
 
-    def rule(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
+    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
         if given[0].is_real and any(node.contracts for one in given for node in one.nodes.flat):
             raise NotAsDataError(moving.EXACT)
         made: Cells = inner(lowering, params, out, *given)
@@ -189,7 +196,7 @@ def _sum_of(whole: str, real: str, int32: str) -> Any:
     return rule
 
 
-def _product(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
+def _product(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
     def one(*nodes: Expression) -> Expression:
         for first, second in (nodes, nodes[::-1]):
             is_chain = second.operation == "mul.f" and any(
@@ -205,7 +212,9 @@ def _product(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cell
     return made
 
 
-def _quotient(lowering: Tabulation, params: Any, out: Any, above: Cells, below: Cells) -> Cells:
+def _quotient(
+    lowering: Tabulation, params: Parameters, out: ShapedArray, above: Cells, below: Cells
+) -> Cells:
     if not above.is_real:
         made: Cells = _plain("div", "", "wrap32")(lowering, params, out, above, below)
         return made
@@ -226,7 +235,7 @@ def _quotient(lowering: Tabulation, params: Any, out: Any, above: Cells, below: 
     return lowering.each(one, out, above, below)
 
 
-def _least_of(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
+def _least_of(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
     def one(*nodes: Expression) -> Expression:
         for first, second in (nodes, nodes[::-1]):
             if second.what == INFINITY:  # of exact_product
@@ -240,7 +249,7 @@ def _least_of(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cel
 
 
 def _compared(name: str, swaps: bool = False, negates: bool = False) -> Any:
-    def rule(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
+    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
         def one(first: Expression, second: Expression) -> Expression:
             pair = (second, first) if swaps else (first, second)
             made = lowering.graph.make(f"{name}.f" if given[0].is_real else name, *pair)
@@ -251,12 +260,14 @@ def _compared(name: str, swaps: bool = False, negates: bool = False) -> Any:
     return rule
 
 
-def _not(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+def _not(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
     flip = lowering.graph.constant(np.int64(1 if one.dtype == np.bool_ else -1))
     return lowering.each(lambda node: lowering.graph.make("xor", node, flip), out, one)
 
 
-def _select(lowering: Tabulation, params: Any, out: Any, which: Cells, *cases: Cells) -> Cells:
+def _select(
+    lowering: Tabulation, params: Parameters, out: ShapedArray, which: Cells, *cases: Cells
+) -> Cells:
     if len(cases) != 2 or which.dtype != np.bool_:
         raise NotAsDataError("a choice among more than two is no operation of a table")
 
@@ -266,7 +277,7 @@ def _select(lowering: Tabulation, params: Any, out: Any, which: Cells, *cases: C
     return lowering.each(one, out, which, *cases)
 
 
-def _converted(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+def _converted(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
     to = np.dtype(out.dtype)
 
     def convert(node: Expression) -> Expression:
@@ -285,7 +296,7 @@ def _converted(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells
 
 
 def _clamped(
-    lowering: Tabulation, params: Any, out: Any, low: Cells, one: Cells, high: Cells
+    lowering: Tabulation, params: Parameters, out: ShapedArray, low: Cells, one: Cells, high: Cells
 ) -> Cells:
     suffix = ".f" if one.is_real else ""
     return lowering.each(
@@ -296,7 +307,7 @@ def _clamped(
     )  # fmt: skip
 
 
-def _power(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+def _power(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
     power = params.get("y", 2)
     if not one.is_real or power not in (1, 2):
         raise NotAsDataError("a whole power above 2 is no operation of a table")
@@ -305,21 +316,21 @@ def _power(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
     )
 
 
-def _rounded(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+def _rounded(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
     to_even = params["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN
     return lowering.each(
         lambda node: lowering.graph.make("round.f" if to_even else "round_away.f", node), out, one
     )
 
 
-def _finite(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+def _finite(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
     most = lowering.graph.constant(math.inf)
     return lowering.each(
         lambda node: lowering.graph.make("lt.f", lowering.graph.make("abs.f", node), most), out, one
     )
 
 
-def _barrier(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+def _barrier(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
     return lowering.each(lambda node: lowering.graph.marked(HIDDEN, node), out, one)
 
 

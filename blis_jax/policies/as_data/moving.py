@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 
 from blis_jax.policies.as_data.arrays import (
     Cells,
     CellsForm,
+    Parameters,
     RouterStream,
     assembled,
     elements,
@@ -30,11 +32,11 @@ EXACT = "a product that enters a sum may be rounded with it; write exact_product
 # --- shapes ---------------------------------------------------------------------------------------
 
 
-def _reshaped(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+def _reshaped(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
     return lowering.moved(lambda entries: entries, out, one)
 
 
-def _broadcast(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+def _broadcast(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
     shape, axes = tuple(out.shape), params["broadcast_dimensions"]
     kept = has_instances(shape, lowering.graph)
     if not one.shape:
@@ -50,13 +52,15 @@ def _broadcast(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells
     )
 
 
-def _sliced(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+def _sliced(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
     strides = params["strides"] or (1,) * len(one.shape)
     parts = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
     return lowering.moved(lambda entries: entries[tuple(slice(*part) for part in parts)], out, one)
 
 
-def _padded(lowering: Tabulation, params: Any, out: Any, one: Cells, filler: Cells) -> Cells:
+def _padded(
+    lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells, filler: Cells
+) -> Cells:
     if any(low < 0 or high < 0 or inner for low, high, inner in params["padding_config"]):
         raise NotAsDataError("padding by less than nothing is no operation of a table")
     made = grid(filler.node, tuple(out.shape))
@@ -68,23 +72,23 @@ def _padded(lowering: Tabulation, params: Any, out: Any, one: Cells, filler: Cel
     return assembled(made, np.dtype(out.dtype), lowering.graph)
 
 
-def _joined(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
+def _joined(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
     axis = params["dimension"]
     return lowering.moved(lambda *all_: np.concatenate(all_, axis), out, *given)
 
 
-def _stacked(lowering: Tabulation, params: Any, out: Any, *given: Cells) -> Cells:
+def _stacked(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
     axis = params.get("axis", 0)
     return lowering.moved(lambda *all_: np.stack(all_, axis), out, *given)
 
 
-def _turned(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+def _turned(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
     if "permutation" in params:
         return lowering.moved(lambda entries: entries.transpose(params["permutation"]), out, one)
     return lowering.moved(lambda entries: np.flip(entries, params["dimensions"]), out, one)
 
 
-def _counted(lowering: Tabulation, params: Any, out: Any) -> Cells:
+def _counted(lowering: Tabulation, params: Parameters, out: ShapedArray) -> Cells:
     shape, axis = tuple(out.shape), params["dimension"]
     dtype = np.dtype(out.dtype)
     if has_instances(shape, lowering.graph) and axis == len(shape) - 1:
@@ -103,7 +107,7 @@ def _counted(lowering: Tabulation, params: Any, out: Any) -> Cells:
 def _reduced(lane: str, pair: str) -> Any:
     """Return the rule of a reduction: across instances one operation, across other axes one entry after another."""
 
-    def rule(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
         graph, suffix = lowering.graph, ".f" if one.is_real else ""
         if pair == "add" and one.is_real and any(node.contracts for node in one.nodes.flat):
             raise NotAsDataError(EXACT)
@@ -145,7 +149,7 @@ def _mapped(function: Callable[..., Expression], *nodes: Any) -> np.ndarray:
 
 
 def _first_of(name: str) -> Any:
-    def rule(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
         if len(one.shape) != 1 or not has_instances(one.shape, lowering.graph):
             raise NotAsDataError(
                 "the place of an extreme is an operation of a table only across instances"
@@ -156,7 +160,7 @@ def _first_of(name: str) -> Any:
     return rule
 
 
-def _summed_up(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells:
+def _summed_up(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
     if one.is_real or params["reverse"] or len(one.shape) != 1:
         raise NotAsDataError("a running sum of float64 is no operation of a table")
     if has_instances(one.shape, lowering.graph):
@@ -174,7 +178,9 @@ def _summed_up(lowering: Tabulation, params: Any, out: Any, one: Cells) -> Cells
 # --- places that are known only when the table runs -----------------------------------------------
 
 
-def _taken(lowering: Tabulation, params: Any, out: Any, one: Any, *starts: Cells) -> Cells:
+def _taken(
+    lowering: Tabulation, params: Parameters, out: ShapedArray, one: Any, *starts: Cells
+) -> Cells:
     """Return the rule of dynamic_slice."""
     dtype, sizes = np.dtype(out.dtype), params["slice_sizes"]
     if isinstance(one, RouterStream):
@@ -214,7 +220,9 @@ def _at(lowering: Tabulation, one: Cells, place: Expression) -> Expression:
     return _pick(lowering.graph, list(one.nodes), place)
 
 
-def _gathered(lowering: Tabulation, params: Any, out: Any, one: Cells, places: Cells) -> Cells:
+def _gathered(
+    lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells, places: Cells
+) -> Cells:
     """Return the rule of gather, of indices into one axis."""
     numbers, graph, dtype = params["dimension_numbers"], lowering.graph, np.dtype(out.dtype)
     axes, sizes = numbers.start_index_map, params["slice_sizes"]
@@ -241,7 +249,7 @@ def _gathered(lowering: Tabulation, params: Any, out: Any, one: Cells, places: C
     return assembled(entries.transpose(np.argsort(order)), dtype, graph)
 
 
-def _found(lowering: Tabulation, params: Any, row: Cells, place: Expression) -> Expression:
+def _found(lowering: Tabulation, params: Parameters, row: Cells, place: Expression) -> Expression:
     """Return the entry at a place, and what a gather has beyond the ends."""
     graph, size = lowering.graph, row.shape[0]
     found = _at(lowering, row, place)
@@ -257,7 +265,12 @@ def _found(lowering: Tabulation, params: Any, row: Cells, place: Expression) -> 
 
 
 def _put(
-    lowering: Tabulation, params: Any, out: Any, one: Cells, places: Cells, new: Cells
+    lowering: Tabulation,
+    params: Parameters,
+    out: ShapedArray,
+    one: Cells,
+    places: Cells,
+    new: Cells,
 ) -> Cells:
     """Return the rule of a scatter that writes entries of a vector."""
     graph, dtype = lowering.graph, np.dtype(out.dtype)
@@ -281,7 +294,12 @@ def _put(
 
 
 def _placed(
-    lowering: Tabulation, params: Any, out: Any, one: Cells, new: Cells, *starts: Cells
+    lowering: Tabulation,
+    params: Parameters,
+    out: ShapedArray,
+    one: Cells,
+    new: Cells,
+    *starts: Cells,
 ) -> Cells:
     """Return the rule of dynamic_update_slice of one entry."""
     if len(one.shape) != 1 or new.shape != (1,):

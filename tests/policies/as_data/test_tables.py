@@ -87,7 +87,7 @@ def check_decides_alike(policy: Policy, size: int, count: int = 40) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 4])
-@pytest.mark.parametrize("name", [*(SHIPPED.keys() - NOT_AS_DATA), *PAPERS])
+@pytest.mark.parametrize("name", [*sorted(SHIPPED.keys() - NOT_AS_DATA), *PAPERS])
 def test_decides_as_the_policy(name: str, size: int) -> None:
     check_decides_alike({**SHIPPED, **PAPERS}[name], size)
 
