@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.derivatives.cases import Pathwise, Smoothed, cases
-from benchmarks.derivatives.table import Line, as_csv, from_csv, table
 from blis_jax import lazy, progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
@@ -32,6 +31,7 @@ from sweeps.sensitivity.smoothed import decisions, perturbed, smoothed_gradients
 if TYPE_CHECKING:
     from benchmarks.derivatives import table as tables
     from benchmarks.derivatives.cases import Case
+    from benchmarks.derivatives.table import Line
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.runs import derivatives, driver, runs
     from blis_jax.runs import slopes as slopes_of
@@ -94,15 +94,15 @@ def main(options: DerivativesOptions) -> int:
             lines += lines_of(case, range(FIRST_SEED, FIRST_SEED + num_seeds))
             if output is not None:
                 with replacing(output) as path:
-                    path.write_text(as_csv(lines), "utf-8")
+                    path.write_text(tables.as_csv(lines), "utf-8")
     if options.surrogate is not None:
         seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
         lines = [one for one in lines if one.kind != "surrogate"]
         lines += tables.surrogate_lines(options.surrogate, seeds)
         if output is not None:
             with replacing(output) as path:
-                path.write_text(as_csv(lines), "utf-8")
-    print(table(lines))
+                path.write_text(tables.as_csv(lines), "utf-8")
+    print(tables.table(lines))
     if "speed" in wanted:
         print(tables.speed())
     return 0
@@ -114,7 +114,7 @@ def _kept(output: Path | None, num_seeds: int) -> list[Line]:
         raise ConfigError("--resume goes on from a file; give its --output")
     if not output.exists():
         return []
-    lines = from_csv(input_files.read_text(output, "the table to go on from"))
+    lines = tables.from_csv(input_files.read_text(output, "the table to go on from"))
     if any(one.kind == "pathwise" and one.num_seeds != num_seeds for one in lines):
         raise ConfigError(f"{output} has rows of another number of seeds; leave --resume out")
     return lines
@@ -354,7 +354,7 @@ def _line(
 ) -> Line:
     kind, parameter, metric = names
     mean, half = float(by_seed.mean()), normal_quantile() * _error(by_seed)
-    return Line(
+    return tables.Line(
         case.name,
         case.clock,
         kind,

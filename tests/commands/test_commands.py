@@ -76,6 +76,7 @@ PREPARES = {
     "sweeps.evaluate": "",
     "sweeps.evolve.check": "tests/support/evolve/__init__.py examples/evolve/task.yaml --output {}/c.json",
     "sweeps.evolve.read": "examples/evolve/routing.go --output {}/mine.py",
+    "sweeps.evolve.search": "examples/evolve/task.yaml --programs 3 --output {}/found.py",
     "sweeps.gradient": "iter08_token_budget@published --perturb max_num_scheduled_tokens=64",
     "sweeps.init": "mine --in {}",
     "sweeps.ledger": "replay 5",

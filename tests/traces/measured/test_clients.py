@@ -522,7 +522,10 @@ def test_a_simulation_is_held_against_figures(tmp_path: Path, capsys, truth: Mea
         command = [str(FILES / name), "--predicted", str(tmp_path / "run.json")]
         assert main([*command, "--output", str(output), "--overwrite"]) == 0
         printed = capsys.readouterr()
-        assert "+100.0%" in printed.out and "1 simulated requests have no end" in printed.err
+        assert (
+            "TTFT +100.0 %, TPOT +100.0 %" in printed.out
+            and "1 simulated requests have no end" in printed.err
+        )
         rows = json.loads(output.read_text())["errors"]
         assert [row["error"] for row in rows] == pytest.approx([1.0] * len(rows), abs=4e-3)
     assert len(rows) == 12
