@@ -20,7 +20,7 @@ from blis_jax.core.pytrees import Parts
 from blis_jax.core.rows import Row
 from blis_jax.core.types import REJECTED
 from blis_jax.engine.phases.policy_calls import instance_row
-from blis_jax.engine.phases.steps.step_times import no_earlier
+from blis_jax.engine.phases.steps.decode_steps import no_earlier
 from blis_jax.prefix_index import router_index
 from blis_jax.prefix_index.news import no_news as no_index_news
 from blis_jax.prefix_index.news import with_news

@@ -26,10 +26,10 @@ from blis_jax.engine.phases.departures.giving_up import (
 from blis_jax.engine.phases.departures.oversized import drop, find_drop
 from blis_jax.engine.phases.departures.reservation import released, store
 from blis_jax.engine.phases.steps.batch_formation import has_candidate, serve
+from blis_jax.engine.phases.steps.decode_steps import DecodeSteps, no_stretch
 from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_end import close, complete, finish_step
 from blis_jax.engine.phases.steps.step_start import begin
-from blis_jax.engine.phases.steps.step_times import DecodeSteps, no_stretch
 from blis_jax.engine.writing import no_record, no_writes
 from blis_jax.memory.memory import Left, Subject
 from blis_jax.memory.models import move_blocks

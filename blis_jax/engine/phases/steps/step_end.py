@@ -16,13 +16,12 @@ from blis_jax.core.columns import Vector, as_int
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.views import StepBatch
+from blis_jax.engine.phases.steps.decode_steps import DecodeSteps, no_earlier
 from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_times import (
-    DecodeSteps,
     factors_of,
     lengthened,
     members_of,
-    no_earlier,
     step_time,
 )
 from blis_jax.memory.block_tables.contents import nothing_found

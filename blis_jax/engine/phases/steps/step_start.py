@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from blis_jax.core.columns import as_int
 from blis_jax.core.outcome import Outcome
 from blis_jax.engine.phases.steps.batch_formation import with_next_states
+from blis_jax.engine.phases.steps.decode_steps import DecodeSteps, fast_steps
 from blis_jax.engine.phases.steps.hooks import StepHooks
-from blis_jax.engine.phases.steps.step_times import DecodeSteps, fast_steps
 from blis_jax.memory.memory import Plan
 from blis_jax.tables.chains import chains_of, first_chain, has_chain, take_chain, with_chains
 from blis_jax.tables.context import (

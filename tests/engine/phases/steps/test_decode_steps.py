@@ -12,9 +12,9 @@ from blis_jax.core.exact import runtime_infinity
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.views import Members, StepBatch
 from blis_jax.engine.mechanism import params
+from blis_jax.engine.phases.steps.decode_steps import _equal_ahead
 from blis_jax.engine.phases.steps.step_end import finish_step
 from blis_jax.engine.phases.steps.step_start import begin
-from blis_jax.engine.phases.steps.step_times import _equal_ahead
 from blis_jax.latency.registry import find
 from blis_jax.latency.step_law import TERMS
 from blis_jax.tables.writes import no_slot
