@@ -320,9 +320,8 @@ def _batches(inputs: np.ndarray) -> Iterator[tuple[jax.Array, int]]:
 
 
 SPARE_BYTES = 2**18  # that a checkpoint takes beside its arrays
-KIND = "surrogate"
+KIND, ABOUT, ARRAYS = "surrogate", "surrogate.json", "arrays"
 VERSION = number_of(KIND)
-ABOUT, ARRAYS = "surrogate.json", "arrays"
 _NEEDED = ("columns", "outputs", "units", "scales", "settings", "most_disagreement", "about")
 
 
@@ -392,8 +391,7 @@ def _need_room(folder: Path, tree: Any) -> None:
     """Fail as any writer does where the disk is full; Orbax's threads would go on and say it for pages."""
     size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree)) + SPARE_BYTES
     with tempfile.TemporaryFile(dir=folder) as probe:
-        for _ in range(0, size, SPARE_BYTES):
-            probe.write(bytes(SPARE_BYTES))
+        probe.writelines(bytes(SPARE_BYTES) for _ in range(0, size, SPARE_BYTES))
 
 
 def load_arrays(path: Path, like: Any = None) -> Any:

@@ -29,9 +29,8 @@ from blis_jax.workload.table import NEVER_US, RequestTable
 LONG_TABLE = 4096  # requests from which it pays to look at how many are there at a time
 BUSY = 0.7  # share of an instance's time beyond which queues decide, not service times
 BALANCED = ("round-robin", "least-loaded", "weighted")
-MOST_RECORDS = 1 << 17  # to begin with, where steps in decode differ
-TOKENS_OF_RECORD = 8  # steps in decode that last as many whole µs share a record
-RECORDS_OF_REQUEST = 16  # where steps in decode differ; the log is filled with zeros at each run
+# where steps in decode differ; those that last as many whole µs share a record, and each run fills the log with zeros
+MOST_RECORDS, TOKENS_OF_RECORD, RECORDS_OF_REQUEST = 1 << 17, 8, 16
 # prompts per instance from which the router's index of 10,000 blocks is likely to evict
 REQUESTS_BEFORE_EVICTION = 300
 

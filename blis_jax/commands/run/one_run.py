@@ -137,10 +137,8 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     labels = labels_of(record, table, names, source.spec, run.request_ids() if run else None)
     if not _tell(options, config, record, labels, source, wanted_scores) and table.num_rows:
         notes.warn("no request completed before the run ended, so nothing is printed, as in BLIS")
-    else:
-        _note_survivors(record, notes)
-        if not source.is_trace and (single := single_tokens(record.requests.output_len)):
-            notes.warn(single)
+        return 0
+    _note_survivors(record, source, notes)
     return 0
 
 
@@ -184,12 +182,14 @@ def last_gaps(config: ClusterConfig, output_len: np.ndarray) -> str | None:
 MOST_LEFT = 0.02  # of the requests, which the end of a run may leave unfinished without a word
 
 
-def _note_survivors(record: RunRecord, notes: Notes) -> None:
-    """Say of how many requests the figures are, where many that arrived have not completed."""
+def _note_survivors(record: RunRecord, source: Source, notes: Notes) -> None:
+    """Say of how many requests the figures are, where many have not completed, or have a single token."""
     arrived = len(record.requests.status)
     completed = int(np.count_nonzero(record.requests.status == Status.COMPLETED))
     if completed < (1 - MOST_LEFT) * arrived:
         notes.warn(survivors_line(completed, arrived))
+    if not source.is_trace and (single := single_tokens(record.requests.output_len)):
+        notes.warn(single)
 
 
 def _tell(

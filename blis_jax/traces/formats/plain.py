@@ -75,11 +75,8 @@ _SEGMENTS = ("segment_contents", "segment_ends")
 
 def matches(sniff: Sniff) -> bool:
     """Return whether the columns are there, or the file is Parquet; no client's figures, which have sums so named."""
-    if any(
-        client.matches(each)
-        for client in CLIENTS.values()
-        for each in (*sniff.objects[:1], sniff.objects)
-    ):
+    shown = (*sniff.objects[:1], sniff.objects)
+    if any(client.matches(each) for client in CLIENTS.values() for each in shown):
         return False
     listed = [sniff.names, *([*flat(found)] for found in sniff.objects[:1])]
     return sniff.is_parquet or any(

@@ -23,7 +23,7 @@ from sweeps.promote.checks.documents import (
     target_types,
 )
 from sweeps.promote.checks.picker_rules import FLOW_GATE, PickerConfig, picker_findings, repeated
-from sweeps.promote.hypotheses.profiles import mechanism_findings
+from sweeps.promote.hypotheses.sent import mechanism_findings
 from sweeps.promote.maps.rows import CLASS_PRIORITY, objective_name
 from sweeps.promote.promotion import BASELINE, ENGINE_PRIORITY, UNSET, Files, Finding, Severity
 

@@ -1,34 +1,26 @@
-"""Make stage 4: benchmark profiles, and the experiments that run them on every arm; with the rules about them."""
+"""Make stage 4: benchmark profiles, and the experiments that run them on every arm."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from blis_jax.errors import ConfigError
 from blis_jax.files.strict_yaml import read_mapping
-from sweeps.promote.checks.documents import CONFIG, FLAGS, OVERLAY
+from sweeps.promote.checks.documents import CONFIG, OVERLAY
 from sweeps.promote.configs import deployment
 from sweeps.promote.configs.deployment import FILE
-from sweeps.promote.configs.picker import IN_FLIGHT_DETECTOR
 from sweeps.promote.hypotheses.document import (
-    HYPOTHESES,
-    HypothesisDocument,
     OfferedTraffic,
     TransferHypothesis,
     inventory,
     parse_hypotheses,
 )
-from sweeps.promote.hypotheses.origins import needs_classes, writes_priority
 from sweeps.promote.promotion import (
     ARMS,
     BASELINE,
     ENGINE_PRIORITY,
-    TREATMENT,
     Files,
-    Finding,
-    file_named,
 )
 from sweeps.promote.store import render, yaml_text
 
@@ -101,11 +93,11 @@ def _experiment(
     hypothesis: TransferHypothesis, profile: tuple[str, str], files: Files
 ) -> dict[str, Any]:
     """Return the experiment of a scene: every arm under its stress, by a profile, with its harness."""
-    overlays = _overlays(files)
+    overlays = overlays_of(files)
     arms = [name for name in overlays if hypothesis.track == "A" or name in ARMS]
     constants = deployment.dotted(overlays.get(BASELINE, {})) | hypothesis.setup
     if profile[0] == "priority-mix":
-        constants["harness.loadParallelism"] = _pods(hypothesis)
+        constants["harness.loadParallelism"] = pods_of(hypothesis)
     keys: dict[str, dict[str, Any]] = {}
     for arm in arms:
         changes = {} if arm == BASELINE else deployment.dotted(overlays[arm])
@@ -129,7 +121,7 @@ def _of_scenario(hypothesis: TransferHypothesis, files: Files, made: dict[str, s
     path = f"{EXPERIMENTS}/track-c-{scenario.harness}-{scenario.profile}.yaml"
     if path not in made:
         base: dict[str, Any] = {}
-        overlays, arms = _overlays(files), {}
+        overlays, arms = overlays_of(files), {}
         for arm in (each for each in ARMS if each in overlays):
             changes = deployment.dotted(overlays[arm])
             base = changes if arm == BASELINE else base
@@ -145,7 +137,7 @@ def _of_scenario(hypothesis: TransferHypothesis, files: Files, made: dict[str, s
     return path
 
 
-def _overlays(files: Files) -> dict[str, Any]:
+def overlays_of(files: Files) -> dict[str, Any]:
     """Return the overlays of the arms, the baseline's first."""
     ends = f"/{OVERLAY}"
     paths = {path.split("/")[-2]: path for path in files if path.endswith(ends)}
@@ -181,7 +173,7 @@ def _seconds(hypothesis: TransferHypothesis) -> int:
     return max(1, seconds) if hypothesis.operating_point.share > 1 else max(LEAST_SECONDS, seconds)
 
 
-def _requests(hypothesis: TransferHypothesis) -> int:
+def requests_of(hypothesis: TransferHypothesis) -> int:
     """Return how many requests are sent: of a burst as many as were simulated, else a steady load's."""
     if hypothesis.operating_point.share > 1:
         return hypothesis.workload.requests
@@ -227,7 +219,7 @@ def _prefix_data(hypothesis: TransferHypothesis) -> dict[str, Any]:
         "type": "shared_prefix",
         "shared_prefix": {
             "num_groups": groups,
-            "num_prompts_per_group": max(1, math.ceil(_requests(hypothesis) / groups)),
+            "num_prompts_per_group": max(1, math.ceil(requests_of(hypothesis) / groups)),
             "system_prompt_len": _prefix_tokens(hypothesis),
             "question_len": _whole(traffic.prompt, "mean"),
             "output_len": _whole(traffic.output, "mean"),
@@ -291,15 +283,15 @@ def _guidellm(hypothesis: TransferHypothesis) -> dict[str, Any]:
 # --- priority-mix -----------------------------------------------------------------------------------
 
 
-def _pods(hypothesis: TransferHypothesis) -> int:
+def pods_of(hypothesis: TransferHypothesis) -> int:
     """Return how many pods of the harness send the load: each is one process."""
     return max(1, math.ceil(_rate(hypothesis) / MOST_PER_POD))
 
 
 def _priority_mix(hypothesis: TransferHypothesis) -> dict[str, Any]:
     """Return what each of the harness's pods sends."""
-    traffic, pods = hypothesis.workload, _pods(hypothesis)
-    answer, count = _whole(traffic.output, "mean"), math.ceil(_requests(hypothesis) / pods)
+    traffic, pods = hypothesis.workload, pods_of(hypothesis)
+    answer, count = _whole(traffic.output, "mean"), math.ceil(requests_of(hypothesis) / pods)
     return {
         "endpoint_url": ENDPOINT,
         "model": MODEL,
@@ -350,58 +342,3 @@ _FORMS: dict[str, Callable[[TransferHypothesis], dict[str, Any]]] = {
     "guidellm": _guidellm,
     "priority-mix": _priority_mix,
 }
-
-
-# --- rules ------------------------------------------------------------------------------------------
-
-
-def mechanism_findings(files: Files) -> Iterator[Finding]:
-    """Yield hypotheses whose mechanism needs what their own profile or picker does not send."""
-    path, flags = file_named(files, HYPOTHESES), file_named(files, f"arms/{TREATMENT}/{FLAGS}")
-    if path is None or flags is None:
-        return
-    policy = read_mapping(files[flags], flags).get("scheduling-policy")
-    if policy == "priority" and not writes_priority(files, TREATMENT):
-        message = (
-            "the treatment's engines order by the request field priority, and neither a harness nor the picker sends "
-            f"it; put the plugin {ENGINE_PRIORITY} with its leads into the treatment's picker"
-        )
-        yield Finding("CRITICAL", "mechanism-not-sent", path, message)
-    try:
-        document = parse_hypotheses(files[path], path)
-    except ConfigError:
-        return  # told by another rule
-    for one in document.hypotheses if needs_classes(files) else ():
-        if one.track == "A" and one.profile.harness not in (None, "priority-mix"):
-            message = (
-                f"{one.id}: the treatment decides by the class of a request, and {one.profile.harness} sends none; use "
-                "priority-mix"
-            )
-            yield Finding("CRITICAL", "mechanism-not-sent", path, message)
-    yield from _queue_findings(files, document, path)
-
-
-def _queue_findings(files: Files, document: HypothesisDocument, path: str) -> Iterator[Finding]:
-    """Yield hypotheses under which the router's queue, if the treatment has one, can never form."""
-    config = next(one for one in files if one.endswith(f"arms/{TREATMENT}/{CONFIG}"))
-    picker = read_mapping(files[config], config)
-    most = next(
-        (
-            (plugin.get("parameters") or {}).get("maxConcurrency", 100)
-            for plugin in picker["plugins"]
-            if plugin["type"] == IN_FLIGHT_DETECTOR
-        ),
-        None,
-    )
-    if most is None or "priorityBands" not in picker.get("flowControl", {}):
-        return
-    replicas = _overlays(files).get(BASELINE, {}).get("decode", {}).get("replicas", 1)
-    for one in document.hypotheses:
-        clients = min(_requests(one), MOST_THREADS * _pods(one))
-        is_meant = one.track == "A" and one.profile.harness is not None and one.subject == TREATMENT
-        if is_meant and most * replicas >= clients:
-            message = (
-                f"{one.id}: the router holds requests back from {most} x {replicas} in flight on, and its clients have "
-                f"{clients} at most, so its queue never forms; lower maxConcurrency or send more"
-            )
-            yield Finding("CRITICAL", "mechanism-not-sent", path, message)
