@@ -18,7 +18,7 @@ from blis_jax.commands.options import (
 from blis_jax.commands.options.seed_options import seeds_of
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json, write_text
-from blis_jax.files.chain import Journal
+from blis_jax.files.journal import Journal
 from blis_jax.reports import page, render
 from blis_jax.reports.findings import Remarks
 from blis_jax.reports.words import cluster_line

@@ -34,7 +34,7 @@ from sweeps.runs.drawn import DrawnRows
 from sweeps.strategies.arms import Arm, key_of
 
 if TYPE_CHECKING:
-    from blis_jax.files.chain import Journal
+    from blis_jax.files.journal import Journal
     from sweeps.runs.requests import StudyRequests
 
 

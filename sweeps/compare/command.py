@@ -51,7 +51,7 @@ from sweeps.strategies.file import load_strategy
 from sweeps.tracks.criteria import success_metrics
 
 if TYPE_CHECKING:
-    from blis_jax.files.chain import Journal
+    from blis_jax.files.journal import Journal
     from sweeps.compare.__main__ import CompareOptions
     from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.parts import SuccessCriterion

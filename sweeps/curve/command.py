@@ -10,8 +10,8 @@ from blis_jax.commands import cli
 from blis_jax.commands.options import outputs
 from blis_jax.commands.options.seed_options import seeds_of
 from blis_jax.files.atomic_write import write_json
-from blis_jax.files.chain import Journal
 from blis_jax.files.formats import number_of
+from blis_jax.files.journal import Journal
 from blis_jax.reports import page
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
 from blis_jax.reports.pictures import Axis, Panel, Picture, Series, Style

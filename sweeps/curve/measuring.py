@@ -18,7 +18,7 @@ from sweeps.runs.experiment import Experiment
 from sweeps.strategies.arms import Arm, key_of
 
 if TYPE_CHECKING:
-    from blis_jax.files.chain import Journal
+    from blis_jax.files.journal import Journal
 
 NAMES = (
     "requests_per_s",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.files.atomic_write import plain
-from blis_jax.files.chain import Journal
+from blis_jax.files.journal import Journal
 from sweeps.claims.grammar import Claim
 from sweeps.claims.judge import ClaimReading, ClaimVerdict, judge_reading
 from sweeps.claims.words import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from blis_jax import lazy, progress
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
-from blis_jax.files.chain import Journal
+from blis_jax.files.journal import Journal
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure, read_targets, read_window
 from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.scalars import lookup, pooled_latency

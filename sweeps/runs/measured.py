@@ -38,7 +38,7 @@ from blis_jax.statistics.pooled import contributions_ms, exchanged_ms, only, who
 from sweeps.strategies.arms import key_of
 
 if TYPE_CHECKING:
-    from blis_jax.files.chain import Journal
+    from blis_jax.files.journal import Journal
     from blis_jax.progress import Phase
     from sweeps.runs.experiment import Experiment
 

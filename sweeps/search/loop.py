@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.files.chain import Journal
+from blis_jax.files.journal import Journal
 from blis_jax.metrics.run_summary import RunSummary, read_summary
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.runs.experiment import Experiment, targets_of

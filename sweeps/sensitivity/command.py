@@ -46,7 +46,7 @@ from sweeps.strategies.space import Space, space_of
 from sweeps.sweep.execution import device_text
 
 if TYPE_CHECKING:
-    from blis_jax.files.chain import Journal
+    from blis_jax.files.journal import Journal
     from sweeps.sensitivity.__main__ import SensitivityOptions
     from sweeps.strategies.file import Strategy
 

@@ -14,7 +14,7 @@ from SALib.sample import sobol
 
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.files.chain import Journal
+from blis_jax.files.journal import Journal
 from blis_jax.metrics.run_summary import RunSummary
 from sweeps.search.objectives import Valuation
 from sweeps.strategies.space import Dimension, Point, Space, sobol_shares

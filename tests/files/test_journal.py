@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.files.chain import Journal
+from blis_jax.files.journal import Journal
 from tests.files.test_leftovers import killed_everywhere
 
 

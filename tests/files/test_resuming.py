@@ -8,7 +8,7 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.files import atomic_write
-from blis_jax.files.chain import Journal
+from blis_jax.files.journal import Journal
 
 
 def test_what_differs_is_named() -> None:
@@ -38,5 +38,5 @@ def test_another_jax_is_other_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_record_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     path.write_text('{"comparison": "0123456789abcdef", "version": 1}\n')
-    with pytest.raises(ConfigError, match="a record of an earlier version; give --overwrite"):
+    with pytest.raises(ConfigError, match="a record of another version; give --overwrite"):
         Journal(path, "comparison", {"seeds": 1}).lines()

@@ -70,7 +70,7 @@ def discard(folder: Path) -> None:
 
 def begin_journal(folder: Path) -> None:
     """Goes on with the journal `result`."""
-    from blis_jax.files.chain import Journal
+    from blis_jax.files.journal import Journal
 
     Journal(folder / "result", "work", {"seeds": "1"}).begin()
 

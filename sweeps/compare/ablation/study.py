@@ -55,7 +55,7 @@ from sweeps.runs.requests import requests_of, workload_of_arms
 from sweeps.strategies.arms import Arm, arms_of
 
 if TYPE_CHECKING:
-    from blis_jax.files.chain import Journal
+    from blis_jax.files.journal import Journal
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.records.record import RunRecord
     from sweeps.ablate import AblateOptions

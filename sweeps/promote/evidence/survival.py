@@ -19,8 +19,8 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import finite, write_json, write_text
-from blis_jax.files.chain import Journal
 from blis_jax.files.content import digest
+from blis_jax.files.journal import Journal
 from blis_jax.metrics.metric import LOWER, name_in, names_in, split_name
 from blis_jax.metrics.scalars import lookup
 from blis_jax.progress import Phase, phase

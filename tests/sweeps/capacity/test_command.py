@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from blis_jax.errors import ConfigError
-from blis_jax.files.chain import Journal
+from blis_jax.files.journal import Journal
 from sweeps.capacity.__main__ import CapacityOptions, main
 from sweeps.capacity.command import _question
 from tests.sweeps.tiny import TINY

@@ -10,7 +10,7 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
-from blis_jax.files.chain import Journal
+from blis_jax.files.journal import Journal
 from blis_jax.progress import Board, Phase
 from sweeps.promote.__main__ import main
 from sweeps.promote.evidence import survival

@@ -1,0 +1,147 @@
+"""A journal: what a long command has done, to go on from."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from blis_jax.errors import ConfigError, ConfigWarning, refusing_unwritable
+from blis_jax.files.atomic_write import (
+    ADVICE,
+    fingerprint,
+    refuse_other_work,
+    replacing,
+    sole_writer,
+    versions,
+)
+from blis_jax.files.chain import (
+    Contents,
+    Record,
+    following,
+    line_of,
+    parse,
+    whole_records,
+    write_through,
+)
+from blis_jax.files.formats import number_of
+
+# What is done may be done again, so a line that is damaged, missing or out of place does not end the work, as it does
+# in a ledger: it does not count, and this is said.
+
+JOURNAL_VERSION = number_of("journal")  # the lines of those before had no hash
+JOURNAL, PART = "journal", "part"  # kinds of records
+
+
+class Journal:
+    """A header that says what is being done, and a line for each finished part of it."""
+
+    is_ordered: ClassVar[bool] = False  # whether a part depends on those before it
+
+    def __init__(self, path: Path, kind: str, content: Mapping[str, Any]) -> None:
+        """`kind` is that of the work, `content` what its numbers depend on, by its name in words."""
+        self.path, self.kind = path, kind
+        prints = {name: fingerprint(value) for name, value in content.items()}
+        self.content = {**prints, **versions()}
+        header = {"version": JOURNAL_VERSION, "work": kind, "content": self.content}
+        self._header = following(None, JOURNAL, header)
+        self._last: Record | None = None  # the line that the next one follows
+
+    @contextmanager
+    def held(self, is_resumed: bool) -> Iterator[None]:
+        """Keep other processes from writing the journal; go on with what is there, or remove it.
+
+        Raises:
+            ConfigError: another process writes it, or what is there is of other work.
+        """
+        with sole_writer(self.path):
+            if is_resumed:
+                self.lines()
+            else:
+                self.path.unlink(missing_ok=True)
+            try:
+                yield
+            finally:  # without a finished part there is nothing to go on from, nor to be kept
+                if self._data() == line_of(self._header):
+                    self.path.unlink()
+
+    def lines(self) -> list[Any]:
+        """Return the finished parts; none if there is no file. Another work's journal is refused."""
+        return self._kept(self._data())[0]
+
+    def begin(self) -> None:
+        """Begin a new file, or go on in the old one with the lines that count; warn of lines that do
+        not, unless one was cut off.
+        """
+        data = self._data()
+        parts, problem = self._kept(data)
+        records = [self._header]
+        for part in parts:
+            records.append(self._record(records[-1], part))
+        whole = b"".join(map(line_of, records))
+        if problem:
+            text = f"{self.path}: {problem}; what does not count is done again"
+            warnings.warn(ConfigWarning(text), stacklevel=2)
+        if whole != data:
+            with refusing_unwritable(self.path), replacing(self.path) as written:
+                written.write_bytes(whole)
+        self._last = records[-1]
+
+    def append(self, entry: object) -> None:
+        """Add a finished part."""
+        if self._last is None:
+            self.begin()
+        assert self._last is not None
+        record = self._record(self._last, entry)
+        with refusing_unwritable(self.path), self.path.open("ab") as file:
+            write_through(file.fileno(), line_of(record), os.fstat(file.fileno()).st_size)
+        self._last = record
+
+    def _record(self, last: Record, entry: object) -> Record:
+        # as a text, which keeps the order of names, and NaN
+        content = {"of": self._header["hash"], "entry": json.dumps(entry)}
+        return following(last, PART, content)
+
+    def _kept(self, data: bytes) -> tuple[list[Any], str | None]:
+        """Return the parts that count, and what is wrong with others."""
+        if line_of(self._header).startswith(data):  # none yet, or cut off within the first line
+            return [], None
+        contents = parse(data, JOURNAL, JOURNAL_VERSION)
+        if not contents.records:
+            raise self._without_header(data, contents)
+        header, *kept = contents.records
+        if header["work"] != self.kind:
+            raise self._foreign()
+        refuse_other_work(self.path, header["content"], self.content)
+        if contents.problem and not self.is_ordered:
+            ours = [record for record in whole_records(data) if record.get("of") == header["hash"]]
+            numbers = {record["number"]: record for record in reversed(ours)}
+            kept = [numbers[number] for number in sorted(numbers)]
+        return [json.loads(record["entry"]) for record in kept], contents.problem
+
+    def _without_header(self, data: bytes, contents: Contents) -> ConfigError:
+        """Why a file whose first line does not begin a journal is refused."""
+        try:
+            first = json.loads(data.split(b"\n")[0])
+        except (ValueError, RecursionError):
+            first = None
+        if isinstance(first, dict) and first.get("version") not in (None, JOURNAL_VERSION):
+            return ConfigError(f"{self.path} is a record of another version; {ADVICE}")
+        if b'"kind":"%s"' % JOURNAL.encode() in data:
+            return ConfigError(
+                f"{self.path}: {contents.problem or 'its first line is cut off'}; {ADVICE}"
+            )
+        return self._foreign()
+
+    def _foreign(self) -> ConfigError:
+        return ConfigError(f"{self.path} is not a record of this work ({self.kind}); {ADVICE}")
+
+    def _data(self) -> bytes:
+        try:
+            return self.path.read_bytes() if self.path.exists() else b""
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be read ({error}); {ADVICE}") from None
