@@ -23,6 +23,7 @@ import jax
 import numpy as np
 import yaml
 
+from benchmarks.golden import committed
 from benchmarks.gpu.__main__ import PAGE, PROJECTED_LANES, SLOTS
 from benchmarks.speed.worker import BASELINE
 from blis_jax.cluster.config import ClusterConfig, from_flags
@@ -40,7 +41,6 @@ from blis_jax.workload.source import FIRST_REVISION
 from blis_jax.workload.table import from_golden
 from papers.pages import ROOT, hand_over, refuse
 
-GOLDEN_DIR = ROOT / "tests" / "data" / "golden"
 GOLDEN = (
     "scheduling/it00_baseline_s42", "scheduling/cov_horizon_lat_s42", "scheduling/cov_ties_equal_rr1_s42",
     "scheduling/cov_kv1500_tiered_s7",
@@ -64,7 +64,7 @@ def workload(file: Path = ROOT / "blis_jax" / "data" / "workloads" / "mixed.yaml
 def unequal(name: str) -> list[str]:
     """Return the arrays in which a golden run in form `lanes` differs from its record."""
     track, _, run = name.partition("/")
-    path = GOLDEN_DIR / track / "scenarios" / f"{run}.json"
+    path = committed() / track / "scenarios" / f"{run}.json"
     recorded = json.loads(path.read_text(encoding="utf-8"))
     cluster = from_flags(recorded["config"])
     with np.load(path.parents[1] / "workloads" / f"{recorded['workload']}.npz") as file:

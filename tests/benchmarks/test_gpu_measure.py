@@ -13,9 +13,10 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks.golden import committed
 from benchmarks.gpu import measure
 from benchmarks.gpu.__main__ import PAGE, PROJECTED_LANES
-from benchmarks.gpu.measure import GOLDEN, GOLDEN_DIR, PARTS, Log, fill, projected, table, workload
+from benchmarks.gpu.measure import GOLDEN, PARTS, Log, fill, projected, table, workload
 from blis_jax.workload.drawing.plan import compile_plan
 from blis_jax.workload.spec import load_builtin
 
@@ -46,7 +47,7 @@ def test_the_workload_read_without_a_checker_is_drawn_as_the_checked_one() -> No
 def test_golden_runs_to_compare_with_are_here() -> None:
     for name in GOLDEN:
         track, run = name.split("/")
-        assert (GOLDEN_DIR / track / "scenarios" / f"{run}.npz").exists()
+        assert (committed() / track / "scenarios" / f"{run}.npz").exists()
 
 
 def test_a_wrong_bit_ends_it_before_anything_is_timed(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.golden import committed
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.metrics.measure import Measure
@@ -24,7 +25,6 @@ from blis_jax.workload.spec import load_builtin, override
 from tests.support.metric_laws import NAMES, TARGETS
 from tests.support.recorded.golden_2026_08 import SIZES as AUGUST_SIZES
 from tests.support.recorded.golden_2026_08 import AugustScenario
-from tests.support.recorded.reference_data import REPO_ROOT
 from tests.test_golden import SIZES, Scenario, scenarios
 
 pytestmark = pytest.mark.golden
@@ -92,7 +92,7 @@ def test_equal_to_the_host_on_recorded_runs(scenario: Scenario):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fc_evict_s42", "fc_ttl_band_s42", "timeouts_s42"])
 def test_equal_to_the_host_where_requests_wait_at_the_gateway_or_give_up(name: str):
-    scenario = AugustScenario(REPO_ROOT / "tests" / "data" / "golden" / "blis_2026_08", name)
+    scenario = AugustScenario(committed() / "blis_2026_08", name)
     table = scenario.table()
     record, host, report = both(scenario.cluster, table, AUGUST_SIZES, Window(0, None))
     assert_equal(record, host, report)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.golden import committed
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.core.pytrees import HasParts, Parts
 from blis_jax.core.types import SLO_CLASSES, EngineShape
@@ -22,10 +23,9 @@ from blis_jax.tables.gateways import Place, empty_queue, gateways_of
 from tests.support.oracles.plain_queue import NOBODY, PlainQueue
 from tests.support.oracles.plain_queue import Waiting as PlainWaiting
 from tests.support.recorded.golden_2026_08 import SIZES, AugustScenario, differences
-from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.scenes import Fields
 
-FOLDER = REPO_ROOT / "tests" / "data" / "golden" / "blis_2026_08"
+FOLDER = committed() / "blis_2026_08"
 SIZE = 60
 PRIORITIES = np.array([3, 4, 3, -2, -1, -3])  # in the order of SLO_CLASSES
 SETTINGS = (

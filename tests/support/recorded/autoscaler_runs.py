@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from tests.support.recorded.reference_data import REPO_ROOT
+from benchmarks.golden import committed
 
-FOLDER = REPO_ROOT / "tests" / "data" / "golden" / "blis_2026_08"
+FOLDER = committed() / "blis_2026_08"
 BASE = ("--model", "meta-llama/llama-3.1-8b-instruct", "--hardware", "H100", "--tp", "1")
 LEAST_LOADED = ("--num-instances", "2", "--routing-policy", "least-loaded")
 H100 = (("H100", 4, 2, 80.0, 3.0),)  # kind, GPUs of a node, nodes, GiB, cost of a node

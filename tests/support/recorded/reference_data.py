@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.golden import committed
+
 REPO_ROOT = Path(__file__).resolve().parents[3]
 SHARED_DIR = REPO_ROOT.parent / "shared"
 
@@ -14,8 +16,9 @@ REVISIONS = ("routing", "scheduling")  # folders of the revision that is reprodu
 
 def find_golden_dir() -> Path | None:
     """The full golden set beside the checkout, else the committed copy, else None."""
-    candidates = (SHARED_DIR / "golden", REPO_ROOT / "tests" / "data" / "golden")
-    return next((path for path in candidates if path.is_dir()), None)
+    full = SHARED_DIR / "golden"
+    folder = full if full.is_dir() else committed()
+    return folder if folder.is_dir() else None
 
 
 def assert_totals_equal(totals: Any, recorded: Any, where: str = "") -> None:

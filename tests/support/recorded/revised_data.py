@@ -5,14 +5,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from benchmarks.golden import committed
 from blis_jax.workload.distribution import Distribution, GaussianLengths, preset
 from blis_jax.workload.reference.distribution import TIMEOUT_US, as_spec
 from blis_jax.workload.reference.generate import DrawnWorkload, drawn
 from blis_jax.workload.spec import load_spec, override
-from tests.support.recorded.reference_data import REPO_ROOT
 
 REVISION = "blis-2026-08"
-FOLDER = REPO_ROOT / "tests" / "data" / "golden" / "blis_2026_08"
+FOLDER = committed() / "blis_2026_08"
 COMMANDS = json.loads((FOLDER / "commands.json").read_text())
 CLOSED_LOOP = [name for name, command in COMMANDS.items() if command["closed_loop"]]
 OPEN_LOOP = [name for name in COMMANDS if name not in CLOSED_LOOP]
