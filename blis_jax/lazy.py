@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from matplotlib import lines as lines
     from matplotlib import patches as patches
     from matplotlib import ticker as ticker
+    from PIL import Image as pillow
     from pyarrow import parquet as parquet
     from rich import console as rich_console
     from rich import progress as rich_progress
@@ -79,7 +80,7 @@ else:
     figure, lines, patches, ticker = (
         Module(f"matplotlib.{name}") for name in ("figure", "lines", "patches", "ticker")
     )
-    parquet = Module("pyarrow.parquet")
+    parquet, pillow = Module("pyarrow.parquet"), Module("PIL.Image")
     rich_console, rich_progress, rich_table = (
         Module(f"rich.{name}") for name in ("console", "progress", "table")
     )
@@ -117,6 +118,7 @@ __all__ = [
     "jax",
     "jnp",
     "lax",
+    "pillow",
     "rich_console",
     "rich_progress",
     "rich_table",

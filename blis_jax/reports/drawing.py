@@ -42,6 +42,7 @@ from blis_jax.reports.style import (
     line_handle,
     plain_log,
     put_words,
+    write_png,
 )
 from blis_jax.reports.tooltips import PANEL, Part, mark_id, stride, with_tooltips
 
@@ -66,7 +67,7 @@ def save(picture: Picture, path: Path) -> None:
     info = PngInfo()
     info.add_itxt(DATA, json.dumps(picture.to_json()), zip=True)
     with drawn(picture) as made, replacing(path) as written:
-        made.savefig(written, dpi=DPI, format="png", pil_kwargs={"pnginfo": info})
+        write_png(made, written, info)
 
 
 def data_of(path: Path) -> Any:

@@ -6,12 +6,13 @@ readers with any kind of colour vision tell each set apart, and no colour means 
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from blis_jax.files.atomic_write import replacing
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from PIL.PngImagePlugin import PngInfo
 
 
 GREY, BLUE, RED, GREEN = "#4d4d4d", "#0072b2", "#d55e00", "#009e73"
@@ -168,7 +170,16 @@ def save(
     """Write a PNG, whole or not at all, with its words; see `put_words`."""
     put_words(made, title, caption, legend, legend_columns)
     with replacing(path) as written:
-        made.savefig(written, dpi=DPI, format="png")
+        write_png(made, written)
+
+
+def write_png(made: Figure, file: IO[bytes] | Path, info: PngInfo | None = None) -> None:
+    """Write a figure as a PNG of at most 256 colours, a third of the size, with no difference to see."""
+    drawn = io.BytesIO()
+    made.savefig(drawn, dpi=DPI, format="png")
+    whole = lazy.pillow.open(drawn).convert("RGB")
+    few = whole.quantize(256, lazy.pillow.Quantize.MAXCOVERAGE, dither=lazy.pillow.Dither.NONE)
+    few.save(file, "PNG", optimize=True, pnginfo=info)
 
 
 def put_words(

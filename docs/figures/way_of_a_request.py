@@ -8,6 +8,8 @@ matplotlib.use("agg")
 from matplotlib import pyplot as plt
 from matplotlib.patches import FancyBboxPatch
 
+from blis_jax.reports.style import write_png
+
 INK, EDGE = "#263238", "#90a4ae"
 GATEWAY, QUEUE, BATCH = "#e3f2fd", "#fff3e0", "#e8f5e9"
 NUM_INSTANCES = 3
@@ -58,7 +60,7 @@ def main():
     axis.set_xlim(0, 11.3)
     axis.set_ylim(-0.15, 3.45)
     axis.axis("off")
-    figure.savefig(Path(__file__).with_suffix(".png"), dpi=130)
+    write_png(figure, Path(__file__).with_suffix(".png"))
 
 
 if __name__ == "__main__":
