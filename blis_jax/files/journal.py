@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -77,16 +77,19 @@ class Journal:
         """Begin a new file, or go on in the old one with the lines that count; warn of lines that do
         not, unless one was cut off.
         """
-        data = self._data()
-        parts, problem = self._kept(data)
-        records = [self._header]
-        for part in parts:
-            records.append(self._record(records[-1], part))
-        whole = b"".join(map(line_of, records))
+        parts, problem = self._kept(self._data())
         if problem:
             text = f"{self.path}: {problem}; what does not count is done again"
             warnings.warn(ConfigWarning(text), stacklevel=2)
-        if whole != data:
+        self.rewrite(parts)
+
+    def rewrite(self, entries: Sequence[object]) -> None:
+        """Put these finished parts in the place of those that are there."""
+        records = [self._header]
+        for entry in entries:
+            records.append(self._record(records[-1], entry))
+        whole = b"".join(map(line_of, records))
+        if whole != self._data():
             with refusing_unwritable(self.path), replacing(self.path) as written:
                 written.write_bytes(whole)
         self._last = records[-1]

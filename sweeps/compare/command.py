@@ -51,6 +51,7 @@ from sweeps.strategies.file import load_strategy
 from sweeps.tracks.criteria import success_metrics
 
 if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.files.journal import Journal
     from sweeps.compare.__main__ import CompareOptions
     from sweeps.runs.measured import KeptRuns
@@ -232,6 +233,7 @@ def _run(
     classes, is_one = setting.classes, setting.is_one_trace
     with experiment.kept_runs(options.command, journal, count, classes, is_one) as kept:
         kept.prepare(configs)
+        kept.make(_certain(arms, draws))
         if enough is None:
             runs, stopping = [kept.of(arm.config, arm.name) for arm in arms], None
         else:
@@ -253,6 +255,14 @@ def _run(
         state = setting.inference.random_state
         section = coefficient_section(draws, arms, kept, setting.metrics, state)
         return _Ran(setting, compared, section, kept, stopping)
+
+
+def _certain(
+    arms: Sequence[Arm], draws: CoefficientDraws | None
+) -> list[tuple[ClusterConfig, str]]:
+    """Return what is run whatever is found, with names: the arms, then each with other coefficients."""
+    of_draws = [] if draws is None else [one for arm in arms for one in draws.configs(arm)]
+    return [*((arm.config, arm.name) for arm in arms), *of_draws]
 
 
 def _written(

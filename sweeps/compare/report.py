@@ -294,6 +294,7 @@ class EnoughSeeds:
 
         def look_at(count: int) -> Differences:
             kept.reach(count, len(arms))
+            kept.make([(arm.config, arm.name) for arm in arms])
             return look(self._pairs(runs()), self.rule, self.confidence)
 
         looks = look_until_end(self.rule, len(kept.seeds), look_at)

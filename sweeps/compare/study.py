@@ -239,6 +239,13 @@ class CoefficientDraws:
     posterior: Posterior
     values: Float[np.ndarray, "draw term"]
 
+    def configs(self, arm: Arm) -> list[tuple[ClusterConfig, str]]:
+        """Return an arm with each draw's coefficients, and what that is called."""
+        return [
+            (self.posterior.configured(arm.config, values), f"{arm.name}, draw {number}")
+            for number, values in enumerate(self.values)
+        ]
+
 
 def draws_of(options: CoefficientOptions, random_state: int) -> CoefficientDraws | None:
     """Return the draws that the options ask for; None without a calibration."""
@@ -261,13 +268,7 @@ def coefficient_section(
     random_state: int,
 ) -> dict[str, Any]:
     """Run every arm with every draw; return margins and probabilities of being best, as plain data."""
-    runs = [
-        [
-            kept.of(draws.posterior.configured(arm.config, values), f"{arm.name}, draw {number}")
-            for number, values in enumerate(draws.values)
-        ]
-        for arm in arms
-    ]
+    runs = [[kept.of(*one) for one in draws.configs(arm)] for arm in arms]
     return {
         "source": draws.posterior.source,
         "terms": list(draws.posterior.terms),

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from blis_jax.policies.contract import Policies
     from blis_jax.records.record import RunRecord
     from blis_jax.runs import alternatives, driver, scheduler
-    from blis_jax.runs.runs import Row
+    from blis_jax.runs import runs as run_kinds
+    from blis_jax.runs.runs import Row, Run
     from blis_jax.workload.source import RequestSource
     from sweeps.runs import drawn, measured
     from sweeps.search.objectives import Runs
@@ -40,6 +41,7 @@ else:  # they load JAX, for which no refusal waits
     compiled = lazy.Module("blis_jax.metrics.on_device.compiled")
     alternatives = lazy.Module("blis_jax.runs.alternatives")
     driver = lazy.Module("blis_jax.runs.driver")
+    run_kinds = lazy.Module("blis_jax.runs.runs")
     drawn = lazy.Module("sweeps.runs.drawn")
     scheduler = lazy.Module("blis_jax.runs.scheduler")
     measured = lazy.Module("sweeps.runs.measured")
@@ -191,11 +193,8 @@ class Experiment:
 
         That is where neither a trace nor policies draw anything.
         """
-        trace = self.requests.trace
         seeds = self.seeds if seeds is None else seeds
-        if trace is not None and not trace.depends_on_seed(config):
-            seeds = self.seeds[:1]
-        return self._drawn_on(seeds, config)
+        return self._drawn_on(seeds[: self.num_distinct(config, len(seeds))], config)
 
     def _drawn_on(self, seeds: Sequence[int], config: ClusterConfig) -> list[Row]:
         rows = self.drawn.rows(config, self.requests.source, seeds)
@@ -222,13 +221,43 @@ class Experiment:
         places: Sequence[int] | None = None,
     ) -> list[tuple[T, ...]]:
         """Return what `summarize` makes of each run, by configuration and seed; called from threads."""
-        seeds = self.seeds if places is None else [self.seeds[place] for place in places]
-        if self.requests.trace is not None and self.requests.trace.waits:
-            return [self._followed(config, summarize, seeds) for config in configs]
-        rows_by_config = [self.rows(config, seeds) for config in configs]
-        results = iter(self.runner.run(list(itertools.chain(*rows_by_config)), summarize))
-        runs_by_config = [tuple(itertools.islice(results, len(rows))) for rows in rows_by_config]
-        return [runs * (len(seeds) // len(runs)) for runs in runs_by_config]
+        chosen = list(range(len(self.seeds)) if places is None else places)
+        distinct = [chosen[: self.num_distinct(config, len(chosen))] for config in configs]
+        wanted = [(at, place) for at, of_config in enumerate(distinct) for place in of_config]
+        results = dict(itertools.chain.from_iterable(self.each(configs, summarize, wanted)))
+        runs = [tuple(results[at, place] for place in own) for at, own in enumerate(distinct)]
+        return [of_config * (len(chosen) // len(of_config)) for of_config in runs]
+
+    def num_distinct(self, config: ClusterConfig, num_seeds: int) -> int:
+        """Return how many runs of a configuration so many seeds make different; the others repeat the first."""
+        trace = self.requests.trace
+        return 1 if trace is not None and not trace.depends_on_seed(config) else num_seeds
+
+    def each(
+        self,
+        configs: Sequence[ClusterConfig],
+        summarize: Callable[[RunRecord], T],
+        wanted: Sequence[tuple[int, int]],
+    ) -> Iterator[list[tuple[tuple[int, int], T]]]:
+        """Yield what `summarize` makes of the runs that are wanted, call by call, as they are done.
+
+        A run is named by the place of its configuration and of its seed.
+        """
+        trace, places = self.requests.trace, dict[int, list[int]]()
+        for at, place in wanted:
+            places.setdefault(at, []).append(place)
+        if trace is not None and trace.waits:
+            for at, place in wanted:
+                seed, options = self.seeds[place], self.runner.options
+                yield [((at, place), drawn.followed(trace, seed, configs[at], summarize, options))]
+            return
+        runs: dict[Run, tuple[int, int]] = {}
+        for at, of_config in places.items():
+            rows = self._drawn_on([self.seeds[place] for place in of_config], configs[at])
+            for place, row in zip(of_config, rows, strict=True):
+                runs[run_kinds.GivenRun(row, self.runner.options)] = at, place
+        for finished in self.runner.stream(list(runs), summarize):
+            yield [(runs[run], summary) for run, summary in finished]
 
     def record(self, config: ClusterConfig, seed: int) -> RunRecord:
         """Return one run, whole."""
@@ -237,19 +266,6 @@ class Experiment:
             return drawn.followed(trace, seed, config, lambda run: run, self.runner.options)
         (record,) = self.runner.run(self._drawn_on([seed], config), lambda run: run)
         return record
-
-    def _followed(
-        self, config: ClusterConfig, summarize: Callable[[RunRecord], T], seeds: Sequence[int]
-    ) -> tuple[T, ...]:
-        """Return the runs of a trace of which some requests wait for answers."""
-        trace = self.requests.trace
-        assert trace is not None
-        is_drawn = trace.depends_on_seed(config)
-        runs = tuple(
-            drawn.followed(trace, seed, config, summarize, self.runner.options)
-            for seed in (seeds if is_drawn else seeds[:1])
-        )
-        return runs * (len(seeds) // len(runs))
 
     @contextmanager
     def kept_runs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -111,14 +112,18 @@ class KeptRuns:
         journal: Journal | None = None,
         work: Phase | None = None,
     ) -> None:
-        """`work` shows the name of each configuration before it runs."""
+        """`work` shows the name of each configuration that runs."""
         self.experiments, self.recorder, self.journal = [experiment], recorder, journal
-        self.work, self.num_begun = work, 0
+        self.work = work
         self.runs: dict[str, tuple[RunSummary, ...]] = {}
+        self.begun: dict[str, dict[int, RunSummary]] = {}  # by place of the seed
         if journal is not None:
-            self.runs = {
-                key: tuple(read_summary(run) for run in runs) for key, runs in journal.lines()
-            }
+            for key, *places, runs in journal.lines():
+                read = tuple(map(read_summary, runs))
+                if places:
+                    self.begun.setdefault(key, {}).update(zip(places[0], read, strict=True))
+                else:
+                    self.runs[key] = read
             journal.begin()
 
     @property
@@ -140,11 +145,6 @@ class KeptRuns:
         if self.work is not None and self.work.total is not None:
             self.work.total += more
 
-    def _show(self, name: str) -> None:
-        if self.work is not None:
-            self.work.show(min(self.num_begun, self.work.total or 0), name)
-            self.num_begun += 1
-
     def reach(self, count: int, num_configs: int) -> None:
         """Run configurations on the `count` seeds from the first one on; `num_configs` of them are expected."""
         first, known = self.seeds[0], len(self.seeds)
@@ -154,27 +154,78 @@ class KeptRuns:
 
     def of(self, config: ClusterConfig, name: str) -> tuple[RunSummary, ...]:
         """Return the runs of a configuration, one for each seed."""
+        self.make([(config, name)])
         return tuple(
-            run for experiment in self.experiments for run in self._on(experiment, config, name)
+            run
+            for experiment in self.experiments
+            for run in self.runs[self._key(experiment, config)]
         )
 
     def on_first_seeds(self, config: ClusterConfig, name: str) -> tuple[RunSummary, ...]:
         """Return the runs of a configuration without the seeds that were added."""
-        return self._on(self.experiment, config, name)
+        self._make(self.experiment, {self._key(self.experiment, config): (config, name)})
+        return self.runs[self._key(self.experiment, config)]
 
-    def _on(
-        self, experiment: Experiment, config: ClusterConfig, name: str
-    ) -> tuple[RunSummary, ...]:
-        key = key_of(config)
-        if experiment is not self.experiment:
-            key += f"@{experiment.seeds[0]}-{experiment.seeds[-1]}"
-        if key not in self.runs:
-            self._show(name)
-            (runs,) = experiment.summaries([config], self.recorder)
-            self.runs[key] = runs
-            if self.journal is not None:
-                self.journal.append([key, [run.document() for run in runs]])
-        return self.runs[key]
+    def make(self, wanted: Sequence[tuple[ClusterConfig, str]]) -> None:
+        """Run configurations with their names, all in one go, so that no worker waits for the last run of one."""
+        for experiment in self.experiments:
+            self._make(experiment, {self._key(experiment, one[0]): one for one in wanted})
+
+    def _key(self, experiment: Experiment, config: ClusterConfig) -> str:
+        is_first = experiment is self.experiment
+        seeds = "" if is_first else f"@{experiment.seeds[0]}-{experiment.seeds[-1]}"
+        return key_of(config) + seeds
+
+    def _make(
+        self, experiment: Experiment, wanted: Mapping[str, tuple[ClusterConfig, str]]
+    ) -> None:
+        """Run what is not known; the journal has each call's runs, and in the end a line for each configuration."""
+        keys = [key for key in wanted if key not in self.runs]
+        if not keys:
+            return
+        configs = [wanted[key][0] for key in keys]
+        num_seeds = len(experiment.seeds)
+        counts = [experiment.num_distinct(config, num_seeds) for config in configs]
+        places = [(at, place) for at, count in enumerate(counts) for place in range(count)]
+        is_in_order = len(keys) == 1 and not self.begun
+        self._run(experiment, keys, configs, places, [wanted[key][1] for key in keys])
+        for key, count in zip(keys, counts, strict=True):
+            begun = self.begun.pop(key)
+            runs = tuple(begun[place] for place in range(count))
+            self.runs[key] = runs * (num_seeds // count)
+        if self.journal is not None and is_in_order:
+            self.journal.append(self._line(keys[0]))
+        elif self.journal is not None:
+            self.journal.rewrite([self._line(key) for key in self.runs])
+
+    def _line(self, key: str) -> list[Any]:
+        return [key, [run.document() for run in self.runs[key]]]
+
+    def _run(
+        self,
+        experiment: Experiment,
+        keys: Sequence[str],
+        configs: Sequence[ClusterConfig],
+        places: Sequence[tuple[int, int]],
+        names: Sequence[str],
+    ) -> None:
+        """Run the places that have not begun, and write down each call's runs."""
+        missing = [one for one in places if one[1] not in self.begun.setdefault(keys[one[0]], {})]
+        left = Counter(at for at, _ in missing)
+        num_before = len(self.runs)
+        for finished in experiment.each(configs, self.recorder, missing):
+            by_config: dict[int, dict[int, RunSummary]] = {}
+            for (at, place), run in finished:
+                by_config.setdefault(at, {})[place] = run
+            for at, runs in by_config.items():
+                self.begun[keys[at]].update(runs)
+                left[at] -= len(runs)
+                if self.journal is not None and len(configs) > 1:
+                    documents = [run.document() for run in runs.values()]
+                    self.journal.append([keys[at], list(runs), documents])
+                if self.work is not None:
+                    num_done = num_before + len(configs) - sum(count > 0 for count in left.values())
+                    self.work.show(min(num_done, self.work.total or 0), names[at])
 
 
 MEASURES = ("ms", "s", "1/s")  # units in which chance does not give the same value twice

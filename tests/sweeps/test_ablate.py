@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.reports.style import class_words
 from sweeps.ablate import main
 from sweeps.compare.ablation.report import KINDS
-from sweeps.runs.experiment import Experiment
 from tests.support.browser import opened
 from tests.support.findings_forms import assert_all_forms_agree
 from tests.support.report_page import embedded, marks
 from tests.sweeps.busy import SMALL, result, write_strategies
+from tests.sweeps.tiny import change_runs
 
 GATED = ":slo_age_weight=0.001;slo_threshold_sheddable=0;max_num_scheduled_tokens=900"
 
@@ -165,15 +164,12 @@ def test_combinations_that_cannot_be_or_fail_are_reported(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    original = Experiment.summaries
+    livelock = RunSummary(Outcome.LIVELOCK)
 
-    def summaries(self: Experiment, configs: Sequence[ClusterConfig], summarize: Any) -> list[Any]:
-        found = original(self, configs, summarize)
-        if configs[0].max_num_scheduled_tokens == 900:
-            return [(RunSummary(Outcome.LIVELOCK), *found[0][1:])]
-        return found
+    def change(config: ClusterConfig, place: int, run: RunSummary) -> RunSummary:
+        return livelock if config.max_num_scheduled_tokens == 900 and place == 0 else run
 
-    monkeypatch.setattr(Experiment, "summaries", summaries)
+    change_runs(monkeypatch, change)
     base = arms[0] + ":routing_policy=weighted;routing_scorers=queue-depth:1"
     arm = arms[0] + ":routing_policy=weighted;routing_scorers=load-balance:1"
     words = ["--components", "old=routing_scorers.queue-depth;new=routing_scorers.load-balance"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
 from sweeps.runs.experiment import Experiment
@@ -83,3 +85,32 @@ def interrupted_runs(monkeypatch: pytest.MonkeyPatch, method: str, call: int) ->
     with monkeypatch.context() as patch:
         patch.setattr(Experiment, method, killed)
         yield
+
+
+@contextmanager
+def interrupted_calls(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[None]:
+    """Interrupt an experiment after so many compiled calls, as Ctrl-C does."""
+    original = Experiment.each
+
+    def some(self: Experiment, *given: Any) -> Iterator[Any]:
+        yield from itertools.islice(original(self, *given), count)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "each", some)
+        yield
+
+
+def change_runs(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[ClusterConfig, int, RunSummary], RunSummary]
+) -> None:
+    """Let experiments give other runs: `change` gets the configuration, the place of the seed and the run."""
+    original = Experiment.each
+
+    def each(
+        self: Experiment, configs: Sequence[ClusterConfig], *given: Any
+    ) -> Iterator[list[tuple[tuple[int, int], RunSummary]]]:
+        for finished in original(self, configs, *given):
+            yield [((at, p), change(configs[at], p, run)) for (at, p), run in finished]
+
+    monkeypatch.setattr(Experiment, "each", each)

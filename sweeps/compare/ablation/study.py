@@ -55,6 +55,7 @@ from sweeps.runs.requests import requests_of, workload_of_arms
 from sweeps.strategies.arms import Arm, arms_of
 
 if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.files.journal import Journal
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.records.record import RunRecord
@@ -310,15 +311,23 @@ def _run(
 ) -> tuple[Combination, ...]:
     """Run every combination on every seed; one that is no configuration says why."""
     base, arm = (end.config for end in arms)
-    findings = []
+    configs: dict[int, ClusterConfig] = {}
+    errors: dict[int, str] = {}
+    for mask in masks:
+        try:
+            configs[mask] = config_at(base, arm, components, mask)
+        except ConfigError as error:
+            errors[mask] = str(error)
+
+    def name_of(mask: int) -> str:
+        return " + ".join(component.name for component in on(components, mask)) or arms[0].name
+
     classes, is_one = setting.classes, setting.is_one_trace
     with experiment.kept_runs(command, journal, len(masks), classes, is_one) as kept:
-        for mask in masks:
-            name = " + ".join(component.name for component in on(components, mask)) or arms[0].name
-            try:
-                config = config_at(base, arm, components, mask)
-            except ConfigError as error:
-                findings.append(Combination(mask, error=str(error)))
-                continue
-            findings.append(Combination(mask, kept.of(config, name)))
-    return tuple(findings)
+        kept.make([(config, name_of(mask)) for mask, config in configs.items()])
+        return tuple(
+            Combination(mask, error=errors[mask])
+            if mask in errors
+            else Combination(mask, kept.of(configs[mask], name_of(mask)))
+            for mask in masks
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.support.browser import opened
 from tests.support.findings_forms import assert_all_forms_agree
 from tests.support.report_page import embedded, marks, row, rows
 from tests.sweeps.busy import SMALL, result, write_strategies
-from tests.sweeps.tiny import interrupted_runs
+from tests.sweeps.tiny import change_runs, interrupted_calls
 
 
 def compare(folder: Path, *words: str) -> int:
@@ -198,20 +198,13 @@ def test_each_throughput_has_a_name_and_a_definition_of_its_own(
     assert "decode tokens/s is BLIS's tokens_per_sec" in said
 
 
-def failing(should_fail: Callable[[ClusterConfig, int], bool]) -> Any:
-    original = Experiment.summaries
-
-    def summaries(self: Experiment, configs: Sequence[ClusterConfig], summarize: Any) -> list[Any]:
-        found = original(self, configs, summarize)
-        return [
-            tuple(
-                RunSummary(Outcome.REFERENCE_CRASH) if should_fail(config, place) else run
-                for place, run in enumerate(runs)
-            )
-            for config, runs in zip(configs, found, strict=True)
-        ]
-
-    return summaries
+def fail(
+    monkeypatch: pytest.MonkeyPatch, should_fail: Callable[[ClusterConfig, int], bool]
+) -> None:
+    crash = RunSummary(Outcome.REFERENCE_CRASH)
+    change_runs(
+        monkeypatch, lambda config, place, run: crash if should_fail(config, place) else run
+    )
 
 
 def test_a_failed_seed_is_left_out_of_both_and_named(
@@ -220,8 +213,7 @@ def test_a_failed_seed_is_left_out_of_both_and_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    is_second = failing(lambda config, place: config.scheduler != "fcfs" and place == 1)
-    monkeypatch.setattr(Experiment, "summaries", is_second)
+    fail(monkeypatch, lambda config, place: config.scheduler != "fcfs" and place == 1)
     assert compare(tmp_path, *arms, *SMALL, "--inert", "records") == 0
     document = result(tmp_path)
     assert {entry["num_pairs"] for entry in document["comparisons"]} == {15}
@@ -237,9 +229,7 @@ def test_an_arm_without_any_run_stays_in_the_result(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(
-        Experiment, "summaries", failing(lambda config, _: config.scheduler != "fcfs")
-    )
+    fail(monkeypatch, lambda config, _: config.scheduler != "fcfs")
     assert compare(tmp_path, *arms, *SMALL, "--inert", "records") == 3
     document = result(tmp_path)
     assert [arm["failure"] is None for arm in document["arms"]] == [True, False]
@@ -255,12 +245,14 @@ def test_resumed_after_a_kill_equals_unkilled(
 ) -> None:
     words = [*arms, *SMALL, "--figure", "none", "--quiet"]
     assert compare(tmp_path, *words) == 0
-    unkilled = result(tmp_path)
-    with interrupted_runs(monkeypatch, "summaries", 3):
+    unkilled, journal = result(tmp_path), tmp_path / "out.jsonl"
+    record = journal.read_bytes()
+    with interrupted_calls(monkeypatch, 1):  # in the middle of the first arm
         assert compare(tmp_path, *words, "--overwrite") == 130
+    assert record.count(b"\n") > journal.read_bytes().count(b"\n") == 2
     assert compare(tmp_path, *words, "--resume") == 0
-    assert result(tmp_path) == unkilled
-    monkeypatch.setattr(Experiment, "summaries", None)  # all is in the record
+    assert result(tmp_path) == unkilled and journal.read_bytes() == record
+    monkeypatch.setattr(Experiment, "each", None)  # all is in the record
     assert compare(tmp_path, *words, "--resume") == 0
     assert result(tmp_path) == unkilled
     assert compare(tmp_path, *words[:2], "--num-seeds", "4", "--resume") == 2
