@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_jax.commands import cli
 from blis_jax.commands.options import OverwriteSwitch, option, word
@@ -15,6 +15,7 @@ from blis_jax.errors import ConfigError, choices
 from blis_jax.files.atomic_write import replacing
 from blis_jax.lazy import pandas as pd
 from blis_jax.metrics.metric import ALL, split_name
+from blis_jax.reports import style
 from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
 from papers.record.runs import PaperRuns, Say, SettingSample
@@ -36,7 +37,28 @@ class Expected:
     within: float
 
 
-Draw = Callable[[Path, Path], None]  # from a folder of data to a picture
+def expected(
+    columns: str, rows: Iterable[Sequence[Any]], within: float = 0.15, **common: object
+) -> tuple[Expected, ...]:
+    """Return the numbers at the end of rows, at the columns' values before them and at the common ones."""
+    names = columns.split()
+    return tuple(
+        Expected(dict(zip(names, row[:-1], strict=True)) | common, row[-1], within) for row in rows
+    )
+
+
+class FigureWords(NamedTuple):
+    """The words of a figure; `{num_seeds}` in its caption is the most seeds of its data."""
+
+    title: str
+    caption: str
+    legend: Sequence[Any] = ()
+    legend_columns: int | None = None
+
+
+Fill = Callable[
+    [Any, "pd.DataFrame"], FigureWords
+]  # panels `[row, column]`, from the figure's data
 
 
 @dataclass(frozen=True)
@@ -46,15 +68,30 @@ class PaperFigure:
     package: str  # of the record
     name: str
     what: str
-    draw: Draw
+    size: tuple[float, int, int]  # inches of height without words, rows and columns of panels
+    fill: Fill
     expected: Sequence[Expected]  # what the figure's data are known to have
+    layout: Mapping[str, Any]  # of the panels, as matplotlib's `subplots` takes it
+
+    def draw(self, data: Path, path: Path) -> None:
+        """Draw the figure from a folder of data into a PNG."""
+        table = read(data, self.name)
+        with style.figure(*self.size, **self.layout) as (figure, panels):
+            words = self.fill(panels, table)
+            num_seeds = str(int(table["num_seeds"].max())) if "num_seeds" in table else ""
+            caption = words.caption.replace("{num_seeds}", num_seeds)
+            style.save(figure, path, words.title, caption, words.legend, words.legend_columns)
 
 
 def shows(
-    package: str, what: str, expected: Sequence[Expected] = ()
-) -> Callable[[Draw], PaperFigure]:
-    """Decorate a function that draws a figure of a record, which is named after it."""
-    return lambda draw: PaperFigure(package, draw.__name__, what, draw, expected)
+    package: str,
+    what: str,
+    size: tuple[float, int, int],
+    expected: Sequence[Expected] = (),
+    **layout: Any,
+) -> Callable[[Fill], PaperFigure]:
+    """Decorate a function that fills the panels of a record's figure, which is named after it."""
+    return lambda fill: PaperFigure(package, fill.__name__, what, size, fill, expected, layout)
 
 
 def shipped_data(package: str) -> Path:
@@ -84,6 +121,81 @@ def chosen(table: pd.DataFrame, **values: object) -> pd.DataFrame:
         table = table[table[column] == wanted]
     numbers = pd.to_numeric(table["x"], errors="coerce")
     return table.assign(x=numbers if numbers.notna().all() else table["x"])
+
+
+# --- how pictures look: the policies of the scheduling record, lines and axes ---------------------
+
+
+POLICY_COLOURS: Mapping[str, str] = {
+    "baseline": style.GREY,
+    "iteration 1": style.GREEN,
+    "iteration 3": style.PINK,
+    "iteration 5": style.BLUE,
+    "8-opt": style.RED,
+    "iteration 13": style.ORANGE,
+}
+POLICY_WORDS: Mapping[str, str] = {
+    "baseline": "baseline: first come first served, chunks of 256 tokens",
+    "iteration 1": "iteration 1: priorities by class",
+    "iteration 3": "iteration 3: iteration 1 with a gate for sheddable requests",
+    "iteration 5": "iteration 5: priorities, no chunks for critical and sheddable prompts",
+    "8-opt": "8-opt: iteration 8 after search, 962 tokens a step",
+}
+BURST = (
+    "Workload: 1,000 requests within about 0.5 s, a burst at 1.3 to 4 times the prefill capacity of "
+    "8 instances and not a steady state."
+)
+SEEDS = "{num_seeds} seeds, requests by this simulator's generator; bars: 95 % interval of the mean"
+
+
+def policy_handles(policies: Iterable[str]) -> list[Any]:
+    """Return one line per policy for a legend."""
+    return [
+        style.line_handle(POLICY_WORDS[name], color=POLICY_COLOURS[name], linewidth=2.2)
+        for name in policies
+    ]
+
+
+def cross_handle(words: str) -> Any:
+    """Return what a legend says of the crosses of published numbers."""
+    return style.line_handle(words, color=style.BLACK, marker="x", linestyle="none")
+
+
+def draw_line(panel: Any, rows: pd.DataFrame, color: str, scale: float = 1.0, **look: Any) -> None:
+    """Draw means, times `scale`, with bars for their intervals; `rows` have x, mean, low and high."""
+    rows = rows.sort_values("x")
+    mean, low, high = (scale * rows[name] for name in ("mean", "low", "high"))
+    reach = [(mean - low).clip(lower=0), (high - mean).clip(lower=0)]
+    panel.errorbar(rows["x"], mean, yerr=reach, **({"marker": "o"} | look | {"color": color}))
+
+
+def draw_lines(
+    panel: Any,
+    table: pd.DataFrame,
+    colours: Mapping[str, str],
+    scale: float = 1.0,
+    **values: object,
+) -> None:
+    """Draw a line for each policy through the rows with these values, in its colour and times `scale`."""
+    for policy, colour in colours.items():
+        draw_line(panel, chosen(table, policy=policy, **values), colour, scale)
+
+
+def at_load(table: pd.DataFrame, load: str) -> pd.DataFrame:
+    """Return the rows whose x is `LOAD SIZE` with this load, with the size as x."""
+    parts = table["x"].str.split(" ", expand=True)
+    return table.assign(x=parts[1])[parts[0] == load]
+
+
+def size_axes(above: Any, below: Any, most: float) -> None:
+    """Give two panels, above each other, an axis of cluster sizes; changes in % below reach up to `most`."""
+    above.set_xscale("log", base=2)
+    above.set_xticks([4, 8, 16, 32], ["4", "8", "16", "32"])
+    above.set_ylim(bottom=0)
+    below.set_ylim(-100, most)
+
+
+# --- the command that draws one -------------------------------------------------------------------
 
 
 class FigureFiles(OverwriteSwitch, title="figure"):

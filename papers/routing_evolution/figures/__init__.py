@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from papers.routing_evolution.figures import policies, pools
+from papers.routing_evolution.figures import policies
 
 FIGURES = (
     policies.weight_ratios,
     policies.burst_ablation,
     policies.cluster_sizes,
-    pools.memory_term,
-    pools.disaggregation,
+    policies.memory_term,
+    policies.disaggregation,
 )

@@ -8,17 +8,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from blis_jax.commands import cli
 from blis_jax.lazy import pandas as pd
+from blis_jax.reports import style
 from blis_jax.reports.render import row_line, table_lines
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
 from blis_jax.statistics.paired import WORSE, Difference, Pair, differences
-from papers import figure_style as style
-from papers.record.figures import shows
+from papers.record.figures import FigureWords, draw_line, shows
 from papers.routing_evolution.figures.staleness_data import (
     ALL,
     DATA,
@@ -30,10 +30,6 @@ from papers.routing_evolution.figures.staleness_data import (
     SIGNALS,
     STRATEGIES,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 NAME = "papers.routing_evolution.figures.staleness_answers"
 WORDS: Mapping[str, str] = {
@@ -50,7 +46,10 @@ LINE = ["strategy", "signal", "counts_in_flight", "rate"]
 
 def read(path: Path = DATA) -> pd.DataFrame:
     """Read the saved cells, with an array of the metric by seed in `values`."""
-    table = pd.read_csv(path)
+    return _with_values(pd.read_csv(path))
+
+
+def _with_values(table: pd.DataFrame) -> pd.DataFrame:
     values = [np.array(text.split(), float) for text in table[f"{METRIC} by seed"].astype(str)]
     return table[[*LINE, "age_ms"]].assign(values=values)
 
@@ -197,25 +196,25 @@ CAPTION = """
 SAFE_MS = 5  # "safe below 5 ms", as recorded
 
 
-@shows("papers.routing_evolution", "TTFT against the age of what the router knows")
-def staleness_map(data: Path, path: Path) -> None:
+@shows(
+    "papers.routing_evolution", "TTFT against the age of what the router knows", (5.2, 2, len(RATES)),
+    sharex=True, sharey=True,
+)  # fmt: skip
+def staleness_map(panels: Any, table: pd.DataFrame) -> FigureWords:
     """Draw one panel for each load, once with requests in flight counted and once without."""
-    comparison = compared(read(data / "staleness_map.csv"))
-    with style.figure(5.2, 2, len(RATES), sharex=True, sharey=True) as (figure, panels):
-        for row, counts in enumerate(IN_FLIGHT):
-            for column, rate in enumerate(RATES):
-                panel, here = panels[row, column], comparison[comparison["rate"] == rate]
-                _panel(panel, here, counts)
-                if row == 0:
-                    panel.set_title(f"{rate} requests/s")
-            panels[row, 0].set_ylabel(f"TTFT P99 (ms)\n{IN_FLIGHT[counts]}")
-        for panel in panels[-1]:
-            panel.set_xlabel("age of the signals (ms)")
-        panels[0, 0].annotate(
-            f"recorded\nas safe:\nbelow\n{SAFE_MS} ms", (0.05, 0.95), xycoords="axes fraction",
-            fontsize=7.5, va="top", color="0.35",
-        )  # fmt: skip
-        style.save(figure, path, TITLE, CAPTION, _handles(), legend_columns=2)
+    comparison = compared(_with_values(table))
+    for row, counts in zip(panels, IN_FLIGHT, strict=True):
+        for panel, rate in zip(row, RATES, strict=True):
+            _panel(panel, comparison[comparison["rate"] == rate], counts)
+        row[0].set_ylabel(f"TTFT P99 (ms)\n{IN_FLIGHT[counts]}")
+    for (above, below), rate in zip(panels.T, RATES, strict=True):
+        above.set_title(f"{rate} requests/s")
+        below.set_xlabel("age of the signals (ms)")
+    panels[0, 0].annotate(
+        f"recorded\nas safe:\nbelow\n{SAFE_MS} ms", (0.05, 0.95), xycoords="axes fraction",
+        fontsize=7.5, va="top", color="0.35",
+    )  # fmt: skip
+    return FigureWords(TITLE, CAPTION, _handles(), 2)
 
 
 def _line_of(name: str) -> dict[str, Any]:
@@ -244,7 +243,7 @@ def _panel(panel: Any, here: pd.DataFrame, counts: bool) -> None:
                 panel.axhline(value, color=colour, **NOTHING_READ)
             continue
         cells = cells[cells["counts_in_flight"] == counts].assign(x=lambda rows: rows["age_ms"])
-        style.line(panel, cells, colour, marker="", linewidth=WIDTHS.get(name, 1.4), elinewidth=1.2)
+        draw_line(panel, cells, colour, marker="", linewidth=WIDTHS.get(name, 1.4), elinewidth=1.2)
         for verdicts, fill in (
             (cells["verdict"] == WORSE, colour),
             (cells["verdict"] != WORSE, "white"),

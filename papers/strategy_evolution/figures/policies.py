@@ -8,9 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from papers import figure_style as style
-from papers.record.figures import Expected, chosen, read, shows
+from blis_jax.reports import style
+from papers.record.figures import (
+    BURST,
+    POLICY_COLOURS,
+    SEEDS,
+    FigureWords,
+    chosen,
+    expected,
+    policy_handles,
+    shows,
+)
 from papers.record.measures import CLASSES
+from papers.strategy_evolution.figures.data import FOUR, MAIN
 
 PACKAGE = "papers.strategy_evolution"
 
@@ -18,47 +28,42 @@ PACKAGE = "papers.strategy_evolution"
 # --- figure 1 -------------------------------------------------------------------------------------
 
 
-TTFT_DISTRIBUTIONS_POLICIES = ("baseline", "iteration 5", "8-opt")
-# the reference's means of seeds 42 to 44, ms
-TTFT_DISTRIBUTIONS_EXPECTED = tuple(
-    Expected({"policy": policy, "slo_class": slo_class, "metric": "ttft_p99_ms"}, value, 0.15)
-    for policy, slo_class, value in (
+SHARES = {"critical": "20 %", "standard": "50 %", "sheddable": "30 %"}
+
+
+@shows(
+    PACKAGE, "TTFT distributions by class, baseline against 8-opt", (3.0, 1, 3),
+    expected("policy slo_class", (
         ("baseline", "critical", 268.8),
         ("baseline", "sheddable", 264.8),
         ("iteration 5", "critical", 90.0),
         ("iteration 5", "standard", 187.1),
         ("8-opt", "critical", 70.8),
         ("8-opt", "sheddable", 599.2),
-    )
-)
-SHARES = {"critical": "20 %", "standard": "50 %", "sheddable": "30 %"}
-
-
-@shows(PACKAGE, "TTFT distributions by class, baseline against 8-opt", TTFT_DISTRIBUTIONS_EXPECTED)
-def ttft_distributions(data: Path, path: Path) -> None:
+    ), metric="ttft_p99_ms"),
+    sharey=True,
+)  # fmt: skip
+def ttft_distributions(panels: Any, table: Any) -> FigureWords:
     """Draw one panel per class: mean curves over the seeds, the middle 90 % of them, and the tails."""
-    table = read(data, "ttft_distributions")
-    num_seeds = int(table["num_seeds"].max())
-    with style.figure(3.0, 1, len(CLASSES), sharey=True) as (figure, panels):
-        for panel, slo_class in zip(panels[0], CLASSES, strict=True):
-            _draw_class(panel, chosen(table, slo_class=slo_class))
-            panel.set_title(f"{slo_class} ({SHARES[slo_class]} of requests)")
-            panel.set_xlabel("time to first token (ms)")
-        panels[0][0].set_ylabel("requests with first token (%)")
-        caption = (
-            f"{style.BURST} Every policy served the same requests, drawn with {num_seeds} seeds by "
-            "this simulator's generator. Lines: time within which a share of the class had its first "
-            "token, mean over seeds. Bands: the middle 90 % of the seeds. Dots with numbers: 99th "
-            "percentile, mean over seeds with its 95 % interval (narrower than the dots where none is seen)."
-        )
-        title = "Critical requests get their first token far sooner, sheddable ones far later"
-        legend = style.policy_handles(TTFT_DISTRIBUTIONS_POLICIES)
-        style.save(figure, path, title, caption, legend, legend_columns=1)
+    for panel, slo_class in zip(panels[0], CLASSES, strict=True):
+        _draw_class(panel, chosen(table, slo_class=slo_class))
+        panel.set_title(f"{slo_class} ({SHARES[slo_class]} of requests)")
+        panel.set_xlabel("time to first token (ms)")
+    panels[0][0].set_ylabel("requests with first token (%)")
+    return FigureWords(
+        "Critical requests get their first token far sooner, sheddable ones far later",
+        f"{BURST} Every policy served the same requests, drawn with {{num_seeds}} seeds by "
+        "this simulator's generator. Lines: time within which a share of the class had its first "
+        "token, mean over seeds. Bands: the middle 90 % of the seeds. Dots with numbers: 99th "
+        "percentile, mean over seeds with its 95 % interval (narrower than the dots where none is seen).",
+        policy_handles(MAIN),
+        1,
+    )
 
 
 def _draw_class(panel: Any, table: Any) -> None:
-    for place, policy in enumerate(TTFT_DISTRIBUTIONS_POLICIES):
-        colour = style.POLICY_COLOURS[policy]
+    for place, policy in enumerate(MAIN):
+        colour = POLICY_COLOURS[policy]
         curve = chosen(table, policy=policy, metric="ttft_ms").sort_values("x")
         share = 100 * curve["x"]
         panel.fill_betweenx(
@@ -68,16 +73,10 @@ def _draw_class(panel: Any, table: Any) -> None:
         (tail,) = chosen(table, policy=policy, metric="ttft_p99_ms").itertuples()
         reach = [[tail.mean - tail.low], [tail.high - tail.mean]]
         panel.errorbar([tail.mean], [99], xerr=reach, color=colour, marker="o", zorder=5)
-        words = f"99 % within {tail.mean:.0f} ms"
         panel.text(
-            0.98,
-            0.23 - 0.085 * place,
-            words,
-            color=colour,
-            ha="right",
-            transform=panel.transAxes,
-            bbox={"color": "white", "alpha": 0.75, "pad": 0.4},
-        )
+            0.98, 0.23 - 0.085 * place, f"99 % within {tail.mean:.0f} ms", color=colour, ha="right",
+            transform=panel.transAxes, bbox={"color": "white", "alpha": 0.75, "pad": 0.4},
+        )  # fmt: skip
     longest = float(table["high"].max())
     panel.set_xlim(0, longest * 1.7 if longest > 500 else longest)  # room for the words
     panel.set_ylim(0, 101)
@@ -86,133 +85,107 @@ def _draw_class(panel: Any, table: Any) -> None:
 # --- figure 9: what time to first token consists of, by class and policy --------------------------
 
 
-TTFT_PARTS_POLICIES = ("baseline", "iteration 1", "iteration 5", "8-opt")
-# the published constants of a request, ms: after the first token, and before the queue per request
-# and prompt token; and the mean waiting time that follows from the reference's runs
-TTFT_PARTS_EXPECTED = tuple(
-    Expected(
-        {"policy": policy, "x": "all", "slo_class": "critical", "metric": "output_processing"},
-        1.8055,
-        1e-3,
-    )
-    for policy in TTFT_PARTS_POLICIES
-)
-PARTS = {  # by what a reader sees; the smallest ones together
-    "waiting": (style.PARTS["waiting"][0], "waiting for the batch", ("queueing_time", "waiting")),
-    "prefill": (style.PARTS["compute"][0], "computing the prompt", ("prefill_compute",)),
-    "chunks": (
-        style.PARTS["chunk overhead"][0],
-        "further steps because of chunks",
-        ("chunk_overhead",),
+PARTS = (  # by what a reader sees; the smallest ones together
+    (style.PARTS["waiting"][0], "waiting for the batch", ["queueing_time", "waiting"]),
+    (style.PARTS["compute"][0], "computing the prompt", ["prefill_compute"]),
+    (style.PARTS["chunk overhead"][0], "further steps because of chunks", ["chunk_overhead"]),
+    (
+        style.PARTS["fixed"][0], "output processing and the rest",
+        ["output_processing", "admission_delay", "routing_delay", "preempted_service"],
     ),
-    "other": (
-        style.PARTS["fixed"][0],
-        "output processing and the rest",
-        ("output_processing", "admission_delay", "routing_delay", "preempted_service"),
-    ),
-}
+)  # fmt: skip
 ROWS = {"all": "all requests", "slowest": "the slowest 5 %"}
 
 
-@shows(PACKAGE, "what time to first token consists of", TTFT_PARTS_EXPECTED)
-def ttft_parts(data: Path, path: Path) -> None:
+@shows(
+    PACKAGE, "what time to first token consists of", (5.4, 2, 3),
+    # the published constant of a request after its first token, ms
+    expected(
+        "policy", [(policy, 1.8055) for policy in FOUR], 1e-3,
+        x="all", slo_class="critical", metric="output_processing",
+    ),
+    sharey="row",
+)  # fmt: skip
+def ttft_parts(panels: Any, table: Any) -> FigureWords:
     """Draw one row for all requests of a class and one for its slowest, one column per class."""
-    table = read(data, "ttft_parts")
-    num_seeds = int(table["num_seeds"].max())
-    with style.figure(5.4, 2, len(CLASSES), sharey="row") as (figure, panels):
-        for row, (which, words) in enumerate(ROWS.items()):
-            for panel, slo_class in zip(panels[row], CLASSES, strict=True):
-                _draw_bars(panel, chosen(table, x=which, slo_class=slo_class))
-                panel.set_title(f"{slo_class}, {words}")
-            panels[row][0].set_ylabel("mean TTFT (ms)")
-        caption = (
-            f"{style.BURST} Mean over the requests of a class with a first token, then over {num_seeds} seeds, "
-            "requests by this simulator's generator. The parts add up to time to first token. Bars "
-            "on the whole column: 95 % interval of the mean of its largest part. A step is shared by all "
-            "requests in it, so computing a prompt includes the time of the others' tokens; further steps because of "
-            "chunks are the constant part of the steps that a prompt would not have needed in one piece."
-        )
-        title = "Priorities take the waiting from critical requests; computing prompts remains"
-        style.save(figure, path, title, caption, _ttft_parts_handles())
+    for row, (which, words) in zip(panels, ROWS.items(), strict=True):
+        for panel, slo_class in zip(row, CLASSES, strict=True):
+            _draw_bars(panel, chosen(table, x=which, slo_class=slo_class))
+            panel.set_title(f"{slo_class}, {words}")
+        row[0].set_ylabel("mean TTFT (ms)")
+    return FigureWords(
+        "Priorities take the waiting from critical requests; computing prompts remains",
+        f"{BURST} Mean over the requests of a class with a first token, then over {{num_seeds}} seeds, "
+        "requests by this simulator's generator. The parts add up to time to first token. Bars "
+        "on the whole column: 95 % interval of the mean of its largest part. A step is shared by all "
+        "requests in it, so computing a prompt includes the time of the others' tokens; further steps because of "
+        "chunks are the constant part of the steps that a prompt would not have needed in one piece.",
+        [style.area_handle(words, color=colour) for colour, words, _ in PARTS],
+    )
 
 
 def _draw_bars(panel: Any, table: Any) -> None:
-    for place, policy in enumerate(TTFT_PARTS_POLICIES):
+    for place, policy in enumerate(FOUR):
         rows = chosen(table, policy=policy).set_index("metric")
         bottom = 0.0
-        for colour, _, names in PARTS.values():
-            height = float(rows.loc[list(names), "mean"].sum())
+        for colour, _, names in PARTS:
+            height = float(rows.loc[names, "mean"].sum())
             panel.bar(place, height, 0.72, bottom=bottom, color=colour)
             bottom += height
         largest = rows.loc[rows["mean"].idxmax()]
         half = (largest["high"] - largest["low"]) / 2
         panel.errorbar([place], [bottom], yerr=[half], color="0.2", linewidth=1)
         panel.text(place, bottom + half, f"{bottom:.0f}", ha="center", va="bottom", fontsize=8)
-    words = [policy.replace("iteration", "iter.") for policy in TTFT_PARTS_POLICIES]
-    panel.set_xticks(range(len(TTFT_PARTS_POLICIES)), words)
-    for label, policy in zip(panel.get_xticklabels(), TTFT_PARTS_POLICIES, strict=True):
-        label.set_color(style.POLICY_COLOURS[policy])
+    words = [policy.replace("iteration", "iter.") for policy in FOUR]
+    panel.set_xticks(range(len(FOUR)), words)
+    for label, policy in zip(panel.get_xticklabels(), FOUR, strict=True):
+        label.set_color(POLICY_COLOURS[policy])
     panel.margins(y=0.12)
     panel.grid(axis="x", visible=False)
-
-
-def _ttft_parts_handles() -> list[Any]:
-    return [style.area_handle(words, color=colour) for colour, words, _ in PARTS.values()]
 
 
 # --- figure 8: the strategies' parts, alone and together, and taken back one at a time ------------
 
 
 SQUARE = {
-    "neither": (style.POLICY_COLOURS["baseline"], "neither (baseline)"),
+    "neither": (POLICY_COLOURS["baseline"], "neither (baseline)"),
     "whole prompts only": (style.ORANGE, "whole prompts only"),
-    "priorities only": (style.POLICY_COLOURS["iteration 1"], "priorities only"),
-    "both": (style.POLICY_COLOURS["iteration 5"], "both (iteration 5)"),
+    "priorities only": (POLICY_COLOURS["iteration 1"], "priorities only"),
+    "both": (POLICY_COLOURS["iteration 5"], "both (iteration 5)"),
 }
-# the reference's means of seeds 42 to 44, ms
-ABLATION_EXPECTED = tuple(
-    Expected({"policy": name, "slo_class": "critical", "metric": "ttft_p99_ms"}, value, 0.15)
-    for name, value in (
+EDGE = 90.0  # % beyond which a change is only written
+
+
+@shows(
+    PACKAGE, "parts of the strategies, alone and together", (6.2, 2, 1),
+    expected("policy", (
         ("neither", 268.8),
         ("whole prompts only", 252.7),
         ("priorities only", 134.4),
         ("both", 90.0),
-    )
-)
-EDGE = 90.0  # % beyond which a change is only written
-
-
-@shows(PACKAGE, "parts of the strategies, alone and together", ABLATION_EXPECTED)
-def ablation(data: Path, path: Path) -> None:
+    ), slo_class="critical", metric="ttft_p99_ms"),
+    gridspec_kw={"height_ratios": [1, 1.25]},
+)  # fmt: skip
+def ablation(panels: Any, table: Any) -> FigureWords:
     """Draw above the 2 × 2 of priorities and whole prompts, below 8-opt with a part taken back."""
-    table = read(data, "ablation")
-    num_seeds = int(table["num_seeds"].max())
-    ratios = {"height_ratios": [1, 1.25]}
-    with style.figure(6.2, 2, 1, gridspec_kw=ratios) as (figure, panels):
-        square, parts = panels[:, 0]
-        _draw_square(square, table)
-        _draw_parts(parts, table)
-        (both,) = chosen(table, policy="interaction").itertuples()
-        caption = (
-            f"{style.BURST} Above: priorities by class, and prompts of critical and sheddable "
-            "requests whole instead of in chunks of 256 tokens, each on and off. Together they bring "
-            f"{-both.mean:.0f} ms [{-both.high:.0f}, {-both.low:.0f}] more for critical requests than the sum "
-            "of both alone. Below: 8-opt with one part as it was before; to the right of 0 the part helps the class. "
-            f"{num_seeds} seeds, requests by this simulator's generator; bars: 95 % interval of the "
-            "mean, below of the change paired by seed."
-        )
-        title = "Critical requests gain most by priorities, and more with whole prompts on top"
-        style.save(figure, path, title, caption)
+    _draw_square(panels[0, 0], table)
+    _draw_parts(panels[1, 0], table)
+    (both,) = chosen(table, policy="interaction").itertuples()
+    return FigureWords(
+        "Critical requests gain most by priorities, and more with whole prompts on top",
+        f"{BURST} Above: priorities by class, and prompts of critical and sheddable "
+        "requests whole instead of in chunks of 256 tokens, each on and off. Together they bring "
+        f"{-both.mean:.0f} ms [{-both.high:.0f}, {-both.low:.0f}] more for critical requests than the sum "
+        "of both alone. Below: 8-opt with one part as it was before; to the right of 0 the part helps the class. "
+        f"{SEEDS}, below of the change paired by seed.",
+    )
 
 
 def _draw_square(panel: Any, table: Any) -> None:
     width = 0.8 / len(SQUARE)
     for place, (name, (colour, _)) in enumerate(SQUARE.items()):
-        rows = (
-            chosen(table, policy=name, metric="ttft_p99_ms")
-            .set_index("slo_class")
-            .loc[list(CLASSES)]
-        )
+        rows = chosen(table, policy=name, metric="ttft_p99_ms").set_index("slo_class")
+        rows = rows.loc[list(CLASSES)]
         at = np.arange(len(CLASSES)) + width * (place - 1.5)
         reach = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
         panel.bar(at, rows["mean"], width, yerr=reach, color=colour, ecolor="0.2")
@@ -221,13 +194,9 @@ def _draw_square(panel: Any, table: Any) -> None:
     panel.set_xticks(np.arange(len(CLASSES)), CLASSES)
     panel.margins(y=0.1)
     panel.grid(axis="x", visible=False)
-    panel.set_ylabel("TTFT P99 (ms)")
-    panel.set_title("priorities and whole prompts, each on and off")
-    panel.legend(handles=_ablation_handles(), loc="upper left", ncols=2)
-
-
-def _ablation_handles() -> list[Any]:
-    return [style.area_handle(words, color=colour) for colour, words in SQUARE.values()]
+    panel.set(ylabel="TTFT P99 (ms)", title="priorities and whole prompts, each on and off")
+    handles = [style.area_handle(words, color=colour) for colour, words in SQUARE.values()]
+    panel.legend(handles=handles, loc="upper left", ncols=2)
 
 
 def _draw_parts(panel: Any, table: Any) -> None:
@@ -246,84 +215,70 @@ def _draw_parts(panel: Any, table: Any) -> None:
         )  # fmt: skip
         for height, value in zip(heights, of_class["mean"], strict=True):
             if value > EDGE:
-                words = f"+{value:.0f} % →"
                 panel.text(
-                    1.24 * EDGE,
-                    height + 0.22 * (1 - place),
-                    words,
-                    ha="right",
-                    va="center",
-                    fontsize=8.5,
-                    color=style.CLASS_COLOURS[slo_class],
-                )
-    panel.axvline(0, color=style.POLICY_COLOURS["8-opt"], linewidth=1.2, zorder=0, label="8-opt")
+                    1.24 * EDGE, height + 0.22 * (1 - place), f"+{value:.0f} % →", ha="right",
+                    va="center", fontsize=8.5, color=style.CLASS_COLOURS[slo_class],
+                )  # fmt: skip
+    panel.axvline(0, color=POLICY_COLOURS["8-opt"], linewidth=1.2, zorder=0, label="8-opt")
     panel.set_xlim(-45, 1.25 * EDGE)
     panel.set_yticks(heights, names)
     panel.grid(axis="y", visible=False)
-    panel.set_xlabel("change of TTFT P99 against 8-opt (%)")
-    panel.set_title("8-opt, one part taken back")
+    panel.set(xlabel="change of TTFT P99 against 8-opt (%)", title="8-opt, one part taken back")
     panel.legend(loc="lower right")
 
 
 # --- figure 7: the two published searches, call by call, beside the same searches here ------------
 
 
-SEARCHES = {
-    "iter01_priority_cascade": ("iteration 1", "iteration 1: 30 calls", "iter1"),
-    "iter08_token_budget": ("8-opt", "iteration 8: 40 calls", "iter8"),
+SEARCHES = {  # colour, title, name of the record's file, published best in ms
+    "iter01_priority_cascade": ("iteration 1", "iteration 1: 30 calls", "iter1", 131.78480),
+    "iter08_token_budget": ("8-opt", "iteration 8: 40 calls", "iter8", 70.77781),
 }
-BEST = {"iter01_priority_cascade": 131.78480, "iter08_token_budget": 70.77781}  # published, ms
-# published scores of the first two calls, ms
-SEARCHES_EXPECTED = (
-    Expected({"policy": "iter08_token_budget", "x": 1}, 575.3187333, 1e-5),
-    Expected({"policy": "iter08_token_budget", "x": 2}, 105.3497133, 1e-5),
-    Expected({"policy": "iter01_priority_cascade", "x": 1}, 132.61257, 1e-5),
-    Expected({"policy": "iter01_priority_cascade", "x": 2}, 131.78480, 1e-5),  # the best
-)
 # where the record's own files lie, if they are here
 RECORD = Path("data") / "blis_reference" / "strategy_pr452"
 
 
-@shows(PACKAGE, "the two published searches, call by call", SEARCHES_EXPECTED)
-def searches(data: Path, path: Path) -> None:
+@shows(
+    PACKAGE, "the two published searches, call by call", (3.0, 1, 2),
+    expected("policy x", (  # published scores of the first two calls, ms
+        ("iter08_token_budget", 1, 575.3187333),
+        ("iter08_token_budget", 2, 105.3497133),
+        ("iter01_priority_cascade", 1, 132.61257),
+        ("iter01_priority_cascade", 2, 131.78480),  # the best
+    ), 1e-5),
+)  # fmt: skip
+def searches(panels: Any, table: Any) -> FigureWords:
     """Draw scores and the best so far; published scores where the record's files are at hand."""
-    table = read(data, "searches")
-    with style.figure(3.0, 1, len(SEARCHES)) as (figure, panels):
-        has_record = False
-        for panel, (strategy, (policy, words, name)) in zip(
-            panels[0], SEARCHES.items(), strict=True
-        ):
-            recorded = published_scores(name)
-            has_record = has_record or recorded is not None
-            _draw_search(
-                panel, chosen(table, policy=strategy), style.POLICY_COLOURS[policy], recorded
-            )
-            level = BEST[strategy]
-            panel.axhline(level, color=style.BLACK, linestyle="--", linewidth=1)
-            panel.text(
-                1, level * 0.955, f"published best: {level:.2f} ms", va="top", fontsize=8,
-                bbox={"color": "white", "alpha": 0.7, "pad": 0.3}, zorder=7,
-            )  # fmt: skip
-            panel.set_title(words)
-            panel.set_xlabel("call")
-            panel.set_yscale("log")
-            panel.set_yticks([60, 80, 100, 150, 200, 500, 1000, 2000])
-            panel.set_yticklabels(["60", "80", "100", "150", "200", "500", "1,000", "2,000"])
-            panel.minorticks_off()
-            panel.set_ylim(bottom=55)
-        panels[0][0].set_ylabel("score: critical TTFT P99 (ms) + penalties")
-        known = "Crosses: the record's scores. " if has_record else (
-            "The record's scores of each call are not at hand here. "
+    has_record = False
+    for panel, (strategy, (policy, words, name, level)) in zip(
+        panels[0], SEARCHES.items(), strict=True
+    ):
+        recorded = published_scores(name)
+        has_record = has_record or recorded is not None
+        _draw_search(panel, chosen(table, policy=strategy), POLICY_COLOURS[policy], recorded)
+        panel.axhline(level, color=style.BLACK, linestyle="--", linewidth=1)
+        panel.text(
+            1, level * 0.955, f"published best: {level:.2f} ms", va="top", fontsize=8,
+            bbox={"color": "white", "alpha": 0.7, "pad": 0.3}, zorder=7,
         )  # fmt: skip
-        caption = (
-            f"{style.BURST} Each call is one setting of the parameters on seeds 42, 43 and 44 with the "
-            "reference's own requests; the score is a mean of these three runs; bars: its standard error. "
-            f"{known}The same Gaussian-process search chooses the same points up to call 19 and call 15, then "
-            "they part, presumably by versions of its libraries; iteration 1 still ends at the published point, "
-            "iteration 8 above it."
-        )
-        title = "The published searches, run again, end at the same point once and above it once"
-        style.save(figure, path, title, caption, _searches_handles(has_record), legend_columns=4)
+        style.plain_log(panel, "y", (60, 80, 100, 150, 200, 500, 1000, 2000))
+        panel.set(title=words, xlabel="call", ylim=(55, None))
+    panels[0][0].set_ylabel("score: critical TTFT P99 (ms) + penalties")
+    known = (
+        "Crosses: the record's scores."
+        if has_record
+        else "The record's scores of each call are not at hand here."
+    )
+    return FigureWords(
+        "The published searches, run again, end at the same point once and above it once",
+        f"{BURST} Each call is one setting of the parameters on seeds 42, 43 and 44 with the "
+        "reference's own requests; the score is a mean of these three runs; bars: its standard error. "
+        f"{known} The same Gaussian-process search chooses the same points up to call 19 and call 15, then "
+        "they part, presumably by versions of its libraries; iteration 1 still ends at the published point, "
+        "iteration 8 above it.",
+        _searches_handles(has_record),
+        4,
+    )
 
 
 def published_scores(name: str) -> list[float] | None:

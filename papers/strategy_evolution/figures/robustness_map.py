@@ -14,8 +14,8 @@ from blis_jax.commands.options import CommandOptions, option, word
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from blis_jax.lazy import pandas as pd
-from papers import figure_style as style
-from papers.record.figures import Expected, read, shipped_data, shows
+from blis_jax.reports import style
+from papers.record.figures import POLICY_COLOURS, FigureWords, expected, shipped_data, shows
 
 PACKAGE = "papers.strategy_evolution"
 NAME = f"{PACKAGE}.figures.robustness_map"
@@ -29,9 +29,9 @@ AXES = {
     "step_constant": "fixed cost of a step (µs)",
 }
 COLOURS = {
-    "baseline": style.POLICY_COLOURS["baseline"],
-    "tuned": style.POLICY_COLOURS["8-opt"],
-    "found": style.POLICY_COLOURS["iteration 13"],
+    "baseline": POLICY_COLOURS["baseline"],
+    "tuned": POLICY_COLOURS["8-opt"],
+    "found": POLICY_COLOURS["iteration 13"],
     "undecided": "#e4e4e4",
     "none": "#3b2a4d",
 }
@@ -42,35 +42,33 @@ WORDS = {
     "undecided": "none clearly best",
     "none": "none runs within the constraints",
 }
-# a design of 1,024 cells; and from 10,000 blocks on every run ends, as in figure 4 and the reference
-EXPECTED = (
-    *(Expected({"axis": axis, "x": "all", "recommended": "all"}, 1024, 0.0) for axis in AXES),
-    Expected({"axis": "kv_blocks", "x": "10000", "recommended": "none"}, 0, 0.0),
-    Expected({"axis": "kv_blocks", "x": "132139", "recommended": "none"}, 0, 0.0),
-)
 
 
-@shows(PACKAGE, "which strategy is best where, over 1,024 regimes", EXPECTED)
-def robustness_map(data: Path, path: Path) -> None:
+@shows(
+    PACKAGE, "which strategy is best where, over 1,024 regimes", (6.4, 4, 2),
+    (
+        # a design of 1,024 cells; and from 10,000 blocks on every run ends, as in figure 4 and the reference
+        *expected("axis", [(axis, 1024) for axis in AXES], 0.0, x="all", recommended="all"),
+        *expected("x", (("10000", 0), ("132139", 0)), 0.0, axis="kv_blocks", recommended="none"),
+    ),
+)  # fmt: skip
+def robustness_map(panels: Any, table: pd.DataFrame) -> FigureWords:
     """Draw the share of the cells in which each strategy is recommended, by the value of each axis."""
-    table = read(data, "robustness_map")
-    with style.figure(6.4, 4, 2) as (figure, panels):
-        flat = panels.reshape(-1)
-        for panel, (axis, words) in zip(flat, AXES.items(), strict=False):
-            _bars(panel, table[(table["axis"] == axis) & (table["x"] != "all")])
-            panel.set_title(words)
-        for panel in panels[:, 0]:
-            panel.set_ylabel("% of cells")
-        flat[-1].set_axis_off()
-        caption = (
-            "1,024 cells spread evenly over seven axes (Sobol); in each, every strategy on the same requests of "
-            "0.5 s of arrivals, 8 seeds. A strategy is recommended where it has the lowest critical TTFT P99 in at "
-            "least 95 % of the bootstrap resamples of the seeds, sheddable TTFT P99 at most twice the baseline's and "
-            "throughput at least 95 % of it. Cells are not corrected for their number."
-        )
-        handles = [style.area_handle(WORDS[name], color=colour) for name, colour in COLOURS.items()]
-        title = "Iteration 13 is recommended most often; short of KV blocks, often none is"
-        style.save(figure, path, title, caption, handles)
+    flat = panels.reshape(-1)
+    for panel, (axis, words) in zip(flat, AXES.items(), strict=False):
+        _bars(panel, table[(table["axis"] == axis) & (table["x"] != "all")])
+        panel.set_title(words)
+    for panel in panels[:, 0]:
+        panel.set_ylabel("% of cells")
+    flat[-1].set_axis_off()
+    return FigureWords(
+        "Iteration 13 is recommended most often; short of KV blocks, often none is",
+        "1,024 cells spread evenly over seven axes (Sobol); in each, every strategy on the same requests of "
+        "0.5 s of arrivals, 8 seeds. A strategy is recommended where it has the lowest critical TTFT P99 in at "
+        "least 95 % of the bootstrap resamples of the seeds, sheddable TTFT P99 at most twice the baseline's and "
+        "throughput at least 95 % of it. Cells are not corrected for their number.",
+        [style.area_handle(WORDS[name], color=colour) for name, colour in COLOURS.items()],
+    )
 
 
 def _bars(panel: Any, table: pd.DataFrame) -> None:

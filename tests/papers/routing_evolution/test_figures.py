@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from papers.record.figures import DATA, PaperFigure
-from papers.routing_evolution.figures import FIGURES, settings
-from papers.routing_evolution.figures.data import OF_PUBLISHED_SEEDS, TABLES, needed
+from papers.routing_evolution.figures import FIGURES
+from papers.routing_evolution.figures.data import (
+    OF_PUBLISHED_SEEDS,
+    PREFIXES,
+    RATIOS,
+    TABLES,
+    needed,
+)
 from papers.routing_evolution.figures.policies import bounds
 from papers.routing_evolution.record import RECORD
 from tests.papers.record.drawn import assert_has_expected_numbers, assert_is_drawn
@@ -41,8 +47,8 @@ def test_bounds_of_the_inequality() -> None:
 
 
 def test_ratios_cross_both_bounds_of_every_workload() -> None:
-    ratios = [affinity / depth for affinity, depth in settings.RATIOS]
+    ratios = [affinity / depth for affinity, depth in RATIOS]
     assert ratios == sorted(ratios)
-    for _, tokens in settings.PREFIXES:
+    for _, tokens in PREFIXES:
         least, most = bounds(tokens)
         assert min(ratios) < least < most < max(ratios)

@@ -12,8 +12,7 @@ from blis_jax.cluster.config import from_flags
 from blis_jax.errors import ConfigError
 from blis_jax.workload.spec import load_spec
 from papers.record.settings import named
-from papers.strategy_evolution.figures import settings as figure_settings
-from papers.strategy_evolution.figures.data import needed
+from papers.strategy_evolution.figures.data import SIZES, needed
 from papers.strategy_evolution.record import RECORD
 
 
@@ -54,7 +53,7 @@ def test_settings_of_the_figures_can_be_made() -> None:
     names = [setting.name for setting in needed()]
     assert len(names) > 80
     for setting in needed():
-        assert setting.config.num_instances in figure_settings.SIZES
+        assert setting.config.num_instances in SIZES
         assert setting.spec.num_requests
 
 
