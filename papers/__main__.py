@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 import textwrap
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
 from blis_jax.commands.options import CommandOptions, option
-from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import WIDTH, show_answer, table_text
-from papers.pages import write_between_markers
+from papers.pages import Result, results, with_abstract, write_between_markers, write_text
 
 NAME = "papers"
 _DESCRIPTION = """\
@@ -25,20 +22,9 @@ examples:
   all results, with their commands:
     %(prog)s
 
-  the index of the results pages:
+  the index of the results pages, and their abstracts:
     %(prog)s --page docs/results/index.md
 """
-
-
-class Result(NamedTuple):
-    """A page of results."""
-
-    page: str  # its file in docs/results
-    title: str
-    question: str
-    found: str  # one sentence
-    command: str
-    takes: str  # time, and what else it needs
 
 
 class PapersOptions(
@@ -47,14 +33,11 @@ class PapersOptions(
     """Options of the command."""
 
     page: str | None = option(
-        str, None, "FILE", "also write the two tables of the index of results"
+        str,
+        None,
+        "FILE",
+        "also write the tables of the index of results, and the abstracts of the pages beside it",
     )
-
-
-def results() -> list[Result]:
-    """Return all results in the order of the index."""
-    text = files(NAME).joinpath("results.yaml").read_text(encoding="utf-8")
-    return [Result(**entry) for entry in read_yaml(text, "results.yaml")]
 
 
 def _answer(listed: list[Result]) -> Answer:
@@ -92,6 +75,10 @@ def _write_index(page: Path, listed: list[Result]) -> None:
     )
     write_between_markers(page, "found", found)
     write_between_markers(page, "made", made)
+    for result in listed:
+        beside = page.parent / result.page
+        if beside.exists():
+            write_text(beside, with_abstract(beside.read_text(encoding="utf-8"), result.page))
 
 
 @PapersOptions.as_main

@@ -8,15 +8,62 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import SchedulerOption, option, switch
 from blis_jax.files.atomic_write import replacing
+from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import answer_lines
 
 ROOT = Path(__file__).parent.parent
+
+
+class Result(NamedTuple):
+    """A page of results; the sentences are its abstract."""
+
+    page: str  # its file in docs/results
+    title: str
+    question: str
+    found: str
+    sure: str
+    on_what: str
+    so: str  # what to do about it
+    command: str
+    takes: str  # time, and what else it needs
+
+    def abstract(self) -> str:
+        """Return the five lines with which the page begins."""
+        lines = {
+            "Question": self.question,
+            "Answer": self.found,
+            "How sure": self.sure,
+            "On what": self.on_what,
+            "So what": self.so,
+        }
+        return "\n".join(
+            f"> **{head}** {words[0].upper()}{words[1:]}  " for head, words in lines.items()
+        )
+
+
+def results() -> list[Result]:
+    """Return all results in the order of the index."""
+    text = files("papers").joinpath("results.yaml").read_text(encoding="utf-8")
+    return [Result(**entry) for entry in read_yaml(text, "results.yaml")]
+
+
+def with_abstract(text: str, page: str) -> str:
+    """Return the text of a page of results with its abstract below the title, in place of the one that stands there."""
+    abstract = next(result.abstract() for result in results() if result.page == page)
+    title, _, rest = text.partition("\n\n")
+    if rest.startswith(_BEGIN):
+        rest = rest.partition(f"{_END}\n\n")[2]
+    return f"{title}\n\n{_BEGIN}\n{abstract}\n{_END}\n\n{rest}"
+
+
+_BEGIN, _END = "<!-- abstract:begin -->", "<!-- abstract:end -->"
 
 
 class TableOptions(SchedulerOption, title="tables"):
@@ -38,12 +85,17 @@ def folder_of_tables(name: str, options: TableOptions, output: str) -> Path:
     return folder
 
 
-def show(options: TableOptions, printed: Iterable[str], page: Callable[[], str]) -> None:
-    """Print lines unless the options are `--quiet`, and write the page of results if they name one."""
+def show(
+    options: TableOptions, printed: Iterable[str], page: Callable[[], str], of_page: str
+) -> None:
+    """Print lines unless the options are `--quiet`, and write the page of results if they name one.
+
+    `of_page` is the file that the page has in docs/results.
+    """
     if not options.quiet:
         print("\n".join(printed))
     if options.page is not None:
-        write_text(Path(options.page), page())
+        write_text(Path(options.page), with_abstract(page(), of_page))
 
 
 def answer(asked: str, verdict: Sequence[str], sure: str, price: str, next: str) -> list[str]:

@@ -49,7 +49,12 @@ def main(options: CorrectedOptions) -> int:
     if not options.saved:
         page.compute(folder, options.parts)
     claims, parts = (rows_of(folder / name) for name in (page.CLAIMS_FILE, page.PARTS_FILE))
-    show(options, page.printed(claims, parts), lambda: page.page(claims, parts))
+    show(
+        options,
+        page.printed(claims, parts),
+        lambda: page.page(claims, parts),
+        "corrected-record.md",
+    )
     return 0
 
 

@@ -56,7 +56,7 @@ def main(options: OpenEvolveOptions) -> int:
         for name, rows in page.make(data, groups, folder / "runs"):
             write_text(folder / f"{name}.csv", csv_of(rows))
     rows_by_table = {name: rows_of(folder / f"{name}.csv") for name in page.TABLES}
-    show(options, page.printed(rows_by_table), lambda: page.page(rows_by_table))
+    show(options, page.printed(rows_by_table), lambda: page.page(rows_by_table), "openevolve.md")
     return 0
 
 

@@ -72,7 +72,7 @@ def main(options: TwoTracksOptions) -> int:
     if not options.saved:
         tables.make_tables(folder, options)
     rows_by_table = {name: rows_of(folder / f"{name}.csv") for name in page.TABLES}
-    show(options, page.printed(rows_by_table), lambda: page.page(rows_by_table))
+    show(options, page.printed(rows_by_table), lambda: page.page(rows_by_table), "two-tracks.md")
     return 0
 
 

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import pytest
 
 from blis_jax.commands.door.catalogue import COMMANDS
-from papers.__main__ import Result, main, results
-from papers.pages import ROOT
+from papers.__main__ import main
+from papers.pages import ROOT, Result, results, with_abstract
 
 RESULTS = ROOT / "docs" / "results"
 
@@ -39,3 +39,23 @@ def test_the_index_is_what_the_command_writes(tmp_path, capsys) -> None:
     printed = capsys.readouterr().out
     assert printed.startswith("Asked:   which results")
     assert all(result.command in printed for result in results())
+
+
+@pytest.mark.parametrize("result", results(), ids=lambda result: result.page)
+def test_a_page_begins_with_its_abstract(result: Result) -> None:
+    text = (RESULTS / result.page).read_text()
+    assert with_abstract(text, result.page) == text
+    assert len(result.abstract().split()) <= 130
+
+
+def test_the_command_writes_abstracts_beside_the_index(tmp_path, capsys) -> None:
+    for name in ("index.md", "gpu.md", "calibration.md"):
+        (tmp_path / name).write_text((RESULTS / name).read_text())
+    gpu = tmp_path / "gpu.md"
+    gpu.write_text(gpu.read_text().replace("> **So what**", "> **Stale**"))
+    title, _, rest = (tmp_path / "calibration.md").read_text().partition("\n\n")
+    bare = rest.partition("<!-- abstract:end -->\n\n")[2]
+    (tmp_path / "calibration.md").write_text(f"{title}\n\n{bare}")
+    assert main(["--page", str(tmp_path / "index.md")]) == 0
+    for name in ("gpu.md", "calibration.md"):
+        assert (tmp_path / name).read_text() == (RESULTS / name).read_text()
