@@ -77,6 +77,25 @@ def with_glossary(markdown: str, page: str) -> str:
     return "".join([*parts, linked(markdown[end:])])
 
 
+MOST_ROWS = 8  # of a table of results that stands open
+NO_FOLDS = ("results/index.md", "results/house.md")  # their tables are what they say
+TABLE = re.compile(r"^\|(.*)\|\n\|[-| :]+\|\n((?:\|.*(?:\n|$))+)", re.M)
+
+
+def with_folds(markdown: str) -> str:
+    """Fold the long tables; what a fold has is said in its line."""
+
+    def folded(table: re.Match[str]) -> str:
+        rows = table[2].count("\n|") + 1
+        if rows <= MOST_ROWS:
+            return table[0]
+        heads = ", ".join(filter(None, map(str.strip, re.split(r"(?<!\\)\|", table[1]))))
+        line = f"<summary markdown>{rows} rows: {heads}</summary>"
+        return f"<details markdown>\n{line}\n\n{table[0].rstrip()}\n\n</details>\n"
+
+    return TABLE.sub(folded, markdown)
+
+
 def on_config(config: Any) -> Any:
     """Add the pages to the navigation that may be there or not."""
     for section in config.nav:
@@ -96,12 +115,17 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
-    """Give wide pages the room of the table of contents, and each page its weight in the search and links to words."""
+    """Give wide pages the room of the table of contents, each page its weight in the search and links to words.
+
+    Long tables of results are folded.
+    """
     folder = page.file.src_uri.partition("/")[0]
     page.meta["search"] = {"boost": BOOSTS.get(folder, 1)}
     page.meta["tags"] = FOUND_BY.get(page.file.src_uri, [])
     if page.file.src_uri in config.extra["wide_pages"]:
         page.meta["hide"] = ["toc"]
+    if folder == "results" and page.file.src_uri not in NO_FOLDS:
+        markdown = with_folds(markdown)
     return with_glossary(markdown, page.file.src_uri)
 
 

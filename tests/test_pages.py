@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,12 +166,28 @@ def test_a_command_that_makes_a_table_exists(page: Path) -> None:
             assert _is_there(rest[1].split(".")), command
 
 
-def test_the_first_use_of_a_word_links_to_the_glossary() -> None:
-    """In prose alone: code, headings, tables and links stay as they are."""
+@pytest.fixture(scope="module")
+def hooks() -> Any:
+    """What the build of the site adds to a page."""
     spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
     assert spec is not None and spec.loader is not None
     hooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hooks)
+    return hooks
+
+
+def test_long_tables_are_folded(hooks: Any) -> None:
+    rows = "".join(f"| {row} | x |\n" for row in range(hooks.MOST_ROWS))
+    short = f"Before.\n\n| n | `a\\|b` |\n|---|:--|\n{rows}"
+    assert hooks.with_folds(f"{short}\nAfter.\n") == f"{short}\nAfter.\n"
+    said = hooks.with_folds(f"{short}| last | y |\n\nAfter.\n")
+    line = f"<summary markdown>{hooks.MOST_ROWS + 1} rows: n, `a\\|b`</summary>"
+    assert said.startswith(f"Before.\n\n<details markdown>\n{line}\n\n| n |")
+    assert said.endswith("| last | y |\n\n</details>\n\nAfter.\n")
+
+
+def test_the_first_use_of_a_word_links_to_the_glossary(hooks: Any) -> None:
+    """In prose alone: code, headings, tables and links stay as they are."""
     other = "# TTFT\n\n```\nTTFT\n```\n\n| TTFT |\n|---|\n\n[the\nTTFT](a.md), `TTFT`, "
     said = hooks.with_glossary(f"{other}the TTFT P99, TTFT again.\n", "how-to/a.md")
     link = "[TTFT](../concepts/cluster.md#what-is-measured-of-a-request)"
