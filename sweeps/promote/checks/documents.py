@@ -24,6 +24,7 @@ CONFIG, FLAGS, OVERLAY = "endpoint-picker-config.yaml", "vllm-flags.yaml", "scen
 PLUGINS = "generated-plugins.yaml"
 # files by their name; profiles and experiments are known by their folder
 NAMED = {FLAGS: "vllm-flags", OVERLAY: "scenario-overlay", PLUGINS: "generated-plugins"}
+PICKERS = "router.epp.pluginsCustomConfig"
 HARNESSES = ("inference-perf", "guidellm", "priority-mix")
 
 
@@ -89,19 +90,30 @@ def _what(path: str, content: Any) -> str | None:
 
 
 def _embedded(path: str, what: str, content: Any) -> Iterator[Document | Finding]:
-    """Yield configurations of the picker that an overlay holds as a text."""
-    if what != "scenario-overlay" or not isinstance(content, dict):
-        return
-    held: Any = content
-    for key in ("router", "epp", "pluginsCustomConfig"):
-        held = held.get(key) if isinstance(held, dict) else None
-    for name, text in held.items() if isinstance(held, dict) else ():
-        if not isinstance(text, str):
-            continue
-        try:
-            yield Document(path, "endpoint-picker-config", read_yaml(text, name))
-        except ConfigError as error:
-            yield _unreadable(path, f"router.epp.pluginsCustomConfig.{name} is", error)
+    """Yield configurations of the picker that an overlay, or an arm of an experiment, holds as a text."""
+    for held in _holders(what, content):
+        for name, text in held.items() if isinstance(held, dict) else ():
+            if not isinstance(text, str):
+                continue
+            try:
+                yield Document(path, "endpoint-picker-config", read_yaml(text, name))
+            except ConfigError as error:
+                yield _unreadable(path, f"{PICKERS}.{name} is", error)
+
+
+def _holders(what: str, content: Any) -> Iterator[Any]:
+    if what == "scenario-overlay":
+        yield _below(content, *PICKERS.split("."))
+    if what == "experiment":
+        arms = _below(content, "setup", "treatments")
+        for arm in arms if isinstance(arms, list) else ():
+            yield _below(arm, PICKERS)
+
+
+def _below(content: Any, *keys: str) -> Any:
+    for key in keys:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
 
 
 def _unreadable(path: str, what: str, error: ConfigError) -> Finding:

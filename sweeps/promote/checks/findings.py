@@ -23,6 +23,8 @@ from sweeps.promote.checks.documents import (
     target_types,
 )
 from sweeps.promote.checks.picker_rules import FLOW_GATE, PickerConfig, picker_findings, repeated
+from sweeps.promote.configs.roles import HANDLER, POOLS
+from sweeps.promote.hypotheses.document import inventory
 from sweeps.promote.hypotheses.sent import mechanism_findings
 from sweeps.promote.maps.rows import CLASS_PRIORITY, objective_name
 from sweeps.promote.promotion import BASELINE, ENGINE_PRIORITY, UNSET, Files, Finding, Severity
@@ -61,7 +63,7 @@ def findings_of(files: Files, target: str) -> list[Finding]:
     for rule in (_class_priorities, _flags, _flags_agree, _profiles_agree, _pods):
         findings |= set(rule(sound))
     own = {str(row["type"]) for row in generated}
-    findings |= {*_arms(sound, types), *_images(sound, own)}
+    findings |= {*_arms(sound, types), *_images(sound, own), *_roles_of_experiments(sound, types)}
     return sorted(
         findings,
         key=lambda finding: (
@@ -151,6 +153,8 @@ def _leads(document: Document) -> Iterator[Finding]:
 
 def _arms(documents: Documents, target: TargetTypes) -> Iterator[Finding]:
     for document in documents.of(CONFIG):
+        if document.folder.endswith("experiments"):
+            continue  # its flags and pods are the scenario's
         config = PickerConfig(document.content, target)
         overlays = [overlay for overlay in documents.of(OVERLAY) if _is_of(overlay, document)]
         yield from _alpha(document, config, overlays)
@@ -193,18 +197,38 @@ def _alpha(
 def _roles(
     document: Document, config: PickerConfig, overlays: Sequence[Document]
 ) -> Iterator[Finding]:
-    """Yield profiles that serve decoding in a pool with roles and do not begin with decode-filter."""
+    """Yield pickers that look at other roles than the pods have, and pods between which no prompt can move."""
     has_prefill = any(_part(overlay, "prefill").get("enabled") for overlay in overlays)
-    has_plugin = {"prefill-filter", "disagg-profile-handler"} & set(config.types)
-    for index, profile in enumerate(config.profiles):
-        used = [config.by_name.get(step["pluginRef"]) for step in profile["plugins"]]
-        is_safe = "prefill-filter" in used or used[:1] == ["decode-filter"]
-        if (has_prefill or has_plugin) and not is_safe:
+    if has_prefill and not config.use_of_roles:
+        message = "the pool has roles, and no profile begins with decode-filter; add it as the first plugin"
+        yield _critical(document, "missing-decode-filter", message)
+    if config.use_of_roles != POOLS or not overlays:
+        return
+    if not has_prefill:
+        message = f"{HANDLER} asks for a prefill pod, and no overlay enables one; set prefill.enabled and replicas"
+        yield _critical(document, "no-prefill-pods", message)
+    commands = [_part(one, "decode", "vllm").get("customCommand", "") for one in overlays]
+    moves = any(_part(overlay, "vllmCommon", "kvTransfer").get("enabled") for overlay in overlays)
+    if not moves or any(TIER_FLAG in flags_of(command) for command in commands):
+        message = (
+            "prompts are to move between pods, and their engines have no connector for it: set vllmCommon.kvTransfer, "
+            f"and leave --{TIER_FLAG} out, which takes its place"
+        )
+        yield _critical(document, "kv-connector-missing", message)
+
+
+def _roles_of_experiments(documents: Documents, target: TargetTypes) -> Iterator[Finding]:
+    """Yield arms of baseline scenarios whose picker looks at other roles than the scenario's pods have."""
+    wanted = {f"{each.experiment}.yaml": each.roles for each in inventory().scenarios}
+    for document in documents.of(CONFIG):
+        name = document.path.rpartition("/")[2]
+        found = PickerConfig(document.content, target).use_of_roles
+        if name in wanted and found != wanted[name]:
             message = (
-                f"schedulingProfiles[{index}]: the pool has roles, and the profile does not begin with "
-                "decode-filter; add it as the first plugin"
+                f"a picker uses the roles of pods as {found or 'none'}, and the scenario's pods have "
+                f"{wanted[name] or 'none'}; write the filters, profiles and handler of these"
             )
-            yield _critical(document, "missing-decode-filter", message)
+            yield _critical(document, "roles-of-the-scenario", message)
 
 
 _FLAG = re.compile(r"--(no-)?([a-z][a-z0-9-]*)(?:[= ]([^\s\\]+))?")

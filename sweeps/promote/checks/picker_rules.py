@@ -11,6 +11,7 @@ from typing import Any
 
 from blis_jax.errors import closest
 from sweeps.promote.checks.documents import Document, PluginType, TargetTypes, schema_findings
+from sweeps.promote.configs.roles import BY_PREFIX, DECODE, FILTERS, HANDLER, POOLS, PREFILL
 from sweeps.promote.promotion import Finding, Severity
 
 FLOW_GATE = "flowControl"
@@ -47,6 +48,26 @@ class PickerConfig:
     def type_of(self, name: str) -> PluginType | None:
         """Return the registered type of the plugin with this name, if there is one."""
         return self.target.plugins.get(self.by_name.get(name, ""))
+
+    def used_in(self, profile: Mapping[str, Any]) -> list[str]:
+        """Return the types of a profile's plugins, in order; empty for a name that is no plugin."""
+        return [self.by_name.get(step["pluginRef"], "") for step in profile["plugins"]]
+
+    def parameter(self, kind: str, *keys: str) -> Any:
+        """Return a parameter of the first plugin of a type, below some keys; None if there is none."""
+        plugins = (plugin for plugin in self.plugins if plugin["type"] == kind)
+        found: Any = next(plugins, {}).get("parameters", {})
+        for key in keys:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found
+
+    @property
+    def use_of_roles(self) -> str:
+        """Return how the roles of pods are used: POOLS, DECODE, or empty where no profile looks at them."""
+        if HANDLER in self.types:
+            return POOLS
+        used = (kind for profile in self.profiles for kind in self.used_in(profile))
+        return DECODE if set(used) & set(FILTERS.values()) else ""
 
     def steps(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the plugins of all profiles, in order, with their places."""
@@ -158,6 +179,9 @@ def _all_references(config: PickerConfig) -> Iterator[tuple[str, Any, tuple[str,
             if key in plugin.get("parameters", {}):
                 name = plugin["parameters"][key]
                 yield f"plugins[{index}].parameters.{key}", name, ("producer",)
+    decider = config.parameter(HANDLER, "deciders", PREFILL)
+    if decider is not None:
+        yield f"{HANDLER}.parameters.deciders.{PREFILL}", decider, ("decider",)
 
 
 def _weights(config: PickerConfig) -> Iterator[Broken]:
@@ -175,16 +199,26 @@ def _weights(config: PickerConfig) -> Iterator[Broken]:
 
 
 def _pickers(config: PickerConfig) -> Iterator[Broken]:
+    pickers = [
+        kind for kind in map(config.type_of, config.by_name) if kind and kind.kind == "picker"
+    ]
     for index, profile in enumerate(config.profiles):
         place, names = (
             f"schedulingProfiles[{index}]",
             [step["pluginRef"] for step in profile["plugins"]],
         )
         kinds = [kind.kind for kind in map(config.type_of, names) if kind is not None]
-        if kinds and "picker" not in kinds:
+        count = kinds.count("picker")
+        if kinds and not count and len(pickers) > 1:
+            message = f"{place} names no picker, and the target takes any of {len(pickers)}; name the one that is meant"
+            yield CRITICAL, "picker-not-written", message
+        elif kinds and not count:
             message = f"{place} names no picker; write max-score-picker, the default"
             yield SUGGESTION, "picker-not-written", message
-        if "weighted-random-picker" in map(config.by_name.get, names):
+        elif count > 1:
+            message = f"{place} names {count} pickers, and the target does not start with more than one; keep one"
+            yield CRITICAL, "several-pickers", message
+        if "weighted-random-picker" in config.used_in(profile):
             message = (
                 f"{place}: under weighted-random-picker a weight changes the odds; keep the simulated weights as "
                 "they are"
@@ -204,13 +238,79 @@ def _gates(config: PickerConfig) -> Iterator[Broken]:
 
 
 def _handlers(config: PickerConfig) -> Iterator[Broken]:
-    kinds = [kind.kind for kind in map(config.type_of, config.by_name) if kind is not None]
-    if len(config.profiles) > 1 and "handler" not in kinds:
-        message = (
-            f"there are {len(config.profiles)} profiles and no profile handler; add disagg-profile-handler, or keep "
-            "one profile"
-        )
+    kinds = {name: kind.kind for name in config.by_name if (kind := config.type_of(name))}
+    handlers = [name for name, kind in kinds.items() if kind == "handler"]
+    if len(config.profiles) > 1 and not handlers:
+        count = len(config.profiles)
+        message = f"there are {count} profiles and no profile handler; add {HANDLER}, or keep one"
         yield CRITICAL, "handler-missing", message
+    if len(handlers) > 1:
+        message = f"{' and '.join(handlers)} are profile handlers; the target starts with one alone, so keep one"
+        yield CRITICAL, "several-handlers", message
+
+
+# --- the roles of pods --------------------------------------------------------------------------------
+
+
+def _role_filters(config: PickerConfig) -> Iterator[Broken]:
+    """Yield profiles that are not of the role which they are run for; decode, where no handler says."""
+    run = {config.parameter(HANDLER, "profiles", role) or role: role for role in FILTERS}
+    has_filters = set(config.types) & {*FILTERS.values(), "encode-filter"}
+    if not has_filters and HANDLER not in config.types:
+        return
+    for index, profile in enumerate(config.profiles):
+        place, used = f"schedulingProfiles[{index}]", config.used_in(profile)
+        role = run.get(profile["name"], "") if HANDLER in config.types else DECODE
+        if not role:
+            message = f"{place}: {HANDLER} does not run the profile {profile['name']}; it runs {' and '.join(run)}"
+            yield CRITICAL, "profile-not-run", message
+            continue
+        others = [kind for kind in (*FILTERS.values(), "encode-filter") if kind != FILTERS[role]]
+        for wrong in [kind for kind in others if kind in used]:
+            message = (
+                f"{place} chooses {role} pods and has {wrong}; write {FILTERS[role]} in its place"
+            )
+            yield CRITICAL, "wrong-role-filter", message
+        if used[:1] != [FILTERS[role]]:
+            message = (
+                f"{place}: the pool has roles, and the profile does not begin with {FILTERS[role]}; add it as the "
+                "first plugin"
+            )
+            yield CRITICAL, f"missing-{FILTERS[role]}", message
+
+
+def _moves(config: PickerConfig) -> Iterator[Broken]:
+    """Yield what keeps prompts from moving to a prefill pod, or sends them by other scorers than the simulated ones."""
+    if HANDLER not in config.types:
+        return
+    there = {str(profile["name"]): profile for profile in config.profiles}
+    names = {role: config.parameter(HANDLER, "profiles", role) or role for role in FILTERS}
+    for role, name in names.items():
+        if name not in there:
+            message = (
+                f"{HANDLER} runs the profile {name!r} for {role} pods, and there is none; add it"
+            )
+            yield CRITICAL, "profile-missing", message
+    decider = config.parameter(HANDLER, "deciders", PREFILL)
+    if not decider and config.parameter(HANDLER, "stageOrder") is None:
+        message = f"{HANDLER} has no deciders.{PREFILL}, so no prompt moves to a prefill pod; name a decider"
+        yield CRITICAL, "decider-missing", message
+    if config.by_name.get(decider) == BY_PREFIX and not config.parameter(
+        BY_PREFIX, "nonCachedTokens"
+    ):
+        message = f"{BY_PREFIX} has nonCachedTokens 0, with which no prompt moves; write 1 or more"
+        yield CRITICAL, "decider-without-effect", message
+    steps = [
+        [step for step in there[name]["plugins"] if config.by_name.get(step["pluginRef"]) != kind]
+        for name, kind in ((names[role], FILTERS[role]) for role in FILTERS)
+        if name in there
+    ]
+    if any(one != steps[0] for one in steps):
+        message = (
+            f"the profiles {' and '.join(names.values())} differ by more than their role; the simulated pools have the "
+            "same scorers, weights and picker"
+        )
+        yield IMPORTANT, "profiles-differ", message
 
 
 def _blocks(config: PickerConfig) -> Iterator[Broken]:
@@ -243,5 +343,6 @@ def _band_rules(config: PickerConfig) -> Iterator[Broken]:
 
 
 _RULES: tuple[Callable[[PickerConfig], Iterator[Broken]], ...] = (
-    _versions, _names, _types, _references, _weights, _pickers, _gates, _handlers, _blocks, _band_rules,
+    _versions, _names, _types, _references, _weights, _pickers, _gates, _handlers, _role_filters, _moves, _blocks,
+    _band_rules,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from blis_jax.cluster.revisions import SCRAPE_US
 from blis_jax.policies.contract import Policy
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.promote.checks.documents import TargetTypes
+from sweeps.promote.configs.roles import MOVES_KV
 from sweeps.promote.maps.rows import CLASS_PRIORITY, objective_name, policy_row
 from sweeps.promote.promotion import Promotion, not_mapped
 from sweeps.promote.store import data_file, yaml_text
@@ -229,12 +230,7 @@ def class_shares(spec: WorkloadSpec) -> dict[str, float]:
 SCENARIO = "guides/optimized-baseline"  # of the pinned llm-d-benchmark
 POD_MEMORY_GIB = 64  # of a decode pod in the scenario, without a CPU tier
 FILE = "custom-plugins.yaml"  # name of the configuration inside the router's chart
-_WHOLE = (
-    "pluginsCustomConfig",
-    "flags",
-    "inferenceObjectives",
-    "nodeSelector",
-)  # keys below have dots, or are lists
+_WHOLE = ("pluginsCustomConfig", "inferenceObjectives", "nodeSelector")  # keys below have dots, or are lists
 _NODES = {  # by the GPU's name in the simulator: the product label of its nodes
     "H100": "NVIDIA-H100-80GB-HBM3",
     "H200": "NVIDIA-H200",
@@ -282,7 +278,7 @@ def overlay_of(
     return {
         "model": _model(config),
         "affinity": {"enabled": True, "nodeSelector": _nodes(config.hardware)},
-        "vllmCommon": {"flags": {"enforceEager": False}},
+        "vllmCommon": {"flags": {"enforceEager": False}} | (MOVES_KV if prefill else {}),
         "decode": {"replicas": counts["decode"], **decode},
         **prefill,
         "router": {

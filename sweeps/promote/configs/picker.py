@@ -9,9 +9,9 @@ from typing import Any
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import admission_name, numbered
 from blis_jax.core.kinds import NONE, ROUTER, SAME
-from blis_jax.core.types import ROLES
 from sweeps.promote.checks.documents import TargetTypes
 from sweeps.promote.configs.deployment import numbers_of_policy
+from sweeps.promote.configs.roles import POOLS, PodRoles, roles_of, with_roles
 from sweeps.promote.maps.rows import policy_row
 from sweeps.promote.promotion import (
     GeneratedPlugin,
@@ -30,7 +30,6 @@ EVENTS = "endpoint-notification-source"
 TOKENISER = (
     "http://localhost:8000"  # the render endpoint beside the picker, as in the target's sample
 )
-HANDLER, DECIDER = "disagg-profile-handler", "prefix-based-pd-decider"
 FCFS, DEADLINE = "fcfs-ordering-policy", "slo-deadline-ordering-policy"
 QUEUE_TTL = "3600s"  # the simulated queues have no limit of time
 
@@ -112,13 +111,19 @@ def picker_config(
         NotMappedError: a policy has no counterpart and none was generated.
     """
     picker = _Picker()
-    _roles(promotion, config, picker)
+    roles = roles_of(config, target)
+    _refuse_mixed(promotion, config, roles)
     _routing(promotion, config, generated, target, picker)
     flow = _admission(promotion, config, generated, picker)
     for one in generated:
         if one.kind == "request" and is_ordered:
             picker.add(one.type_name, one.parameters)
-    return _document(target, picker, _with_queue(picker, queue, flow)), picker.notes
+    if roles.use == POOLS:
+        picker.notes.append(
+            f"{roles.decider} says before a request runs whether a prefill endpoint computes its prompt."
+        )
+    document = _document(target, picker, _with_queue(picker, queue, flow))
+    return with_roles(document, roles), picker.notes
 
 
 def with_idle_plugins(
@@ -168,34 +173,25 @@ def _neutral(plugin: GeneratedPlugin) -> dict[str, Any] | None:
     return parameters_of(plugin, row.neutral)
 
 
-def _roles(promotion: Promotion, config: ClusterConfig, picker: _Picker) -> None:
+def _refuse_mixed(promotion: Promotion, config: ClusterConfig, roles: PodRoles) -> None:
+    """Refuse pods of one role with other numbers, routers that differ between roles, and two users of one connector."""
     if any(group.numbers() for group in config.instances):
         problem = (
             "groups of instances have numbers of their own, and one deployment has one set of flags"
         )
         proposal = "promote the strategy on equal instances, and test mixed ones by gap mixed-gpus"
         raise not_mapped(promotion, "instances", problem, proposal)
+    if roles.use == POOLS and config.kv_cpu_blocks:
+        problem = (
+            "vLLM's CPU tier takes the place of the connector by which prompts move between pods"
+        )
+        raise not_mapped(promotion, "kv_cpu_blocks", problem, "set kv_cpu_blocks to 0 with roles")
     if config.hand_over_policy != NONE:
         for setting in (kind.decode_setting for kind in ROUTER):
             if getattr(config, setting) not in ("", SAME):
-                problem = "this command writes one scheduling profile for both pools"
+                problem = "this command writes the same scorers and picker for both pools"
                 proposal = "leave it out, or write the decode profile by hand"
                 raise not_mapped(promotion, setting, problem, proposal)
-    if any(group.role != ROLES[0] for group in config.instances):
-        picker.add("decode-filter")
-        picker.step("decode-filter")
-    if any(group.role == "prefill" for group in config.instances):
-        picker.add("prefill-filter")
-        least = config.block_size_in_tokens
-        if config.hand_over_policy == "pools":
-            least = max(1, round(config.pools_split_above_tokens))
-        picker.add(DECIDER, {"nonCachedTokens": least})
-        names = {"decode": "decode", "prefill": "prefill"}
-        picker.add(HANDLER, {"profiles": names, "deciders": {"prefill": DECIDER}})
-        picker.notes.append(
-            f"{DECIDER} moves every prompt with more than {least} uncached tokens to a prefill endpoint, before it "
-            "runs."
-        )
 
 
 def _routing(
@@ -363,7 +359,7 @@ def _document(target: TargetTypes, picker: _Picker, flow: Mapping[str, Any]) -> 
         **gates,
         "plugins": picker.plugins,
         **_data_layer(picker),
-        "schedulingProfiles": _profiles(picker),
+        "schedulingProfiles": [{"name": "default", "plugins": picker.steps}],
         **_flow(target, flow),
     }
 
@@ -386,14 +382,3 @@ def _flow(target: TargetTypes, flow: Mapping[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in flow.items() if name != "saturationDetector"}
     detector = {"saturationDetector": flow["saturationDetector"]}
     return detector | ({"flowControl": rest} if rest else {})
-
-
-def _profiles(picker: _Picker) -> list[dict[str, Any]]:
-    """Return one profile, or one for each role where prompts move."""
-    if all(plugin["type"] != HANDLER for plugin in picker.plugins):
-        return [{"name": "default", "plugins": picker.steps}]
-    rest = [dict(step) for step in picker.steps if step["pluginRef"] != "decode-filter"]
-    return [
-        {"name": "prefill", "plugins": [{"pluginRef": "prefill-filter"}, *rest]},
-        {"name": "decode", "plugins": picker.steps},
-    ]

@@ -136,16 +136,24 @@ def _behind_the_detector(num_stale: int) -> Change:
     return change
 
 
-def _pools(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """Let a quarter of the instances compute prompts, and the others make the tokens."""
-    count = config.num_instances // 4
-    if config.instances or not count:
-        raise ConfigError("roles need four equal instances or more; the strategy has others")
-    groups = [
-        {"count": count, "role": "prefill"},
-        {"count": config.num_instances - count, "role": "decode"},
-    ]
-    return config.replace(instances=groups, hand_over_policy="pools", corrected=True)
+def _pools(prefill: int, decode: int) -> Change:
+    """Let instances in this ratio compute prompts and make the tokens."""
+
+    def change(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+        """Return the cluster in two pools; refused where instances differ, or are too few."""
+        count = config.num_instances * prefill // (prefill + decode)
+        if config.instances or not count:
+            least = prefill + decode
+            raise ConfigError(
+                f"roles need {least} equal instances or more; the strategy has others"
+            )
+        groups = [
+            {"count": count, "role": "prefill"},
+            {"count": config.num_instances - count, "role": "decode"},
+        ]
+        return config.replace(instances=groups, hand_over_policy="pools", corrected=True)
+
+    return change
 
 
 def _blocks_of_the_target(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
@@ -160,7 +168,6 @@ def _blocks_of_the_target(config: ClusterConfig, spec: WorkloadSpec) -> ClusterC
 
 def _longer_tails(spec: WorkloadSpec) -> WorkloadSpec:
     """Return answers with the same means, but of a lognormal law: most are short, a few are very long."""
-
     return override(spec, clients=[_with_tail(client.model_dump()) for client in spec.clients])
 
 
@@ -205,7 +212,7 @@ _IN_CODE: Mapping[str, tuple[str, Change | None, ChangeWorkload | None]] = {
     ),
     "pd-roles": (
         "a quarter of the instances computes prompts, their KV then goes to the others; without BLIS's defects, by "
-        "which steps of one instance overlap", _pools, None,
+        "which steps of one instance overlap", _pools(1, 3), None,
     ),
     "prefix-block-64": (
         "blocks of 64 tokens in index and cache, the memory as large as before", _blocks_of_the_target, None,
@@ -255,7 +262,6 @@ _VARIANTS = (
 
 def concerns() -> tuple[Concern, ...]:
     """Return a concern for each row of Map C, with what varies a row further behind it."""
-
     found = [
         Concern(
             TARGET_PROFILE, "", "The signals of the target's own scheduler",
@@ -275,6 +281,12 @@ def concerns() -> tuple[Concern, ...]:
             found.append(Concern(row.id, row.id, row.title, _MISSING.get(row.id, row.simulated)))
         found += [one for one in _VARIANTS if one.gap == row.id]
     return tuple(found)
+
+
+def in_pools(prefill: int, decode: int) -> Concern:
+    """Return the pools of a baseline scenario, in the ratio of its pods, as a concern."""
+    name = f"{prefill} prefill to {decode} decode"
+    return Concern(name, "pd-roles", "Pods with roles", "prompts move", _pools(prefill, decode))
 
 
 def concern_named(name: str) -> Concern:
@@ -332,7 +344,6 @@ def workload_of_promotion(
     promotion: Promotion, num_requests: int | None = None
 ) -> tuple[WorkloadSpec, str]:
     """Return the workload that the strategy was found on, and its name."""
-
     spec = deployment.workload_of_promotion(promotion)
     spec = override(spec, num_requests=num_requests) if num_requests else spec
     strategy = promotion.arm.strategy
@@ -344,7 +355,6 @@ def workload_named(
     name: str, promotion: Promotion, num_requests: int | None = None
 ) -> WorkloadSpec:
     """Return a workload by its name, a file, or the strategy's own."""
-
     own, own_name = workload_of_promotion(promotion, num_requests)
     if name == own_name:
         return own
@@ -360,7 +370,6 @@ def scene_of(
     Raises:
         ConfigError: it cannot be simulated; the sentence says why.
     """
-
     given = entry.get("workload") or {}
     workload = str(given.get("name") or workload_of_promotion(promotion)[1])
     spec = workload_named(workload, promotion, num_requests)
@@ -374,6 +383,8 @@ def scene_of(
     concern = concern_named(gap) if gap else None
     if entry.get("track") == "A":  # what is promoted is judged by the signals that it will have
         concern = concern_named(TARGET_PROFILE)
+    if entry.get("pods"):
+        concern = in_pools(**entry["pods"])
     if concern is not None:
         for config in (promotion.baseline.config, promotion.arm.config):
             concern.applied(config, spec)
@@ -382,7 +393,6 @@ def scene_of(
 
 def gap_of(entry: Mapping[str, Any]) -> str | None:
     """Return the row of Map C that a hypothesis of track B comes from."""
-
     if entry.get("track") != "B":
         return None
     words = set(re.findall(r"[a-z0-9-]+", str(entry.get("origin"))))

@@ -94,6 +94,7 @@ class TransferHypothesis(ClosedPart):
     scene: Text  # hypotheses on the same traffic under the same stress share their runs
     workload: OfferedTraffic
     operating_point: OperatingPoint
+    pods: dict[str, int] = Field(default_factory=dict)  # by role, where prompts move between them
     setup: dict[str, Any] = Field(default_factory=dict)  # scenario keys of the stress, for all arms
     picker: str = ""  # change of every arm's picker, as Map C has it
     knobs: dict[str, float] = Field(default_factory=dict)  # of the profile, changed by the stress
@@ -121,8 +122,9 @@ class TransferHypothesis(ClosedPart):
 
     @property
     def simulated_scene(self) -> str:
-        """Return the scene whose simulation stands for it: one for all scenarios with the same workload."""
-        return f"workload-{self.workload.name}" if self.track == "C" else self.scene
+        """Return the scene whose simulation stands for it: one for all scenarios with the same workload and pods."""
+        pods = "".join(f"-{role}-{count}" for role, count in sorted(self.pods.items()))
+        return f"workload-{self.workload.name}{pods}" if self.track == "C" else self.scene
 
     @property
     def claim(self) -> Claim:
@@ -273,6 +275,17 @@ class BaselineScenario(ClosedPart):
     workload: str  # in sweeps/workloads; stands for the profile in the simulator
     instead: str = ""  # what is simulated where the profile cannot be
     no_arms: str = ""  # why the arms cannot be stood up there
+    roles: Literal["", "decode", "prefill-decode"] = (
+        ""  # of its pods: empty for none, else who works
+    )
+    pods: dict[Literal["prefill", "decode"], int] = Field(
+        default_factory=dict
+    )  # where prompts move
+
+    @property
+    def experiment(self) -> str:
+        """Return the name of the experiment that runs the arms on it."""
+        return "-".join(("track-c", self.harness, self.profile, *filter(None, [self.roles])))
 
     @property
     def left_out(self) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from blis_jax.files.strict_yaml import read_mapping
-from sweeps.promote.checks.documents import CONFIG, OVERLAY
+from sweeps.promote.checks.documents import CONFIG, OVERLAY, PICKERS
 from sweeps.promote.configs import deployment
 from sweeps.promote.configs.deployment import FILE
+from sweeps.promote.configs.roles import PodRoles, with_roles
 from sweeps.promote.hypotheses.document import (
     OfferedTraffic,
     TransferHypothesis,
@@ -103,7 +104,7 @@ def _experiment(
         changes = {} if arm == BASELINE else deployment.dotted(overlays[arm])
         keys[arm] = changes | hypothesis.setup
         if hypothesis.picker:
-            keys[arm][f"{_PICKER}.pluginsCustomConfig"] = {FILE: _stressed_picker(files, arm)}
+            keys[arm][PICKERS] = {FILE: _stressed_picker(files, arm)}
     about = f"{hypothesis.id}: arms {', '.join(arms)} on the scenario {deployment.SCENARIO}."
     return deployment.experiment_of(hypothesis.scene, about, profile, constants, keys)
 
@@ -118,7 +119,7 @@ def _of_scenario(hypothesis: TransferHypothesis, files: Files, made: dict[str, s
     scenario = next((each for end, each in ends.items() if hypothesis.origin.endswith(end)), None)
     if scenario is None or scenario.left_out:
         return ""
-    path = f"{EXPERIMENTS}/track-c-{scenario.harness}-{scenario.profile}.yaml"
+    path = f"{EXPERIMENTS}/{scenario.experiment}.yaml"
     if path not in made:
         base: dict[str, Any] = {}
         overlays, arms = overlays_of(files), {}
@@ -130,10 +131,12 @@ def _of_scenario(hypothesis: TransferHypothesis, files: Files, made: dict[str, s
                 for key, value in (base | changes).items()
                 if key.startswith(_OF_ROUTER) and key != f"{_PICKER}.replicas"
             }
+            document = with_roles(_picker_of(files, arm), PodRoles(scenario.roles))
+            arms[arm][PICKERS] = {FILE: yaml_text(document)}
         about = "Give the scenario as --spec; its own model and engines stay, and arms differ in the router."
         profile = (scenario.harness, f"{scenario.profile}.yaml")
-        document = deployment.experiment_of(f"track-c-{scenario.profile}", about, profile, {}, arms)
-        made[path] = yaml_text(document)
+        experiment = deployment.experiment_of(scenario.experiment, about, profile, {}, arms)
+        made[path] = yaml_text(experiment)
     return path
 
 
@@ -145,10 +148,15 @@ def overlays_of(files: Files) -> dict[str, Any]:
     return {arm: read_mapping(files[paths[arm]], paths[arm]) for arm in arms}
 
 
+def _picker_of(files: Files, arm: str) -> dict[str, Any]:
+    """Return the configuration of an arm's picker."""
+    path = next(one for one in files if one.endswith(f"arms/{arm}/{CONFIG}"))
+    return dict(read_mapping(files[path], path))
+
+
 def _stressed_picker(files: Files, arm: str) -> str:
     """Return an arm's picker without the plugin that writes the engine's priority."""
-    path = next(one for one in files if one.endswith(f"arms/{arm}/{CONFIG}"))
-    document = dict(read_mapping(files[path], path))
+    document = _picker_of(files, arm)
     document["plugins"] = [
         plugin for plugin in document["plugins"] if plugin["type"] != ENGINE_PRIORITY
     ]

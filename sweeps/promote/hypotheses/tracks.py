@@ -39,6 +39,8 @@ from sweeps.promote.hypotheses.origins import (
 from sweeps.promote.maps.rows import GapRow, SignalRow
 from sweeps.promote.promotion import Files, Promotion
 
+_IDLE_PREFILL = "its prefill pods get no request, as no connector moves KV from them; the simulator has none of them"
+_POOLS_SHARE = "prompts move between its pods, and the share of saturation is that of as many pods without roles"
 _EQUAL_LOAD = "offered load, prompt lengths and output lengths agree between the arms"
 _REACHED = f"the load that was really sent reaches {REACHED:.0%} of the one that was asked for"
 _ALWAYS = "The signal has this age in every run on the target, so the runs of track A are those of this hypothesis."
@@ -350,6 +352,7 @@ def track_c(maker: TrackMaker) -> Iterator[TransferHypothesis]:
 def _of_scenario(maker: TrackMaker, scenario: BaselineScenario) -> TransferHypothesis:
     pinned = inventory()
     spec = scenario_workload(scenario.workload)
+    lacks = {"decode": (_IDLE_PREFILL,), "prefill-decode": (_POOLS_SHARE,)}.get(scenario.roles, ())
     instead = (scenario.instead,) if scenario.instead else ()
     return _made(
         maker,
@@ -377,5 +380,6 @@ def _of_scenario(maker: TrackMaker, scenario: BaselineScenario) -> TransferHypot
             if scenario.left_out
             else f"the scenario's own profile is used: {scenario.harness}/{scenario.profile}"
         ),
-        preconditions=(_EQUAL_LOAD, _NO_FAILURES, *instead),
+        pods=scenario.pods,
+        preconditions=(_EQUAL_LOAD, _NO_FAILURES, *instead, *lacks),
     )
