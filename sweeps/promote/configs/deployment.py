@@ -230,7 +230,11 @@ def class_shares(spec: WorkloadSpec) -> dict[str, float]:
 SCENARIO = "guides/optimized-baseline"  # of the pinned llm-d-benchmark
 POD_MEMORY_GIB = 64  # of a decode pod in the scenario, without a CPU tier
 FILE = "custom-plugins.yaml"  # name of the configuration inside the router's chart
-_WHOLE = ("pluginsCustomConfig", "inferenceObjectives", "nodeSelector")  # keys below have dots, or are lists
+_WHOLE = (
+    "pluginsCustomConfig",
+    "inferenceObjectives",
+    "nodeSelector",
+)  # keys below have dots, or are lists
 _NODES = {  # by the GPU's name in the simulator: the product label of its nodes
     "H100": "NVIDIA-H100-80GB-HBM3",
     "H200": "NVIDIA-H200",

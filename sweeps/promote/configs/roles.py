@@ -64,7 +64,7 @@ def with_roles(document: Mapping[str, Any], roles: PodRoles) -> dict[str, Any]:
     steps = [step for step in first["plugins"] if step["pluginRef"] not in _OF_ROLES]
     plugins = [plugin for plugin in document["plugins"] if plugin["type"] not in _OF_ROLES]
     made = [
-        {"name": role, "plugins": [{"pluginRef": FILTERS[role]}, *steps]}
+        {"name": role, "plugins": [{"pluginRef": FILTERS[role]}, *map(dict, steps)]}
         for role in roles.of_profiles
     ]
     if roles.use != POOLS:

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from sweeps.promote.configs.roles import BY_PREFIX, MOVES_KV, POOLS, PodRoles, with_roles
+
 CONFIG, OVERLAY = "arms/a/endpoint-picker-config.yaml", "arms/a/scenario-overlay.yaml"
 FLAGS, MIX = "arms/a/vllm-flags.yaml", "profiles/priority-mix/a1.yaml.in"
 PLUGINS = "generated-plugins.yaml"
@@ -89,6 +91,13 @@ def documents() -> dict[str, Any]:
     """Plain data by path."""
     given = {CONFIG: _CONFIG, OVERLAY: _OVERLAY, FLAGS: _FLAGS, PLUGINS: _PLUGINS, MIX: _MIX}
     return copy.deepcopy(given)
+
+
+def pools() -> dict[str, Any]:
+    """The same for pods with roles: two profiles, and a connector between the engines."""
+    given = documents()
+    given[CONFIG] = with_roles(given[CONFIG], PodRoles(POOLS, BY_PREFIX, {"nonCachedTokens": 1}))
+    return given | {OVERLAY: copy.deepcopy(_OVERLAY | {"vllmCommon": MOVES_KV})}
 
 
 def texts(given: Mapping[str, Any]) -> dict[str, str]:

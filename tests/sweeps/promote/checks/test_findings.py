@@ -17,10 +17,13 @@ from tests.sweeps.promote.checks.sound import (
     OVERLAY,
     PLUGINS,
     documents,
+    pools,
     texts,
 )
 
 TARGET = "llm-d-router@0.10.0"
+PREFILL, DECODE = 0, 1  # profiles of pods with roles
+HANDLER = "disagg-profile-handler"
 Plant = Callable[[dict[str, Any]], Any]
 
 
@@ -28,8 +31,14 @@ def plugin(files: dict[str, Any], kind: str) -> dict[str, Any]:
     return next(one for one in files[CONFIG]["plugins"] if one["type"] == kind)
 
 
-def profile(files: dict[str, Any]) -> list[dict[str, Any]]:
-    return files[CONFIG]["schedulingProfiles"][0]["plugins"]
+def profile(files: dict[str, Any], at: int = 0) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = files[CONFIG]["schedulingProfiles"][at]["plugins"]
+    return steps
+
+
+def numbers(files: dict[str, Any], kind: str) -> dict[str, Any]:
+    given: dict[str, Any] = plugin(files, kind)["parameters"]
+    return given
 
 
 def objective(files: dict[str, Any]) -> dict[str, Any]:
@@ -127,6 +136,96 @@ OTHER_PLACES: list[tuple[str, Plant]] = [
 ]
 
 
+def swapped(files: dict[str, Any]) -> None:
+    """Each profile has the other's filter."""
+    for at, filter_ in ((PREFILL, "decode-filter"), (DECODE, "prefill-filter")):
+        profile(files, at)[0]["pluginRef"] = filter_
+
+
+def picker_moved(files: dict[str, Any]) -> None:
+    """The decode profile's picker stands in the prefill profile."""
+    profile(files, PREFILL).append(profile(files, DECODE).pop())
+
+
+def two_pickers(files: dict[str, Any]) -> None:
+    """One profile has no picker, and the file has two."""
+    files[CONFIG]["plugins"].append({"type": "random-picker"})
+    profile(files, PREFILL)[-1] = {"pluginRef": "random-picker"}
+    profile(files, DECODE).pop()
+
+
+ROLES: dict[str, tuple[str, Plant]] = {
+    "no filter for decode": ("missing-decode-filter", lambda files: profile(files, DECODE).pop(0)),
+    "no filter for prefill": ("missing-prefill-filter", lambda files: profile(files, PREFILL).pop(0)),
+    "no filters at all": ("missing-decode-filter", lambda files: [profile(files, at).pop(0) for at in (0, 1)]),
+    "the filter last": (
+        "missing-decode-filter", lambda files: profile(files, DECODE).append(profile(files, DECODE).pop(0))
+    ),
+    "the other role": ("wrong-role-filter", swapped),
+    "one wrong role": ("wrong-role-filter", lambda files: profile(files, DECODE)[0].update(pluginRef="prefill-filter")),
+    "both filters": (
+        "wrong-role-filter", lambda files: profile(files, DECODE).insert(1, {"pluginRef": "prefill-filter"})
+    ),
+    "encoders": (
+        "wrong-role-filter",
+        lambda files: [files[CONFIG]["plugins"].append({"type": "encode-filter"}),
+                       profile(files, PREFILL).insert(1, {"pluginRef": "encode-filter"})],
+    ),
+    "a picker in the other profile": ("several-pickers", picker_moved),
+    "no picker, and two to choose from": ("picker-not-written", two_pickers),
+    "another picker for one role": (
+        "profiles-differ",
+        lambda files: [files[CONFIG]["plugins"].append({"type": "random-picker"}),
+                       profile(files, PREFILL)[-1].update(pluginRef="random-picker")],
+    ),
+    "another weight for one role": ("profiles-differ", lambda files: profile(files, DECODE)[-2].update(weight=9.0)),
+    "a scorer for one role alone": ("profiles-differ", lambda files: profile(files, PREFILL).pop(-2)),
+    "no profile for prefill": ("profile-missing", lambda files: files[CONFIG]["schedulingProfiles"].pop(PREFILL)),
+    "no profile for decode": ("profile-missing", lambda files: files[CONFIG]["schedulingProfiles"].pop(DECODE)),
+    "a profile that nothing runs": (
+        "profile-not-run", lambda files: files[CONFIG]["schedulingProfiles"][DECODE].update(name="default")
+    ),
+    "profiles that change places": (
+        "wrong-role-filter",
+        lambda files: numbers(files, HANDLER)["profiles"].update(decode="prefill", prefill="decode"),
+    ),
+    "no handler": ("handler-missing", lambda files: files[CONFIG]["plugins"].remove(plugin(files, HANDLER))),
+    "headers are no handler": ("handler-missing", lambda files: plugin(files, HANDLER).update(
+        type="disagg-headers-handler", parameters={})),
+    "two handlers": (
+        "several-handlers", lambda files: files[CONFIG]["plugins"].append({"type": "single-profile-handler"})
+    ),
+    "no decider": ("decider-missing", lambda files: numbers(files, HANDLER).pop("deciders")),
+    "a decider of another kind": (
+        "wrong-reference", lambda files: numbers(files, HANDLER)["deciders"].update(prefill="queue-scorer")
+    ),
+    "a decider that is not there": (
+        "wrong-reference", lambda files: numbers(files, HANDLER)["deciders"].update(prefill="always")
+    ),
+    "a decider that never says so": (
+        "decider-without-effect",
+        lambda files: numbers(files, "prefix-based-pd-decider").update(nonCachedTokens=0),
+    ),
+    "no connector": ("kv-connector-missing", lambda files: files[OVERLAY].pop("vllmCommon")),
+    "a tier that takes the connector": (
+        "kv-connector-missing",
+        lambda files: files[OVERLAY]["decode"]["vllm"].update(customCommand="vllm serve m --kv-offloading-size 8"),
+    ),
+    "no prefill pods": ("no-prefill-pods", lambda files: files[OVERLAY].pop("prefill")),
+}  # fmt: skip
+ONE_PROFILE: dict[str, tuple[str, Plant]] = {
+    "requests to prefill pods": (
+        "wrong-role-filter",
+        lambda files: [files[CONFIG]["plugins"].append({"type": "prefill-filter"}),
+                       profile(files)[0].update(pluginRef="prefill-filter")],
+    ),
+    "no filter and pods with roles": (
+        "missing-decode-filter",
+        lambda files: [profile(files).pop(0), files[CONFIG]["plugins"].remove({"type": "decode-filter"})],
+    ),
+}  # fmt: skip
+
+
 def rules(files: dict[str, Any]) -> set[str]:
     return {one.rule for one in findings_of(texts(files), TARGET)}
 
@@ -140,6 +239,17 @@ def test_a_planted_defect_is_found_by_name(rule: str) -> None:
     files = documents()
     (TEN | FURTHER)[rule](files)
     assert rule in rules(files)
+
+
+@pytest.mark.parametrize("name", [*ROLES, *ONE_PROFILE])
+def test_a_defect_of_roles_is_found(name: str) -> None:
+    files = pools() if name in ROLES else documents()
+    assert rules(files) == set()
+    rule, plant = (ROLES | ONE_PROFILE)[name]
+    plant(files)
+    found = [one for one in findings_of(texts(files), TARGET) if one.rule == rule]
+    assert found and all(one.message.strip() for one in found)
+    assert found[0].severity == ("IMPORTANT" if rule == "profiles-differ" else "CRITICAL")
 
 
 def test_the_ten_defects_close_a_gate() -> None:
@@ -230,6 +340,6 @@ def changed_somewhere(content: Any, rng: random.Random) -> None:
 def test_a_change_in_any_place_gives_findings_and_no_traceback(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(40):
-        files = documents()
+        files = rng.choice((documents, pools))()
         changed_somewhere(files, rng)
         findings_of(texts(files), TARGET)

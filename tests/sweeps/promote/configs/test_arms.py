@@ -10,6 +10,7 @@ import pytest
 
 from sweeps.promote.checks.findings import findings_of
 from sweeps.promote.configs.arms import REPORT, arms_of_promotion, config_files
+from sweeps.promote.configs.roles import PodRoles, with_roles
 from sweeps.promote.promotion import NotMappedError
 from sweeps.strategies.file import list_library
 from tests.sweeps.promote.promotions import (
@@ -217,20 +218,76 @@ def test_a_policy_of_a_file_is_configured_with_its_numbers(tmp_path: Path) -> No
         assert str(tmp_path) not in text.replace(given.given, ""), path
 
 
-def test_roles_bring_their_filters_and_a_handler() -> None:
+POOLS = ({"count": 2, "role": "prefill"}, {"count": 2, "role": "decode"})
+
+
+def with_instances(groups: Any, target: str = TARGET, **settings: Any) -> Any:
     given = promotion("iter00_baseline")
-    groups = [{"count": 2, "role": "prefill"}, {"count": 2, "role": "decode"}]
-    config = given.arm.config.replace(instances=tuple(groups))
-    given = type(given)(given.given, type(given.arm)("roles", config), given.baseline, TARGET)
-    files = config_files(given, ())
+    config = given.arm.config.replace(**({"instances": groups, "kv_cpu_blocks": 0} | settings))
+    base = type(given.baseline)("base", given.baseline.config.replace(kv_cpu_blocks=0))
+    return type(given)(given.given, type(given.arm)("roles", config), base, target)
+
+
+def test_roles_bring_their_filters_and_a_handler() -> None:
+    files = config_files(with_instances(POOLS), ())
     assert findings_of(files, TARGET) == []
     document = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
     first = {one["name"]: one["plugins"][0]["pluginRef"] for one in document["schedulingProfiles"]}
     assert first == {"prefill": "prefill-filter", "decode": "decode-filter"}
+    rest = [one["plugins"][1:] for one in document["schedulingProfiles"]]
+    assert rest[0] == rest[1] and rest[0][-1] == {"pluginRef": "max-score-picker"}
     overlay = read_yaml(files[f"{ARMS}/treatment/scenario-overlay.yaml"])
     assert (overlay["prefill"]["enabled"], overlay["prefill"]["replicas"]) == (True, 2)
+    assert overlay["vllmCommon"]["kvTransfer"]["connector"] == "NixlConnector"
     base = read_yaml(files[f"{ARMS}/baseline/scenario-overlay.yaml"])
     assert overlay["prefill"]["vllm"] == base["decode"]["vllm"]
+    assert "prefill" not in base and "kvTransfer" not in base["vllmCommon"]
+
+
+@pytest.mark.parametrize(
+    ("target", "above", "decider", "numbers"),
+    [
+        (TARGET, 0, "always-disagg-pd-decider", None),
+        (TARGET, 500, "prefix-based-pd-decider", {"nonCachedTokens": 1, "promptTokens": 501}),
+        (
+            "llm-d-inference-scheduler@main-520af478",
+            500,
+            "prefix-based-pd-decider",
+            {"nonCachedTokens": 501},
+        ),
+    ],
+)
+def test_the_decider_moves_the_prompts_that_pools_split(
+    target: str, above: int, decider: str, numbers: dict[str, int] | None
+) -> None:
+    pools = {"hand_over_policy": "pools", "pools_split_above_tokens": above}
+    files = config_files(with_instances(POOLS, target, **pools), ())
+    assert findings_of(files, target) == []
+    document = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    assert parameters(document, "disagg-profile-handler")["deciders"] == {"prefill": decider}
+    assert parameters(document, decider) == numbers
+
+
+def test_decode_pods_alone_need_no_handler() -> None:
+    files = config_files(with_instances(({"count": 3, "role": "decode"},)), ())
+    document = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    (profile,) = document["schedulingProfiles"]
+    assert profile["plugins"][0] == {"pluginRef": "decode-filter"}
+    assert "disagg-profile-handler" not in {one["type"] for one in document["plugins"]}
+
+
+@pytest.mark.parametrize("use", ["", "decode", "prefill-decode"])
+@pytest.mark.parametrize("before", ["", "decode", "prefill-decode"])
+def test_roles_are_put_in_place_of_others(before: str, use: str) -> None:
+    plain = picker(made("iter13_class_lead@found"))
+    document = with_roles(with_roles(plain, PodRoles(before)), PodRoles(use))
+    assert document == with_roles(plain, PodRoles(use))
+    assert (document == plain) == (use == "")
+
+
+def test_a_cpu_tier_and_pools_want_the_same_connector() -> None:
+    with pytest.raises(NotMappedError, match=r"kv_cpu_blocks .*; proposal: set kv_cpu_blocks to 0"):
+        config_files(with_instances(POOLS, kv_cpu_blocks=1000), ())
 
 
 @pytest.mark.parametrize(
@@ -242,7 +299,7 @@ def test_roles_bring_their_filters_and_a_handler() -> None:
         ("iter01_priority_cascade:priority_policy=inverted-slo", "a deliberately bad policy"),
         (
             "iter00_baseline:hand_over_policy=pools;decode_routing_policy=least-loaded",
-            "decode_routing_policy .*this command writes one scheduling profile",
+            "decode_routing_policy .*this command writes the same scorers and picker for both pools",
         ),
         (
             "iter00_baseline:model=example/unknown;alpha_coeffs=[1,2,3];beta_coeffs=[1,2,3]",

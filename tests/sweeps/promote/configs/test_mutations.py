@@ -62,6 +62,7 @@ ORDER = {"scheduler": "priority-fcfs", "priority_policy": "slo-tiered"}
 QUEUE = {"flow_control": True}
 POOLS = {
     "hand_over_policy": "pools",
+    "kv_cpu_blocks": 0,
     "instances": ({"count": 2, "role": ROLES[1]}, {"count": 2, "role": ROLES[2]}),
 }
 # what must be set for a setting to be in effect; where a policy has it, that policy

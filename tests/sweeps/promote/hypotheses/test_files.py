@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from blis_jax.errors import ConfigError
+from sweeps.promote.checks.documents import PICKERS
 from sweeps.promote.checks.findings import findings_of
 from sweeps.promote.configs.arms import config_files
 from sweeps.promote.evidence.verdicts import hypothesis_findings
@@ -308,12 +309,29 @@ def test_each_hypothesis_has_a_profile_or_a_reason() -> None:
         assert f"| {one.id} |" in profiles[README]
 
 
+POOLS = "prefill-decode"
+ROLE_FILTERS = {"decode": ["decode-filter"], POOLS: ["prefill-filter", "decode-filter"]}
+
+
+def test_a_scenario_with_roles_has_a_stand_in_with_roles_or_says_what_it_lacks() -> None:
+    before, _ = with_profiles("iter13_class_lead@found")
+    found = {one.id: one for one in parse_hypotheses(before["hypotheses.yaml"]).hypotheses}
+    for scenario in inventory().scenarios:
+        one = found[f"C-{scenario.name.replace('/', '-')}"]
+        lacks = [each for each in one.preconditions if "prefill pods" in each]
+        assert one.pods == scenario.pods and (scenario.roles == POOLS) == bool(one.pods)
+        assert len(lacks) == (scenario.roles == "decode")
+    two, other = found["C-guides-pd-disaggregation"], found["C-guides-wide-ep-lws"]
+    assert two.workload.name == other.workload.name
+    assert two.simulated_scene != other.simulated_scene != f"workload-{other.workload.name}"
+
+
 def test_a_baseline_scenario_has_arms_or_an_honest_reason() -> None:
     before, made = with_profiles("iter13_class_lead@found")
     found = {one.id: one for one in parse_hypotheses(before["hypotheses.yaml"]).hypotheses}
     for scenario in inventory().scenarios:
         one = found[f"C-{scenario.name.replace('/', '-')}"]
-        path = f"experiments/track-c-{scenario.harness}-{scenario.profile}.yaml"
+        path = f"experiments/{scenario.experiment}.yaml"
         line = next(line for line in made[README].splitlines() if f"| {one.id} |" in line)
         if scenario.left_out:
             assert f"| none | no profile: {scenario.left_out}" in line
@@ -323,7 +341,14 @@ def test_a_baseline_scenario_has_arms_or_an_honest_reason() -> None:
         assert set(arms) == {"baseline", "control", "treatment"}
         assert all(key.startswith("router.") for arm in arms.values() for key in arm)
         assert arms["baseline"] != arms["treatment"]
-    assert sum(not one.left_out for one in inventory().scenarios) >= 15
+        for arm in arms.values():
+            document = read_yaml(arm[PICKERS]["custom-plugins.yaml"])
+            filters = [one["plugins"][0]["pluginRef"] for one in document["schedulingProfiles"]]
+            assert filters == ROLE_FILTERS.get(scenario.roles, filters)
+            assert (scenario.roles != "") == filters[-1].endswith("decode-filter")
+            assert ("disagg-profile-handler" in str(document)) == (scenario.roles == POOLS)
+            assert arm["router.epp.flags.v"] == "2"  # the logs of all arms are alike
+    assert sum(not one.left_out for one in inventory().scenarios) >= 23
     scenes = [one.scene for one in found.values() if one.track == "C"]
     assert len(set(scenes)) == len(scenes)  # the runs of one scenario say nothing of another
 
