@@ -149,6 +149,16 @@ def swapped(one: str, other: str) -> Edit:
     return edit
 
 
+def in_scenario(roles: str, old: str, new: str) -> Edit:
+    """The first picker for a baseline scenario whose pods have such roles has another text."""
+
+    def edit(files: dict[str, str]) -> None:
+        ends = f"random_concurrent-{roles}.yaml"
+        replaced(next(path for path in files if path.endswith(ends)), old, new)(files)
+
+    return edit
+
+
 def removed(part: str) -> Edit:
     """The first file with this in its path is gone."""
     return lambda files: files.pop(next(path for path in sorted(files) if part in path))
@@ -501,6 +511,31 @@ PLANTED: Mapping[str, tuple[int, str, Edit]] = {
         3,
         "not-of-its-hypothesis",
         lambda files: files.update({"experiments/" + name: "arms: []\n" for name in experiments()}),
+    ),
+    "a scenario's role filter less": (
+        3,
+        "missing-decode-filter",
+        in_scenario("prefill-decode", r"- pluginRef: decode-filter\n *", ""),
+    ),
+    "a scenario's role that is another": (
+        3,
+        "wrong-role-filter",
+        in_scenario("prefill-decode", "- pluginRef: decode-filter", "- pluginRef: prefill-filter"),
+    ),
+    "a scenario's picker in the other profile": (
+        3,
+        "several-pickers",
+        in_scenario("prefill-decode", "(- pluginRef: max-score-picker)", r"\1\n          \1"),
+    ),
+    "prompts that move where nothing moves them": (
+        3,
+        "roles-of-the-scenario",
+        swapped("benchmark-sanity_random-decode", "benchmark-random_concurrent-prefill-decode"),
+    ),
+    "a scenario with roles and a picker without": (
+        3,
+        "roles-of-the-scenario",
+        swapped("perf-sanity_random-decode.yaml", "perf-shared_prefix_synthetic.yaml"),
     ),
     "the script that evaluates": (
         3,

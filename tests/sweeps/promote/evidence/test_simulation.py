@@ -194,6 +194,28 @@ def test_concerns_change_what_they_say() -> None:
         concern_named("mixed-gpu")
 
 
+@pytest.mark.parametrize(("pods", "counts"), [((1, 2), [2, 6]), ((1, 1), [4, 4])])
+def test_a_scenario_with_roles_is_simulated_in_pools(
+    pods: tuple[int, int], counts: list[int]
+) -> None:
+    one = promotion("iter13_class_lead@found")
+    entry = {
+        "track": "C",
+        "workload": {"name": "mixed"},
+        "pods": dict(zip(("prefill", "decode"), pods, strict=True)),
+    }
+    scene = scene_of(entry, "pools", one, 100)
+    plain = scene_of({"track": "C", "workload": {"name": "mixed"}}, "plain", one, 100)
+    for config in (one.baseline.config, one.arm.config):
+        groups = scene.config_with_concern(config).instances
+        assert [(group.role, group.count) for group in groups] == [
+            ("prefill", counts[0]),
+            ("decode", counts[1]),
+        ]
+    assert scene.config_with_concern(one.arm.config).hand_over_policy == "pools"
+    assert scene.key != plain.key and plain.concern is None
+
+
 def test_a_detector_does_not_replace_a_gate_of_the_strategy() -> None:
     config = arm_of("iter00_baseline:admission_policy=slo-gated").config
     spec = scene_of({"workload": {"name": "mixed"}}, "mixed", promotion(BASELINE), 100).spec
