@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from jax.typing import DTypeLike
 
 from blis_jax.cluster import adapters, disaggregation, offload_tiers, step_times
 from blis_jax.cluster.config import CRITICAL_CLASSES, SHEDDABLE_CLASSES, ClusterConfig
