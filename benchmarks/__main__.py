@@ -24,7 +24,7 @@ from benchmarks.speed import against, same_programs, worker
 from benchmarks.speed.trace_cases import data_folder
 from blis_jax.files.atomic_write import write_json
 from blis_jax.reports.render import table_lines
-from papers.pages import ROOT, hand_over, refuse
+from papers.pages import ROOT, hand_over, refuse, table_parser
 
 T = TypeVar("T")
 
@@ -179,14 +179,9 @@ def programs_side_by_side(revision: str, names: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = table_parser("benchmarks", __doc__, "docs/results/speed.md")
     parser.add_argument("--case", choices=CASES, action="append", help="may be given several times")
     parser.add_argument("--window", type=int, help="blocks moved in a scan step, at block level")
-    parser.add_argument("--write", action="store_true", help="also write docs/results/speed.md")
     parser.add_argument("--against", metavar="REV", help="commit, branch or tag to compare with")
     parser.add_argument(
         "--programs", action="store_true", help="with --against: compare programs, not times"

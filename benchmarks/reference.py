@@ -6,7 +6,6 @@ python -m benchmarks.reference --write   the same, and into docs/reference/ betw
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -23,7 +22,7 @@ from blis_jax.metrics.scalars import lookup, metric_names
 from blis_jax.policies import registry
 from blis_jax.policies.their_names import names_of
 from blis_jax.reports.render import table_text
-from papers.pages import ROOT, hand_over
+from papers.pages import ROOT, hand_over, table_parser
 from sweeps.promote.golang import plugins
 
 FOLDER = ROOT / "docs" / "reference"
@@ -110,12 +109,7 @@ TABLES = {
 
 def main(words: Sequence[str] | None = None) -> int:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.reference",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--write", action="store_true", help="also write docs/reference/")
+    parser = table_parser("benchmarks.reference", __doc__, "docs/reference/")
     arguments = parser.parse_args(words)
     for name, table in TABLES.items():
         hand_over(table(), FOLDER / f"{name}.md" if arguments.write else None, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import sys
@@ -138,6 +139,17 @@ def write_between_markers(page: Path, name: str, text: str) -> None:
     if not (found and found_end):
         raise SystemExit(f"{page} has no {begin} followed by {end}; put both where the table goes")
     page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def table_parser(name: str | None, text: str | None, page: str = "") -> argparse.ArgumentParser:
+    """Return the parser of `python -m NAME`, whose help is a module's docstring; with `--write` if a page is named."""
+    parser = argparse.ArgumentParser(
+        prog=name and f"python -m {name}", description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    if page:
+        parser.add_argument("--write", action="store_true", help=f"also write {page}")
+    return parser
 
 
 def hand_over(text: str, page: Path | None, name: str) -> int:

@@ -7,7 +7,6 @@ strategy, both autoregressive along the trace, and noise. So means and percentil
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ import numpy as np
 from scipy import stats
 from scipy.signal import lfilter
 
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import asked, print_rows
 from blis_jax.statistics import moving_blocks as blocks
 from blis_jax.statistics.intervals import Inference
 from blis_jax.statistics.moving_blocks import BlockResampling, Resampled
@@ -38,9 +37,6 @@ class Case:
 
     num_requests: int
     correlation: float
-
-    def __str__(self) -> str:
-        return f"{self.num_requests} requests, correlation {self.correlation:g}"
 
 
 CASES = tuple(
@@ -129,17 +125,17 @@ def _figures(one: BlockResampling) -> dict[str, Callable[[np.ndarray], Resampled
     }
 
 
-def main() -> int:
-    """Print the table of docs/traces.md; return the exit code."""
+def main() -> None:
+    """Print the table of docs/traces.md."""
     num_traces = asked(__doc__, "traces", NUM_TRACES)
-    print("| requests | correlation of neighbours | mean | P90 | P99 |")
-    print("|---|---|---|---|---|")
-    for case in CASES:
-        shares = coverage(case, num_traces)
-        cells = " | ".join(f"{100 * shares[name]:.0f} %" for name in ("mean", "p90", "p99"))
-        print(f"| {case.num_requests:,} | {case.correlation:g} | {cells} |", flush=True)
-    return 0
+    print_rows(("requests", "correlation of neighbours", "mean", "P90", "P99"), (
+        (
+            f"{case.num_requests:,}", f"{case.correlation:g}",
+            *(f"{100 * share:.0f} %" for share in coverage(case, num_traces).values()),
+        )
+        for case in CASES
+    ))  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

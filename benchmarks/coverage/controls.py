@@ -11,16 +11,17 @@ many more seeds than are run.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.coverage.worlds import print_rows
 from blis_jax.backend import prepare_backend
 from blis_jax.metrics.run_summary import kept_of, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms
+from papers.pages import table_parser
 from sweeps.runs.drawn import table_of
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.requests import load_workload
@@ -86,9 +87,7 @@ def figures(runs: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 def main() -> None:
     """Print the table, and what a seed costs."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(None, __doc__)
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS)
     count = parser.parse_args().seeds
     prepare_backend(use_cache=True)
@@ -104,15 +103,14 @@ def main() -> None:
         by_arm.append(runs)
     covariates = np.array([run["controls"] for run in by_arm[0]])
     found = [figures(runs) for runs in by_arm]
-    print(f"| variance left, {count} seeds, critical requests | {' | '.join(METRICS)} |")
-    print(f"|---|{'---|' * len(METRICS)}")
     rows = {name: found[at] for at, name in enumerate(("baseline", "8-opt", "row 13"))}
     for first, second in ((0, 1), (0, 2), (1, 2)):
         name = f"{list(rows)[second]} − {list(rows)[first]}"
         rows[name] = {m: found[second][m] - found[first][m] for m in METRICS}
-    for name, values in rows.items():
-        cells = [f"{share_left(values[metric], covariates):.2f}" for metric in METRICS]
-        print(f"| {name} | {' | '.join(cells)} |")
+    print_rows((f"variance left, {count} seeds, critical requests", *METRICS), (
+        (name, *(f"{share_left(values[metric], covariates):.2f}" for metric in METRICS))
+        for name, values in rows.items()
+    ))  # fmt: skip
     start = time.perf_counter()
     for seed in range(50):
         table_of(spec, seed, 16, "jax")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from scipy import stats
 
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import asked, print_rows
 
 NUM_SAMPLES = 2000
 LEVELS = (0.95, 0.997)  # of one comparison, and of one of 17 that are looked at together
@@ -44,21 +44,23 @@ def students(values: np.ndarray, level: float) -> float:
     return float(np.mean(np.abs(values.mean(axis=1)) <= half))
 
 
+def shares(values: np.ndarray) -> Iterator[float]:
+    """Yield at each level the share of the rows whose interval holds the true mean, by method."""
+    for level in LEVELS:
+        yield from (bootstrapped(values, level, name) for name in ("BCa", "percentile"))
+        yield students(values, level)
+
+
 def main() -> None:
     """Print the table."""
     num_samples = asked(__doc__, "samples", NUM_SAMPLES)
     rng = np.random.default_rng(0)
     heads = [f"{method} {level:g}" for level in LEVELS for method in ("BCa", "percentile", "t")]
-    print(f"| law | pairs | {' | '.join(heads)} |\n|{'---|' * (2 + len(heads))}")
-    for law, draw in LAWS.items():
-        for count in PAIRS:
-            values = draw(rng, (num_samples, count))
-            shares = []
-            for level in LEVELS:
-                shares += [bootstrapped(values, level, name) for name in ("BCa", "percentile")]
-                shares.append(students(values, level))
-            cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
-            print(f"| {law} | {count} | {cells} |", flush=True)
+    print_rows(("law", "pairs", *heads), (
+        (law, count, *(f"{100 * share:.1f} %" for share in shares(draw(rng, (num_samples, count)))))
+        for law, draw in LAWS.items()
+        for count in PAIRS
+    ))  # fmt: skip
 
 
 if __name__ == "__main__":

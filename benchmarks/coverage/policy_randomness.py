@@ -9,7 +9,6 @@ with a constant policy seed reports. The last column says how wide its intervals
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from blis_jax.policies.seeds import policy_seed
 from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
 from blis_jax.workload.spec import parse_spec
+from papers.pages import table_parser
 from sweeps.claims.grammar import our_name
 from sweeps.runs.experiment import Experiment
 
@@ -129,9 +129,7 @@ def _width(one: Estimate) -> float:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(None, __doc__)
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS, help="of an interval")
     parser.add_argument("--intervals", type=int, default=NUM_INTERVALS, help="of each kind")
     given = parser.parse_args()

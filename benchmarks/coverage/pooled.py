@@ -7,7 +7,6 @@ drawn from its seeds with replacement, and the truth is the P99 of all its reque
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,8 +14,10 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
+from benchmarks.coverage.worlds import print_rows
 from blis_jax.metrics.run_summary import RANKS, Tails, kept_of, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms
+from papers.pages import table_parser
 
 SEEDS = (5, 10, 20, 50, 100, 256)
 MOST_SEEDS_RESAMPLED = 50  # the other methods take long beyond
@@ -141,11 +142,8 @@ def held_by_bootstrap(
 def coverage(world: World, num_seeds: int, num_samples: int) -> list[str]:
     """Return a cell for each method: one strategy, the difference at 95 %, the difference at 99.7 %."""
     rng = np.random.default_rng(num_seeds)
-    held_by_method: dict[str, list[list[bool]]] = {
-        "contributions": [],
-        "jackknife": [],
-        "bootstrap": [],
-    }
+    methods = ("contributions", "jackknife", "bootstrap")
+    held_by_method: dict[str, list[list[bool]]] = {name: [] for name in methods}
     for sample in range(num_samples):
         runs = world.draw(rng, num_seeds)
         held_by_method["contributions"].append(list(held_by_parts(by_contributions, runs, world)))
@@ -160,20 +158,17 @@ def coverage(world: World, num_seeds: int, num_samples: int) -> list[str]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(None, __doc__)
     parser.add_argument("--samples", type=int, default=NUM_SAMPLES, help="of each kind")
     parser.add_argument("--sweep", default=None, help="Dataset of a sweep of two strategies")
     parser.add_argument("--class", dest="slo_class", default="critical", help="of its requests")
     given = parser.parse_args()
     world = lognormal() if given.sweep is None else of_sweep(given.sweep, given.slo_class)
     print("%: intervals that hold one P99 / a difference at 95 % / a difference at 99.7 %")
-    print("| seeds | contributions | jackknife, one run left out | bootstrap of the runs |")
-    print("|---|---|---|---|")
-    for num_seeds in SEEDS:
-        cells = coverage(world, num_seeds, given.samples)
-        print(f"| {num_seeds} | {' | '.join(cells)} |", flush=True)
+    print_rows(
+        ("seeds", "contributions", "jackknife, one run left out", "bootstrap of the runs"),
+        ((num_seeds, *coverage(world, num_seeds, given.samples)) for num_seeds in SEEDS),
+    )
 
 
 if __name__ == "__main__":

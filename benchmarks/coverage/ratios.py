@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import asked, print_rows
 
 NUM_SAMPLES = 20_000
 LEVEL = 0.95
 PAIRS = (3, 5, 10, 20)
 RATIOS = (1.0, 0.3)
 SHARED = (
-    0.7  # of the variance of logarithms (of gamma: of the sum) that both strategies have in common
+    0.7  # of the variance of logarithms (of gamma: of the sum), that both strategies have in common
 )
 Ends = tuple[np.ndarray, np.ndarray]
 
@@ -134,14 +134,14 @@ def main() -> None:
     print(
         "%: intervals that hold the ratio / reach below 0 / have no upper end / contradict the t-test"
     )
-    print(f"| law | ratio | pairs | {' | '.join(METHODS)} |\n|{'---|' * (3 + len(METHODS))}")
-    for law, draw in LAWS.items():
-        for ratio in RATIOS:
-            for count in PAIRS:
-                first, second = draw(rng, (num_samples, count))
-                pairs = Pairs(first, ratio * second)
-                cells = [row(pairs, ratio, method(pairs)) for method in METHODS.values()]
-                print(f"| {law} | {ratio:g} | {count} | {' | '.join(cells)} |")
+    print_rows(("law", "ratio", "pairs", *METHODS), (
+        (law, f"{ratio:g}", count, *(row(pairs, ratio, method(pairs)) for method in METHODS.values()))
+        for law, draw in LAWS.items()
+        for ratio in RATIOS
+        for count in PAIRS
+        for first, second in [draw(rng, (num_samples, count))]
+        for pairs in [Pairs(first, ratio * second)]
+    ))  # fmt: skip
 
 
 if __name__ == "__main__":

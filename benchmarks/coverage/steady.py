@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import asked, print_rows
 from blis_jax.statistics.steady import SteadyEstimate, steady_mean, steady_percentile
 
 NUM_RUNS = 400
@@ -57,14 +57,13 @@ def row(load: float, length: int, num_runs: int, first: int = 0) -> str:
 def main() -> None:
     """Print the table."""
     num_runs = asked(__doc__, "runs", NUM_RUNS)
-    heads = ["load", "customers", "starts with", "mean", *(f"P{one}" for one in PERCENTS)]
     print("Held, % (half-width, % of runs called long enough)")
-    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
-    for load in LOADS:
-        for length in LENGTHS:
-            print(f"| {load:g} | {length:,} | 0 | {row(load, length, num_runs)} |", flush=True)
-        crowded = row(load, LENGTHS[1], num_runs, CROWD)
-        print(f"| {load:g} | {LENGTHS[1]:,} | {CROWD} | {crowded} |", flush=True)
+    starts = [*((length, 0) for length in LENGTHS), (LENGTHS[1], CROWD)]
+    print_rows(("load", "customers", "starts with", "mean", *(f"P{p}" for p in PERCENTS)), (
+        (f"{load:g}", f"{length:,}", first, row(load, length, num_runs, first))
+        for load in LOADS
+        for length, first in starts
+    ))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from papers.pages import table_parser
 
 NUM_CUSTOMERS = 100
 
@@ -80,6 +83,13 @@ def asked(description: str | None, name: str, default: int) -> int:
     return number
 
 
+def print_rows(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table in Markdown, each row as soon as it is there."""
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    for row in rows:
+        print(f"| {' | '.join(map(str, row))} |", flush=True)
+
+
 def asked_with_recorded(description: str | None, default: int) -> argparse.Namespace:
     """Read `samples`, and a recorded comparison with a metric and an `slo_class` of it; None if there is none."""
     parser = _parser(description, "samples", default)
@@ -90,9 +100,7 @@ def asked_with_recorded(description: str | None, default: int) -> argparse.Names
 
 
 def _parser(description: str | None, name: str, default: int) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = table_parser(None, description)
     parser.add_argument(
         f"--{name}", type=int, default=default, metavar="N", help=f"{name} of each kind ({default})"
     )

@@ -9,7 +9,6 @@ Needs CUDA's libraries for compiling (`pip install "jax[cuda13]"`, 4.4 GB), but 
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import sys
@@ -32,7 +31,7 @@ from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled, rows_of
 from blis_jax.runs.runs import Point
 from blis_jax.workload.spec import load_builtin
-from papers.pages import ROOT, hand_over, refuse
+from papers.pages import ROOT, hand_over, refuse, table_parser
 
 TARGET = Path(__file__).with_name("h100_target.textproto")
 PAGE = ROOT / "docs" / "results" / "gpu.md"
@@ -163,14 +162,9 @@ def table(results: Sequence[Compiled]) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Compile the mechanisms and print the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = table_parser("benchmarks.gpu", __doc__, f"docs/results/{PAGE.name}")
     parser.add_argument("--mechanism", choices=MECHANISMS, action="append")
     parser.add_argument("--lanes", type=int, default=LANES)
-    parser.add_argument("--write", action="store_true", help=f"also write docs/results/{PAGE.name}")
     parser.add_argument("--text", type=Path, metavar="FOLDER", help="keep the compiled text")
     arguments = parser.parse_args(words)
     refusal = missing_libraries()

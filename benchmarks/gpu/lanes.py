@@ -9,7 +9,6 @@ call has as many rows as lanes, and for a share of all lanes where a lane takes 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ from blis_jax.runs.options import Options
 from blis_jax.runs.programs import SHARE, compiled, rows_of
 from blis_jax.runs.runs import Point
 from blis_jax.workload.spec import load_builtin, override
+from papers.pages import table_parser
 
 RATES = tuple(20.0 * 2**place for place in range(8))  # requests per second, of points side by side
 
@@ -69,11 +69,7 @@ def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Count and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.lanes",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = table_parser("benchmarks.gpu.lanes", __doc__)
     parser.add_argument("--runs", type=int, default=256)
     parser.add_argument("--lanes", type=int, default=64)
     arguments = parser.parse_args(words)

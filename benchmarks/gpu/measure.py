@@ -9,7 +9,6 @@ there. A golden run that is not equal ends the command; what fails otherwise, su
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -39,7 +38,7 @@ from blis_jax.runs.programs import drawn_row, reports_of, rows_of
 from blis_jax.runs.runs import Point
 from blis_jax.workload.source import FIRST_REVISION
 from blis_jax.workload.table import from_golden
-from papers.pages import ROOT, hand_over, refuse
+from papers.pages import ROOT, hand_over, refuse, table_parser
 
 GOLDEN = (
     "scheduling/it00_baseline_s42", "scheduling/cov_horizon_lat_s42", "scheduling/cov_ties_equal_rr1_s42",
@@ -241,16 +240,11 @@ def table(log: Log, golden: Sequence[str], all_lanes: Sequence[int], page: str) 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure what is not there yet and print the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.measure",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = table_parser("benchmarks.gpu.measure", __doc__, f"docs/results/{PAGE.name}")
     parser.add_argument("--minutes", type=float, default=8.0, help="after which no piece begins")
     parser.add_argument("--output", type=Path, default=ROOT / "out" / "gpu.jsonl")
     parser.add_argument("--lanes", type=int, action="append", help="may be repeated")
     parser.add_argument("--golden", choices=GOLDEN, action="append", help="may be repeated")
-    parser.add_argument("--write", action="store_true", help=f"also write docs/results/{PAGE.name}")
     arguments = parser.parse_args(words)
     golden, all_lanes = arguments.golden or GOLDEN, arguments.lanes or PROJECTED_LANES
     if min(all_lanes) < 1:

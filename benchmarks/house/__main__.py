@@ -8,7 +8,6 @@ Nothing is imported and nothing is run, so the command takes a few seconds.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from benchmarks.house import counts
 from benchmarks.house.counts import Row
 from benchmarks.house.imports import Tree, parsed
 from blis_jax.reports.render import table_text
-from papers.pages import ROOT, hand_over
+from papers.pages import ROOT, hand_over, table_parser
 
 PAGE = ROOT / "docs" / "results" / "house.md"
 
@@ -61,12 +60,7 @@ def table(counted: Sequence[Row]) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Count and print the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.house",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--write", action="store_true", help=f"also write docs/results/{PAGE.name}")
+    parser = table_parser("benchmarks.house", __doc__, f"docs/results/{PAGE.name}")
     arguments = parser.parse_args(words)
     return hand_over(table(rows()), PAGE if arguments.write else None, "house")
 

@@ -13,7 +13,6 @@ constant + prefill x prompt tokens + decode x decoding requests. Imports and com
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from blis_jax import ClusterConfig, __version__, load_spec, override, run_grid
 from blis_jax.backend import prepare_backend
 from blis_jax.records.record import RunRecord
 from blis_jax.reports.render import table_text
-from papers.pages import ROOT, hand_over, refuse
+from papers.pages import ROOT, hand_over, refuse, table_parser
 
 HERE = Path(__file__).parent
 PAGE = ROOT / "docs" / "results" / "speed.md"
@@ -158,10 +157,7 @@ def rows(rate: float, runs: Sequence[Runs]) -> list[tuple[str, ...]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = table_parser("benchmarks.peers", __doc__, f"docs/results/{PAGE.name}")
     parser.add_argument("--python", required=True, help="interpreter of the others' environment")
     parser.add_argument(
         "--rate", type=float, action="append", help="requests/s (20, then 60 and 90)"
@@ -169,7 +165,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--num-requests", type=int, default=1000, help="requests of a run (1000)")
     parser.add_argument("--num-seeds", type=int, default=8, help="runs, each of its own seed (8)")
     parser.add_argument("--peer", choices=PEERS, action="append", help="this one alone; repeat it")
-    parser.add_argument("--write", action="store_true", help="put the table into the page, too")
     options = parser.parse_args(arguments)
     if not Path(options.python).exists():
         return refuse(f"there is no interpreter {options.python}; --help says how to make it")

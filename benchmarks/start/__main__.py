@@ -10,7 +10,6 @@ seconds of the whole. XLA is compiling without LLVM, which includes linking; wha
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -20,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.start.commands import MODEL, STARTS, users_environment
-from papers.pages import ROOT
+from papers.pages import ROOT, table_parser
 
 ARMS = ("baseline=iter00_baseline", "mine=iter00_baseline:routing_policy=mine.py:fewest_waiting")
 POLICY = """
@@ -116,11 +115,7 @@ def row(name: str, state: str, seconds: Mapping[str, Sequence[float]]) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Print the table, a row as soon as it is measured."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.start",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = table_parser("benchmarks.start", __doc__)
     parser.add_argument("--command", choices=COMMANDS, action="append", help="may be repeated")
     print(f"| command | cache | {' | '.join(COLUMNS)} |")
     print("|---" * (len(COLUMNS) + 2) + "|")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.coverage import pooled
-from benchmarks.coverage.worlds import Pairs, asked, mean_wait, normal, queues
+from benchmarks.coverage.worlds import Pairs, asked, mean_wait, normal, print_rows, queues
 from benchmarks.search.judging import GROUPS, grouped_error
 from blis_jax.statistics.intervals import t_quantile
 
@@ -101,15 +101,14 @@ def main() -> None:
     num_samples = asked(__doc__, "samples", NUM_SAMPLES)
     print(f"% of 95 % intervals that hold the truth: {GROUPS} groups of seeds / each seed left out")
     heads = [f"{beyond:+d}" if beyond else "at the limit" for beyond in BEYOND]
-    print(f"| score, s.e. beyond the limit | seeds | {' | '.join(heads)} |")
-    print("|---" * (2 + len(heads)) + "|")
-    for name, world in WORLDS.items():
-        for num_seeds in SEEDS:
-            cells = scores(world, num_seeds, num_samples)
-            print(f"| {name} | {num_seeds} | {' | '.join(cells)} |", flush=True)
-    print("\n| difference of pooled P99s | lognormal |\n|---|---|")
-    for num_seeds in SEEDS:
-        print(f"| {num_seeds} seeds | {percentiles(num_seeds, num_samples // 2)} |", flush=True)
+    print_rows(("score, s.e. beyond the limit", "seeds", *heads), (
+        (name, num_seeds, *scores(world, num_seeds, num_samples))
+        for name, world in WORLDS.items()
+        for num_seeds in SEEDS
+    ))  # fmt: skip
+    print()
+    rows = ((f"{count} seeds", percentiles(count, num_samples // 2)) for count in SEEDS)
+    print_rows(("difference of pooled P99s", "lognormal"), rows)
 
 
 if __name__ == "__main__":

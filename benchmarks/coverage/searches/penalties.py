@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.coverage.worlds import asked, mean_wait, queues
+from benchmarks.coverage.worlds import asked, mean_wait, print_rows, queues
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
 from sweeps.search.objectives import Valuation
@@ -133,12 +133,11 @@ def main() -> None:
     """Print the table."""
     num_samples = asked(__doc__, "samples", NUM_SAMPLES)
     print("Ends that break the limit in truth / mean amount beyond it / mean regret")
-    heads = " | ".join(f"{count} seeds" for count in SEEDS)
-    print(f"| world | penalties | {heads} |\n|{'---|' * (2 + len(SEEDS))}")
-    for name, world in WORLDS.items():
-        for rule in RULES:
-            cells = [cell(world, ends(world, rule, count, num_samples)) for count in SEEDS]
-            print(f"| {name} | {rule} | {' | '.join(cells)} |", flush=True)
+    print_rows(("world", "penalties", *(f"{count} seeds" for count in SEEDS)), (
+        (name, rule, *(cell(world, ends(world, rule, count, num_samples)) for count in SEEDS))
+        for name, world in WORLDS.items()
+        for rule in RULES
+    ))  # fmt: skip
 
 
 if __name__ == "__main__":

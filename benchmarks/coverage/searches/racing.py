@@ -24,7 +24,7 @@ from benchmarks.coverage.searches.penalties import (
     WORLDS,
     World,
 )
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import asked, print_rows
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
 from sweeps.search.engines import Told, recommended
@@ -146,12 +146,11 @@ def main() -> None:
     """Print the table."""
     num_samples = asked(__doc__, "samples", NUM_SAMPLES)
     print("Mean regret / runs over those of 16 seeds for every point")
-    print(f"| world | penalties | {' | '.join(WAYS)} |\n|{'---|' * (2 + len(WAYS))}")
-    for name, world in WORLDS.items():
-        for rule in (RULES[0], RULES[-1]):
-            found = [cell(world, rule, way, num_samples) for way in WAYS.values()]
-            cells = " | ".join(f"{regret:.2f} / {share:.2f}" for regret, share in found)
-            print(f"| {name} | {rule} | {cells} |", flush=True)
+    print_rows(("world", "penalties", *WAYS), (
+        (name, rule, *("{:.2f} / {:.2f}".format(*cell(world, rule, way, num_samples)) for way in WAYS.values()))
+        for name, world in WORLDS.items()
+        for rule in (RULES[0], RULES[-1])
+    ))  # fmt: skip
 
 
 if __name__ == "__main__":

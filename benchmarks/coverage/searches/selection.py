@@ -13,7 +13,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.coverage.worlds import asked_with_recorded, from_comparison, mean_wait, queues
+from benchmarks.coverage.worlds import (
+    asked_with_recorded,
+    from_comparison,
+    mean_wait,
+    print_rows,
+    queues,
+)
 from blis_jax.statistics.sequential import Finalists, Slack
 
 NUM_SAMPLES, NUM_FIRST, MOST_SEEDS, STEP = 500, 20, 6000, 10
@@ -108,10 +114,16 @@ def main() -> None:
     if given.comparison is not None:
         name = f"{given.metric}[{given.slo_class}] of two recorded arms"
         worlds[name] = of_comparison(given.comparison, given.metric, given.slo_class)
-    heads = "chosen rightly, % | seeds, median | 90 % | smallest mean on as many seeds, %"
-    print(f"| world | {heads} |\n|---|---|---|---|---|")
-    for name, world in worlds.items():
-        print(f"| {name} | {row(world, given.samples)} |", flush=True)
+    print_rows(
+        (
+            "world",
+            "chosen rightly, %",
+            "seeds, median",
+            "90 %",
+            "smallest mean on as many seeds, %",
+        ),
+        ((name, row(world, given.samples)) for name, world in worlds.items()),
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.coverage.verdicts.sequential import looks
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import asked, print_rows
 from blis_jax.backend import prepare_backend
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.run_summary import RunSummary
@@ -140,8 +140,7 @@ def worlds(arms: Sequence[Runs], kind: str) -> list[tuple[Runs, Runs]]:
 def print_answers(arms: Sequence[Runs], num_samples: int) -> None:
     """Print how often an answer names a difference, the pairs of strategies by turns."""
     every = [count for count in looks() if count <= MOST_SEEDS]
-    print(f"| answer | arms | {' | '.join(f'{n} seeds' for n in SEEDS)} | --decide |")
-    print(f"|---|---|{'---|' * (len(SEEDS) + 1)}", flush=True)
+    print_rows(("answer", "arms", *(f"{n} seeds" for n in SEEDS), "--decide"), ())
     for family, names in FAMILIES.items():
         for kind in KINDS:
             if kind != EXCHANGED and not set(names) <= {*POOLED, *POOLED_E2E}:
@@ -160,7 +159,6 @@ def print_answers(arms: Sequence[Runs], num_samples: int) -> None:
 
 def print_tests(arms: Sequence[Runs], num_samples: int) -> None:
     """Print how often each test by itself names a difference in the pooled TTFT P99 of three classes."""
-    print(f"| test, 20 seeds | {' | '.join(KINDS)} |\n|---|{'---|' * len(KINDS)}")
     shares = np.zeros((len(TESTS), len(KINDS), len(PAIRS)))
     for column, kind in enumerate(KINDS):
         for at, pair_of_arms in enumerate(worlds(arms, kind)):
@@ -171,9 +169,10 @@ def print_tests(arms: Sequence[Runs], num_samples: int) -> None:
                 for row, test in enumerate(TESTS.values()):
                     p_values = np.array([test(pair) for pair in pairs])
                     shares[row, column, at] += (holm(p_values) <= 0.05).any() / num_samples
-    for name, by_kind in zip(TESTS, shares, strict=True):
-        cells = " | ".join(", ".join(f"{100 * one:.1f}" for one in of_kind) for of_kind in by_kind)
-        print(f"| {name} | {cells} |", flush=True)
+    print_rows(("test, 20 seeds", *KINDS), (
+        (name, *(", ".join(f"{100 * share:.1f}" for share in of_kind) for of_kind in by_kind))
+        for name, by_kind in zip(TESTS, shares, strict=True)
+    ))  # fmt: skip
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.coverage.verdicts.sequential import looks
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import asked, print_rows
 from blis_jax.statistics.intervals import BY_STUDENT, Inference
 from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences, own_verdict
 
@@ -116,9 +116,8 @@ def main() -> None:
         "all simultaneous intervals hold", "differences found",
     ]  # fmt: skip
     print(f"% of answers of {SIZE} differences on {NUM_SEEDS} seeds")
-    print(f"| world | {' | '.join(heads)} |\n|{'---|' * (1 + len(heads))}")
-    for name, (noise, num_effects) in WORLDS.items():
-        print(f"| {name} | {row(noise, num_effects, num_samples)} |", flush=True)
+    rows = ((name, row(*world, num_samples)) for name, world in WORLDS.items())
+    print_rows(("world", *heads), rows)
 
 
 if __name__ == "__main__":

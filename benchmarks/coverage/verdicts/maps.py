@@ -19,7 +19,7 @@ import xarray as xr
 
 from benchmarks.coverage.verdicts.families import exponential, normal
 from benchmarks.coverage.verdicts.sequential import looks
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import asked, print_rows
 from blis_jax.core.outcome import Outcome
 from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.verdict import NONE, recommend
@@ -128,11 +128,12 @@ def row(world: World, num_cells: int) -> str:
 def main() -> None:
     """Print the table."""
     num_cells = asked(__doc__, "samples", NUM_SAMPLES)
-    heads = f"right, {NUM_SEEDS} seeds | wrong | right, --decide | wrong | seeds"
-    print(f"| cells | strategies | {heads} |\n|{'---|' * 7}")
-    for name, worlds in WORLDS.items():
-        for world in worlds:
-            print(f"| {name} | {world.num_strategies} | {row(world, num_cells)} |", flush=True)
+    heads = (f"right, {NUM_SEEDS} seeds", "wrong", "right, --decide", "wrong", "seeds")
+    print_rows(("cells", "strategies", *heads), (
+        (name, world.num_strategies, row(world, num_cells))
+        for name, worlds in WORLDS.items()
+        for world in worlds
+    ))  # fmt: skip
 
 
 if __name__ == "__main__":

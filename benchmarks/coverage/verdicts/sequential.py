@@ -18,6 +18,7 @@ from benchmarks.coverage.worlds import (
     asked_with_recorded,
     from_comparison,
     normal,
+    print_rows,
     queues,
     recorded,
 )
@@ -88,7 +89,7 @@ def precise(world: World, num_samples: int) -> str:
                 if seen.end or count == MOST_SEEDS:
                     break
                 count = min(rule.next_count(count, seen.seen), MOST_SEEDS)
-            held.append(seen.differences[0].absolute.holds(pairs.truth))
+            held.append(seen.found[0].absolute.holds(pairs.truth))
             used.append(count)
         cells.append(f"{100 * np.mean(held):.1f} ({np.median(used):.0f})")
     return " | ".join(cells)
@@ -107,13 +108,13 @@ def main() -> None:
         worlds[name] = lambda rng, shape: recorded(rng, shape, *arms)
     heads = ["found at every look, t-test", "anytime-valid"]
     heads += [f"effect {effect:g}: found (seeds)" for effect in EFFECTS]
-    print(f"Deciding, % of samples\n| world | {' | '.join(heads)} |\n|{'---|' * (1 + len(heads))}")
-    for name, world in worlds.items():
-        print(f"| {name} | {decided(world, given.samples)} |", flush=True)
+    print("Deciding, % of samples")
+    rows = ((name, decided(world, given.samples)) for name, world in worlds.items())
+    print_rows(("world", *heads), rows)
+    print("\nPrecision, %")
     heads = [f"half-width 1/{times:g} s.d.: held (seeds)" for times in PRECISIONS]
-    print(f"\nPrecision, %\n| world | {' | '.join(heads)} |\n|{'---|' * (1 + len(heads))}")
-    for name, world in worlds.items():
-        print(f"| {name} | {precise(world, given.samples)} |", flush=True)
+    rows = ((name, precise(world, given.samples)) for name, world in worlds.items())
+    print_rows(("world", *heads), rows)
 
 
 if __name__ == "__main__":
