@@ -22,8 +22,8 @@ from blis_jax.commands.options.outputs import PageOption, outputs_of
 from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
-from blis_jax.latency.deployment import gpu_description, shipped_gpus
-from blis_jax.latency.model_description import is_shipped, usual_tp
+from blis_jax.latency.deployment import Deployment, gpu_description, kv_blocks
+from blis_jax.latency.model_description import is_shipped, model_description, usual_tp
 from blis_jax.latency.registry import fitted
 from blis_jax.policies.their_names import POLICIES
 from sweeps.capacity.__main__ import CapacityOptions
@@ -40,7 +40,7 @@ API_VERSION = "llm-d.ai/v1alpha1"
 
 
 def candidates(strategy: str, model: str, gpu: str, asked: Collection[int] = ()) -> tuple[str, ...]:
-    """Return an arm for each tensor parallelism that is fitted there, or one with the model's usual one.
+    """Return an arm for each tensor parallelism that is fitted there, or one with the least that holds the model.
 
     Args:
         strategy: servers and router, with settings or without.
@@ -49,7 +49,7 @@ def candidates(strategy: str, model: str, gpu: str, asked: Collection[int] = ())
         asked: tensor parallelisms in place of those.
 
     Raises:
-        ConfigError: the model is neither fitted nor described on the GPU.
+        ConfigError: the model is neither fitted nor described on the GPU, or does not fit on any number of them.
     """
     tps = {fit.tp for fit in fitted(model) if fit.gpu == gpu}
     arm = f"{strategy}{';' if ':' in strategy else ':'}model={model};hardware={gpu}"
@@ -59,12 +59,24 @@ def candidates(strategy: str, model: str, gpu: str, asked: Collection[int] = ())
         raise ConfigError(
             f"{model} is neither fitted on {gpu} nor described; blis-jax models lists what is"
         )
-    if gpu not in shipped_gpus():
-        gpu_description(gpu)  # refuses
     return tuple(
         f"tp{tp}={arm};tensor_parallel_size={tp};latency_model=trained-physics"
-        for tp in sorted(asked or (usual_tp(model),))
+        for tp in sorted(asked or (_least_tp(model, gpu),))
     )
+
+
+def _least_tp(model: str, gpu: str) -> int:
+    """Return the fewest GPUs that hold a described model, its usual ones or twice as many, and so on."""
+    least = usual_tp(model)
+    for tp in (least << doublings for doublings in range(5)):
+        deployment = Deployment(model_description(model), gpu_description(gpu), tp)
+        try:
+            kv_blocks(deployment)
+        except ConfigError as error:
+            refused = error
+        else:
+            return tp
+    raise refused
 
 
 def how_to_start(smallest: Smallest) -> tuple[list[str], dict[str, Any] | None]:

@@ -308,10 +308,13 @@ ALL_AT_ONCE_PER_S = 100_000
 def how_to_predict(load: Load) -> str:
     """Return the command that makes a prediction of what a client sent, as far as its file says that."""
     words = ["blis-jax run --workload distribution"]
+    is_paced = math.isfinite(load.max_open) or not math.isnan(load.rate_per_s)
     if math.isfinite(load.max_open):
         words.append(f"--profile blis-2026-08 --concurrency {load.max_open:.0f}")
-    elif not math.isnan(load.rate_per_s):
+    elif is_paced:
         words.append(f"--rate {min(load.rate_per_s, ALL_AT_ONCE_PER_S):g}")
+    else:
+        words.append("--rate RPS")
     if math.isfinite(load.num_requests):
         words.append(f"--num-requests {load.num_requests:.0f}")
     for kind, mean, stdev in (
@@ -323,4 +326,5 @@ def how_to_predict(load: Load) -> str:
             flag = f"--{kind}-tokens"
             words.append(f"{flag} {mean:.0f} {flag}-stdev {max(spread, 1):.0f} {flag}-min 1")
     command = " ".join([*words, "--results-path FILE"])
-    return f"to hold a simulation against the figures, give --predicted FILE, made for instance by {command}"
+    unsaid = "" if is_paced else " with the rate that the client sent, which its file does not say"
+    return f"to hold a simulation against the figures, give --predicted FILE, made for instance by {command}{unsaid}"

@@ -326,8 +326,10 @@ def refuse_unknown(names: Iterable[str]) -> None:
 
 
 def nearest_setting(name: str, others: Iterable[str] = ()) -> str:
-    """Return a hint naming the setting, or the other word, that is meant."""
+    """Return a hint naming the setting, or the other word, that is meant, or what is done here in its place."""
     word = name.replace("-", "_")
+    if instead := their_names.NOT_HERE.get(word):
+        return f": {instead}"
     return closest(word, (*others, *FIELDS, *their_names.SETTINGS))
 
 

@@ -6,7 +6,7 @@ import importlib.util
 from typing import NamedTuple
 
 from blis_jax.errors import UnsupportedError
-from blis_jax.policies.their_names import SETTINGS
+from blis_jax.policies.their_names import NOT_HERE, SETTINGS
 
 _REAL = "BLIS's observe measures a real server, and this program measures none; leave it out"
 _AGREEMENT = (
@@ -93,11 +93,22 @@ _INSTEAD: dict[str, dict[str, str]] = {
 }
 
 
+_LENGTHS = "lengths are --prompt-tokens and --output-tokens with --workload distribution, or a workload file's laws"
+_PACES = "a workload file says how requests arrive: arrival {process, cv} and lifecycle windows of its clients"
+_OF_BENCHMARKS = {
+    **dict.fromkeys(("random-input-len", "random-output-len", "random-range-ratio", "ignore-eos"), _LENGTHS),
+    **dict.fromkeys(("burstiness", "ramp-up-strategy", "ramp-up-start-rps", "ramp-up-end-rps", "rate-type"), _PACES),
+    "num-warmups": "nothing has to warm up here; --window leaves out a beginning where a command has it",
+    "goodput": "limits are --slo-ttft, --slo-itl, --slo-e2e of run, and --targets of studies",
+}  # fmt: skip
+
+
 def elsewhere(name: str, command: str) -> str | None:
-    """Return what to do in place of an option that only other commands have; None where nothing is known."""
+    """Return what to do in place of an option of other commands or programs; None where nothing is known."""
     of_command = _INSTEAD.get(command.replace(".", " ").split()[-1], {})
     ours = SETTINGS.get(name.replace("-", "_"), name).replace("_", "-")
-    return of_command.get(name) or of_command.get(ours)
+    of_servers = NOT_HERE.get(name.removeprefix("no-").replace("-", "_"))
+    return of_command.get(name) or of_command.get(ours) or _OF_BENCHMARKS.get(name) or of_servers
 
 
 def refuse_option(name: str, command: str) -> None:

@@ -35,8 +35,15 @@ class Outcome(enum.IntEnum):
 
     @property
     def sentence(self) -> str:
-        """Return what the code means and what to do about it, as a sentence."""
+        """Return what the code means, as a sentence."""
         return _SENTENCES[self]
+
+    @property
+    def advice(self) -> str:
+        """Return what to do about a run that has no figures."""
+        return _WHAT_TO_DO.get(
+            self, "lower the load or give more memory; the limit is the simulator's"
+        )
 
 
 _SENTENCES = {
@@ -70,6 +77,18 @@ _SENTENCES = {
     Outcome.REFERENCE_CRASH: "the reference stops here with an index out of range: a reload found more of a "
     "prompt than was asked for, or a preempted request was computed beyond its prompt",
     Outcome.WORKLOAD_SHORT: "the generator drew fewer requests of a client than the workload needs",
+}
+
+_WHAT_TO_DO = {
+    Outcome.LIVELOCK: "the run would go on for ever; give more KV blocks, fewer requests a "
+    "second, or another preemption",
+    Outcome.REFERENCE_CRASH: "BLIS itself crashes here; leave the CPU KV tier out, give more KV "
+    "blocks, or simulate without its defects (--corrected, of an arm corrected=true)",
+    Outcome.ITERATIONS_EXHAUSTED: "give fewer requests",
+    Outcome.OPEN_TIE: "take another seed for this configuration",
+    Outcome.CLOCK_OVERFLOW: "give fewer requests or a higher rate",
+    Outcome.NO_SUCH_INSTANCE: "mend the routing policy, or take another one",
+    Outcome.WORKLOAD_SHORT: "give fewer requests, or longer windows of the clients",
 }
 
 

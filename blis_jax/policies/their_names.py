@@ -21,6 +21,45 @@ SETTINGS = {  # of vLLM's engine and of its deployments: ours
     "data_parallel_size": "num_instances",
     "scheduling_policy": "scheduler",
 }
+_PARALLEL = (
+    "step times are those of tensor parallelism (tensor_parallel_size) and of replicas (data_parallel_size); calibrate "
+    "fits those of a server that is split otherwise"
+)
+_DRAFTS = (
+    "a step makes one token of each request that decodes; calibrate fits the mean time per token of a server that "
+    "drafts several"
+)
+_OF_ENGINE = "step times hold what the measured server did; calibrate fits those of a server that does it otherwise"
+_ADAPTERS = "adapters are declared in a file, lora_config, under the profile blis-2026-08"
+_TYPE = (
+    "KV memory is counted in blocks: num_gpu_blocks_override says how many; a smaller type has more"
+)
+NOT_HERE = {  # of vLLM's and SGLang's servers: what is done here in their place
+    **dict.fromkeys(("pipeline_parallel_size", "expert_parallel_size", "pp_size", "ep_size"), _PARALLEL),
+    **dict.fromkeys(("decode_context_parallel_size", "prefill_context_parallel_size"), _PARALLEL),
+    **dict.fromkeys(("speculative_config", "num_speculative_tokens", "speculative_model"), _DRAFTS),
+    **dict.fromkeys(("speculative_algorithm", "speculative_num_draft_tokens"), _DRAFTS),
+    **dict.fromkeys(("dtype", "quantization", "enforce_eager", "async_scheduling", "compilation_config"), _OF_ENGINE),
+    **dict.fromkeys(("enable_lora", "max_loras", "max_lora_rank", "lora_modules"), _ADAPTERS),
+    **dict.fromkeys(("kv_cache_dtype", "calculate_kv_scales"), _TYPE),
+    **dict.fromkeys(("swap_space", "kv_offloading_size"), "KV blocks beside those of the GPU are kv_cpu_blocks"),
+    "enable_chunked_prefill": "prompts are always computed in chunks, as many tokens a step as "
+    "max_num_batched_tokens leaves",
+    "schedule_policy": "the order of the wait queue is scheduler",
+    "disable_radix_cache": "vLLM's name is used here, enable_prefix_caching=false",
+    **{
+        theirs: f"vLLM's name is used here, {name}"
+        for theirs, name in {
+            "chunked_prefill_size": "max_num_batched_tokens",
+            "max_running_requests": "max_num_seqs",
+            "mem_fraction_static": "gpu_memory_utilization",
+            "tp_size": "tensor_parallel_size",
+            "dp_size": "data_parallel_size",
+            "page_size": "block_size",
+            "context_length": "max_model_len",
+        }.items()
+    },
+}  # fmt: skip
 POLICIES: dict[
     str, dict[str, str]
 ] = {  # by kind, plugin types of llm-d's router and vLLM's orders: ours

@@ -55,6 +55,11 @@ class TraceSource:
             raise ConfigError(
                 f"--trace-windows: got {self.num_windows}, allowed is 2 to {MOST_WINDOWS}"
             )
+        if self.num_requests < self.num_windows:
+            raise ConfigError(
+                f"--trace-windows {self.num_windows}: {self.path} has {self.num_requests} "
+                f"request{'s' * (self.num_requests != 1)}, and every window needs some; give a longer trace"
+            )
         counts = np.bincount(self._window_of_row, minlength=self.num_windows)
         if not counts.all():
             window = int(np.argmin(counts > 0)) + 1

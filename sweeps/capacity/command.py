@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +34,13 @@ from sweeps.runs.axes import at_each_place
 from sweeps.runs.experiment import measure_of
 from sweeps.runs.measured import versions
 from sweeps.runs.options import USUAL_ARM, check_statistics
-from sweeps.runs.requests import StudyRequests, list_workloads, requests_of, workload_for
+from sweeps.runs.requests import (
+    StudyRequests,
+    check_count,
+    list_workloads,
+    requests_of,
+    workload_for,
+)
 from sweeps.strategies.arms import Arm, arms_of, as_served, list_names
 
 if TYPE_CHECKING:
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
 
 FEWEST_SEEDS = 16
 FEWEST_IN_WINDOW, USUAL_IN_WINDOW = 20, 50  # requests
+_USUAL_SHARES = (0.99, 0.95, 0.9, 0.8, 0.5)
 Starting = Callable[["Smallest"], tuple[list[str], dict[str, Any] | None]]
 
 
@@ -226,36 +232,43 @@ def _enough(
 ) -> StudyRequests:
     """Return the requests on as many seeds as the strictest target needs; say so where the given ones are too few."""
     strictest = max(targets, key=lambda target: target.share)
-    wanted, count = fewest_seeds(strictest.share, error), len(requests.seeds)
+    wanted, count = int(fewest_seeds(strictest.share, error)), len(requests.seeds)
     trace = requests.trace
     if trace is not None and trace.num_windows is None and options.seeds is None:
-        return _in_windows(options.command, requests, trace, strictest, int(wanted))
+        return _in_windows(options.command, requests, trace, strictest, error)
     if wanted <= count:
         return requests
-    if math.isfinite(wanted) and requests.trace is None and not options.has_number:
-        return replace(requests, seeds=seeds_of(options, 2 * int(wanted), requests.stream))
-    needed = (
-        "no number of runs shows that all requests are in time; ask for less than 100 %"
-        if math.isinf(wanted)
-        else f"at least {wanted:.0f} are needed; with fewer, only clusters that fail can be told"
-    )
+    if count < FEWEST_SEEDS:
+        check_count(requests.seeds, wanted, f"for {strictest}", requests.stream)
+    if trace is None and not options.has_number:
+        return replace(requests, seeds=seeds_of(options, 2 * wanted, requests.stream))
     cli.say(
-        options.command, f"{strictest}: {count} runs cannot show so large a share in time: {needed}"
+        options.command,
+        f"{strictest}: {count} runs cannot show so large a share in time: at least {wanted} are needed; with fewer, "
+        "only clusters that fail can be told",
     )
     return requests
 
 
 def _in_windows(
-    command: str, requests: StudyRequests, trace: TraceSource, strictest: ServiceTarget, wanted: int
+    command: str,
+    requests: StudyRequests,
+    trace: TraceSource,
+    strictest: ServiceTarget,
+    error: float,
 ) -> StudyRequests:
     """Return the runs of a trace cut into as many windows as the strictest target needs, twice that if it is long."""
+    wanted = int(fewest_seeds(strictest.share, error))
     count = min(max(trace.num_requests // USUAL_IN_WINDOW, wanted), 2 * wanted)
     each = trace.num_requests / count
     if each < FEWEST_IN_WINDOW:
+        most = trace.num_requests // FEWEST_IN_WINDOW
+        shown = [share for share in _USUAL_SHARES if fewest_seeds(share, error) <= most]
+        less = f", or ask for no more than @{100 * shown[0]:g}" if shown else ""
         raise ConfigError(
             f"{strictest}: {count} windows of the trace are needed to be sure of {100 * strictest.share:g} %, and its "
-            f"{trace.num_requests} requests are too few to cut so: give a longer trace, ask for a smaller share, such "
-            "as @90, or say --trace-windows"
+            f"{trace.num_requests} requests are too few to cut so, since a window has {FEWEST_IN_WINDOW} or more: give "
+            f"a trace of {count * FEWEST_IN_WINDOW:,} requests or more, or a workload{less}"
         )
     cut = replace(trace, num_windows=count)
     cli.say(command, f"note: the trace is cut into {count} windows of {cut.run_s:.3g} s, {each:.0f} requests each on "

@@ -95,13 +95,13 @@ def _target(text: str, classes: Collection[str]) -> ServiceTarget:
             f"--targets: no request is of class {slo_class!r} here; there are {', '.join(classes)}, or use all"
         )
     limit, at, percent = value.partition("@")
-    share = _number(text, percent) / 100 if at else USUAL_PERCENT / 100
+    share = _number(text, percent.removesuffix("%")) / 100 if at else USUAL_PERCENT / 100
     if not 0 < share < 1:
         raise ConfigError(
             f"--targets: {text!r} asks for {percent} %; a share above 0 and below 100 % can be told "
             "from runs, such as @99"
         )
-    limit_ms = _number(text, limit)
+    limit_ms = _number(text, limit.removesuffix("ms"))
     if not limit_ms > 0:
         raise ConfigError(f"--targets: {text!r} has a limit of {limit} ms; it must be above 0")
     return ServiceTarget(slo_class, figure, limit_ms, share)
@@ -114,7 +114,7 @@ def _number(text: str, number: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise ConfigError(
-            f"--targets: {number!r} in {text!r} is no number; write for instance critical.ttft_ms=200@99"
+            f"--targets: {number!r} in {text!r} is no number of ms or percent; write critical.ttft_ms=200@99"
         )
     return value
 

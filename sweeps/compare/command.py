@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from blis_jax.cluster.revisions import seen_as
 from blis_jax.commands import cli
 from blis_jax.commands.options import stopping_flags
@@ -17,6 +19,7 @@ from blis_jax.files.atomic_write import plain
 from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.progress import phase
+from blis_jax.reports.words import joined, last_gaps
 from sweeps.compare import result
 from sweeps.compare.ablation.inert import features_of, findings, without_each
 from sweeps.compare.document import (
@@ -89,6 +92,7 @@ def compare_arms(options: CompareOptions, command: str) -> int:
     journal = experiment.journal(paths.beside(".jsonl"), "comparison")
     with journal.held(options.resume):
         _note_workloads(options, arms, setting.workload)
+        _note_last_gaps(options, arms, experiment)
         ran = _run(options, setting, experiment, journal, arms, criteria, draws, enough)
         with phase("judging differences"):
             document = to_document(ran.setting, ran.compared, is_ranked=options.routers is not None)
@@ -200,6 +204,17 @@ def _note_workloads(options: CompareOptions, arms: Sequence[Arm], workload: str)
             options.command,
             f"note: the arms' files name several workloads; all arms run on {workload}",
         )
+
+
+def _note_last_gaps(options: CompareOptions, arms: Sequence[Arm], experiment: Experiment) -> None:
+    """Say where an arm has February's defect in TPOT, and answers are so short that it counts."""
+    with_it = [arm for arm in arms if not (arm.config.corrected or arm.config.is_august)]
+    if with_it and not options.quiet:
+        config = with_it[0].config
+        source, seed = experiment.requests.source, experiment.seeds[0]
+        lengths = experiment.drawn.table(source, seed, config.block_size_in_tokens).output_len
+        if (doubled := last_gaps(config, np.asarray(lengths))) is not None:
+            cli.say(options.command, f"note: {joined([arm.name for arm in with_it])}: {doubled}")
 
 
 class _Ran(NamedTuple):

@@ -287,18 +287,6 @@ def metric_values(runs: Sequence[RunSummary], name: str) -> np.ndarray:
 # --- failures --------------------------------------------------------------------------------------
 
 NO_FIGURE = "NO_FIGURE"  # beside the outcomes: a metric that is asked for has no value
-_WHAT_TO_DO = {
-    Outcome.LIVELOCK.name: "the run would go on for ever; give more KV blocks, fewer requests a "
-    "second, or another preemption",
-    Outcome.REFERENCE_CRASH.name: "BLIS itself crashes here; leave the CPU KV tier out, give more KV "
-    "blocks, or set corrected to true",
-    Outcome.ITERATIONS_EXHAUSTED.name: "give fewer requests",
-    Outcome.OPEN_TIE.name: "take another seed for this configuration",
-    Outcome.CLOCK_OVERFLOW.name: "give fewer requests or a higher rate",
-    Outcome.NO_SUCH_INSTANCE.name: "mend the routing policy, or take another one",
-    Outcome.WORKLOAD_SHORT.name: "give fewer requests, or longer windows of the clients",
-}
-_OTHERWISE = "lower the load or give more memory; the limit is the simulator's"
 
 
 @dataclass(frozen=True)
@@ -339,7 +327,7 @@ def no_figure(seeds: Sequence[int], names: Sequence[str]) -> Failure:
 
 
 def _sentence(code: str) -> str:
-    return f"{Outcome[code].sentence} ({code}): {_WHAT_TO_DO.get(code, _OTHERWISE)}"
+    return f"{Outcome[code].sentence} ({code}): {Outcome[code].advice}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:

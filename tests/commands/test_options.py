@@ -6,9 +6,11 @@ import dataclasses
 
 import pytest
 
+from blis_jax.cluster.config import FIELDS, nearest_setting
 from blis_jax.commands.options import CommandOptions, OutputSwitches, option, switch, word, words
 from blis_jax.commands.values import whole
 from blis_jax.errors import ConfigError
+from blis_jax.policies.their_names import NOT_HERE, SETTINGS
 
 
 class Sizes(CommandOptions, title="sizes"):
@@ -81,3 +83,31 @@ def test_a_setting_given_as_an_option_belongs_to_an_arm(setting: str) -> None:
     sentence = f"a setting belongs to an arm here; write ARM:{setting}=VALUE"
     with pytest.raises(ConfigError, match=sentence):
         OfArms.read(["a", "b", f"--{setting.replace('_', '-')}", "1"])
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--pipeline-parallel-size=2", "step times are those of tensor parallelism"),
+        ("--no-enable-chunked-prefill", "prompts are always computed in chunks"),
+        ("--speculative-config={}", "a step makes one token of each request"),
+        ("--kv-cache-dtype=fp8", "num_gpu_blocks_override says how many"),
+        ("--mem-fraction-static=0.8", "vLLM's name is used here, gpu_memory_utilization"),
+        ("--burstiness=0.5", "a workload file says how requests arrive"),
+    ],
+)
+def test_an_option_of_a_real_server_is_told_what_is_done_in_its_place(
+    option: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"unknown option .*: {says}"):
+        OfArms.read(["a", "b", option])
+    name = option.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
+    if name != "burstiness":  # of a client, which no arm has
+        assert says in nearest_setting(name)
+
+
+def test_names_of_vllm_in_hints_are_settings() -> None:
+    """A hint names only what can be given."""
+    hints = [text for text in NOT_HERE.values() if text.startswith("vLLM's name")]
+    named = {text.rpartition(", ")[2].partition("=")[0] for text in hints}
+    assert named and named <= {*FIELDS, *SETTINGS}

@@ -63,6 +63,12 @@ def test_a_described_model_has_one_candidate_with_computed_step_times() -> None:
     assert "latency_model=trained-physics" in one and arm_of(one).config.hardware == "H200"
 
 
+def test_a_model_that_no_single_gpu_holds_gets_the_least_number_that_does() -> None:
+    """131.4 GiB of weights and what is beside them are more than 2 × 43.2 GiB, and less than 4 × 43.2 GiB."""
+    (one,) = candidates("vllm", "meta-llama/llama-3.1-70b-instruct", "L40S")
+    assert arm_of(one).config.tp == 4
+
+
 def test_a_router_without_scorers_needs_no_configuration() -> None:
     config = arm_of("vllm:enable_prefix_caching=false").config
     assert picker_config(config) is None

@@ -43,6 +43,8 @@ def test_an_empty_window_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, [0, 1_000_000, 3_900_000, 4_000_000])
     with pytest.raises(ConfigError, match=r"window 3, from 2 to 3 s; give fewer windows"):
         TraceSource(path, TraceOptions(), 4)
+    with pytest.raises(ConfigError, match="has 4 requests, and every window needs some"):
+        TraceSource(path, TraceOptions(), 5)
     with pytest.raises(ConfigError, match="got 1, allowed is 2 to"):
         TraceSource(path, TraceOptions(), 1)
 

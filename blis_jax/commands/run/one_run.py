@@ -49,7 +49,7 @@ from blis_jax.metrics.kv import (
 from blis_jax.policies.numbers import DECLARED
 from blis_jax.records.record import Status
 from blis_jax.reports.perfetto import TracedRun, write_trace
-from blis_jax.reports.words import cluster_line, steady_lines, survivors_line
+from blis_jax.reports.words import cluster_line, last_gaps, steady_lines, survivors_line
 from blis_jax.results.blis_files import labels_of, results_document, results_text
 from blis_jax.results.printed_text import decision_lines
 from blis_jax.traces.rows import single_tokens
@@ -121,7 +121,7 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
         notes.info(f"{table.num_rows} requests arrived, found in {run.num_passes} passes")
     notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
     if not is_whole(record):
-        cli.say(NAME, f"error: no result: {record.outcome.sentence}")
+        cli.say(NAME, f"error: no result: {record.outcome.sentence}; {record.outcome.advice}")
         return cli.EXIT_UNSUPPORTED
     if is_revised(source):
         requests.write_trace(options, record, source, run, wanted_scores.limits)
@@ -160,23 +160,6 @@ def _note_before(
     _warn_of_idle_options(options, config, source, notes)
     for line in instance_lines(config):
         notes.info(line)
-
-
-LARGEST_GAP = (
-    0.05  # of an answer's other gaps, which February's second last gap may add without a word
-)
-
-
-def last_gaps(config: ClusterConfig, output_len: np.ndarray) -> str | None:
-    """Return a sentence where BLIS of February, which counts the last gap of an answer twice, changes TPOT by much."""
-    gaps = output_len[output_len > 1] - 1.0
-    share = float(np.mean(1.0 / gaps)) if len(gaps) else 0.0
-    if config.corrected or config.is_august or share < LARGEST_GAP:
-        return None
-    return (
-        f"BLIS of February counts the last gap between an answer's tokens twice: for answers as short as these TPOT is "
-        f"{100 * share:.0f} % too long, and E2E one gap; --corrected true is without this"
-    )
 
 
 MOST_LEFT = 0.02  # of the requests, which the end of a run may leave unfinished without a word

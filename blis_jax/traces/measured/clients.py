@@ -98,7 +98,10 @@ def _lists_benchmark(result: Mapping[str, Any], source: str, tool: str) -> Bench
         words = _what_lacks(tool, lacking, is_streamed=is_streamed)
         summary = partial(_lists_summary, of, tool, words, load, settings)
         return Benchmark(pace, summary)
-    return Benchmark(pace, lambda: _listed_requests(result, source).run(source, settings, notes))
+    lasted_s = of("duration")
+    return Benchmark(
+        pace, lambda: _listed_requests(result, source).run(source, settings, notes, lasted_s)
+    )
 
 
 def _what_lacks(tool: str, lacking: Sequence[str], *, is_streamed: bool) -> str:

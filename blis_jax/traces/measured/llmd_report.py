@@ -77,7 +77,7 @@ class ReportDocument:
     def tool(self) -> str:
         """Return the client that the report names."""
         load = at(self.content, "scenario", "load")
-        return str(at(load, "standardized", "tool") or at(load, "name") or "an unknown client")
+        return str(at(load, "standardized", "tool") or at(load, "name") or "a client")
 
     def at(self, path: str) -> Any:
         """Return the value at a dotted path of a v0.2 report; None if something on the way is missing."""

@@ -141,6 +141,7 @@ class Sent:
     num_later_turns: int = 0  # of conversations
     num_with_media: int = 0  # whose prompts have images, sound or video
     num_contradictory: int = 0  # whose first token comes after the last
+    num_negative: int = 0  # whose first or last token comes before they were sent
     num_warm_up: int = 0
     cached_tokens: float = 0.0  # of the prompts, found in the server's prefix cache
     gaps: list[tuple[float, float]] = field(default_factory=list)  # seen, and between its tokens
@@ -155,13 +156,21 @@ class Sent:
         self.start_s.append(start_s)
         self.input_tokens.append(tokens[0])
         self.output_tokens.append(tokens[1])
-        self.num_contradictory += ttft_s > e2e_s
+        is_negative = ttft_s < 0 or e2e_s < 0
+        self.num_negative += is_negative
+        self.num_contradictory += ttft_s > e2e_s and not is_negative
         is_streamed = 0 < ttft_s <= e2e_s <= LATEST_US / 1e6 and (tokens[1] == 1 or e2e_s > ttft_s)
         self.ttft_s.append(ttft_s if is_streamed else math.nan)
         self.e2e_s.append(e2e_s if is_streamed else math.nan)
 
-    def run(self, source: str, settings: ServerSettings, notes: Sequence[str] = ()) -> MeasuredRun:
-        """Return the requests as a measured run.
+    def run(
+        self,
+        source: str,
+        settings: ServerSettings,
+        notes: Sequence[str] = (),
+        lasted_s: float = math.nan,
+    ) -> MeasuredRun:
+        """Return the requests as a measured run; `lasted_s` is how long the client says that it lasted.
 
         Raises:
             ConfigError: no request was answered, or none was streamed.
@@ -177,6 +186,12 @@ class Sent:
             raise ConfigError(
                 f"{source}: in all {len(self.start_s)} requests the first token comes after the last; are the columns "
                 "in place of each other, or in different units?"
+            )
+        if self.num_negative == len(self.start_s):
+            raise ConfigError(
+                f"{source}: all {len(self.start_s)} requests have their first or last token before they were sent, so "
+                "their latencies are negative; were the two times taken from different clocks, or subtracted the wrong "
+                "way round?"
             )
         if np.all(np.isnan(self.ttft_s)):
             raise ConfigError(
@@ -195,8 +210,18 @@ class Sent:
             1e6 * np.asarray(self.ttft_s),
             1e6 * np.asarray(self.e2e_s),
             settings,
-            (*notes, *self._remarks()),
+            (*notes, *self._remarks(), *self._too_long(lasted_s)),
         )
+
+    def _too_long(self, lasted_s: float) -> list[str]:
+        """Return a remark where requests end well after the run did."""
+        took_s = float(np.nanmax(np.add(self.start_s, self.e2e_s))) - min(self.start_s)
+        if not took_s > TOO_LONG * lasted_s:
+            return []
+        return [
+            f"requests end up to {took_s:,.4g} s after the first was sent, but the run lasted {lasted_s:,.4g} s: its "
+            "times of requests seem to be in another unit than its format says"
+        ]
 
     def _check(self, source: str, span_s: float) -> None:
         """Refuse times and lengths beyond what a table of requests holds."""
@@ -238,12 +263,17 @@ class Sent:
                 f"{self.num_contradictory} requests have their first token after their last: they arrive, but are "
                 "not measured"
             )
+        if self.num_negative:
+            remarks.append(
+                f"{self.num_negative} requests have a negative latency, a token before they were sent: they arrive, "
+                "but are not measured"
+            )
         if self.num_warm_up:
             remarks.append(
                 f"{self.num_warm_up} requests of the warm-up arrive, but are not measured"
             )
         num_silent = int(np.sum(np.isnan(self.ttft_s)))
-        num_silent -= self.num_contradictory + self.num_warm_up
+        num_silent -= self.num_contradictory + self.num_negative + self.num_warm_up
         if num_silent > 0:
             remarks.append(
                 f"{num_silent} requests have no time of a first token: they arrive, but are not measured"
@@ -259,6 +289,7 @@ class Sent:
         return remarks
 
 
+TOO_LONG = 1.5  # times the length of a run, after which no request of it ends
 FEW_GAPS = 0.8  # of the gaps between tokens
 
 
@@ -304,6 +335,8 @@ def closed_loop(limit: float | None) -> str:
 def number(value: object, what: str) -> float:
     """Return a number, NaN for none; `what` it is, and where, is said if it is something else."""
     if value is None:
+        return math.nan
+    if isinstance(value, str) and value.strip().lower() in ("nan", "null", "none"):
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{what} is {shortened(value)}; give a number or leave it out")

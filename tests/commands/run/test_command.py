@@ -629,6 +629,7 @@ def test_run_that_cannot_be_simulated_writes_nothing(tmp_path, capsys, monkeypat
     assert run.main([*LOW_LOAD, "--results-path", "r.json", "--log", "error"]) == 3
     out, err = capsys.readouterr()
     assert out == "" and "KV cache" in err and err.count("\n") == 1
+    assert "lower the load or give more memory" in err
     assert not list(tmp_path.iterdir())
 
 

@@ -363,6 +363,34 @@ def test_a_crash_of_the_reference_and_an_idle_adaptation(tmp_path: Path) -> None
     assert pairs == {"base": 0, "iter02_load_adaptive": 3, "tiered": 3}
 
 
+SHORT_ANSWERS = """
+version: "1"
+aggregate_rate: 20.0
+num_requests: 12
+clients:
+  - id: all
+    slo_class: standard
+    rate_fraction: 1.0
+    arrival: {process: poisson}
+    input_distribution: {type: constant, params: {value: 50}}
+    output_distribution: {type: constant, params: {value: 5}}
+"""
+
+
+def test_the_doubled_last_gap_is_said_of_the_arms_that_have_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Answers of five tokens have four gaps, of which February's BLIS makes five: 25 %."""
+    workload = tmp_path / "short.yaml"
+    workload.write_text(SHORT_ANSWERS)
+    arms = ["with=iter00_baseline", "without=iter00_baseline:corrected=true"]
+    words = [*arms, "--workload", str(workload), "--seeds", "2", "--inert", "records"]
+    assert compare(tmp_path, *words, "--figure", "none") == 0
+    said = capsys.readouterr().err
+    assert "note: with: BLIS of February counts the last gap" in said
+    assert "TPOT is 25 % too long" in said
+
+
 # --- the report -----------------------------------------------------------------------------------
 
 

@@ -186,6 +186,37 @@ def test_contradictory_rows_are_counted(tmp_path: Path):
     assert np.isnan(run.ttft_us).sum() == 2
 
 
+def test_negative_latencies_are_told_from_a_client_that_does_not_stream(tmp_path: Path):
+    """vllm-project/guidellm#216: a time since 1970 was taken off a time of 0."""
+    ttfts = json.loads((FILES / "vllm_serve_detailed.json").read_text())["ttfts"]
+    some = changed(tmp_path, "vllm_serve_detailed.json", ttfts=[-1.75e9, *ttfts[1:]])
+    run = read_measured(some)
+    assert "1 requests have a negative latency" in " ".join(run.notes)
+    assert np.isnan(run.ttft_us).sum() == 1
+    with pytest.raises(ConfigError, match="before they were sent, so their latencies are negative"):
+        read_measured(
+            changed(tmp_path, "vllm_serve_detailed.json", ttfts=[-each for each in ttfts])
+        )
+
+
+def test_latencies_longer_than_the_run_are_of_another_unit(tmp_path: Path):
+    """SemiAnalysisAI/InferenceX#2405: seconds under the name of milliseconds."""
+    name = "vllm_serve_detailed.json"
+    ttfts = json.loads((FILES / name).read_text())["ttfts"]
+    longer = changed(tmp_path, name, duration=10.0, ttfts=[1e3 * each for each in ttfts])
+    assert "but the run lasted 10 s: its times of requests seem to be in another unit" in " ".join(
+        read_measured(longer).notes
+    )
+    assert "lasted" not in " ".join(read_measured(FILES / name).notes)
+
+
+def test_a_number_that_is_written_as_nan_is_none(tmp_path: Path):
+    name = "vllm_serve_detailed.json"
+    ttfts = json.loads((FILES / name).read_text())["ttfts"]
+    run = read_measured(changed(tmp_path, name, ttfts=["NaN", *ttfts[1:]]))
+    assert np.isnan(run.ttft_us).sum() == 1
+
+
 @pytest.mark.parametrize("share", [1, 3])
 def test_far_fewer_gaps_than_tokens_are_noted(tmp_path: Path, share: int):
     document = json.loads((FILES / "vllm_serve_detailed.json").read_text())
@@ -237,6 +268,9 @@ def test_a_proposed_command_draws_the_means_that_were_sent():
     assert "--rate 2 " in command
     assert "--prompt-tokens 500 --prompt-tokens-stdev 100" in command
     assert "--output-tokens 66 --output-tokens-stdev 26 --output-tokens-min 1" in command
+    assert "--rate RPS" in how_to_predict(Load(10)) and "its file does not say" in how_to_predict(
+        Load(10)
+    )
     assert GaussianLengths(66, 26, 1, 7000).drawn_mean == pytest.approx(66, rel=0.01)
 
 
