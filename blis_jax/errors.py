@@ -91,6 +91,8 @@ def reads_store(
     """Guard a function that reads a store at its first argument, or at that one's `path`: damage becomes a sentence."""
 
     def decorate(read: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+        """Return the function with its refusal."""
+
         @wraps(read)
         def guarded(store: S, *arguments: P.args, **named: P.kwargs) -> R:
             with refusing_damage(cast("Path", getattr(store, "path", store)), advice):

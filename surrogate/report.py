@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option
 from blis_jax.files.atomic_write import refuse_existing
 from surrogate.coverage import PairOptions
-
-if TYPE_CHECKING:
-    pass
 
 NAME = "surrogate.report"
 MOST_WANTED = "ttft_p99_ms[critical]"

@@ -47,6 +47,7 @@ def lognormal() -> World:
     """
 
     def draw(rng: np.random.Generator, num_seeds: int) -> tuple[Runs, Runs]:
+        """Draw the runs of both strategies on so many seeds."""
         level = rng.normal(0, BETWEEN, num_seeds)
         found = []
         for scale in (1.0, FASTER):

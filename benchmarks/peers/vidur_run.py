@@ -22,6 +22,7 @@ def linear_predictor(law: dict[str, float]) -> type:
     )
 
     def get_execution_time(self: Any, batch: Any, pipeline_stage: int) -> Any:
+        """Return the time of a batch by the law; Vidur calls it so."""
         prompt = decoding = 0
         for request, tokens in zip(batch.requests, batch.num_q_tokens, strict=True):
             if request.is_prefill_complete:

@@ -63,6 +63,7 @@ def choosing(names: tuple[str, ...]) -> LatencyModel:
     first, second = (find(name) for name in names)
 
     def step_time(beta: jax.Array, batch: StepBatch) -> jax.Array:
+        """Return the time of a step by the model that the first number names, µs."""
         numbers = beta[1:]
         return lax.cond(
             beta[0] == 0,

@@ -128,6 +128,8 @@ def of_run(
     """Register a function of a record, whichever requests are measured; under its own name unless there is another."""
 
     def registered(figure: F) -> F:
+        """Register the figure, and leave it as it is."""
+
         def compute(measured: MeasuredRequests) -> Number:
             return figure(measured.record)
 

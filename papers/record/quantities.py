@@ -135,6 +135,7 @@ def changes(
     """
 
     def change(at: str, against: str) -> SeedChange:
+        """Return the change of one setting against another."""
         sample, base = samples[at], samples[against]
         if seeds is not None:
             sample, base = sample.at(seeds), base.at(seeds)

@@ -171,6 +171,7 @@ def python_of(formula: Formula) -> str:
     lines: list[str] = []
 
     def name_of(one: Formula) -> str:
+        """Return the text that stands for a part; write the line that computes it first."""
         if one.name == NUMBER:
             return repr(one.number)
         if one not in names:

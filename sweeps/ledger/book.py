@@ -113,6 +113,7 @@ class Ledger:
         """Write a hypothesis down; its id must be new."""
 
         def content(records: Sequence[Record]) -> dict[str, Any]:
+            """Return the record, unless its id is taken."""
             for row in rows_of(records):
                 if row.id == hypothesis.id:
                     raise ConfigError(

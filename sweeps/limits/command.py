@@ -138,6 +138,7 @@ def _rates(
     widest = max(map(len, ladders.values()))
 
     def counted(record: RunRecord) -> np.ndarray:
+        """Return goodput of one run under each limit, 1/s `[class, limit]`; NaN where it did not end."""
         measured = select(record, None, window_of(experiment.measure, record))
         ttft_us, has_one = latencies_us(record, "ttft")
         found = np.full((len(ladders), widest), np.nan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from importlib import resources
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -25,9 +25,6 @@ from sweeps.claims.words import TYPES_OF, UNTESTED
 from sweeps.runs.requests import load_workload
 from sweeps.strategies.moved import is_setting
 from sweeps.strategies.parts import ClosedPart, Text
-
-if TYPE_CHECKING:
-    pass
 
 FILES = ("routing", "scheduling", "findings", "candidates")
 CORE, SCOPE, CONTROL, CONTEXT = "core", "scope", "control", "context"

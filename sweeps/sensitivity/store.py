@@ -96,49 +96,40 @@ def _put(
 
 
 def _add_indices(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> None:
-    """Arrays by model, metric and parameter, filled one model at a time."""
-    num_metrics, count = len(study.metrics), len(study.names)
-    findings = study.findings[model]
+    """Add arrays by model, metric and parameter, filled one model at a time."""
+    count, findings = len(study.names), study.findings[model]
     one, two = ("parameter", "figure"), ("parameter", "other_parameter", "figure")
-    layout: dict[str, tuple[tuple[str, ...], tuple[int, ...], str]] = {
-        "first_order": (one, (count, 3), "1"),
-        "total_order": (one, (count, 3), "1"),
-        "second_order": (two, (count, count, 3), "1"),
-        "dummy_total_order": (("figure",), (3,), "1"),
-        "total_order_of_half": (("half", *one), (2, count, 3), "1"),
-        "morris_mu": (one, (count, 3), "of the metric"),
-        "morris_mu_star": (one, (count, 3), "of the metric"),
-        "morris_sigma": (one, (count, 3), "of the metric"),
-        "morris_dummy": ((), (), "of the metric"),
-        "dgsm": (one, (count, 3), "1"),
-        "dgsm_dummy": (("figure",), (3,), "1"),
+
+    def each(by_metric: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Return one of the measures of each metric."""
+        return {metric: getattr(measures, name) for metric, measures in by_metric.items()}
+
+    sobol, morris, slopes = findings.sobol, findings.morris, findings.gradients
+    layout: dict[str, tuple[tuple[str, ...], tuple[int, ...], str, Mapping[str, Any]]] = {
+        "first_order": (one, (count, 3), "1", each(sobol, "first")),
+        "total_order": (one, (count, 3), "1", each(sobol, "total")),
+        "second_order": (two, (count, count, 3), "1", each(sobol, "second")),
+        "dummy_total_order": (("figure",), (3,), "1", each(sobol, "dummy")),
+        "total_order_of_half": (("half", *one), (2, count, 3), "1", each(sobol, "halves")),
+        "morris_mu": (one, (count, 3), "of the metric", each(morris, "mu")),
+        "morris_mu_star": (one, (count, 3), "of the metric", each(morris, "mu_star")),
+        "morris_sigma": (one, (count, 3), "of the metric", each(morris, "sigma")),
+        "morris_dummy": ((), (), "of the metric", each(morris, "dummy")),
+        "dgsm": (one, (count, 3), "1", {metric: found[0] for metric, found in slopes.items()}),
+        "dgsm_dummy": (
+            ("figure",),
+            (3,),
+            "1",
+            {metric: found[1] for metric, found in slopes.items()},
+        ),
     }
-    arrays = {
-        name: np.full((num_metrics, *shape), np.nan) for name, (_, shape, _) in layout.items()
-    }
-    for place, metric in enumerate(study.metrics):
-        if (indices := findings.sobol.get(metric)) is not None:
-            arrays["first_order"][place], arrays["total_order"][place] = (
-                indices.first,
-                indices.total,
-            )
-            arrays["second_order"][place] = indices.second
-            arrays["dummy_total_order"][place] = indices.dummy
-            arrays["total_order_of_half"][place] = indices.halves
-        if (screened := findings.morris.get(metric)) is not None:
-            arrays["morris_mu"][place], arrays["morris_mu_star"][place] = (
-                screened.mu,
-                screened.mu_star,
-            )
-            arrays["morris_sigma"][place] = screened.sigma
-            arrays["morris_dummy"][place] = screened.dummy
-        if (gradient := findings.gradients.get(metric)) is not None:
-            arrays["dgsm"][place], arrays["dgsm_dummy"][place] = gradient
-    for name, (dims, shape, unit) in layout.items():
+    for name, (dims, shape, unit, by_metric) in layout.items():
         if name not in dataset:
-            empty = np.full((len(study.findings), num_metrics, *shape), np.nan)
+            empty = np.full((len(study.findings), len(study.metrics), *shape), np.nan)
             _put(dataset, name, ("model", "metric", *dims), empty, unit)
-        dataset[name].values[list(study.findings).index(model)] = arrays[name]
+        for metric, values in by_metric.items():
+            place = list(study.findings).index(model), study.metrics.index(metric)
+            dataset[name].values[place] = values
 
 
 def _add_regions(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> None:
@@ -176,11 +167,8 @@ def _add_effects(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
         of_seeds[place, :, :size] = effect.of_seeds
     dims = "parameter", "metric", "level"
     _put(dataset, "effect_share", ("parameter", "level"), shares, "1")
-    for name, values in (
-        ("effect", means),
-        ("effect_of_points", of_points),
-        ("effect_of_seeds", of_seeds),
-    ):
+    arrays = {"effect": means, "effect_of_points": of_points, "effect_of_seeds": of_seeds}
+    for name, values in arrays.items():
         _put(dataset, f"{name}_{model}", dims, values, "of the metric")
     for pair in findings.pairs:
         labels = [study.names[place] for place in pair.places]
@@ -190,12 +178,9 @@ def _add_effects(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
             for label, other in zip(labels, labels[::-1], strict=True)
         )
         dataset[name] = (("metric", *levels), pair.mean, {"long_name": _LONG["pair_effect"]})
+        about = {"units": "1", "long_name": "share of the range"}
         for level, values in zip(levels, pair.shares, strict=True):
-            dataset.coords[level] = (
-                level,
-                values,
-                {"units": "1", "long_name": "share of the range"},
-            )
+            dataset.coords[level] = (level, values, about)
 
 
 def _add_best(dataset: xr.Dataset, study: SensitivityStudy) -> None:

@@ -78,10 +78,10 @@ Stage = Callable[[str], None]
 
 def investigate(study: SensitivityStudy, model: str, response: Response, on_stage: Stage) -> None:
     """Add the findings of one model; `on_stage` is told what comes next."""
-    names, sizes = study.names, study.sizes
+    names, sizes, response = study.names, study.sizes, _Asked(response, study.metrics)
     on_stage(f"{model}: Sobol indices")
     shares = saltelli(names, sizes)
-    values = _asked(study, response, response.evaluate(shares))
+    values = response.evaluate(shares)
     indices = {
         metric: found
         for place, metric in enumerate(study.metrics)
@@ -89,10 +89,10 @@ def investigate(study: SensitivityStudy, model: str, response: Response, on_stag
     }
     on_stage(f"{model}: Morris screening")
     routes = morris(names, sizes)
-    effects = _asked(study, response, response.evaluate(routes))
+    effects = response.evaluate(routes)
     on_stage(f"{model}: derivatives")
     steps = differences(names, sizes)
-    slopes = _asked(study, response, response.evaluate(steps))
+    slopes = response.evaluate(steps)
     screened, gradients = {}, {}
     for place, metric in enumerate(study.metrics):
         elementary = morris_measures(routes, effects[..., place], study.resampling)
@@ -102,9 +102,16 @@ def investigate(study: SensitivityStudy, model: str, response: Response, on_stag
         if measures is not None:
             gradients[metric] = (_without_choices(study, measures[0]), measures[1])
     on_stage(f"{model}: effects of one parameter")
-    along = [_effect(study, response, place) for place in range(len(names))]
+    dimensions, resampling = study.dimensions, study.resampling
+    along = [
+        effect_of(response, dimensions, place, sizes.levels, sizes.bases, resampling)
+        for place in range(len(names))
+    ]
     on_stage(f"{model}: effects of two parameters")
-    pairs = [_pair(study, response, places) for places in _pairs(study, indices)]
+    of_pairs = sizes.pair_levels, sizes.pair_bases, resampling.state
+    pairs = [
+        pair_effect_of(response, dimensions, places, *of_pairs) for places in _pairs(study, indices)
+    ]
     everywhere = region_indices(
         whole(len(names)), study.metrics, values, 2 * len(names) + 2, study.resampling
     )
@@ -115,7 +122,7 @@ def investigate(study: SensitivityStudy, model: str, response: Response, on_stag
 
 def look_closer(study: SensitivityStudy, model: str, response: Response, on_stage: Stage) -> None:
     """Add the indices in the regions asked for; after `rate`, which says where the best quarter is."""
-    findings = study.findings[model]
+    findings, response = study.findings[model], _Asked(response, study.metrics)
     design = saltelli(study.names, study.sizes, has_pairs=False)
     for region in study.regions:
         if region.name == BEST:
@@ -123,42 +130,29 @@ def look_closer(study: SensitivityStudy, model: str, response: Response, on_stag
                 continue
             region = best_region(study.dimensions, findings.shares, study.scores)
         on_stage(f"{model}: Sobol indices in {region.name}")
-        values = _asked(study, response, response.evaluate(region.inside(design)))
+        values = response.evaluate(region.inside(design))
         findings.regions.append(
             region_indices(region, study.metrics, values, len(study.names) + 2, study.resampling)
         )
 
 
-def _asked(study: SensitivityStudy, response: Response, values: np.ndarray) -> np.ndarray:
-    """Return the metrics of the study among those that the model has."""
-    return values[..., [response.names.index(name) for name in study.metrics]]
+@dataclass(frozen=True)
+class _Asked:
+    """A model's response in some of the metrics that it has."""
+
+    response: Response
+    names: tuple[str, ...]
+
+    def evaluate(self, shares: np.ndarray) -> np.ndarray:
+        """Return values `[point, seed, metric]` at points `[point, parameter]`."""
+        places = [self.response.names.index(name) for name in self.names]
+        return self.response.evaluate(shares)[..., places]
 
 
 def _without_choices(study: SensitivityStudy, measures: np.ndarray) -> np.ndarray:
     """Return derivatives without those of choices, which have none."""
     is_choice = [dimension.kind == "categorical" for dimension in study.dimensions]
     return np.where(np.array(is_choice)[:, None], np.nan, measures)
-
-
-def _effect(study: SensitivityStudy, response: Response, place: int) -> Effect:
-    sizes = study.sizes
-    effect = effect_of(
-        response, study.dimensions, place, sizes.levels, sizes.bases, study.resampling
-    )
-    chosen = [response.names.index(name) for name in study.metrics]
-    return Effect(
-        effect.shares, effect.mean[chosen], effect.of_points[chosen], effect.of_seeds[chosen]
-    )
-
-
-def _pair(study: SensitivityStudy, response: Response, places: tuple[int, int]) -> PairEffect:
-    sizes = study.sizes
-    effect = pair_effect_of(
-        response, study.dimensions, places, sizes.pair_levels, sizes.pair_bases,
-        study.resampling.state,
-    )  # fmt: skip
-    chosen = [response.names.index(name) for name in study.metrics]
-    return PairEffect(effect.places, effect.shares, effect.mean[chosen])
 
 
 def _pairs(study: SensitivityStudy, indices: Mapping[str, SobolIndices]) -> list[tuple[int, int]]:

@@ -80,6 +80,7 @@ def of_queues() -> World:
     limit = mean_wait(LIMITED_LOAD)
 
     def draw(rng: np.random.Generator, num_seeds: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw objectives and excesses of all loads with common random numbers."""
         state = int(rng.integers(2**32))
         waits = [
             queues(np.random.default_rng(state), (1, num_seeds), float(load)).first[0]

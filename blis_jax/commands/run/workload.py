@@ -195,6 +195,7 @@ def _distribution(options: RunOptions, mode: str, count: int | None) -> Distribu
         numbers = own
 
     def lengths(kind: str, usual: GaussianLengths) -> GaussianLengths:
+        """Return the lengths of prompts or outputs, in tokens."""
         return GaussianLengths(
             mean=numbers.get(f"{kind}_tokens", usual.mean),
             stdev=numbers.get(f"{kind}_tokens_stdev", usual.stdev),

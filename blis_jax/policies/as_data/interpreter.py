@@ -144,6 +144,7 @@ def interpreter(form: TableForm, num_instances: int) -> TablePolicy:
     def decide(
         params: TableParams, state: TableState, context: GatewayContext
     ) -> tuple[jax.Array, TableState]:
+        """Run the table on what the policy sees; return the instance and the table's state."""
         first = _inputs(form, state, context)
         size = first.shape[1]
         constants = jnp.broadcast_to(params.constants[:, None], (form.num_constants, size))

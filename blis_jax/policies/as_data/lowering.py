@@ -166,11 +166,13 @@ def _plain(whole: str, real: str = "", int32: str = "") -> Any:
     """Return the rule of an operation of its own name: on whole numbers, on float64, on int32 which may wrap."""
 
     def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
+        """Return the operation on each entry, the real or the whole one."""
         name = real if given[-1].is_real else whole
         if not name:
             raise NotAsDataError(f"{whole or real} of {given[-1].dtype} is no operation of a table")
 
         def one(*nodes: Expression) -> Expression:
+            """Make the operation of one entry, wrapped where the result may leave int32."""
             if not given[-1].is_real and int32 and out.dtype == jnp.int32:
                 wide = lowering.graph.make(name, *nodes)
                 fits = INT32[0] <= wide.bounds[0] and wide.bounds[1] <= INT32[1]
@@ -198,6 +200,7 @@ def _sum_of(whole: str, real: str, int32: str) -> Any:
 
 def _product(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
     def one(*nodes: Expression) -> Expression:
+        """Make one product, unless it would be contracted with another."""
         for first, second in (nodes, nodes[::-1]):
             is_chain = second.operation == "mul.f" and any(
                 x.constant is not None for x in second.operands
@@ -220,6 +223,7 @@ def _quotient(
         return made
 
     def one(first: Expression, second: Expression) -> Expression:
+        """Make one quotient whose rounding is that of the compiled policy."""
         divisor = bare(second)
         if second.operation == HIDDEN:  # of exact_quotient: where(a == a, b, a)
             if divisor.operation == "select" and divisor.operands[0] is lowering.graph.make(
@@ -250,6 +254,8 @@ def _least_of(lowering: Tabulation, params: Parameters, out: ShapedArray, *given
 
 def _compared(name: str, swaps: bool = False, negates: bool = False) -> Any:
     def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
+        """Return the comparison of each pair of entries."""
+
         def one(first: Expression, second: Expression) -> Expression:
             pair = (second, first) if swaps else (first, second)
             made = lowering.graph.make(f"{name}.f" if given[0].is_real else name, *pair)
@@ -281,6 +287,7 @@ def _converted(lowering: Tabulation, params: Parameters, out: ShapedArray, one: 
     to = np.dtype(out.dtype)
 
     def convert(node: Expression) -> Expression:
+        """Return one entry in the type of the output."""
         if to.kind == "b":
             zero = lowering.graph.constant(np.float64(0) if one.is_real else np.int64(0))
             is_zero = lowering.graph.make("eq.f" if one.is_real else "eq", node, zero)

@@ -108,6 +108,7 @@ def _reduced(lane: str, pair: str) -> Any:
     """Return the rule of a reduction: across instances one operation, across other axes one entry after another."""
 
     def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
+        """Return what is left of the axes that are reduced."""
         graph, suffix = lowering.graph, ".f" if one.is_real else ""
         if pair == "add" and one.is_real and any(node.contracts for node in one.nodes.flat):
             raise NotAsDataError(EXACT)
@@ -150,6 +151,7 @@ def _mapped(function: Callable[..., Expression], *nodes: Any) -> np.ndarray:
 
 def _first_of(name: str) -> Any:
     def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
+        """Return the place of the extreme across instances."""
         if len(one.shape) != 1 or not has_instances(one.shape, lowering.graph):
             raise NotAsDataError(
                 "the place of an extreme is an operation of a table only across instances"

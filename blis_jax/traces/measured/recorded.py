@@ -92,6 +92,7 @@ def _in_s(
     """Return TTFT and E2E in s; and what was said of a unit that columns leave out."""
 
     def in_unit(usual: str) -> list[np.ndarray]:
+        """Return TTFT and E2E in s, columns without a unit read in the usual one."""
         times = {key: rows.others[key] * TO_MS[unit or usual] / 1e3 for key, unit in units.items()}
         e2e = times.get("e2e")
         if e2e is None:

@@ -231,6 +231,7 @@ def session_drawer(spec: ClientSpec, draw: Drawer) -> SessionDrawer:
     reason_ratio = None if ratio is None else length_law(ratio)
 
     def session(stream: Stream) -> tuple[str, list[DrawnContents]]:
+        """Draw the name and the rounds of one session."""
         name = f"sess_{stream.int63()}"
         rounds: list[DrawnContents] = []
         for _ in range(turns.max_rounds):

@@ -77,6 +77,7 @@ def with_configs(units: Sequence[Unit], folder: Path) -> list[Unit]:
     by_name = {path.parent.name.lower(): path for path in folder.glob("*/config.json")}
 
     def described(unit: Unit) -> Unit:
+        """Return a unit whose server knows the file of its model, if there is one."""
         if unit.scene is None:
             return unit
         path = by_name.get(unit.scene.server.model.rpartition("/")[2].lower())

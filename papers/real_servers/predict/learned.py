@@ -205,6 +205,7 @@ def to_document(learned: Learned) -> dict[str, Any]:
     """Write what was learned in the form of the file, with five digits."""
 
     def short(value: Any) -> Any:
+        """Return a value whose numbers have five digits."""
         if isinstance(value, Mapping):
             return {key: short(item) for key, item in sorted(value.items())}
         if isinstance(value, list | tuple):
