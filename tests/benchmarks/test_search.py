@@ -384,7 +384,7 @@ def test_searches_are_recorded_judged_and_gone_on_with(
 )
 def test_the_shipped_ends_are_those_that_were_published(name: str, space: str) -> None:
     """Each end of the table of searches has a row; the counts near enough are the page's."""
-    folder, page = Path("benchmarks/results"), Path("docs/results/search.md").read_text()
+    folder, page = Path("benchmarks/results"), Path("docs/decisions/search-trials.md").read_text()
     points = pd.read_csv(folder / f"search_{name}_judged_ends.csv")
     ends = pd.read_csv(folder / f"search_{name}_ends.csv")
     assert points["random_state"].tolist() == ends["random_state"].tolist()
