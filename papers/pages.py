@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
@@ -102,6 +102,13 @@ def show(
 def answer(asked: str, verdict: Sequence[str], sure: str, price: str, next: str) -> list[str]:
     """Return the five lines with which a command begins, and an empty one."""
     return [*answer_lines(Answer.of(asked, verdict, sure, price, next)), ""]
+
+
+def texts_of(package: str) -> dict[str, Any]:
+    """Return the texts of a paper's page, from the `page.yaml` that comes with it."""
+    text = files(package).joinpath("page.yaml").read_text(encoding="utf-8")
+    texts: dict[str, Any] = read_yaml(text, "page.yaml")
+    return texts
 
 
 def csv_of(rows: Sequence[Mapping[str, str]], columns: Sequence[str] = ()) -> str:

@@ -50,7 +50,7 @@ def fit_runs(
     ]
     rows = list(_rows(documents))
     with replacing(output / "errors.csv") as path:
-        _frame(rows).to_csv(path, index=False, float_format="%.6g")
+        pandas.DataFrame(rows).to_csv(path, index=False, float_format="%.6g")
     render.show_answer(
         Answer.of(
             "How far are fitted step times from four measured runs of a real server?",
@@ -91,10 +91,6 @@ def _rows(documents: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             yield {**document["paper"], **{("of" if k == "part" else k): v for k, v in row.items()}}
 
 
-def _frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    return pandas.DataFrame(rows)
-
-
 # --- tables ---------------------------------------------------------------------------------------
 
 
@@ -104,22 +100,27 @@ def _tables(
     data: Path,
     names: Sequence[str],
 ) -> str:
+    def errors(name: str, model: str, part: str, of: str) -> dict[tuple[str, str], float]:
+        """Return the errors of one fit in one part of a run."""
+        return {
+            (row["metric"], row["statistic"]): row["error"]
+            for row in rows
+            if (row["run"], row["model"], row["part"], row["of"]) == (name, model, part, of)
+        }
+
     lines = [
         f"Fitted on the first {NUM_FITTED}, errors on the requests held out, of the same episode, %; naive: each "
         "figure predicted by that of the fitted requests:",
         _head(),
     ]
     for name in names:
-        for model in TERMS:
-            lines.append(_line(rows, name, model, "first", "held out"))
-        lines.append(_line(rows, name, next(iter(TERMS)), "first", NAIVE, NAIVE))
+        lines += [_line(name, model, errors(name, model, "first", "held out")) for model in TERMS]
+        lines.append(_line(name, NAIVE, errors(name, next(iter(TERMS)), "first", NAIVE)))
     lines += ["", "Fitted on all 300, errors on them, %:", _head()]
     for name in names:
-        for model in TERMS:
-            lines.append(_line(rows, name, model, "all", "all"))
-        lines.append(_published_line(data, name))
-    lines += ["", *_coefficients(documents)]
-    return "\n".join(lines)
+        lines += [_line(name, model, errors(name, model, "all", "all")) for model in TERMS]
+        lines.append(_line(name, "published", published(data / name / "summary.txt")))
+    return "\n".join([*lines, "", *_coefficients(documents)])
 
 
 def _head() -> str:
@@ -129,22 +130,9 @@ def _head() -> str:
     return f"{'run':<40}{'model':<14}" + "".join(f"{title:>11}" for title in titles)
 
 
-def _line(
-    rows: Sequence[Mapping[str, Any]], name: str, model: str, part: str, of: str, title: str = ""
-) -> str:
-    found = {
-        (row["metric"], row["statistic"]): row["error"]
-        for row in rows
-        if (row["run"], row["model"], row["part"], row["of"]) == (name, model, part, of)
-    }
-    cells = [f"{100 * found[metric, s]:>+11.1f}" for metric in _METRICS for s in _STATISTICS]
-    return f"{name:<40}{title or model:<14}" + "".join(cells)
-
-
-def _published_line(data: Path, name: str) -> str:
-    found = published(data / name / "summary.txt")
-    cells = [f"{100 * found[metric, s]:>+11.1f}" for metric in _METRICS for s in _STATISTICS]
-    return f"{name:<40}{'published':<14}" + "".join(cells)
+def _line(name: str, title: str, errors: Mapping[tuple[str, str], float]) -> str:
+    cells = [f"{100 * errors[metric, s]:>+11.1f}" for metric in _METRICS for s in _STATISTICS]
+    return f"{name:<40}{title:<14}" + "".join(cells)
 
 
 def published(path: Path) -> dict[tuple[str, str], float]:

@@ -6,16 +6,13 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import yaml
 
 from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.metrics.metric import split_name
-from blis_jax.reports.render import row_line, table_lines
+from blis_jax.reports.render import table_lines
 from papers.corrected import profiles
 from papers.corrected.profiles import (
     CONCLUSION,
@@ -27,7 +24,7 @@ from papers.corrected.profiles import (
     judged_profiles,
     without_defects,
 )
-from papers.pages import answer, csv_of, write_text
+from papers.pages import answer, csv_of, texts_of, write_text
 from papers.record.claims import SHARES, metric_label
 from papers.record.runs import PaperRuns, SettingSample
 from papers.routing_evolution.record import RECORD as ROUTING
@@ -39,21 +36,9 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, str]
 COLUMNS = (
-    "track",
-    "row",
-    "title",
-    "claim",
-    "kind",
-    "published",
-    "exact",
-    "corrected",
-    "shift",
-    "verdict",
-    "reason",
-    "moved",
-    "moved exact",
-    "moved corrected",
-)
+    "track", "row", "title", "claim", "kind", "published", "exact", "corrected", "shift", "verdict",
+    "reason", "moved", "moved exact", "moved corrected",
+)  # fmt: skip
 TRACKS = {"strategy_evolution": "scheduling", "routing_evolution": "routing"}
 WIDE_POINTS, WIDE_PERCENT = 5.0, 10.0  # as the records' own tolerances
 MINUS = "−"
@@ -130,37 +115,28 @@ def page(claims: Sequence[Row], parts: Sequence[Row]) -> str:
 
 
 def _beginning(claims: Sequence[Row]) -> list[str]:
-    text = yaml.safe_load(_texts("page"))
-    return [line.rstrip() for line in text["beginning"].splitlines()] + [""]
-
-
-def _texts(name: str) -> str:
-    path = Path(str(files("papers.corrected"))) / f"{name}.yaml"
-    return path.read_text(encoding="utf-8")
+    beginning = texts_of("papers.corrected")["beginning"]
+    return [*(line.rstrip() for line in beginning.splitlines()), ""]
 
 
 def _counted(claims: Sequence[Row]) -> list[str]:
     """Return how many conclusions and numbers of each track have which verdict."""
     columns = [(name, kind) for name in TRACKS for kind in (CONCLUSION, NUMBER)]
     heads = [f"{TRACKS[name]}, {kind}s" for name, kind in columns]
-    lines = table_lines(["verdict", *heads], ())
-    for verdict in VERDICTS:
-        counts = [_counts(claims, *column)[verdict] for column in columns]
-        if any(counts):
-            lines.append(row_line([verdict, *map(str, counts)]))
+    rows = [
+        (verdict, *(_counts(claims, *column)[verdict] for column in columns))
+        for verdict in VERDICTS
+    ]
+    lines = table_lines(["verdict", *heads], (row for row in rows if any(row[1:])))
     equal = sum(row["shift"] == "none" for row in claims)
     able = sum(bool(row["shift"]) for row in claims)
-    return [
-        *lines,
-        "",
-        f"{equal} of {able} numbers are equal to the last digit under both profiles.",
-        "",
-    ]
+    said = f"{equal} of {able} numbers are equal to the last digit under both profiles."
+    return [*lines, "", said, ""]
 
 
 def _surprises(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
     """Return what time to first token consists of where the defects turn a conclusion most."""
-    reasons = yaml.safe_load(_texts("page"))["reasons"]
+    reasons = texts_of("papers.corrected")["reasons"]
     lines = ["## The five largest turns, by the parts of TTFT", "", *_wrapped(_PARTS_WORDS), ""]
     places = dict.fromkeys((row["track"], row["row"], row["setting"]) for row in parts)
     for number, (track, row, setting) in enumerate(places, 1):
@@ -176,14 +152,18 @@ def _surprises(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
         words = f"**{number}. {_sentence(claim['claim'])}** ({TRACKS[track]}, iteration {row}: {claim['verdict']}.)"
         lines += [*_wrapped(f"{words} {_moved(claim, setting)}"), ""]
         lines += [*_wrapped(reasons[setting]), ""]
-        lines += table_lines(["profile, requests", "TTFT", *PARTS], ())
-        for part in parts:
-            if (part["track"], part["row"], part["setting"]) == (track, row, setting):
-                who = "all" if part["requests"] == "all" else "slowest 5 %"
-                values = [part[name] for name in ("TTFT", *PARTS)]
-                lines.append(row_line([f"{part['profile']}, {who}", *values]))
+        names = ("TTFT", *PARTS)
+        lines += table_lines(["profile, requests", *names], (
+            (f"{part['profile']}, {_who(part)}", *(part[name] for name in names))
+            for part in parts
+            if (part["track"], part["row"], part["setting"]) == (track, row, setting)
+        ))  # fmt: skip
         lines.append("")
     return lines
+
+
+def _who(part: Row) -> str:
+    return "all" if part["requests"] == "all" else "slowest 5 %"
 
 
 def _moved(claim: Row, setting: str) -> str:
@@ -211,11 +191,8 @@ def _tables(claims: Sequence[Row]) -> list[str]:
     lines += [*_wrapped(_TABLE_WORDS), ""]
     for name in TRACKS:
         listed = [row for row in claims if _is_listed(row, name)]
-        lines += [f"### {_sentence(TRACKS[name])[:-1]}", ""]
-        lines += [
-            *table_lines(_SHOWN, ([_minus(row[key]) for key in _SHOWN] for row in listed)),
-            "",
-        ]
+        cells = ([_minus(row[key]) for key in _SHOWN] for row in listed)
+        lines += [f"### {_sentence(TRACKS[name])[:-1]}", "", *table_lines(_SHOWN, cells), ""]
     moved = [row for row in claims if row["kind"] == NUMBER and _is_wide(row) and row["exact"]]
     lines += ["## Numbers of single settings that the defects move", ""]
     lines += [*_wrapped(_NUMBER_WORDS.format(len(moved))), ""]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from blis_jax import progress
 from blis_jax.metrics.run_summary import RunSummary
@@ -24,7 +22,7 @@ from papers.openevolve.experiments import (
     ArmsOnWorkload,
     published,
 )
-from papers.pages import answer
+from papers.pages import answer, texts_of
 from sweeps.evolve.score import mean_gain, weighted
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import metric_values, pair_of
@@ -166,12 +164,10 @@ def scores(first: Mapping[str, Runs], new: Mapping[str, Runs]) -> Iterator[Row]:
             ends = resampled_gain(of_new, arm) if of_new else (math.nan,) * 3
         else:
             here = float(of_example(of_set, arm)[0])
-            interval = estimate(of_example(of_new, arm)) if of_new else None
-            ends = (
-                (math.nan,) * 3
-                if interval is None
-                else (interval.mean, interval.low, interval.high)
-            )
+            ends = (math.nan,) * 3
+            if of_new:
+                interval = estimate(of_example(of_new, arm))
+                ends = interval.mean, interval.low, interval.high
         is_equal = str(math.isclose(here, wanted, rel_tol=TOLERANCE)).lower()
         row |= {"here": repr(here), "equal": is_equal}
         row |= dict(zip(("new seeds", "low", "high"), (f"{end:.5g}" for end in ends), strict=True))
@@ -248,19 +244,10 @@ def _said(row: Mapping[str, str]) -> str:
     return f"{_name(row['metric'])} on {row['workload']} {row['change %']} % [{row['low']}, {row['high']}]"
 
 
-# --- the page -------------------------------------------------------------------------------------
-
-
-def _words() -> dict[str, str]:
-    text = Path(str(files("papers.openevolve") / "page.yaml")).read_text(encoding="utf-8")
-    words: dict[str, str] = yaml.safe_load(text)
-    return words
-
-
 def page(tables: Tables) -> str:
     """Return the page of results."""
     figures = tables[FIGURES]
-    words = _words()
+    words = texts_of(NAME)
     parts = [words["intro"], "## Published numbers, again\n", words["rules"]]
     parts.append(_table(("what", "numbers", "equal to the last digit"), list(_counts(figures))))
     odd = [row for row in figures if row["equal"] != "true"]
@@ -313,11 +300,8 @@ def _scores(rows: Rows, about: str) -> list[str]:
          "not run" if row["new seeds"] == "nan" else f"{row['new seeds']} [{row['low']}, {row['high']}]")
         for row in rows
     ]  # fmt: skip
-    return [
-        "## Scores\n",
-        about,
-        _table(("set", "arm", "published", "equal here", "20 new seeds"), shown),
-    ]
+    heads = ("set", "arm", "published", "equal here", "20 new seeds")
+    return ["## Scores\n", about, _table(heads, shown)]
 
 
 def _new_seeds(rows: Rows, about: str) -> Iterator[str]:
@@ -328,25 +312,12 @@ def _new_seeds(rows: Rows, about: str) -> Iterator[str]:
         of_set = [row for row in rows if row["set"] == name]
         keys = dict.fromkeys((row["workload"], row["arm"]) for row in of_set)
         columns = [("all", ""), *((slo_class, f"[{slo_class}]") for slo_class in CLASSES)]
-        head = (
-            "workload",
-            "arm",
-            *(f"{label} {short}" for label, _ in columns for short in ("mean", "P95")),
-        )
-        lines = []
-        for workload, arm in keys:
-            by_metric = {
-                row["metric"]: row
-                for row in of_set
-                if (row["workload"], row["arm"]) == (workload, arm)
-            }
-            cells = [
-                _cell(by_metric.get(f"{metric}{suffix}"))
-                for _, suffix in columns
-                for metric in METRICS
-            ]
-            lines.append((workload, arm, *cells))
-        yield _table(head, lines)
+        heads = (f"{label} {short}" for label, _ in columns for short in ("mean", "P95"))
+        by_metric = {(row["workload"], row["arm"], row["metric"]): row for row in of_set}
+        yield _table(("workload", "arm", *heads), [
+            (*key, *(_cell(by_metric.get((*key, f"{m}{suffix}"))) for _, suffix in columns for m in METRICS))
+            for key in keys
+        ])  # fmt: skip
 
 
 def _cell(row: Mapping[str, str] | None) -> str:

@@ -142,14 +142,7 @@ def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[s
             before = alone or learned("inferencex", FITTED)
             done = study(runs, LoopView(), before)
             text = llmd_tables(done)
-        bare = replace(
-            done.learned,
-            beta=None,
-            pace={},
-            errors={},
-            view=LoopView(),
-            effects={},
-        )
+        bare = replace(done.learned, beta=None, pace={}, errors={}, view=LoopView(), effects={})
         fits_by_cluster[name] = text, {FITTED: done.learned, PUBLISHED: bare}
     return fits_by_cluster
 
@@ -167,17 +160,10 @@ KIND_WORDS = {
 
 def kind_table(errors: Sequence[Error], title: str = "the row is") -> str:
     """Make the table of errors on runs left out, and what intervals made without their group hold, by kind of row."""
-    head = [
-        title,
-        "figure",
-        "figures",
-        "groups",
-        "median error, % [95 %]",
-        "worst, %",
-        "interval, ± %",
-        "holds",
-    ]
-    rows = [head]
+    head = (
+        title, "figure", "figures", "groups", "median error, % [95 %]", "worst, %", "interval, ± %", "holds",
+    )  # fmt: skip
+    rows = []
     half, held = half_widths(errors), checks(errors)
     for kind, words in KIND_WORDS.items():
         of_kind = [error for error in errors if error.kind == kind]
@@ -193,7 +179,7 @@ def kind_table(errors: Sequence[Error], title: str = "the row is") -> str:
         if number := sum(one.figures for one in every):
             share = sum(one.figures * one.held for one in every) / number
             rows.append([words, "all of these", str(number), "", "", "", "", _percent(share)])
-    return table_text(rows[0], rows[1:])
+    return table_text(head, rows)
 
 
 def llmd_tables(study: ClusterStudy) -> str:
@@ -207,16 +193,10 @@ def llmd_tables(study: ClusterStudy) -> str:
 
 def rank_table(found: ClusterStudy) -> str:
     """Make the table of which layout wins, each layout predicted from the others."""
-    head = [
-        "at once",
-        "layouts",
-        "figure",
-        "pairs",
-        "right, % [95 %]",
-        "decided, %",
-        "of these right, %",
-    ]
-    rows = [head]
+    head = (
+        "at once", "layouts", "figure", "pairs", "right, % [95 %]", "decided, %", "of these right, %",
+    )  # fmt: skip
+    rows = []
     by_name = {run.name: run for run in found.runs}
     layout_of = {run.name: run.layout for run in found.runs}
     errors = found.errors["one layout"]
@@ -239,7 +219,7 @@ def rank_table(found: ClusterStudy) -> str:
                 ]
                 order = agreement(mine, layout_of, half[name])
                 rows.append([str(concurrency), f"{order.layouts}, {words}", name, *_shares(order)])
-    return table_text(rows[0], rows[1:])
+    return table_text(head, rows)
 
 
 def num_gpus(run: ClusterRun) -> int:
@@ -264,9 +244,8 @@ def _percent(share: float | None) -> str:
 
 def _figures(errors: Sequence[Error]) -> dict[str, list[str]]:
     cells = {}
-    for name in sorted(
-        {error.figure for error in errors} - {"tok_s"}
-    ):  # that of requests/s, times tokens
+    # that of tokens/s is that of requests/s, times tokens
+    for name in sorted({error.figure for error in errors} - {"tok_s"}):
         mine = [error for error in errors if error.figure == name]
         median, low, high = median_interval(mine)
         worst = max(error.percent for error in mine)
@@ -276,8 +255,7 @@ def _figures(errors: Sequence[Error]) -> dict[str, list[str]]:
 
 def error_table(rows: Iterable[tuple[str, Sequence[Error]]]) -> str:
     """Make the table of median and worst errors of whole runs by simulator, and whether the bars are met."""
-    head = ["predicted by", "runs", *(WORDS[name] for name in BARS)]
-    lines = [head, ["bar", "", *(f"{bar:g}" for bar in BARS.values())]]
+    lines = [["bar", "", *(f"{bar:g}" for bar in BARS.values())]]
     for name, errors in rows:
         whole = [error for error in errors if error.stage is None]
         number = len({error.run for error in whole})
@@ -286,7 +264,7 @@ def error_table(rows: Iterable[tuple[str, Sequence[Error]]]) -> str:
             for figure, bar in BARS.items()
         ]
         lines.append([name, str(number), *cells])
-    return table_text(lines[0], lines[1:])
+    return table_text(("predicted by", "runs", *(WORDS[name] for name in BARS)), lines)
 
 
 def _cell(errors: Sequence[Error], bar: float) -> str:
@@ -301,7 +279,7 @@ def _cell(errors: Sequence[Error], bar: float) -> str:
 
 def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:
     """Make the table of the runs that are predicted worst, by design."""
-    lines = [["left out", "run", "figure", "error, %"]]
+    lines = []
     for design, errors in by_design.items():
         for name in BARS:
             worst = max(
@@ -310,13 +288,13 @@ def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:
             )
             off = 100 * (worst.predicted / worst.measured - 1)
             lines.append([design, worst.run, WORDS[name], f"{off:+.0f}".replace("-", "−")])
-    return table_text(lines[0], lines[1:])
+    return table_text(("left out", "run", "figure", "error, %"), lines)
 
 
 def coefficient_table(learned: Learned) -> str:
     """Make the table of the coefficients fitted to all runs, beside those before any run."""
     assert learned.beta is not None
-    lines = [["coefficient", "before any run", "fitted"]]
+    lines = []
     for words, before, value in zip(COEFFICIENTS[:-1], BETA, learned.beta, strict=False):
         lines.append([words, f"{before:g}", f"{value:.3g}" if value > ABSENT else "left out"])
     for name, pace in learned.pace.items():
@@ -325,4 +303,4 @@ def coefficient_table(learned: Learned) -> str:
     lines.append(["first token, ms at the client", "3", f"{client.first_token_ms:.3g}"])
     lines.append(["first token, steps more", "1", f"{client.first_token_steps:.3g}"])
     lines.append(["share of the tokens asked for", "", f"{client.token_share:.3f}"])
-    return table_text(lines[0], lines[1:])
+    return table_text(("coefficient", "before any run", "fitted"), lines)

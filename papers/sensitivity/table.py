@@ -40,11 +40,10 @@ def totals_of(rows: pd.DataFrame) -> tuple[list[str], dict[str, tuple[np.ndarray
     names = rows["parameter"].unique().tolist()
     totals = {}
     for metric, part in rows.groupby("metric", sort=False):
-        of_both = (
+        one, other = (
             part[[f"{model}_total_{figure}" for figure in FIGURES]].to_numpy()
             for model in (SIMULATOR, SURROGATE)
         )
-        one, other = of_both
         if not np.isnan(other).any():
             totals[str(metric)] = one, other
     return names, totals

@@ -52,12 +52,9 @@ class PaperSpace:
     def dataset_arguments(self, path: str, scale: float) -> list[str]:
         """Return the options for `sweeps.dataset`; `scale` makes everything smaller."""
         sizes = {
-            "points": self.points,
-            "calibration": self.calibration,
-            "test": self.test,
-            "other-points": self.other_points,
-            "branch": self.branch,
-        }
+            "points": self.points, "calibration": self.calibration, "test": self.test,
+            "other-points": self.other_points, "branch": self.branch,
+        }  # fmt: skip
         counts = _scaled(sizes, scale)
         counts["seeds"] = max(round(self.seeds * min(1.0, 4 * scale)), 4)
         counts["train-seeds"] = min(self.train_seeds, counts["seeds"])
@@ -142,10 +139,8 @@ def bars(table: pd.DataFrame) -> list[str]:
     words = ", ".join(f"{row.output} {row.r2:.3f}" for row in short.itertuples()) or "none"
     counts = table["bar"].value_counts()
     tested = len(table) - counts.get("no signal", 0)
-    blank = (
-        f"; in {counts['no signal']} points differ by less than the noise"
-        if tested < len(table)
-        else ""
+    blank = f"; in {len(table) - tested} points differ by less than the noise" * (
+        tested < len(table)
     )
     return [
         f"{first.train_points} training points, {first.num_points} test points, {first.runs} runs in all.",
@@ -301,15 +296,8 @@ def speed(table: pd.DataFrame) -> list[str]:
 
 
 _TABLES = {
-    "bars": bars,
-    "coverage": coverage,
-    "regions": regions,
-    "any_seeds": any_seeds,
-    "common_seeds": common_seeds,
-    "levels": levels,
-    "rivals": rivals,
-    "curve": curve,
-    "speed": speed,
+    table.__name__: table
+    for table in (bars, coverage, regions, any_seeds, common_seeds, levels, rivals, curve, speed)
 }
 
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
-from pathlib import Path
 
-import yaml
-
-from blis_jax.reports.render import row_line, table_lines
-from papers.pages import answer
+from blis_jax.reports.render import table_lines
+from papers.pages import answer, texts_of
 
 Row = Mapping[str, str]
 Tables = Mapping[str, Sequence[Row]]
@@ -42,12 +38,11 @@ def printed(tables: Tables) -> list[str]:
                 f"row {row['row']} ({row['name']}, {row['verdict']}): {words}, {row['judged']}"
             )
     for row in tables["joint"]:
-        change = (
-            row["objective change"]
-            and f", {_change(row, 'objective')} against the published optimum"
+        change = row["objective change"] and (
+            f", {_change(row, 'objective')} against the published optimum"
         )
         lines.append(
-            f"{row['workload']}, {row['arm']}: {row['objective']} {_mean(row, row['objective'])}{change}"
+            f"{row['workload']}, {row['arm']}: {row['objective']} {_milliseconds(row[row['objective']])}{change}"
         )
     for name in ("regimes", "check"):
         lines += [" | ".join(row.values()) for row in tables[name]]
@@ -65,23 +60,21 @@ def _verdict(joint: Sequence[Row], workload: str) -> str:
         return f"{workload}: no arm has a figure."
     best = min(rows, key=lambda row: float(row[row["objective"]]))
     rejected = f"{_percent(best['reject_rate'])} rejected"
-    return f"{workload}: {best['arm']}, {best['objective']} {_mean(best, best['objective'])} ms, {rejected}."
+    return f"{workload}: {best['arm']}, {best['objective']} {_milliseconds(best[best['objective']])} ms, {rejected}."
 
 
 def page(tables: Tables) -> str:
     """Write the page of results, in Markdown."""
-    file = Path(str(files("papers.two_tracks"))) / "page.yaml"
-    texts = yaml.safe_load(file.read_text(encoding="utf-8"))
     parts = {
         "rows": _rows(tables),
-        "searches": _searches(tables["searches"]),
+        "searches": _columns(tables["searches"], _SEARCHES),
         "parts": _parts(tables["parts"]),
         "joint": _joint(tables["joint"]),
-        "regimes": _regimes(tables["regimes"], _REGIMES),
-        "check": _regimes(tables["check"], _CHECK),
+        "regimes": _columns(tables["regimes"], _REGIMES),
+        "check": _columns(tables["check"], _CHECK),
     }
     lines: list[str] = []
-    for line in texts["page"].splitlines():
+    for line in texts_of("papers.two_tracks")["page"].splitlines():
         name = line.strip().removeprefix("{").removesuffix("}")
         is_table = line.strip() == f"{{{name}}}" and name in parts
         lines += parts[name] if is_table else [line.rstrip()]
@@ -94,35 +87,23 @@ def page(tables: Tables) -> str:
 def _rows(tables: Tables) -> list[str]:
     """Return one line for each row of the track's ledger."""
     heads = (
-        "row",
-        "strategy",
-        "expected before the search",
-        "verdict",
-        "TTFT P99 of the worst instance, ms: compound, found",
-        "change [95 %, all]",
-        "missed targets, points [95 %, all]",
-        "rejected: compound, found",
-    )
-    lines = table_lines(heads, ())
-    for name in dict.fromkeys(row["row"] for row in tables["iterations"]):
-        of = {row["metric"]: row for row in tables["iterations"] if row["row"] == name}
+        "row", "strategy", "expected before the search", "verdict",
+        "TTFT P99 of the worst instance, ms: compound, found", "change [95 %, all]",
+        "missed targets, points [95 %, all]", "rejected: compound, found",
+    )  # fmt: skip
+    by_row: dict[str, dict[str, Row]] = {}
+    for row in tables["iterations"]:
+        by_row.setdefault(row["row"], {})[row["metric"]] = row
+    rows = []
+    for name, of in by_row.items():
         worst, missed, rejected = (of[key] for key in ("worst_ttft_p99_ms", *_SHARES))
-        shares = [_percent(rejected[key]) for key in ("reference mean", "mean")]
-        lines.append(
-            row_line(
-                (
-                    name,
-                    f"`{worst['strategy']}`",
-                    worst["hypothesis"],
-                    worst["verdict"],
-                    f"{_milliseconds(worst['reference mean'])}, {_milliseconds(worst['mean'])}",
-                    _judged_row(worst),
-                    _judged_row(missed),
-                    ", ".join(shares),
-                )
-            )
-        )
-    return lines
+        both = ("reference mean", "mean")
+        rows.append((
+            name, f"`{worst['strategy']}`", worst["hypothesis"], worst["verdict"],
+            ", ".join(_milliseconds(worst[key]) for key in both), _judged_row(worst),
+            _judged_row(missed), ", ".join(_percent(rejected[key]) for key in both),
+        ))  # fmt: skip
+    return table_lines(heads, rows)
 
 
 def _judged_row(row: Row) -> str:
@@ -142,32 +123,16 @@ def _milliseconds(text: str) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def _searches(rows: Iterable[Row]) -> list[str]:
-    heads = (
-        "row",
-        "workload",
-        "calls",
-        "best call",
-        "objective",
-        "score on the search's seeds",
-        "found",
-    )
-    keys = ("row", "workload", "calls", "best call", "objective", "best score", "parameters")
-    return table_lines(heads, ([row[key] for key in keys] for row in rows))
-
-
 def _parts(rows: Iterable[Row]) -> list[str]:
     heads = ("row", "component", "", "worst TTFT P99 [95 %, all]", "rejected, points [95 %, all]")
-    lines = table_lines(heads, ())
     by_part: dict[tuple[str, str, str], dict[str, Row]] = {}
     for row in rows:
         by_part.setdefault((row["row"], row["component"], row["kind"]), {})[row["metric"]] = row
-    for (name, component, kind), of in by_part.items():
-        if not any(row["verdict"] in CLEAR for row in of.values()):
-            continue
-        cells = [_judged(of.get("worst_ttft_p99_ms"), False), _judged(of.get("reject_rate"), True)]
-        lines.append(row_line([name, component, kind, *cells]))
-    return lines
+    return table_lines(heads, (
+        (*part, _judged(of.get("worst_ttft_p99_ms"), False), _judged(of.get("reject_rate"), True))
+        for part, of in by_part.items()
+        if any(row["verdict"] in CLEAR for row in of.values())
+    ))  # fmt: skip
 
 
 def _judged(row: Row | None, is_share: bool) -> str:
@@ -182,52 +147,43 @@ def _judged(row: Row | None, is_share: bool) -> str:
 
 def _joint(rows: Sequence[Row]) -> list[str]:
     lines = []
-    for workload in dict.fromkeys(row["workload"] for row in rows):
+    for workload in _workloads(rows):
         here = [row for row in rows if row["workload"] == workload]
         track, objective = here[0]["track"], here[0]["objective"]
         words = "critical TTFT P99" if "critical" in objective else METRIC_WORDS[objective]
-        lines += [f"`{workload}`, of the {track} track:", ""]
         heads = (
-            "arm",
-            f"{words}, ms",
-            "change [95 %, all]",
-            "missed targets",
-            "change, points [95 %, all]",
-            "missed budgets",
-            "change, points [95 %, all]",
-            "rejected",
-            "decode tokens/s",
-        )
-        lines += table_lines(heads, ())
-        for row in here:
-            is_base = not row["objective change"]
-            change = {
-                name: "published optimum"
-                if is_base
-                else f"{_change(row, name)}, {row[f'{name} verdict']}"
-                for name in ("objective", "missed", "budgets")
-            }
-            shares = [f"{100 * float(row[name]):.1f} %" for name in (*_SHARES, "missed_budgets")]
-            missed, rejected, budgets = shares
-            lines.append(
-                row_line(
-                    (
-                        row["arm"],
-                        _mean(row, objective),
-                        change["objective"],
-                        missed,
-                        change["missed"],
-                        budgets,
-                        change["budgets"],
-                        rejected,
-                        f"{float(row['tokens_per_sec']):,.0f}",
-                    )
-                )
-            )
-        lines.append("")
+            "arm", f"{words}, ms", "change [95 %, all]", "missed targets", "change, points [95 %, all]",
+            "missed budgets", "change, points [95 %, all]", "rejected", "decode tokens/s",
+        )  # fmt: skip
+        cells = (_joint_cells(row, objective) for row in here)
+        lines += [f"`{workload}`, of the {track} track:", "", *table_lines(heads, cells), ""]
     return lines[:-1]
 
 
+def _joint_cells(row: Row, objective: str) -> tuple[str, ...]:
+    change, missed, budgets = (
+        f"{_change(row, name)}, {row[f'{name} verdict']}"
+        if row["objective change"]
+        else "published optimum"
+        for name in ("objective", "missed", "budgets")
+    )
+    names = ("slo_miss_rate", "missed_budgets", "reject_rate")
+    shares = [f"{100 * float(row[name]):.1f} %" for name in names]
+    return (
+        row["arm"], _milliseconds(row[objective]), change, shares[0], missed, shares[1], budgets,
+        shares[2], f"{float(row['tokens_per_sec']):,.0f}",
+    )  # fmt: skip
+
+
+_SEARCHES = {
+    "row": "row",
+    "workload": "workload",
+    "calls": "calls",
+    "best call": "best call",
+    "objective": "objective",
+    "best score": "score on the search's seeds",
+    "parameters": "found",
+}
 _REGIMES = {
     "regime": "regime",
     "recommended": "take",
@@ -248,13 +204,9 @@ _CHECK = {
 }
 
 
-def _regimes(rows: Iterable[Row], columns: Mapping[str, str]) -> list[str]:
-    heads = tuple(columns.values())
-    return table_lines(heads, ([row[key] for key in columns] for row in rows))
-
-
-def _mean(row: Row, metric: str) -> str:
-    return _milliseconds(row[metric])
+def _columns(rows: Iterable[Row], columns: Mapping[str, str]) -> list[str]:
+    """Return a table of some columns, with other heads."""
+    return table_lines(tuple(columns.values()), ([row[key] for key in columns] for row in rows))
 
 
 def _change(row: Row, name: str) -> str:
