@@ -9,9 +9,7 @@ from typing import Any
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, switch, words
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import (
-    refuse_existing,
-)
+from blis_jax.files.atomic_write import refuse_existing
 
 NAME = "surrogate.train"
 

@@ -8,12 +8,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import AllSwitch, CommandOptions, option, words
 from blis_jax.commands.options.cluster_flags import InstancesOption
-from sweeps.runs.options import (
-    FitOption,
-    RequestOptions,
-    ResultFile,
-    check_statistics,
-)
+from sweeps.runs.options import FitOption, RequestOptions, ResultFile, check_statistics
 
 NAME = "sweeps.select"
 MOST_SEEDS, FRESH_SEEDS, TOLERANCE = 2000, 256, 1.0

@@ -93,10 +93,7 @@ COMPOUND: dict[str, Any] = {
     "priority_policy": "slo-class",
 }
 # the later revision's rules, with the step law that it takes for a model
-AUGUST: dict[str, Any] = {
-    "revision": "blis-2026-08",
-    "model": "meta-llama/llama-3.1-8b-instruct",
-}
+AUGUST: dict[str, Any] = {"revision": "blis-2026-08", "model": "meta-llama/llama-3.1-8b-instruct"}
 AUGUST_WEIGHTED: dict[str, Any] = AUGUST | {"num_instances": 8, "routing_policy": "weighted"}
 # prompts of which the cache holds two, and a CPU tier that all of them pass through
 LONG_PROMPTS = str(Path(__file__).parent / "long_prompts.yaml")

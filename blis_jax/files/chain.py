@@ -20,12 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError, refusing_unwritable
-from blis_jax.files.atomic_write import (
-    is_at,
-    replacing,
-    sync_folder,
-    wait_for,
-)
+from blis_jax.files.atomic_write import is_at, replacing, sync_folder, wait_for
 from blis_jax.files.content import Beside, canonical, digest
 from blis_jax.files.formats import number_of
 

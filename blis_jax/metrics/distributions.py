@@ -156,11 +156,7 @@ def times_of_parts(
     is_whole = (requests.instance == instance) & ~splits.is_split
     in_prefill = splits.is_split & (splits.prefill_instance == instance)
     in_decode = splits.is_split & (splits.decode_instance == instance)
-    of_prefill = (
-        splits.prefill_ttft_us,
-        splits.prefill_ttft_us,
-        splits.prefill_sched_delay_us,
-    )
+    of_prefill = (splits.prefill_ttft_us, splits.prefill_ttft_us, splits.prefill_sched_delay_us)
     of_decode = (splits.decode_e2e_us, splits.decode_ttft_us, splits.decode_sched_delay_us)
     return [
         np.concatenate(

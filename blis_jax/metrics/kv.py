@@ -85,10 +85,7 @@ def cached_tokens(record: RunRecord) -> CachedTokens:
     predicted = xp.where(is_scheduled, xp.maximum(requests.expected_cached_tokens, 0), 0)
     actual = xp.where(is_scheduled, xp.maximum(requests.cached_tokens_first_sched, 0), 0)
     return CachedTokens(
-        predicted,
-        actual,
-        xp.maximum(predicted - actual, 0),
-        xp.maximum(actual - predicted, 0),
+        predicted, actual, xp.maximum(predicted - actual, 0), xp.maximum(actual - predicted, 0)
     )
 
 

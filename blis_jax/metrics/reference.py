@@ -318,9 +318,7 @@ def _total(table: InstanceRecords, name: str, instance: int | None = None) -> in
 
 
 def adapter_fields(
-    record: RunRecord,
-    named: Sequence[str],
-    instance: int | None = None,
+    record: RunRecord, named: Sequence[str], instance: int | None = None
 ) -> dict[str, Any]:
     """Return the block `adapters` of the cluster or of one instance; nothing if no adapter has been used there.
 

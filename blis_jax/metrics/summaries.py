@@ -187,9 +187,7 @@ class Selection:
 
 
 def select(
-    record: RunRecord,
-    targets: SloTargets | None = None,
-    window: Window | None = None,
+    record: RunRecord, targets: SloTargets | None = None, window: Window | None = None
 ) -> Selection:
     """Return all measured requests of one run."""
     targets, window, requests = targets or SloTargets(), window or Window(), record.requests

@@ -9,13 +9,7 @@ from dataclasses import replace
 from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.findings import Answer, Form, Quantity, Sentence
-from blis_jax.reports.study import (
-    NO_FIGURE,
-    SEEDS,
-    TOO_FEW,
-    MetricChange,
-    Study,
-)
+from blis_jax.reports.study import NO_FIGURE, SEEDS, TOO_FEW, MetricChange, Study
 from blis_jax.reports.style import ALL_REQUESTS
 from blis_jax.reports.words import (
     LATENCIES,

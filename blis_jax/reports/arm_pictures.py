@@ -5,24 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from blis_jax.files.atomic_write import finite
-from blis_jax.reports.pictures import (
-    Axis,
-    Bars,
-    Mark,
-    Panel,
-    Picture,
-    Series,
-    Style,
-    Tiles,
-)
+from blis_jax.reports.pictures import Axis, Bars, Mark, Panel, Picture, Series, Style, Tiles
 from blis_jax.reports.study import BAND, Study
-from blis_jax.reports.style import (
-    ALL_REQUESTS,
-    PARTS,
-    STRATEGY_COLOURS,
-    WIDTH,
-    class_words,
-)
+from blis_jax.reports.style import ALL_REQUESTS, PARTS, STRATEGY_COLOURS, WIDTH, class_words
 from blis_jax.reports.words import joined
 
 MOST_STRATEGIES = len(STRATEGY_COLOURS)

@@ -7,14 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from blis_jax.reports.answers import (
-    IN_BRIEF,
-    OF_ALL,
-    answer,
-    deciding,
-    metric_title,
-    scaled,
-)
+from blis_jax.reports.answers import IN_BRIEF, OF_ALL, answer, deciding, metric_title, scaled
 from blis_jax.reports.findings import Cell, Findings, Quantity, Remarks, Row, Table
 from blis_jax.reports.study import MetricChange, ShownFigure, Study
 from blis_jax.reports.study_pictures import pictures

@@ -35,11 +35,7 @@ class TracedRun(NamedTuple):
 
 def write_trace(runs: Sequence[TracedRun], path: Path, about: dict[str, str]) -> None:
     """Write all runs to one file, whole or not at all."""
-    document = {
-        "traceEvents": trace_events(runs),
-        "displayTimeUnit": "ms",
-        "otherData": about,
-    }
+    document = {"traceEvents": trace_events(runs), "displayTimeUnit": "ms", "otherData": about}
     with replacing(path) as written, written.open("w", encoding="utf-8") as file:
         json.dump(document, file, separators=(",", ":"))
 

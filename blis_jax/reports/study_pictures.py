@@ -22,16 +22,7 @@ from blis_jax.reports.arm_pictures import (
     timelines,
     width_of,
 )
-from blis_jax.reports.pictures import (
-    Axis,
-    Guide,
-    Mark,
-    Panel,
-    Picture,
-    Series,
-    Style,
-    Words,
-)
+from blis_jax.reports.pictures import Axis, Guide, Mark, Panel, Picture, Series, Style, Words
 from blis_jax.reports.study import MetricChange, ShownFigure, Study
 from blis_jax.reports.style import (
     ALL_REQUESTS,

@@ -25,22 +25,10 @@ from blis_jax.metrics import kv as kv_metrics
 from blis_jax.metrics.reference import instance_name
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import KINDS, OWN_METRICS, class_summary, evaluate, lookup
-from blis_jax.metrics.summaries import (
-    ALL,
-    LATENCIES,
-    PERCENTS,
-    SloTargets,
-    Window,
-)
+from blis_jax.metrics.summaries import ALL, LATENCIES, PERCENTS, SloTargets, Window
 from blis_jax.records import invariants
 from blis_jax.records.record import BLOCK_LEVEL, NO_EVICTION, RunRecord
-from blis_jax.results.schema import (
-    RUNS,
-    new_dataset,
-    outcome_attributes,
-    unit_of,
-    upgraded,
-)
+from blis_jax.results.schema import RUNS, new_dataset, outcome_attributes, unit_of, upgraded
 from blis_jax.results.schema import Provenance as Provenance
 
 RESERVED_DIMS = (

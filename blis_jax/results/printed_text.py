@@ -19,12 +19,7 @@ from blis_jax.metrics.distributions import (
     recorded,
     sample_of,
 )
-from blis_jax.metrics.figures import (
-    ended_us,
-    hol_blocking_events,
-    jain_index,
-    priority_inversions,
-)
+from blis_jax.metrics.figures import ended_us, hol_blocking_events, jain_index, priority_inversions
 from blis_jax.metrics.kv import preemption_rate, printed_hit_rate, printed_thrashing_rate
 from blis_jax.metrics.reference import instance_name
 from blis_jax.metrics.scalars import evaluate

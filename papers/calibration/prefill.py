@@ -184,10 +184,7 @@ def median_sizes(rows: Sequence[Extrapolated]) -> dict[str, float]:
 
 def text(rows: Sequence[Extrapolated], largest: int) -> str:
     """Write the table in Markdown, with the median of the sizes of the errors."""
-    lines = [
-        f"Fitted to batches of up to {largest}; mean error of the larger ones, %:",
-        "",
-    ]
+    lines = [f"Fitted to batches of up to {largest}; mean error of the larger ones, %:", ""]
     cells = [
         (row.deployment, *(f"{100 * row.prefill[name]:+.0f}" for name in FORMS), f"{100 * row.decode:+.0f}")
         for row in rows

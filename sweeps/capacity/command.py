@@ -11,9 +11,7 @@ import yaml
 
 from blis_jax import progress
 from blis_jax.commands import cli
-from blis_jax.commands.options import (
-    outputs,
-)
+from blis_jax.commands.options import outputs
 from blis_jax.commands.options.seed_options import seeds_of
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json, write_text

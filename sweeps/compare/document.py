@@ -186,10 +186,7 @@ def _inference(
     num_ranked = sum(name == ranked for _, _, name in differences)
     others = f"{len(made) - num_ranked} comparisons: every metric and class of every arm against the reference"
     pairs = f"{num_ranked} comparisons: every two arms in {ranked}; beside it, a family of {others}"
-    family = {
-        "family": pairs if num_ranked else others,
-        "family_size": num_ranked or len(made),
-    }
+    family = {"family": pairs if num_ranked else others, "family_size": num_ranked or len(made)}
     return inference_json(judge, made, family, setting.run_word)
 
 

@@ -19,13 +19,7 @@ from blis_jax.policies.seeds import BY_WORKLOAD
 from sweeps.claims.words import FOR_PEOPLE, MET, MISSED, NOT_MEASURED, RETROSPECTIVE, UNCLEAR
 from sweeps.ledger.book import Ledger, LedgerRow, rows_of
 from sweeps.ledger.result import MEAN, NO_BASIS, ROUNDED
-from sweeps.ledger.trial import (
-    BASELINE,
-    STRATEGY,
-    config_of,
-    levels_of,
-    policy_seeds_of,
-)
+from sweeps.ledger.trial import BASELINE, STRATEGY, config_of, levels_of, policy_seeds_of
 from sweeps.tracks.problem import plain, render, signed
 
 BEGIN, END = "<!-- ledger:begin -->", "<!-- ledger:end -->"

@@ -16,10 +16,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.files.input_files import is_file
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.policies import registry
-from blis_jax.workload.spec import (
-    WorkloadSpec,
-    override,
-)
+from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.claims.grammar import Claim
 from sweeps.claims.words import TYPES_OF, UNTESTED
 from sweeps.runs.requests import load_workload

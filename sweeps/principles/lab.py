@@ -33,9 +33,7 @@ from blis_jax.metrics.run_summary import RunSummary, kept_tails, lives_of
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import SloTargets, Target, select
 from blis_jax.records.record import RunRecord, Status
-from blis_jax.workload.spec import (
-    WorkloadSpec,
-)
+from blis_jax.workload.spec import WorkloadSpec
 from sweeps.principles.catalogue import (
     Catalogue,
     Entry,

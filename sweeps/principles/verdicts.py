@@ -112,11 +112,7 @@ def metrics_of(entries: Collection[Entry]) -> tuple[str, ...]:
 
 
 def check(
-    catalogue: Catalogue,
-    entry: Entry,
-    lab: Lab,
-    seeds: tuple[int, ...],
-    is_slow: bool = False,
+    catalogue: Catalogue, entry: Entry, lab: Lab, seeds: tuple[int, ...], is_slow: bool = False
 ) -> Verdict:
     """Run what an entry's claims need, and judge them."""
     arms = {name: arm_of(catalogue, entry, name) for name in entry.arms}

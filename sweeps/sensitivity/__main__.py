@@ -7,13 +7,7 @@ from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.options import (
-    AllSwitch,
-    CommandOptions,
-    OutputSwitches,
-    option,
-    switch,
-)
+from blis_jax.commands.options import AllSwitch, CommandOptions, OutputSwitches, option, switch
 from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
 from blis_jax.commands.options.trace_flags import StudyTrace
 from sweeps.runs.options import ArmRequests, StrategyWord

@@ -13,9 +13,7 @@ import yaml
 from blis_jax import progress
 from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands import cli
-from blis_jax.commands.options import (
-    outputs,
-)
+from blis_jax.commands.options import outputs
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import refuse_existing, write_text
 from blis_jax.metrics.metric import name_in

@@ -11,24 +11,8 @@ import numpy as np
 from blis_jax.files.atomic_write import plain
 from blis_jax.metrics.scalars import lookup
 from blis_jax.policies import registry
-from blis_jax.reports.pictures import (
-    Axis,
-    Bars,
-    Guide,
-    Mark,
-    Panel,
-    Picture,
-    Series,
-    Style,
-    Tiles,
-)
-from blis_jax.reports.style import (
-    BLUE,
-    GUIDE_COLOUR,
-    STRATEGY_COLOURS,
-    class_style,
-    class_words,
-)
+from blis_jax.reports.pictures import Axis, Bars, Guide, Mark, Panel, Picture, Series, Style, Tiles
+from blis_jax.reports.style import BLUE, GUIDE_COLOUR, STRATEGY_COLOURS, class_style, class_words
 from blis_jax.reports.words import metric_words
 from sweeps.sensitivity.indices import FIGURES
 from sweeps.sensitivity.model import SIMULATOR, SURROGATE

@@ -304,7 +304,7 @@ def _legend(study: SensitivityStudy) -> list[str]:
         "interval reaches down to what the dummy gets. With fixed seeds the simulator is deterministic; "
         "the two halves of the seeds show how much the indices depend on the seeds. Estimates from few "
         "rows can lie above 1 or below 0; their interval then says how little they are worth. A range "
-        "that ends at a bound may continue beyond it.",
+        "that ends at a bound may continue beyond it."
     ]
 
 

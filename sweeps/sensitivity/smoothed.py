@@ -19,9 +19,7 @@ import numpy as np
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.named_policies import is_policy_number, number_of
 from blis_jax.cluster.router import weights_of
-from blis_jax.commands.options import (
-    outputs,
-)
+from blis_jax.commands.options import outputs
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from blis_jax.metrics.scalars import lookup
@@ -285,12 +283,7 @@ def take_gradients(
     ).at_least(2, "to have a spread")
     experiment = Experiment(requests, tuple(metrics), configs_per_batch=2 * options.pairs)
     gradients = smoothed_gradients(
-        experiment,
-        arm.config,
-        parameters,
-        options.pairs,
-        options.random_state,
-        options.law,
+        experiment, arm.config, parameters, options.pairs, options.random_state, options.law
     )
     files: outputs.Files = [
         (output, lambda path: write_json(path, document(arm.name, requests.seeds, gradients)))

@@ -15,11 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    Field,
-    ValidationError,
-)
+from pydantic import BaseModel, Field, ValidationError
 
 from blis_jax.cluster.config import FIELDS
 from blis_jax.cluster.instance_groups import groups_of

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.calibrate.posterior import load
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import draws
-from blis_jax.commands.options import (
-    outputs,
-)
+from blis_jax.commands.options import outputs
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.metrics.measure import DEFAULT_TARGETS, read_targets
 from blis_jax.policies.seeds import BY_WORKLOAD

@@ -18,11 +18,7 @@ from blis_jax.cluster.config import FIELDS
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
-from blis_jax.workload.spec import (
-    WorkloadSpec,
-    load_spec,
-    override,
-)
+from blis_jax.workload.spec import WorkloadSpec, load_spec, override
 from sweeps.claims.grammar import Claim, parse_claim
 from sweeps.runs.requests import list_workloads, load_workload
 from sweeps.strategies.moved import is_setting

@@ -63,10 +63,7 @@ class GivenTrace(CommandOptions, title="trace"):
     """A recorded trace, and how it is read."""
 
     trace: str | None = option(
-        str,
-        None,
-        "FILE",
-        "recorded trace, or a benchmark's result; a folder for ServeGen",
+        str, None, "FILE", "recorded trace, or a benchmark's result; a folder for ServeGen"
     )
     trace_format: str | None = option(
         cli.one_of(*FORMAT_NAMES), None, "NAME",

@@ -125,10 +125,7 @@ class RunFiles(CommandOptions, title="run"):
     """Seed and end of a run, and what is written of it."""
 
     seed: int | None = option(
-        cli.whole,
-        None,
-        "N",
-        "seed of the drawn requests (default: the workload file's, else 42)",
+        cli.whole, None, "N", "seed of the drawn requests (default: the workload file's, else 42)"
     )
     horizon: int | None = option(
         cli.whole, None, "US", "µs after which the simulation stops; none if not given"
@@ -217,7 +214,7 @@ BESIDE_SCENARIO |= {"variant", "corrected", "no_cache", "overwrite"}
 NEEDS_TEXT = ("latency-model", "workload", "defaults-filepath", "log")  # which '' is no value of
 REFUSED = {
     "roofline": "the roofline latency model of this revision is not supported yet; give --latency-model roofline, "
-    "that of August 2026",
+    "that of August 2026"
 }
 
 
@@ -250,9 +247,7 @@ def make_parser() -> Parser:
 
 
 def add_options(
-    parser: Parser,
-    first: Sequence[type[CommandOptions]],
-    last: Sequence[type[CommandOptions]],
+    parser: Parser, first: Sequence[type[CommandOptions]], last: Sequence[type[CommandOptions]]
 ) -> None:
     """Add a command's own groups, between them those that `run` and `replay` share, and what both refuse."""
     groups: list[type[CommandOptions]]

@@ -11,11 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
-from blis_jax.workload.distribution import (
-    CAP_PER_REQUEST,
-    is_gamma_too_bursty,
-    prefix_lengths,
-)
+from blis_jax.workload.distribution import CAP_PER_REQUEST, is_gamma_too_bursty, prefix_lengths
 from blis_jax.workload.drawing import samplers
 from blis_jax.workload.drawing.samplers import (
     LONGEST_TOKENS,

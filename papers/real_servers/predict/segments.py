@@ -221,11 +221,7 @@ def run_loop(
 
 class _Loop:
     def __init__(
-        self,
-        instances: list[LoopInstance],
-        coming: deque[Request],
-        seed: int,
-        entry_us: float,
+        self, instances: list[LoopInstance], coming: deque[Request], seed: int, entry_us: float
     ) -> None:
         self.instances, self.coming = instances, coming
         self.entry_us = entry_us

@@ -345,13 +345,7 @@ def _one_run(
     if load.first_is_cached:
         requests[0].cached = (load.prompt - 1) // BLOCK_TOKENS * BLOCK_TOKENS
     entry_ms = view.entry_ms + view.entry_ms_per_1000 * load.prompt / 1e3
-    run_loop(
-        _instances(server, beta),
-        requests,
-        load.concurrency,
-        seed,
-        1e3 * entry_ms,
-    )
+    run_loop(_instances(server, beta), requests, load.concurrency, seed, 1e3 * entry_ms)
     return iter(requests)
 
 

@@ -28,10 +28,7 @@ from blis_jax.statistics.paired import Pair, differences, joint_words
 from sweeps.compare.ablation import components
 from sweeps.compare.ablation.components import FULL, SINGLE, Component, Values, on, values_of
 from sweeps.compare.ablation.inert import ACTIVE, INERT, UNKNOWN
-from sweeps.compare.document import (
-    CommonSetting,
-    setting_json,
-)
+from sweeps.compare.document import CommonSetting, setting_json
 from sweeps.compare.judge import interval_sentence, metric_json
 from sweeps.runs.measured import failure_of, metric_values, same_lives, versions
 from sweeps.strategies.arms import Arm

@@ -37,11 +37,7 @@ from sweeps.compare.result import setting_of
 from sweeps.compare.selection.report import document_of, findings_of
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import KeptRuns, metric_values, pair_of
-from sweeps.runs.options import (
-    FOLDER,
-    NUM_SEEDS,
-    ComparisonOptions,
-)
+from sweeps.runs.options import FOLDER, NUM_SEEDS, ComparisonOptions
 from sweeps.runs.requests import requests_of, workload_of_arms
 from sweeps.strategies.arms import Arm, arms_of
 from sweeps.strategies.file import list_library

@@ -20,13 +20,7 @@ from sweeps.robustness.cells import kinds_in
 from sweeps.robustness.output.figure import constraint_words
 from sweeps.robustness.output.rules import Rules, rules_of, shown
 from sweeps.robustness.store import is_done
-from sweeps.robustness.verdict import (
-    NONE,
-    ONLY_RUNNING,
-    inference_of,
-    reference_index,
-    reversals,
-)
+from sweeps.robustness.verdict import NONE, ONLY_RUNNING, inference_of, reference_index, reversals
 
 DIGITS = 6  # of the numbers in the table of cells
 MOST_RULES = 3  # said of a constraint or of reversals

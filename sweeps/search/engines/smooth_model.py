@@ -109,10 +109,7 @@ class SmoothOutputs(NamedTuple):
 
 
 def fitted_outputs(
-    features: np.ndarray,
-    targets: np.ndarray,
-    errors: np.ndarray | None,
-    num_runs: np.ndarray,
+    features: np.ndarray, targets: np.ndarray, errors: np.ndarray | None, num_runs: np.ndarray
 ) -> SmoothOutputs:
     """Return processes of targets `[point, output]`; a point with few runs `[point]` has more noise."""
     noisiness = np.median(num_runs) / num_runs
