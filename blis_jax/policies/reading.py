@@ -171,21 +171,29 @@ def reading(
         ConfigError: it reads a signal that is absent in the run, or draws and does not say so.
     """
     function = dataclasses.replace(policy.function(), signals=None)
-    signals, failures = None, []
-    for size, clock in itertools.product((INSTANCES, num_instances), ("int64", "int32")):
-        try:
-            signals = signals_of(function, size, clock, absent, num_scorers)
-            break
-        except UnreadSignal:
-            raise
-        except Exception as error:  # the policy's own, or an answer of another form
-            failures.append(error)
-    if signals is None:
-        raise failures[-1 if isinstance(failures[-1], ConfigError) else 0]
+    signals = _signals_of(function, num_instances, absent, num_scorers)
     for signal in RANDOM:
         if signal in signals and not policy.is_random:
             raise ConfigError(_unread(policy, signal).sentence)
     return dataclasses.replace(policy, signals=signals)
+
+
+@functools.lru_cache(
+    maxsize=1024
+)  # with the tries that fail, which every run of a batch would repeat
+def _signals_of(
+    function: Policy, num_instances: int, absent: Absent, num_scorers: int
+) -> frozenset[str]:
+    """Return what `signals_of` does, with the first number of instances and clock that the policy works with."""
+    failures = []
+    for size, clock in itertools.product((INSTANCES, num_instances), ("int64", "int32")):
+        try:
+            return signals_of(function, size, clock, absent, num_scorers)
+        except UnreadSignal:
+            raise
+        except Exception as error:  # the policy's own, or an answer of another form
+            failures.append(error)
+    raise failures[-1 if isinstance(failures[-1], ConfigError) else 0]
 
 
 @functools.lru_cache(maxsize=1024)
