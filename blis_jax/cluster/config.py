@@ -19,6 +19,7 @@ from blis_jax.cluster import (
     offload_tiers,
     revisions,
     router,
+    speculation,
     step_times,
 )
 from blis_jax.cluster.adapters import AdapterSettings
@@ -34,6 +35,7 @@ from blis_jax.cluster.named_policies import (
 from blis_jax.cluster.offload_tiers import OffloadSettings
 from blis_jax.cluster.router import Queue, RouterSettings, parse_scorers
 from blis_jax.cluster.settings import PolicySettings, check_values, setting
+from blis_jax.cluster.speculation import SpeculativeSettings
 from blis_jax.core.kinds import DEFAULT_SCORERS, KINDS, NONE, ROUTER, SAME
 from blis_jax.core.types import NO_HORIZON as NO_HORIZON
 from blis_jax.errors import ConfigError, UnsupportedError, closest
@@ -55,6 +57,7 @@ class ClusterConfig(
     AdapterSettings,
     RouterSettings,
     Queue,
+    SpeculativeSettings,
     PolicySettings,
 ):
     """One cluster and its policies; times in µs, sizes in tokens or blocks.
@@ -271,6 +274,8 @@ def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         given["lora_config"] = adapters.given_config(given["lora_config"])
     if "kv_offload_config" in given:
         given["kv_offload_config"] = offload_tiers.given_config(given["kv_offload_config"])
+    if "speculative_config" in given:
+        given["speculative_config"] = speculation.given_config(given["speculative_config"])
     groups, source, fleet = instance_groups.groups_and_fleet(
         given.get("instances", ()), _unchecked(given)
     )
@@ -289,7 +294,10 @@ def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 # what follows from other settings where it is not given; each reads what those before it have found
-DERIVATIONS = (revisions.defaults, adapters.defaults, step_times.defaults, revisions.limits)
+DERIVATIONS = (
+    *(revisions.defaults, speculation.defaults, adapters.defaults),
+    *(step_times.defaults, revisions.limits),
+)
 
 
 def resolve(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -386,6 +394,7 @@ def _check(config: ClusterConfig) -> None:
     revisions.check(config)
     adapters.check(config)
     offload_tiers.check(config)
+    speculation.check(config)
     node_pools.check(config)
     router.check(config)
     step_times.check(config)

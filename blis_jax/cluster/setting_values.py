@@ -12,6 +12,7 @@ from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.cluster.named_policies import as_pairs, is_policy_number
 from blis_jax.cluster.node_pools import NodePool
 from blis_jax.cluster.offload_tiers import KvOffloadConfig
+from blis_jax.cluster.speculation import SpeculativeConfig
 from blis_jax.errors import ConfigError
 
 # settings that every record is hashed with; one that came later counts only where it is given, so that old hashes hold
@@ -28,6 +29,9 @@ OF_FIRST_RECORDS = (
 )  # fmt: skip
 
 
+_PLAIN = InstanceGroup | NodePool | LoraConfig | KvOffloadConfig | SpeculativeConfig
+
+
 def is_later(config: ClusterConfig, name: str) -> bool:
     """Return whether the first records did not have the setting, and the configuration has its default."""
     return name not in OF_FIRST_RECORDS and getattr(config, name) == FIELDS[name].default
@@ -35,7 +39,7 @@ def is_later(config: ClusterConfig, name: str) -> bool:
 
 def plain_value(value: object) -> Any:
     """Return a setting's value as JSON has it; groups of instances with what was given of them."""
-    if isinstance(value, InstanceGroup | NodePool | LoraConfig | KvOffloadConfig):
+    if isinstance(value, _PLAIN):
         return value.plain()
     return [plain_value(one) for one in value] if isinstance(value, tuple) else value
 
@@ -43,7 +47,7 @@ def plain_value(value: object) -> Any:
 def all_values(config: ClusterConfig) -> dict[str, Any]:
     """Return all settings by name, groups of instances only where there are some."""
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    lists = ("instances", "node_pools", "lora_config", "kv_offload_config")
+    lists = ("instances", "node_pools", "lora_config", "kv_offload_config", "speculative_config")
     values_of_lists = {
         name: plain_value(values[name]) for name in lists if values[name] != FIELDS[name].default
     }

@@ -129,6 +129,7 @@ class Mechanism(OfEachKind):
     num_adapters: int = 0  # LoRA adapters that instances have columns for; 0: none is ever loaded
     has_offload_tiers: bool = False  # KV blocks are off-loaded to tiers with transfers
     offload_saves_prefill: bool = False  # and what comes back is not computed again
+    num_drafts: int = 0  # tokens that a request drafts for a step, at most; 0: none ever does
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
     rules: RevisionRules = FEBRUARY_RULES

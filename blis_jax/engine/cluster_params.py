@@ -28,12 +28,14 @@ from blis_jax.cluster.router import (
     tenant_budgets,
 )
 from blis_jax.cluster.settings import LARGEST_COUNT
+from blis_jax.cluster.speculation import MOST_RANGES
 from blis_jax.core.pytrees import Parts
 from blis_jax.core.types import IDLE, NO_HORIZON, SLO_CLASSES, ClusterParams
 from blis_jax.core.views import AfterDecode, AnswerCuts, ContextLimits, FleetParams
 from blis_jax.policies.classes import ClassPriorities
 from blis_jax.policies.seeds import RandomSource, normal_draws
 from blis_jax.tables.adapters import AdapterParams
+from blis_jax.tables.drafts import TOKEN_PARTS, DraftParams
 from blis_jax.tables.gateways import QueueParams, TenantBudgets
 from blis_jax.tables.offload import OffloadParams
 from blis_jax.tables.router import SignalParams
@@ -148,7 +150,8 @@ def cluster_params(config: ClusterConfig, rows: int, *more: object) -> ClusterPa
         "infinity": np.float64(np.inf),
         "signals": _signal_params(config, rows),
     }
-    own = Parts(*more, *(_of_august(config, rows) if config.is_august else ()), *_adapters(config))
+    of_august = _of_august(config, rows) if config.is_august else ()
+    own = Parts(*more, *of_august, *_adapters(config), *_drafts(config))
     return ClusterParams(**arrays, **_instance_numbers(config, rows), own=own)
 
 
@@ -191,6 +194,40 @@ def _adapters(config: ClusterConfig) -> Iterator[object]:
         load_us=column(adapters.load_times(config), np.int64),
         rank=column(ranks, np.int32),
         overhead=column(adapters.overheads(config), np.float64),
+    )
+
+
+DRAFT_COLUMNS = 4  # programs have a multiple of these
+
+
+def num_draft_columns(config: ClusterConfig) -> int:
+    """Return the drafted tokens that a program has room for in a step of a request, 0 where none is ever drafted."""
+    return -(-config.speculative_config.num_speculative_tokens // DRAFT_COLUMNS) * DRAFT_COLUMNS
+
+
+def _drafts(config: ClusterConfig) -> Iterator[object]:
+    """The numbers of drafted tokens, if there are any."""
+    columns, drafts = num_draft_columns(config), config.speculative_config
+    if not columns:
+        return
+    reach: Any = np.zeros((len(SLO_CLASSES), columns))
+    for at, name in enumerate(SLO_CLASSES):
+        rates = drafts.reach(name)
+        reach[at, : len(rates)] = rates
+    schedule = drafts.schedule
+    sizes: Any = np.full(MOST_RANGES, LARGEST_COUNT, np.int32)
+    nums: Any = np.zeros(MOST_RANGES, np.int32)
+    sizes[: len(schedule)], nums[: len(schedule)] = zip(*schedule, strict=True)
+    # of so many drafts, which round down to whole tokens only once they are added up
+    expected: Any = np.cumsum(np.pad(reach, ((0, 0), (1, 0))), axis=1)
+    yield DraftParams(
+        reach,
+        expected=np.rint(expected * TOKEN_PARTS).astype(np.int32),
+        is_expected=np.bool_(not drafts.is_drawn),
+        sizes=sizes,
+        nums=nums,
+        step_us=np.float64(drafts.draft_step_us),
+        token_us=np.float64(drafts.draft_token_us),
     )
 
 

@@ -36,6 +36,7 @@ from blis_jax.engine.cluster_params import (
     drawn_phases,
     fleet_params,
     num_adapter_columns,
+    num_draft_columns,
     offload_params,
     queue_params,
 )
@@ -109,6 +110,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         num_adapters=num_adapter_columns(config),
         has_offload_tiers=has_tiers(config),
         offload_saves_prefill=config.kv_offload_config.saves_prefill,
+        num_drafts=num_draft_columns(config),
         defects=_defects(config),
         rules=_rules(config),
     )

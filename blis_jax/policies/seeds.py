@@ -71,6 +71,7 @@ class RandomSource(enum.Enum):
     PHASES = 1004, lambda config: config.snapshot_phases == "drawn"
     LOSS = 1005, lambda config: config.prefix_index_loss > 0  # of news for the router's index
     SOURCE = 1007
+    DRAFTS = 1008, lambda config: config.speculative_config.is_drawn
     REMOVAL_LOSS = 1006, lambda config: config.prefix_index_loss > 0  # that a block left a cache
     # the reference's streams
     ROUTER = "router"  # for ties; it is seeded with the flag --seed

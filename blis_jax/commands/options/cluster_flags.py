@@ -11,6 +11,7 @@ from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
 from blis_jax.cluster.offload_tiers import OffloadSettings
 from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
 from blis_jax.cluster.settings import DeclaredSetting, declared_in
+from blis_jax.cluster.speculation import SpeculativeSettings
 from blis_jax.commands.cli import Flag, Parser, at_least, number, numbers, one_of, truth, whole
 from blis_jax.commands.help import USUAL_SETTINGS
 from blis_jax.commands.options import CommandOptions, option
@@ -158,6 +159,7 @@ _GROUPS = (
         (*_policies((INSTANCE,)), *_numbers((INSTANCE,))),
     ),
     ("batches", (*_flags(declared_in(Queue)), _PREEMPTION_POLICY)),
+    ("drafted tokens (speculative decoding)", _flags(declared_in(SpeculativeSettings))),
     (
         "pools and policy files of blis-2026-08",
         (*_flags(declared_in(PoolSettings)), *POOL_FLAGS),

@@ -19,6 +19,7 @@ from blis_jax.engine.sources.cluster import (
     Placements,
     Stopping,
 )
+from blis_jax.engine.sources.drafts import Drafts
 from blis_jax.engine.sources.gateway import (
     AllCompletions,
     Completions,
@@ -73,6 +74,7 @@ def sources_of(ctx: Context) -> Sources:
         (DeadlineSource, gives_up),
         (AdapterLoads, bool(has.num_adapters) and RequestAdapters in ctx.requests),
         (OffloadTiers, has.has_offload_tiers),
+        (Drafts, has.num_drafts > 0),
         (EarlyExits, has_exits),
         (Freeing, frees and not has.reserves_decode),
         (Storing, has.reserves_decode),

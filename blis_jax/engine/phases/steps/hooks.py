@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import jax
 
 from blis_jax.core.columns import Vector
+from blis_jax.core.views import StepBatch
 from blis_jax.memory.memory import Left, Subject, Visit
 from blis_jax.tables.context import Context, SlotRows, Work
 from blis_jax.tables.state import Instance, Past, State
@@ -27,6 +28,7 @@ class StepHooks:
     takes_all: ClassVar[bool] = False  # where it ends members early, the whole batch leaves
     withholds: ClassVar[bool] = False  # some waiting requests may not be served
     repeats: ClassVar[bool] = False  # equal steps without anybody in the batch are made at once
+    one_by_one: ClassVar[bool] = False  # steps of a batch that only decodes differ in what it gets
 
     def before_step(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
@@ -73,6 +75,18 @@ class StepHooks:
         `written` has been served in this scan step, if anybody has. Steps of a batch that only decodes have one factor.
         Those below 1 count as 1.
         """
+        return ()
+
+    def shown(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array, batch: StepBatch
+    ) -> StepBatch:
+        """Return the batch as the latency model is to see it; not asked where steps are made several at once."""
+        return batch
+
+    def further_us(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        """Return what is added to the step's time, float64 µs; likewise."""
         return ()
 
     def visited(self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:

@@ -161,8 +161,13 @@ def _duration(
     latency = ctx.mechanism.latency
     members = members_of(ctx, state, work, instance, written) if latency.needs_members else None
     batch = StepBatch(prefill, decode, members)
+    for hook in hooks:
+        batch = hook.shown(ctx, state, work, instance, batch)
     raw = step_time(ctx, state, instance, batch)
     raw = ctx.mechanism.rules.step_time(raw, prefill, decode)
+    for hook in hooks:
+        for time in hook.further_us(ctx, state, work, instance):
+            raw = raw + time
     raw = lengthened(ctx, raw, factors_of(ctx, state, work, instance, written, hooks))
     return ctx.memory.with_transfers(ctx, work, ctx.truncated(raw), raw)
 

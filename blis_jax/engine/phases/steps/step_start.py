@@ -68,6 +68,8 @@ def begin(
     budget = ctx.params.cluster.max_num_scheduled_tokens[instance]
     is_pure = (num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget) & (num_decode > 0)
     is_pure = is_pure & (first_chain(next_chains) == ctx.never)
+    if any(hook.one_by_one for hook in hooks):
+        is_pure = jnp.array(False)
     visits = ctx.memory.plan(ctx, slots, work, is_pure)
     until = jnp.minimum(jnp.min(jnp.where(is_waiting, ctx.never, queued)), next_cluster)
     most, first_finish = jnp.where(visits.is_pure, visits.most_steps, 0), jnp.min(slots.finish)

@@ -1,0 +1,331 @@
+"""Drafted tokens (speculative decoding): what vLLM's `--speculative-config` says, and what no server is told.
+
+Source: vLLM's documentation of `SpeculativeConfig`. How many drafts are accepted and how long the drafter takes are
+measured, so they are given here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.cluster.disaggregation import has_pools
+from blis_jax.cluster.instance_groups import per_instance
+from blis_jax.cluster.settings import setting
+from blis_jax.core.kinds import NONE
+from blis_jax.core.types import SLO_CLASSES
+from blis_jax.errors import ConfigError, choices, shortened
+from blis_jax.files.input_files import mapping, read_text
+from blis_jax.files.strict_yaml import number_at, read_mapping
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+
+MOST_DRAFTS, MOST_RANGES = 32, 16
+METHODS = ("mtp", "eagle", "eagle3", "ngram", "draft_model", "medusa", "suffix")
+WITHOUT_DRAFTER = ("ngram", "suffix")  # methods that look their drafts up
+RATES = "acceptance_rate", "synthetic_acceptance_rates"
+SCHEDULE = "num_speculative_tokens_per_batch_size"
+_OURS = "acceptance_rate", "acceptance", "draft_step_us", "draft_token_us"
+# keys of vLLM that change no time here
+_UNUSED = (
+    *("model", "draft_tensor_parallel_size", "max_model_len", "quantization", "revision"),
+    *("prompt_lookup_max", "prompt_lookup_min", "rejection_sample_method", "parallel_drafting"),
+)
+_KEYS = ("method", "num_speculative_tokens", SCHEDULE, RATES[1], *_OURS, *_UNUSED)
+_RANGE = re.compile(r"(\d+)-(\d+)")
+
+
+@dataclass(frozen=True)
+class SpeculativeConfig:
+    """The content of `--speculative-config`; without drafted tokens a step gives each request one token."""
+
+    method: str = ""
+    num_speculative_tokens: int = 0
+    # by class of request, "" for all others: of each draft, the rate at which it is accepted if all before it are
+    rates: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    per_batch_size: tuple[tuple[int, int], ...] = ()  # least batch and drafts, in ascending order
+    acceptance: str = "drawn"
+    draft_step_us: float = 0.0
+    draft_token_us: float = 0.0
+
+    @property
+    def is_drawn(self) -> bool:
+        """Return whether it is drawn how many drafts are accepted."""
+        return self.num_speculative_tokens > 0 and self.acceptance == "drawn"
+
+    @property
+    def schedule(self) -> tuple[tuple[int, int], ...]:
+        """Return the least batch and the drafts of each range of batches, from the least batch on."""
+        return ((0, self.num_speculative_tokens), *self.per_batch_size)
+
+    def reach(self, slo_class: str) -> list[float]:
+        """Return for each draft the probability that it is accepted with all before it, in a request of the class."""
+        rates = dict(self.rates)
+        return list(itertools.accumulate(rates.get(slo_class, rates.get("", ())), float.__mul__))
+
+    def mean_tokens(self, slo_class: str = "") -> float:
+        """Return the tokens that a request of the class gets in a step on average, cut by nothing."""
+        return 1.0 + sum(self.reach(slo_class))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the content as `config_of` reads it."""
+        said = {
+            name: getattr(self, name) for name in ("method", "num_speculative_tokens", *_OURS[1:])
+        }
+        ends = [size - 1 for size, _ in self.per_batch_size[1:]] + [2**31 - 3]
+        ranges = [
+            [low, end, num] for (low, num), end in zip(self.per_batch_size, ends, strict=True)
+        ]
+        rates = {name or "other": list(of) for name, of in self.rates}
+        return said | {"acceptance_rate": rates} | ({SCHEDULE: ranges} if ranges else {})
+
+    def sentence(self) -> str:
+        """Return what is drafted, in words."""
+        drafts = f"{self.num_speculative_tokens} drafts a step ({self.method})"
+        if self.per_batch_size:
+            drafts += "".join(
+                f", {num} from {size} requests on" for size, num in self.per_batch_size
+            )
+        means = ", ".join(
+            f"{self.mean_tokens(name):.3g} tokens a step" + (f" ({name})" if name else "")
+            for name, _ in self.rates
+        )
+        how = "as expected" if self.acceptance == "expected" else "drawn"
+        return (
+            f"{drafts}, accepted {how}: {means} on average; drafter {self.draft_step_us:g} µs a draft and "
+            f"{self.draft_token_us:g} µs a drafted token"
+        )
+
+
+@dataclass(frozen=True)
+class SpeculativeSettings:
+    """Drafted tokens (speculative decoding)."""
+
+    speculative_config: SpeculativeConfig = setting(  # noqa: RUF009  # frozen
+        SpeculativeConfig(), "tokens that are drafted for each step, and how many of them are accepted",
+        words="vLLM's mapping, as JSON or the path of a file; see [Drafted tokens](../how-to/drafted-tokens.md)",
+        option="vLLM's JSON, or a file with it: method, num_speculative_tokens, and acceptance_rate, which is "
+        "measured", metavar="JSON", is_found=True,
+    )  # fmt: skip
+
+
+# --- reading it -----------------------------------------------------------------------------------
+
+
+def given_config(value: object) -> SpeculativeConfig:
+    """Return what a setting's value says: a mapping, its JSON, or the path of a file with it.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value is not allowed.
+    """
+    if isinstance(value, SpeculativeConfig):
+        return value
+    place = "speculative_config"
+    if isinstance(value, str):
+        text = value.strip()
+        if not text.startswith("{"):
+            text, place = read_text(text, "a --speculative-config file"), text
+        value = read_mapping(text, place)
+    if value is None or value == dataclasses.asdict(SpeculativeConfig()):
+        return SpeculativeConfig()
+    return config_of(value, place)
+
+
+def config_of(section: object, place: str) -> SpeculativeConfig:
+    """Return what vLLM's mapping says.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is not allowed.
+    """
+    said = {
+        name: value for name, value in mapping(section, place, _KEYS).items() if value is not None
+    }
+    if "num_speculative_tokens" not in said:
+        raise ConfigError(
+            f"{place}.num_speculative_tokens is missing; give the tokens drafted for a step, such as 3"
+        )
+    num = _whole(said["num_speculative_tokens"], f"{place}.num_speculative_tokens", MOST_DRAFTS)
+    if num == 0:
+        return SpeculativeConfig()
+    method = said.get("method", "draft_model" if "model" in said else "ngram")
+    if method not in METHODS:
+        raise ConfigError(
+            f"{place}.method: got {shortened(method)}; {choices(str(method), METHODS)}"
+        )
+    acceptance = said.get("acceptance", "drawn")
+    if acceptance not in ("drawn", "expected"):
+        raise ConfigError(
+            f"{place}.acceptance: got {shortened(acceptance)}, allowed is drawn or expected"
+        )
+    times = {name: _time(said, name, place) for name in _OURS[2:]}
+    if method not in WITHOUT_DRAFTER and "draft_step_us" not in said:
+        raise ConfigError(
+            f"{place}.draft_step_us is missing: {method} runs a drafter, which takes time; give its µs for one draft "
+            "of a batch, measured or 0"
+        )
+    return SpeculativeConfig(
+        method,
+        num,
+        _rates(said, num, place),
+        _schedule(said.get(SCHEDULE), num, f"{place}.{SCHEDULE}"),
+        acceptance,
+        **times,
+    )
+
+
+def _whole(value: object, place: str, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ConfigError(
+            f"{place}: got {shortened(value)}, allowed is a whole number from 0 to {most}"
+        )
+    return value
+
+
+def _time(said: Mapping[str, Any], name: str, place: str) -> float:
+    value = number_at(said.get(name, 0.0), f"{place}.{name}")
+    if not (math.isfinite(value) and 0 <= value <= 1e9):
+        raise ConfigError(f"{place}.{name}: got {value:g}, allowed are µs from 0 to 1e9")
+    return value
+
+
+def _rates(
+    said: Mapping[str, Any], num: int, place: str
+) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """The rates by class: each of a draft whose predecessors were accepted."""
+    given = [name for name in RATES if name in said]
+    if len(given) != 1:
+        raise ConfigError(
+            f"{place}: give acceptance_rate or synthetic_acceptance_rates, {'not both' if given else 'one of them'}; "
+            "a server logs what it measures"
+        )
+    (name,) = given
+    place, value = f"{place}.{name}", said[name]
+    if name == RATES[1]:
+        return (("", _conditional(_list(value, num, place), place)),)
+    if not isinstance(value, Mapping):
+        return (("", _list(value, num, place)),)
+    of_class = mapping(value, place, (*filter(None, SLO_CLASSES), "other"))
+    if "other" not in of_class:
+        raise ConfigError(
+            f"{place}.other is missing; give the rate of all classes that are not named"
+        )
+    return tuple(
+        ("" if one == "other" else one, _list(rates, num, f"{place}.{one}"))
+        for one, rates in sorted(of_class.items(), key=lambda item: (item[0] != "other", item[0]))
+    )
+
+
+def _list(value: object, num: int, place: str) -> tuple[float, ...]:
+    """A rate of each draft, where one number stands for all."""
+    values = list(value) if isinstance(value, list | tuple) else [value] * num
+    if len(values) != num:
+        raise ConfigError(
+            f"{place}: {len(values)} rates for {num} drafted tokens; give one of each, or one number"
+        )
+    rates = [number_at(one, place) for one in values]
+    wrong = next((rate for rate in rates if not 0 <= rate <= 1), None)
+    if wrong is not None:
+        raise ConfigError(f"{place}: got {wrong:g}, allowed is a share from 0 to 1")
+    return tuple(rates)
+
+
+def _conditional(reach: tuple[float, ...], place: str) -> tuple[float, ...]:
+    """The rates of drafts whose predecessors were accepted, from vLLM's, which are of all drafts at a position."""
+    before = (1.0, *reach)
+    if any(one > earlier for earlier, one in itertools.pairwise(before)):
+        raise ConfigError(
+            f"{place}: a later draft is accepted more often than one before it; vLLM's rates never rise"
+        )
+    return tuple(one / earlier if earlier else 0.0 for earlier, one in itertools.pairwise(before))
+
+
+def _schedule(value: object, num: int, place: str) -> tuple[tuple[int, int], ...]:
+    """vLLM's ranges of batches, `[[1, 16, 3], [17, 64, 1]]` or `{"1-16": 3}`; a gap has the drafts before it."""
+    if value is None:
+        return ()
+    ranges = []
+    for entry in (
+        value.items()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, list | tuple)
+        else [0]
+    ):
+        found = entry
+        if isinstance(value, Mapping):
+            match = _RANGE.fullmatch(str(entry[0]))
+            found = (int(match[1]), int(match[2]), entry[1]) if match else None
+        is_range = isinstance(found, list | tuple) and len(found) == 3
+        if not is_range or any(isinstance(one, bool) or not isinstance(one, int) for one in found):
+            raise ConfigError(
+                f"{place}: got {shortened(entry)}, allowed is a list of [least batch, largest batch, drafts]"
+            )
+        ranges.append(tuple(found))
+    ranges.sort()
+    ends = [0, *(end for _, end, _ in ranges)]
+    if any(
+        low <= end or last < low or of < 0
+        for (low, last, of), end in zip(ranges, ends, strict=False)
+    ):
+        raise ConfigError(
+            f"{place}: ranges of batches overlap, end before they begin, or have fewer than 0 drafts"
+        )
+    if len(ranges) >= MOST_RANGES:
+        raise ConfigError(f"{place}: {len(ranges)} ranges, allowed are {MOST_RANGES - 1}")
+    return tuple((low, min(of, num)) for low, _, of in ranges)
+
+
+# --- what follows for a cluster -------------------------------------------------------------------
+
+
+def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+    """Return that the run is without the defects of BLIS, whose revisions that are reproduced draft nothing."""
+    drafts = config.speculative_config.num_speculative_tokens > 0
+    return (
+        {"corrected": True} if drafts and "corrected" not in given and not config.is_august else {}
+    )
+
+
+def check(config: ClusterConfig) -> None:
+    """Refuse drafts where nobody knows what follows.
+
+    Raises:
+        ConfigError: the profile claims to be equal to BLIS, or another mechanism does not go with them.
+    """
+    num = config.speculative_config.num_speculative_tokens
+    if not num:
+        return
+    if config.is_august or not config.corrected:
+        raise ConfigError(
+            f"speculative_config: the profile {config.profile} claims to be equal to BLIS, whose revision drafts no "
+            "tokens; take blis-2026-02 with corrected (--corrected true), or leave speculative_config out"
+        )
+    others = {
+        f"hand_over_policy {config.hand_over_policy}": config.hand_over_policy != NONE,
+        f"cluster_policy {config.cluster_policy}": config.cluster_policy != NONE,
+        f"event_source {config.event_source}": config.event_source != NONE,
+        "pools of instances": has_pools(config),
+        "kv_cpu_blocks": any(per_instance(config, "kv_cpu_blocks")),
+        "in_flight_eviction": config.flow_control and config.in_flight_eviction,
+    }
+    for name, is_so in others.items():
+        if is_so:
+            raise ConfigError(
+                f"speculative_config: {name} has no rule beside drafted tokens yet; leave one of them out"
+            )
+    limits = (
+        per_instance(config, one) for one in ("max_num_running_reqs", "max_num_scheduled_tokens")
+    )
+    for batch, budget in zip(*limits, strict=True):
+        if batch * (num + 1) > budget:
+            raise ConfigError(
+                f"speculative_config: {batch} requests with {num} drafts each and a token of their own need "
+                f"{batch * (num + 1)} tokens a step, and max_num_batched_tokens is {budget}; lower max_num_seqs or "
+                "num_speculative_tokens"
+            )

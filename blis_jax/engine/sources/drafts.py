@@ -1,0 +1,219 @@
+"""Drafted tokens (speculative decoding): what requests in decode draft for their next step, and what of it is accepted.
+
+When a step is over, each request in decode drafts tokens for the next one, in which they are verified. How many will be
+accepted is drawn at once, from the numbers of the request and of its step alone. A request with one token a step ends
+so many steps later; one that gets more is moved on by as much: its row says that it ends earlier, and has its tokens.
+So nothing else of the engine knows of drafts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.core.columns import PastTable
+from blis_jax.core.exact import ceil_div, exact_product
+from blis_jax.core.types import LAST, NO_REQUEST
+from blis_jax.core.views import Members, StepBatch
+from blis_jax.engine.calendar import EventSource, NextEvent
+from blis_jax.errors import UnsupportedError
+from blis_jax.policies.seeds import RandomSource
+from blis_jax.tables.context import Context, SlotRows, Work, decision_key
+from blis_jax.tables.drafts import TOKEN_PARTS, DraftParams, DraftTable
+from blis_jax.tables.joined import instance_of, lane_of
+from blis_jax.tables.requests import RequestDeadlines
+from blis_jax.tables.state import RUNAWAY, Dyn, Inst, Mode, Slot, State
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
+
+    from blis_jax.tables.writes import Writes
+
+
+class Drafts(EventSource):
+    """What is drafted between two steps of an instance."""
+
+    one_by_one = True
+
+    def first_tables(self, ctx: Context) -> tuple[object, ...]:
+        """Return that nothing is drafted.
+
+        Raises:
+            UnsupportedError: what happens in this run beside drafts has no rule yet.
+        """
+        refuse(ctx)
+        return (DraftTable.first(ctx.shape),)
+
+    def settle(self, ctx: Context, state: State, event: NextEvent, done: Writes) -> State:
+        """Return the state in which the next step's tokens are drafted, once a step is over."""
+        instance, lane = done.instance, lane_of(ctx, state)
+        index = state.inst.numbers[instance, Inst.STEP_INDEX]
+        is_over = event.is_instance & (lane.mode == Mode.BETWEEN)
+        is_over = is_over & (index != state[DraftTable].drawn_at[instance])
+        return ctx.in_place(is_over, lambda now, is_it: _drafted(ctx, now, instance, is_it), state)
+
+    # --- hooks of steps -----------------------------------------------------------------------
+
+    def begun(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
+    ) -> Work:
+        """Return the work with the drafts in the step's budget, which has room for them, see `speculation.check`."""
+        drafts = jnp.where(begins, state[DraftTable].num[instance] * work.lane.num_decode, 0)
+        return dataclasses.replace(work, lane=work.lane.replace(budget=work.lane.budget - drafts))
+
+    def shown(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array, batch: StepBatch
+    ) -> StepBatch:
+        """Return the batch in which each member in decode stands there once for its token, and for each draft again."""
+        table, members = state[DraftTable], batch.members
+        num = table.num[instance]
+        if members is not None:
+            here = table.request[instance] == SlotRows(state, instance).request
+            later = jnp.where(here, table.accepted[instance], 0)  # the row has them already
+            members = _with_drafts(members, later, num, ctx.mechanism.num_drafts)
+        return StepBatch(batch.num_prefill_tokens, batch.num_decode_tokens * (num + 1), members)
+
+    def further_us(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        """Return the drafter's time for the tokens that the step verifies."""
+        numbers, num = ctx.params.cluster[DraftParams], state[DraftTable].num[instance]
+        passes = jnp.where(work.lane.decode_tokens > 0, num, 0)
+        tokens = num * work.lane.decode_tokens
+        per_pass = exact_product(numbers.step_us, passes.astype(jnp.float64))
+        return (per_pass + exact_product(numbers.token_us, tokens.astype(jnp.float64)),)
+
+
+def refuse(ctx: Context) -> None:
+    """Refuse what has no rule beside drafts.
+
+    Raises:
+        UnsupportedError: with what to change.
+    """
+    reasons = {
+        "the KV cache would run full, and preemption beside drafted tokens has no rule yet; give more total_kv_blocks, "
+        "or leave prefix sharing out": ctx.shape.num_blocks > 0,
+        "later prompts hold earlier answers, and which block of an answer is full has no rule yet; take a workload "
+        "of single turns": ctx.shape.has_shared_outputs,
+        "requests give up after a time, for which there is no rule yet; take their timeouts out": RequestDeadlines
+        in ctx.requests,
+    }
+    for reason, is_so in reasons.items():
+        if is_so:
+            raise UnsupportedError(f"speculative_config: {reason}")
+
+
+def _drafted(ctx: Context, state: State, instance: jax.Array, is_it: jax.Array) -> State:
+    """The state in which the members of an instance have drafted tokens, if `is_it`."""
+    table, numbers, slots = (
+        state[DraftTable],
+        ctx.params.cluster[DraftParams],
+        SlotRows(state, instance),
+    )
+    index = state.inst.numbers[instance, Inst.STEP_INDEX]
+    request, finish, slo_class = slots.request, slots.finish, slots.slo_class
+    drafts = is_it & (finish != LAST) & (finish != RUNAWAY)
+    goes_on = drafts & (table.request[instance] == request)
+    inst = instance_of(ctx, state, instance)
+    batch = jnp.sum(numbers.sizes <= inst.num_prefill + inst.num_decode, dtype=jnp.int32) - 1
+    num = numbers.nums[batch]
+
+    def before(column: jax.Array) -> Int[Array, "slot"]:
+        return jnp.where(goes_on, column[instance], 0)
+
+    turn, verified = before(table.turn) + 1, before(table.accepted)
+    credit = before(table.credit) + numbers.expected[slo_class, num]
+    drawn = _drawn(ctx, numbers.reach[slo_class], num, request, turn)
+    most = jnp.where(numbers.is_expected, credit // TOKEN_PARTS, drawn)
+    accepted = jnp.where(drafts, jnp.minimum(most, finish - index - 1), 0)
+    left = before(table.ahead) - verified
+    ahead = jnp.where(drafts, jnp.maximum(left, num), 0)
+    more = ahead - jnp.where(drafts, left, 0)
+    held, size = index + slots.alloc_offset, ctx.shape.block_size
+    taken = jnp.where(drafts, ceil_div(held + more, size) - ceil_div(held, size), 0)
+    state = _moved_on(ctx, state, instance, accepted, more, jnp.sum(taken, dtype=jnp.int32))
+
+    def kept(column: jax.Array, value: jax.Array) -> jax.Array:
+        return column.at[instance].set(jnp.where(is_it, value, column[instance]))
+
+    steps = jnp.sum((table.turn[instance] > 0) & (table.num[instance] > 0), dtype=jnp.int32)
+    counts = steps, steps * table.num[instance], jnp.sum(table.accepted[instance], dtype=jnp.int32)
+    totals = table.num_drafts, table.num_draft_tokens, table.num_accepted_tokens
+    added = (
+        total.at[instance].add(jnp.where(is_it, one, 0))
+        for total, one in zip(totals, counts, strict=True)
+    )
+    columns = (
+        *((table.drawn_at, index), (table.num, num)),
+        *(
+            (table.request, jnp.where(drafts, request, NO_REQUEST)),
+            (table.turn, jnp.where(drafts, turn, 0)),
+        ),
+        *((table.accepted, accepted), (table.credit, jnp.where(drafts, credit % TOKEN_PARTS, 0))),
+        (table.ahead, ahead),
+    )
+    return state.having(DraftTable(*(kept(*one) for one in columns), *added))
+
+
+def _drawn(
+    ctx: Context,
+    reach: jax.Array,
+    num: jax.Array,
+    request: Int[Array, "slot"],
+    turn: Int[Array, "slot"],
+) -> Int[Array, "slot"]:
+    """Tokens accepted of each request: one number decides how far its drafts reach, so more of them are never fewer."""
+
+    def uniform(request: jax.Array, turn: jax.Array) -> jax.Array:
+        key = decision_key(ctx, RandomSource.DRAFTS, request, turn)
+        return jax.random.uniform(key, dtype=jnp.float64)
+
+    is_drafted = jnp.arange(reach.shape[1]) < num
+    is_reached = jax.vmap(uniform)(jnp.maximum(request, 0), turn)[:, None] < reach
+    return jnp.sum(is_reached & is_drafted, axis=1, dtype=jnp.int32)
+
+
+def _moved_on(
+    ctx: Context,
+    state: State,
+    instance: jax.Array,
+    accepted: Int[Array, "slot"],
+    more: Int[Array, "slot"],
+    blocks: jax.Array,
+) -> State:
+    """The state in which requests are so many tokens further on, and have room for more of them in more blocks."""
+    slot, inst, past = state.slot.numbers, state.inst.numbers, state.past.rows
+    slots = SlotRows(state, instance)
+    spare = jnp.int32(ctx.shape.num_requests)
+    request = jnp.where(slots.request < 0, spare, slots.request)
+    column = jnp.full_like(request, Dyn.PROGRESS)
+    progress = past[request, Dyn.PROGRESS] + accepted
+    return dataclasses.replace(
+        state,
+        slot=state.slot.with_numbers(
+            slot.at[Slot.FINISH, instance].add(-accepted).at[Slot.ALLOC_OFFSET, instance].add(more)
+        ),
+        inst=state.inst.with_numbers(
+            inst.at[instance, Inst.USED_BLOCKS].add(blocks).at[instance, Inst.MISSES].add(blocks)
+        ),
+        past=PastTable((ctx.write_pairs(past, request, column, progress), *state.past.parts[1:])),
+    )
+
+
+def _with_drafts(members: Members, later: Int[Array, "slot"], num: jax.Array, most: int) -> Members:
+    """The members, and those in decode once more for each draft, one token further on each time."""
+
+    def copy(place: int) -> Members:
+        is_there = members.in_decode if place else jnp.ones_like(members.in_decode)
+        is_there = is_there & (place <= num)
+        further = jnp.where(members.in_decode, place - later, 0)
+        moved = dataclasses.replace(
+            members, progress=members.progress + further, context=members.context + further
+        )
+        return jax.tree.map(lambda leaf: jnp.where(is_there, leaf, jnp.zeros_like(leaf)), moved)
+
+    copies = [copy(place) for place in range(most + 1)]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *copies)

@@ -1,0 +1,60 @@
+"""Drafted tokens: how many of them are accepted in the next step of each request in decode, and what they hold.
+
+A program has of this only where tokens are drafted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import NO_REQUEST, EngineShape
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int
+
+TOKEN_PARTS = 1 << 20  # of a token, in which expectations are added up
+
+
+@pytree
+class DraftParams:
+    """The numbers of drafted tokens, all traced; columns beyond those that are drafted have the probability 0."""
+
+    reach: Float[
+        Array, "slo_class draft"
+    ]  # probability that this one and all before it are accepted
+    expected: Int[Array, "slo_class _"]  # tokens accepted of 0, 1, ... drafts, in TOKEN_PARTS
+    is_expected: Bool[Array, ""]  # as many are accepted as are expected; else they are drawn
+    sizes: Int[Array, "range"]  # the least batch of each range, ascending
+    nums: Int[Array, "range"]  # tokens that each request of such a batch drafts
+    step_us: Float[Array, ""]  # the drafter's time for one draft of a batch, µs
+    token_us: Float[Array, ""]  # and for each request in it
+
+
+@pytree
+class DraftTable:
+    """The drafts of the next step of every instance, a spare one included, by slot; and counts of those of past steps.
+
+    A slot's entries are of the request that is named there.
+    """
+
+    drawn_at: Int[Array, "*lane instance"]  # steps that had been made
+    num: Int[Array, "*lane instance"]  # tokens that each request in decode has drafted
+    request: Int[Array, "*lane instance slot"]
+    turn: Int[Array, "*lane instance slot"]  # steps that the request will have decoded in then
+    accepted: Int[Array, "*lane instance slot"]
+    credit: Int[Array, "*lane instance slot"]  # accepted parts of a token, see TOKEN_PARTS
+    ahead: Int[Array, "*lane instance slot"]  # tokens beyond its own that the request has room for
+    num_drafts: Int[Array, "*lane instance"]  # requests times steps
+    num_draft_tokens: Int[Array, "*lane instance"]
+    num_accepted_tokens: Int[Array, "*lane instance"]
+
+    @classmethod
+    def first(cls, shape: EngineShape) -> DraftTable:
+        """Return that nothing is drafted yet."""
+        none = jnp.zeros((shape.num_instances + 1,), jnp.int32)
+        each = jnp.zeros((shape.num_instances + 1, shape.num_slots), jnp.int32)
+        nobody = jnp.full_like(each, NO_REQUEST)
+        return cls(none, none, nobody, each, each, each, each, none, none, none)
