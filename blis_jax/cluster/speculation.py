@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.disaggregation import has_pools
@@ -130,7 +131,7 @@ def given_config(value: object) -> SpeculativeConfig:
     if isinstance(value, str):
         text = value.strip()
         if not text.startswith("{"):
-            text, place = read_text(text, "a --speculative-config file"), text
+            text, place = read_text(Path(text), "a --speculative-config file"), text
         value = read_mapping(text, place)
     if value is None or value == dataclasses.asdict(SpeculativeConfig()):
         return SpeculativeConfig()
@@ -249,24 +250,16 @@ def _schedule(value: object, num: int, place: str) -> tuple[tuple[int, int], ...
     """vLLM's ranges of batches, `[[1, 16, 3], [17, 64, 1]]` or `{"1-16": 3}`; a gap has the drafts before it."""
     if value is None:
         return ()
-    ranges = []
-    for entry in (
-        value.items()
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, list | tuple)
-        else [0]
-    ):
-        found = entry
-        if isinstance(value, Mapping):
-            match = _RANGE.fullmatch(str(entry[0]))
-            found = (int(match[1]), int(match[2]), entry[1]) if match else None
-        is_range = isinstance(found, list | tuple) and len(found) == 3
-        if not is_range or any(isinstance(one, bool) or not isinstance(one, int) for one in found):
+    entries: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
+    if isinstance(value, Mapping):
+        entries = [(*_ends(str(key)), num) for key, num in value.items()]
+    for entry in entries:
+        is_range = isinstance(entry, list | tuple) and len(entry) == 3
+        if not is_range or any(isinstance(one, bool) or not isinstance(one, int) for one in entry):
             raise ConfigError(
-                f"{place}: got {shortened(entry)}, allowed is a list of [least batch, largest batch, drafts]"
+                f"{place}: got {shortened(value)}, allowed is a list of [least batch, largest batch, drafts]"
             )
-        ranges.append(tuple(found))
+    ranges: list[tuple[int, int, int]] = [tuple(entry) for entry in entries]
     ranges.sort()
     ends = [0, *(end for _, end, _ in ranges)]
     if any(
@@ -279,6 +272,11 @@ def _schedule(value: object, num: int, place: str) -> tuple[tuple[int, int], ...
     if len(ranges) >= MOST_RANGES:
         raise ConfigError(f"{place}: {len(ranges)} ranges, allowed are {MOST_RANGES - 1}")
     return tuple((low, min(of, num)) for low, _, of in ranges)
+
+
+def _ends(key: str) -> tuple[int, ...]:
+    match = _RANGE.fullmatch(key)
+    return (int(match[1]), int(match[2])) if match else ()
 
 
 # --- what follows for a cluster -------------------------------------------------------------------

@@ -220,15 +220,13 @@ def _drafts(config: ClusterConfig) -> Iterator[object]:
     sizes[: len(schedule)], nums[: len(schedule)] = zip(*schedule, strict=True)
     # of so many drafts, which round down to whole tokens only once they are added up
     expected: Any = np.cumsum(np.pad(reach, ((0, 0), (1, 0))), axis=1)
-    yield DraftParams(
-        reach,
-        expected=np.rint(expected * TOKEN_PARTS).astype(np.int32),
-        is_expected=np.bool_(not drafts.is_drawn),
-        sizes=sizes,
-        nums=nums,
-        step_us=np.float64(drafts.draft_step_us),
-        token_us=np.float64(drafts.draft_token_us),
-    )
+    numbers: dict[str, Any] = {
+        "expected": np.rint(expected * TOKEN_PARTS).astype(np.int32),
+        "is_expected": np.bool_(not drafts.is_drawn),
+        "step_us": np.float64(drafts.draft_step_us),
+        "token_us": np.float64(drafts.draft_token_us),
+    }
+    yield DraftParams(reach, sizes=sizes, nums=nums, **numbers)
 
 
 TRANSFER_DRAWS = 2**17  # of the reference's stream, where times of transfers are drawn

@@ -14,6 +14,7 @@ from blis_jax.records.record import (
     BLOCK_LEVEL,
     NO_EVICTION,
     AdapterRecords,
+    DraftRecords,
     InstanceRecords,
     OffloadRecords,
     PreemptionRecords,
@@ -34,6 +35,7 @@ from blis_jax.records.splits import (
 from blis_jax.records.stays import Timeouts, ended_steps, orphaned_us, paid_us
 from blis_jax.tables.adapters import AdapterTable
 from blis_jax.tables.blocks import Eviction, Pool
+from blis_jax.tables.drafts import DraftTable
 from blis_jax.tables.journeys import Downs, Journey, Reservation
 from blis_jax.tables.offload import Count, OffloadCounts
 from blis_jax.tables.raw import BlockRecords
@@ -64,6 +66,7 @@ def run_record(seen: Observation, num_repairs: int = 0) -> RunRecord:
         splits=splits,
         adapters=_adapter_records(seen),
         offload=offload_records(seen),
+        drafts=draft_records(seen),
         figures={name: float(figure) for name, figure in seen.raw.figures.items()},
     )
 
@@ -91,6 +94,15 @@ def offload_records(seen: Observation) -> OffloadRecords | None:
         *(Count.SKIPS, Count.EVICTIONS, Count.JOBS),
     )
     return OffloadRecords(*(counts[:, what] for what in of))
+
+
+def draft_records(seen: Observation) -> DraftRecords | None:
+    """Return the counts of drafted tokens, if there are any."""
+    if DraftTable not in seen.raw:
+        return None
+    table, rows = seen.raw[DraftTable], seen.num_instances
+    counts = (table.num_drafts, table.num_draft_tokens, table.num_accepted_tokens)
+    return DraftRecords(*(seen.xp.asarray(one)[:rows].astype(np.int64) for one in counts))
 
 
 def request_records(seen: Observation) -> tuple[RequestRecords, SplitRecords | None]:
@@ -154,6 +166,7 @@ def _columns(seen: Observation) -> dict[str, Any]:
         progress_index=xp.where(is_scheduled, progress, 0),
         ttft_parts_us=seen.first_token_parts(has_token, token_us, output_time),
         ended_step_idx=ended,
+        accepted_tokens=seen.accepted_tokens,
         **seen.waits,
         **after_moves(seen),
     )
@@ -324,6 +337,8 @@ def _output_tokens(seen: Observation, requests: RequestRecords) -> np.ndarray:
     """Return the tokens that each instance has made `[instance]`."""
     rows, log, xp = seen.num_instances, seen.log, seen.xp
     made = sums(log[:, Log.INSTANCE], log[:, Log.NUM_DECODE] * log[:, Log.NUM_STEPS], rows)
+    if requests.accepted_tokens is not None:
+        made = made + sums(seen.instance, requests.accepted_tokens, rows)
     if seen.rules.restarts_preempted:  # all of what completes, and nothing else
         is_done = requests.status == Status.COMPLETED
         made = sums(seen.instance, xp.where(is_done, requests.made_len, 0), rows)

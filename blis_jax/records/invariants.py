@@ -181,7 +181,7 @@ def tokens_of_request_conserved(requests: RequestRecords, instances: InstanceRec
     # in blis-2026-08 the only token of a request that was handed over has a step of its own
     is_one = (requests.hand_overs > 0) & (produced == 1)
     is_right = requests.progress_index == requests.input_len + produced - 1 + is_one
-    missing = produced + is_one - requests.num_itl
+    missing = produced + is_one - requests.num_later_tokens
     is_again = requests.restarts > 0  # with latencies of attempts that count no more
     by_profile = [
         count(is_regular & ~(is_right & ((missing == less) | is_again))) for less in (0, 1)
@@ -201,7 +201,7 @@ def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRe
     is_back = (requests.status == Status.IN_FLIGHT) & (requests.queued_at_us >= 0)  # by a stop
     was_queued = was_queued | (requests.hand_overs > 0) | (requests.restarts > 0) | is_back
     inputs = per_instance(was_queued, requests, instances, requests.input_len)
-    latencies = per_instance(requests.num_itl > 0, requests, instances, requests.num_itl)
+    latencies = per_instance(requests.num_itl > 0, requests, instances, requests.num_later_tokens)
     whole = per_instance(is_completed, requests, instances, requests.made_len)
     outputs = (latencies - per_instance(is_completed, requests, instances), latencies, whole)
     made = instances.total_output_tokens

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.core.arrays import clipped
+from blis_jax.core.arrays import clipped, sums
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import HasParts, Parts
 from blis_jax.core.types import REJECTED, UNROUTED
@@ -27,6 +27,7 @@ from blis_jax.records.splits import (
 from blis_jax.records.stays import Timeouts, final_status, gateway_waits, routed_later
 from blis_jax.records.tied_stretches import InstanceHistory, entry_times, histories
 from blis_jax.tables.blocks import Eviction
+from blis_jax.tables.drafts import DraftTable
 from blis_jax.tables.journeys import Journey, Journeys, Reservation, Reservations
 from blis_jax.tables.raw import BlockRecords, Raw
 from blis_jax.tables.state import Dyn, Inst, Log, LogTime, Reg
@@ -40,6 +41,15 @@ if TYPE_CHECKING:
 
 
 _IS_SETTLED = np.array([status in SETTLED for status in Status])  # [status]
+
+
+def verified(drafts: DraftTable, dyn: Values, input_len: Values, xp: ModuleType) -> tuple[Any, Any]:
+    """Return `Past` of requests without drafts of steps that were never made, and the accepted tokens of each."""
+    open_ = sums(xp.asarray(drafts.request).ravel(), xp.asarray(drafts.accepted).ravel(), len(dyn))
+    progress = dyn[:, Dyn.PROGRESS] - open_
+    is_it = xp.arange(dyn.shape[1]) == Dyn.PROGRESS
+    dyn = xp.where(is_it, progress[:, None], dyn)
+    return dyn, xp.maximum(progress - input_len, 0)
 
 
 def unstack(tree: object, row: int) -> Any:
@@ -91,6 +101,9 @@ class Observation(HasParts):
             own.append(Timeouts(xp.asarray(table.timeout_us)[:n].astype(np.int64)))
         self.log: np.ndarray = xp.asarray(raw.log)[:count].astype(np.int64)
         self.dyn: np.ndarray = xp.asarray(raw.dyn)[:n].astype(np.int64)
+        self.accepted_tokens = None
+        if DraftTable in raw:
+            self.dyn, self.accepted_tokens = verified(raw[DraftTable], self.dyn, self.input_len, xp)
         self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
         self.first_instance = self.instance
         if Journeys in raw:

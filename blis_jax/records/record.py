@@ -120,6 +120,8 @@ class RequestRecords:
     restarts: Int[np.ndarray, "request"]  # attempts that ended because their instance stopped
     # output tokens that it makes, where a decode instance may cut answers short; None: `output_len`
     answer_len: Int[np.ndarray, "request"] | Absent = None
+    # output tokens that were drafted for it and accepted; None: a run without drafts
+    accepted_tokens: Int[np.ndarray, "request"] | Absent = None
     # blis-2026-08: from arrival to the start of its transfer, -1: none
     handed_us: Int[np.ndarray, "request"] | Absent = None
     # µs in the gateway's queue, -1: not dispatched from there; None: a run without one
@@ -132,6 +134,12 @@ class RequestRecords:
     itl_us: Int[np.ndarray, "request"] | Absent = None
     # load of the instance it was routed to less the smallest one; -1: not routed; None: the router was not watched
     regret: Int[np.ndarray, "request"] | Absent = None
+
+    @property
+    def num_later_tokens(self) -> Int[np.ndarray, "request"]:
+        """Return the tokens behind the first: one of each inter-token latency, and accepted drafts."""
+        drafted = self.accepted_tokens
+        return self.num_itl if drafted is None else self.num_itl + drafted
 
     @property
     def made_len(self) -> Int[np.ndarray, "request"]:
@@ -252,6 +260,15 @@ class OffloadRecords:
     num_transfers: Int[np.ndarray, "instance"]  # to and from storage
 
 
+@dataclass(frozen=True)
+class DraftRecords:
+    """Counts of drafted tokens in the steps that were made, under the names of vLLM's metrics."""
+
+    num_drafts: Int[np.ndarray, "instance"]  # requests times steps with drafts
+    num_draft_tokens: Int[np.ndarray, "instance"]
+    num_accepted_tokens: Int[np.ndarray, "instance"]  # that answers had room for
+
+
 NO_EVICTION, BLOCK_LEVEL = "no-eviction", "block-level"
 
 
@@ -276,6 +293,7 @@ class RunRecord:
         names: of all instances, where the autoscaler of that revision made some; empty if they are numbered.
         adapters: loads and evictions of LoRA adapters; None where none is ever loaded.
         offload: transfers and waits of off-load tiers; None where there are none.
+        drafts: counts of drafted tokens; None where nothing is drafted.
         figures: what an event source tells of the run, by name, such as `source.slowed_requests`.
     """
 
@@ -295,6 +313,7 @@ class RunRecord:
     names: tuple[str, ...] = ()  # of the instances, where an autoscaler has made some
     adapters: AdapterRecords | None = None
     offload: OffloadRecords | None = None
+    drafts: DraftRecords | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import jax
 import jax.numpy as jnp
 
 from blis_jax.core.pytrees import pytree
@@ -42,6 +43,7 @@ class DraftTable:
 
     drawn_at: Int[Array, "*lane instance"]  # steps that had been made
     num: Int[Array, "*lane instance"]  # tokens that each request in decode has drafted
+    blocks: Int[Array, "*lane instance"]  # that they take when the step begins
     request: Int[Array, "*lane instance slot"]
     turn: Int[Array, "*lane instance slot"]  # steps that the request will have decoded in then
     accepted: Int[Array, "*lane instance slot"]
@@ -57,4 +59,18 @@ class DraftTable:
         none = jnp.zeros((shape.num_instances + 1,), jnp.int32)
         each = jnp.zeros((shape.num_instances + 1, shape.num_slots), jnp.int32)
         nobody = jnp.full_like(each, NO_REQUEST)
-        return cls(none, none, nobody, each, each, each, each, none, none, none)
+        return cls(none, none, none, nobody, each, each, each, each, none, none, none)
+
+    def row(self, instance: jax.Array) -> DraftTable:
+        """Return the entries of one instance."""
+        row: DraftTable = jax.tree.map(lambda column: column[instance], self)
+        return row
+
+    def with_row(self, instance: jax.Array, row: DraftTable, is_it: jax.Array) -> DraftTable:
+        """Return the table with other entries of an instance, if `is_it`."""
+
+        def put(column: jax.Array, new: jax.Array) -> jax.Array:
+            return column.at[instance].set(jnp.where(is_it, new, column[instance]))
+
+        table: DraftTable = jax.tree.map(put, self, row)
+        return table

@@ -7,6 +7,7 @@ the first decision that lies after the step's end, in order of time.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from blis_jax.core.types import NO_REQUEST
 from blis_jax.core.views import AfterDecode
 from blis_jax.engine.phases.departures.hand_over import answer_len
 from blis_jax.engine.phases.policy_calls import request_view, told
+from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.writing import no_news, no_writes
 from blis_jax.policies.contexts import Completion
 from blis_jax.tables.context import Context, Work, row
@@ -31,6 +33,7 @@ def tell_instance(
     instance: jax.Array,
     written: SlotWrite,
     completes: jax.Array,
+    hooks: Sequence[StepHooks] = (),
 ) -> tuple[Work, tuple[NewsWrite, ...]]:
     """Return the instance's policies told of a completion, and the news for the gateway's where they are told."""
     mechanism, news = ctx.mechanism, (no_news(ctx),) if News in state else ()
@@ -38,7 +41,7 @@ def tell_instance(
         return work, news
     # an allocation for a last token that is attempted again is not another completion
     is_it = completes & (written.instance == instance)
-    one = _completion(ctx, state, work, instance, written)
+    one = _completion(ctx, state, work, instance, written, hooks)
     if mechanism.is_told_in_instance:
         after = tuple(state for _, state in work.local)
         heard = told(mechanism.of_instance, ctx.params.policy.of_instance, after, one)
@@ -56,7 +59,12 @@ def tell_instance(
 
 
 def _completion(
-    ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    written: SlotWrite,
+    hooks: Sequence[StepHooks],
 ) -> Completion:
     """The completion of the request that was just written."""
     request = written.request
@@ -71,7 +79,10 @@ def _completion(
     arrival = view.arrival_us
     ttft = (token - arrival).astype(jnp.float64) + output_time
     num_tokens = answer_len(ctx, ctx.request(request), instance)
-    each = jnp.maximum(num_tokens, 1).astype(jnp.float64) * output_time
+    outputs = jnp.maximum(num_tokens, 1)
+    for hook in hooks:
+        outputs = hook.outputs(ctx, state, written, outputs)
+    each = outputs.astype(jnp.float64) * output_time
     e2e = (completed - arrival).astype(jnp.float64) + each
     if ctx.mechanism.defects.double_last_latency:
         e2e = e2e + duration.astype(jnp.float64) + output_time

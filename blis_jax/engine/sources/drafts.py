@@ -21,7 +21,7 @@ from blis_jax.core.views import Members, StepBatch
 from blis_jax.engine.calendar import EventSource, NextEvent
 from blis_jax.errors import UnsupportedError
 from blis_jax.policies.seeds import RandomSource
-from blis_jax.tables.context import Context, SlotRows, Work, decision_key
+from blis_jax.tables.context import Context, SlotRows, Work, count_of, decision_key
 from blis_jax.tables.drafts import TOKEN_PARTS, DraftParams, DraftTable
 from blis_jax.tables.joined import instance_of, lane_of
 from blis_jax.tables.requests import RequestDeadlines
@@ -30,7 +30,7 @@ from blis_jax.tables.state import RUNAWAY, Dyn, Inst, Mode, Slot, State
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
 
-    from blis_jax.tables.writes import Writes
+    from blis_jax.tables.writes import SlotWrite, Writes
 
 
 class Drafts(EventSource):
@@ -60,9 +60,15 @@ class Drafts(EventSource):
     def begun(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
     ) -> Work:
-        """Return the work with the drafts in the step's budget, which has room for them, see `speculation.check`."""
-        drafts = jnp.where(begins, state[DraftTable].num[instance] * work.lane.num_decode, 0)
-        return dataclasses.replace(work, lane=work.lane.replace(budget=work.lane.budget - drafts))
+        """Return the work with the drafts in the step's budget, where they have room, and the blocks that they take."""
+        table, lane, inst = state[DraftTable], work.lane, work.inst
+        drafts = jnp.where(begins, table.num[instance] * lane.num_decode, 0)
+        blocks = jnp.where(begins, table.blocks[instance], 0)
+        return dataclasses.replace(
+            work,
+            lane=lane.replace(budget=lane.budget - drafts),
+            inst=inst.replace(used_blocks=inst.used_blocks + blocks, misses=inst.misses + blocks),
+        )
 
     def shown(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, batch: StepBatch
@@ -75,6 +81,12 @@ class Drafts(EventSource):
             later = jnp.where(here, table.accepted[instance], 0)  # the row has them already
             members = _with_drafts(members, later, num, ctx.mechanism.num_drafts)
         return StepBatch(batch.num_prefill_tokens, batch.num_decode_tokens * (num + 1), members)
+
+    def outputs(
+        self, ctx: Context, state: State, written: SlotWrite, tokens: jax.Array
+    ) -> jax.Array:
+        """Return the steps that gave the request tokens: those of one step are handed out together."""
+        return tokens - (written.past.progress - ctx.request(written.request).input_len)
 
     def further_us(
         self, ctx: Context, state: State, work: Work, instance: jax.Array
@@ -108,54 +120,39 @@ def refuse(ctx: Context) -> None:
 
 def _drafted(ctx: Context, state: State, instance: jax.Array, is_it: jax.Array) -> State:
     """The state in which the members of an instance have drafted tokens, if `is_it`."""
-    table, numbers, slots = (
-        state[DraftTable],
-        ctx.params.cluster[DraftParams],
-        SlotRows(state, instance),
-    )
-    index = state.inst.numbers[instance, Inst.STEP_INDEX]
+    numbers, slots = ctx.params.cluster[DraftParams], SlotRows(state, instance)
+    inst, old = instance_of(ctx, state, instance), state[DraftTable].row(instance)
     request, finish, slo_class = slots.request, slots.finish, slots.slo_class
     drafts = is_it & (finish != LAST) & (finish != RUNAWAY)
-    goes_on = drafts & (table.request[instance] == request)
-    inst = instance_of(ctx, state, instance)
+    goes_on = drafts & (old.request == request)
     batch = jnp.sum(numbers.sizes <= inst.num_prefill + inst.num_decode, dtype=jnp.int32) - 1
-    num = numbers.nums[batch]
-
-    def before(column: jax.Array) -> Int[Array, "slot"]:
-        return jnp.where(goes_on, column[instance], 0)
-
-    turn, verified = before(table.turn) + 1, before(table.accepted)
-    credit = before(table.credit) + numbers.expected[slo_class, num]
+    num, turn = numbers.nums[batch], jnp.where(goes_on, old.turn, 0) + 1
+    credit = jnp.where(goes_on, old.credit, 0) + numbers.expected[slo_class, num]
     drawn = _drawn(ctx, numbers.reach[slo_class], num, request, turn)
     most = jnp.where(numbers.is_expected, credit // TOKEN_PARTS, drawn)
-    accepted = jnp.where(drafts, jnp.minimum(most, finish - index - 1), 0)
-    left = before(table.ahead) - verified
-    ahead = jnp.where(drafts, jnp.maximum(left, num), 0)
-    more = ahead - jnp.where(drafts, left, 0)
-    held, size = index + slots.alloc_offset, ctx.shape.block_size
-    taken = jnp.where(drafts, ceil_div(held + more, size) - ceil_div(held, size), 0)
-    state = _moved_on(ctx, state, instance, accepted, more, jnp.sum(taken, dtype=jnp.int32))
-
-    def kept(column: jax.Array, value: jax.Array) -> jax.Array:
-        return column.at[instance].set(jnp.where(is_it, value, column[instance]))
-
-    steps = jnp.sum((table.turn[instance] > 0) & (table.num[instance] > 0), dtype=jnp.int32)
-    counts = steps, steps * table.num[instance], jnp.sum(table.accepted[instance], dtype=jnp.int32)
-    totals = table.num_drafts, table.num_draft_tokens, table.num_accepted_tokens
-    added = (
-        total.at[instance].add(jnp.where(is_it, one, 0))
-        for total, one in zip(totals, counts, strict=True)
+    accepted = jnp.where(drafts, jnp.minimum(most, finish - inst.step_index - 1), 0)
+    left = jnp.where(goes_on, old.ahead - old.accepted, 0)
+    # the step stores one token, so that much less of what is left is ahead of it
+    ahead = jnp.where(drafts, jnp.maximum(left - 1, num), 0)
+    more = jnp.where(drafts, ahead - left, 0)
+    held, size = inst.step_index + slots.alloc_offset, ctx.shape.block_size
+    blocks = jnp.where(drafts, ceil_div(held + more, size) - ceil_div(held, size), 0)
+    verified = count_of((old.turn > 0) & (old.num > 0))
+    new = DraftTable(
+        drawn_at=inst.step_index,
+        num=num,
+        blocks=jnp.sum(blocks, dtype=jnp.int32),
+        request=jnp.where(drafts, request, NO_REQUEST),
+        turn=jnp.where(drafts, turn, 0),
+        accepted=accepted,
+        credit=jnp.where(drafts, credit % TOKEN_PARTS, 0),
+        ahead=ahead,
+        num_drafts=old.num_drafts + verified,
+        num_draft_tokens=old.num_draft_tokens + verified * old.num,
+        num_accepted_tokens=old.num_accepted_tokens + jnp.sum(old.accepted, dtype=jnp.int32),
     )
-    columns = (
-        *((table.drawn_at, index), (table.num, num)),
-        *(
-            (table.request, jnp.where(drafts, request, NO_REQUEST)),
-            (table.turn, jnp.where(drafts, turn, 0)),
-        ),
-        *((table.accepted, accepted), (table.credit, jnp.where(drafts, credit % TOKEN_PARTS, 0))),
-        (table.ahead, ahead),
-    )
-    return state.having(DraftTable(*(kept(*one) for one in columns), *added))
+    state = _moved_on(ctx, state, instance, accepted, more)
+    return state.having(state[DraftTable].with_row(instance, new, is_it))
 
 
 def _drawn(
@@ -182,10 +179,9 @@ def _moved_on(
     instance: jax.Array,
     accepted: Int[Array, "slot"],
     more: Int[Array, "slot"],
-    blocks: jax.Array,
 ) -> State:
-    """The state in which requests are so many tokens further on, and have room for more of them in more blocks."""
-    slot, inst, past = state.slot.numbers, state.inst.numbers, state.past.rows
+    """The state in which requests are so many tokens further on, and have room for more of them."""
+    slot, past = state.slot.numbers, state.past.rows
     slots = SlotRows(state, instance)
     spare = jnp.int32(ctx.shape.num_requests)
     request = jnp.where(slots.request < 0, spare, slots.request)
@@ -195,9 +191,6 @@ def _moved_on(
         state,
         slot=state.slot.with_numbers(
             slot.at[Slot.FINISH, instance].add(-accepted).at[Slot.ALLOC_OFFSET, instance].add(more)
-        ),
-        inst=state.inst.with_numbers(
-            inst.at[instance, Inst.USED_BLOCKS].add(blocks).at[instance, Inst.MISSES].add(blocks)
         ),
         past=PastTable((ctx.write_pairs(past, request, column, progress), *state.past.parts[1:])),
     )

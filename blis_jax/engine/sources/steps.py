@@ -164,7 +164,7 @@ def advance(
     is_done = completes
     for hook in hooks:
         is_done = hook.completed(ctx, state, written, is_done)
-    left, news = tell_instance(ctx, state, left, instance, written, is_done)
+    left, news = tell_instance(ctx, state, left, instance, written, is_done, hooks)
     is_over = left.lane.mode == Mode.COMPLETING
     is_over = is_over & (left.lane.num_to_complete == 0) & does(left, Do.NOTHING)
     closed = when(is_over, lambda: close(ctx, state, left, instance, hooks), lambda: left)

@@ -37,6 +37,7 @@ from blis_jax.metrics.summaries import (
     rate_amounts,
 )
 from blis_jax.records.from_tables import (
+    draft_records,
     instance_records,
     offload_records,
     preemption_records,
@@ -47,6 +48,7 @@ from blis_jax.records.observation import Observation
 from blis_jax.records.record import (
     COUNTED,
     SETTLED,
+    DraftRecords,
     InstanceRecords,
     OffloadRecords,
     PreemptionRecords,
@@ -153,6 +155,11 @@ class LaneRun:
     def offload(self) -> OffloadRecords | None:
         """Return what off-load tiers did, if there are some."""
         return offload_records(self.seen)
+
+    @property
+    def drafts(self) -> DraftRecords | None:
+        """Return the counts of drafted tokens, if there are any."""
+        return draft_records(self.seen)
 
     @property
     def num_instances(self) -> Any:

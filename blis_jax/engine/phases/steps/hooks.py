@@ -121,6 +121,12 @@ class StepHooks:
         """Return whether a request that `leaves` its place has completed."""
         return leaves
 
+    def outputs(
+        self, ctx: Context, state: State, written: SlotWrite, tokens: jax.Array
+    ) -> jax.Array:
+        """Return how often output was handed out of a request that completes with so many tokens."""
+        return tokens
+
     def closing(
         self,
         ctx: Context,
