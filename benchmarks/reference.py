@@ -16,6 +16,7 @@ from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
 from blis_jax.cluster.offload_tiers import OffloadSettings
 from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
 from blis_jax.cluster.settings import declared_in
+from blis_jax.cluster.speculation import SpeculativeSettings
 from blis_jax.files import formats
 from blis_jax.latency.registry import MODELS
 from blis_jax.metrics.scalars import lookup, metric_names
@@ -39,6 +40,7 @@ def settings_table() -> str:
         "Router": RouterSettings,
         "The gateway's queue": FlowSettings,
         "Queue and batch of an instance": Queue,
+        "Drafted tokens (speculative decoding)": SpeculativeSettings,
         "Policies": PolicySettings,
         "The run": ClusterConfig,
     }

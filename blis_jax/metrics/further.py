@@ -67,3 +67,27 @@ def class_fairness(measured: MeasuredRequests) -> Number:
 def num_preemptions(record: RunRecord) -> Number:
     """Return evictions from the running batch."""
     return record.instances.preemption_count.sum()
+
+
+@of_requests("ms", LOWER)
+def itl_per_token_mean_ms(measured: MeasuredRequests) -> Number:
+    """Return the mean gap between output tokens of measured requests that completed, 0 between drafts of one step.
+
+    The metrics `itl_…` are of the gaps between steps that give tokens, as vLLM's are.
+    """
+    requests = measured.record.requests
+    xp = namespace(requests.status)
+    is_it = measured.is_chosen & (requests.status == int(Status.COMPLETED))
+    is_it = is_it & (requests.made_len > 1) & (requests.ttft_us >= 0)
+    gaps = xp.where(is_it, requests.after_first_us, 0).sum(dtype=float)
+    tokens = xp.where(is_it, requests.made_len - 1, 0).sum(dtype=float)
+    return ratio(gaps, tokens, math.nan) / 1000
+
+
+@of_run("1", HIGHER)
+def mean_acceptance_length(record: RunRecord) -> Number:
+    """Return 1 + accepted drafts ÷ verifications of a request's drafts, as vLLM logs it; NaN without any."""
+    drafts = record.drafts
+    if drafts is None:
+        return math.nan
+    return 1 + ratio(drafts.num_accepted_tokens.sum(), drafts.num_drafts.sum(), math.nan)

@@ -38,20 +38,20 @@ class DraftParams:
 class DraftTable:
     """The drafts of the next step of every instance, a spare one included, by slot; and counts of those of past steps.
 
-    A slot's entries are of the request that is named there.
+    A slot's entries are of the request that is named there. A row of the table is of one instance, so `of` has no axis.
     """
 
-    drawn_at: Int[Array, "*lane instance"]  # steps that had been made
-    num: Int[Array, "*lane instance"]  # tokens that each request in decode has drafted
-    blocks: Int[Array, "*lane instance"]  # that they take when the step begins
-    request: Int[Array, "*lane instance slot"]
-    turn: Int[Array, "*lane instance slot"]  # steps that the request will have decoded in then
-    accepted: Int[Array, "*lane instance slot"]
-    credit: Int[Array, "*lane instance slot"]  # accepted parts of a token, see TOKEN_PARTS
-    ahead: Int[Array, "*lane instance slot"]  # tokens beyond its own that the request has room for
-    num_drafts: Int[Array, "*lane instance"]  # requests times steps
-    num_draft_tokens: Int[Array, "*lane instance"]
-    num_accepted_tokens: Int[Array, "*lane instance"]
+    drawn_at: Int[Array, "*of"]  # steps that had been made
+    num: Int[Array, "*of"]  # tokens that each request in decode has drafted
+    blocks: Int[Array, "*of"]  # that they take when the step begins
+    request: Int[Array, "*of slot"]
+    turn: Int[Array, "*of slot"]  # steps that the request will have decoded in then
+    accepted: Int[Array, "*of slot"]
+    credit: Int[Array, "*of slot"]  # accepted parts of a token, see TOKEN_PARTS
+    ahead: Int[Array, "*of slot"]  # tokens beyond its own that the request has room for
+    num_drafts: Int[Array, "*of"]  # requests times steps
+    num_draft_tokens: Int[Array, "*of"]
+    num_accepted_tokens: Int[Array, "*of"]
 
     @classmethod
     def first(cls, shape: EngineShape) -> DraftTable:

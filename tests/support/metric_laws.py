@@ -24,6 +24,7 @@ NAMES = tuple(
     for slo_class in ((None, *CLASS_NAMES) if lookup(name)[0].has_classes else (None,))
 )
 LATENCIES = ("ttft", "e2e", "tpot", "scheduling_delay", "itl")
+MOST_TOKENS = (1, 33)  # of a request in a step, with drafts
 UNFINISHED = (Status.WAITING, Status.RUNNING, Status.IN_FLIGHT, Status.IN_GATEWAY)
 SHARES = (
     *("attainment", "slo_miss_rate", "reject_rate", "jain_fairness", "class_fairness"),
@@ -99,7 +100,9 @@ def shares_and_rates_are_possible(record: RunRecord, host: dict[str, float]) -> 
     tokens = host["tokens_per_sec"] * host["duration_s"]
     # in August a request's first token counts, too
     first = host["num_completed"] if record.is_august else 0
-    assert tokens <= (steps.running * steps.num_steps).sum() + first
-    fastest = record.num_instances * steps.running.max() / steps.duration_us.min() * 1e6
+    drafted = 0 if record.drafts is None else record.drafts.num_accepted_tokens.sum()
+    assert tokens <= (steps.running * steps.num_steps).sum() + first + drafted
+    most = steps.running.max() * MOST_TOKENS[record.drafts is not None]
+    fastest = record.num_instances * most / steps.duration_us.min() * 1e6
     assert host["tokens_per_sec"] <= fastest + first / host["duration_s"]
     assert host["requests_per_s"] <= host["output_tokens_per_s"]

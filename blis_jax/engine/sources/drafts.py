@@ -168,9 +168,9 @@ def _drawn(
         key = decision_key(ctx, RandomSource.DRAFTS, request, turn)
         return jax.random.uniform(key, dtype=jnp.float64)
 
-    is_drafted = jnp.arange(reach.shape[1]) < num
+    is_drafted = jnp.arange(reach.shape[1], dtype=jnp.int32) < num
     is_reached = jax.vmap(uniform)(jnp.maximum(request, 0), turn)[:, None] < reach
-    return jnp.sum(is_reached & is_drafted, axis=1, dtype=jnp.int32)
+    return jnp.sum(is_reached & is_drafted[None, :], axis=1, dtype=jnp.int32)
 
 
 def _moved_on(

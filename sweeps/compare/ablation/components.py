@@ -15,6 +15,7 @@ from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.named_policies import has_number, is_policy_number
 from blis_jax.cluster.router import FlowSettings, short_name, weights_of
 from blis_jax.cluster.settings import declared_in
+from blis_jax.cluster.speculation import SpeculativeSettings
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies import registry
 from sweeps.strategies.space import SCORERS
@@ -65,6 +66,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "cache_signal_delay",
     ),
     "LoRA adapters": tuple(declared_in(AdapterSettings)),
+    "drafted tokens": tuple(declared_in(SpeculativeSettings)),
     "prefix index": ("precise_kv_routing", "prefix_index_delay", "prefix_index_loss"),
     "movement": (
         "cluster_policy",

@@ -137,6 +137,9 @@ def flags_of_engine(promotion: Promotion, config: ClusterConfig) -> dict[str, An
     if config.kv_offload_config.cpu_bytes_to_use:
         problem = "a file of tiers, and this command writes one CPU tier"
         raise not_mapped(promotion, "kv_offload_config", problem, "set kv_cpu_blocks in its place")
+    if config.speculative_config.num_speculative_tokens:
+        problem = "the drafter's model is not known here"
+        raise not_mapped(promotion, "speculative_config", problem, "give it to vLLM by hand")
     flags: dict[str, Any] = {
         "block-size": config.block_size_in_tokens,
         **({"max-model-len": config.max_model_len} if config.max_model_len else {}),

@@ -99,7 +99,11 @@ def _step(
     def compute(one: Served) -> None:
         nonlocal budget, prompt_tokens
         chunk = min(one.input_len - one.computed, budget)
-        one.computed, budget, prompt_tokens = one.computed + chunk, budget - chunk, prompt_tokens + chunk
+        one.computed, budget, prompt_tokens = (
+            one.computed + chunk,
+            budget - chunk,
+            prompt_tokens + chunk,
+        )
 
     for one in [one for one in batch if not one.in_decode]:
         compute(one)
