@@ -89,19 +89,16 @@ class SpeculativeConfig:
     def sentence(self) -> str:
         """Return what is drafted, in words."""
         drafts = f"{self.num_speculative_tokens} drafts a step ({self.method})"
-        if self.per_batch_size:
-            drafts += "".join(
-                f", {num} from {size} requests on" for size, num in self.per_batch_size
-            )
-        means = ", ".join(
-            f"{self.mean_tokens(name):.3g} tokens a step" + (f" ({name})" if name else "")
+        drafts += "".join(f", {num} from {size} requests on" for size, num in self.per_batch_size)
+        means = " or ".join(
+            f"{self.mean_tokens(name):.3g}" + (f" ({name})" if name else "")
             for name, _ in self.rates
         )
         how = "as expected" if self.acceptance == "expected" else "drawn"
-        return (
-            f"{drafts}, accepted {how}: {means} on average; drafter {self.draft_step_us:g} µs a draft and "
-            f"{self.draft_token_us:g} µs a drafted token"
-        )
+        times = f"{self.draft_step_us:g} µs a draft"
+        if self.draft_token_us:
+            times += f" and {self.draft_token_us:g} µs a drafted token"
+        return f"{drafts}, {means} tokens a step on average ({how}); drafter {times}"
 
 
 @dataclass(frozen=True)

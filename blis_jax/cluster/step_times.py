@@ -45,6 +45,12 @@ def model_of(config: ClusterConfig) -> LatencyModel:
     return find(names[0]) if len(names) == 1 else choosing(names)
 
 
+def merges_steps(config: ClusterConfig) -> bool:
+    """Return whether steps of a batch that only decodes take the same time and give the same tokens."""
+    has_drafts = config.speculative_config.num_speculative_tokens > 0
+    return model_of(config).has_equal_decode_steps and not has_drafts
+
+
 def _names(config: ClusterConfig) -> list[str]:
     """Return the model of every instance."""
     if has_pools(config):

@@ -241,3 +241,15 @@ def worst_p99_ms(
     p99 = xp.where(part >= 0.5, high - gap * (1 - part), low + gap * part)  # as numpy has it
     worst = xp.where(is_empty, -np.inf, p99).max()
     return choose(xp.isfinite(worst), worst / 1000, np.nan)
+
+
+def draft_figures(record: RunRecord) -> dict[str, Number]:
+    """Return the counts of drafted tokens and what follows, under vLLM's names; nothing where nothing is drafted."""
+    if record.drafts is None:
+        return {}
+    totals = {name: values.sum() for name, values in vars(record.drafts).items()}
+    drafts, tokens, accepted = totals.values()
+    return totals | {
+        "draft_acceptance_rate": ratio(accepted, tokens, np.nan),
+        "mean_acceptance_length": 1 + ratio(accepted, drafts, np.nan),
+    }

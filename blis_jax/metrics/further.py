@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from blis_jax.core.arrays import namespace, ratio
 from blis_jax.core.types import SLO_CLASSES
-from blis_jax.metrics.figures import jain_index, worst_p99_ms
+from blis_jax.metrics.figures import draft_figures, jain_index, worst_p99_ms
 from blis_jax.metrics.metric import (
     HIGHER,
     LOWER,
@@ -87,7 +87,4 @@ def itl_per_token_mean_ms(measured: MeasuredRequests) -> Number:
 @of_run("1", HIGHER)
 def mean_acceptance_length(record: RunRecord) -> Number:
     """Return 1 + accepted drafts ÷ verifications of a request's drafts, as vLLM logs it; NaN without any."""
-    drafts = record.drafts
-    if drafts is None:
-        return math.nan
-    return 1 + ratio(drafts.num_accepted_tokens.sum(), drafts.num_drafts.sum(), math.nan)
+    return draft_figures(record).get("mean_acceptance_length", math.nan)

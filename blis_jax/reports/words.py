@@ -321,6 +321,17 @@ def _cache(config: ClusterConfig) -> str:
     return "" if config.enable_prefix_caching else "prefix caching off"
 
 
+def _drafts(config: ClusterConfig) -> str:
+    drafts = config.speculative_config
+    return drafts.sentence() if drafts.num_speculative_tokens else ""
+
+
+def _short_drafts(config: ClusterConfig) -> str:
+    drafts = config.speculative_config
+    num, tokens = drafts.num_speculative_tokens, drafts.mean_tokens()
+    return f"{num} drafts ({drafts.method}, {tokens:.3g} tokens a step)" if num else ""
+
+
 def _tier(config: ClusterConfig) -> str:
     blocks = config.kv_cpu_blocks
     return f"CPU tier of {blocks:,} KV blocks" if blocks else ""
@@ -375,6 +386,9 @@ _PARTS = (
     _Part("budget", ("max_num_scheduled_tokens", "max_num_running_reqs"), _budget),
     _Part("chunks", ("long_prefill_token_threshold", "slo_prefill"), _chunks),
     _Part("router", ("routing_policy", "routing_scorers"), _router, short=_short_router),
+    _Part(
+        "drafts", ("speculative_config",), _drafts, "no drafts", is_seldom=True, short=_short_drafts
+    ),
     _Part("profile", ("corrected", "revision", "variant"), _profile, short=_short_profile),
     _Part(
         "prefix caching", ("enable_prefix_caching",), _cache, "prefix caching on", is_seldom=True

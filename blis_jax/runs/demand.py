@@ -15,7 +15,7 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance
 from blis_jax.cluster.offload_tiers import cpu_capacity
-from blis_jax.cluster.step_times import model_of, name_of
+from blis_jax.cluster.step_times import merges_steps, name_of
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape, Mechanism
 from blis_jax.engine.cluster_params import rows_to_begin_with
@@ -90,7 +90,7 @@ def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options
     output_blocks = _num_output_blocks(table, block_size)
     if is_sharing:  # a step by itself whenever a member fills a block
         records += output_blocks
-    if not model_of(config).has_equal_decode_steps:
+    if not merges_steps(config):
         tokens = int(np.sum(np.asarray(table.output_len), dtype=np.int64))
         records = max(records, min(records + tokens // TOKENS_OF_RECORD, MOST_RECORDS))
     prompt_blocks = int(np.sum(np.asarray(table.input_len) // block_size, dtype=np.int64))
@@ -128,7 +128,7 @@ def demand_of_draws(
     longest_content = max(longest_node(plan) for plan in plans)
     has_nodes = longest_content > 0
     few = REQUESTS_BEFORE_EVICTION * min(config.num_instances for config in configs)
-    is_skipping = all(model_of(config).has_equal_decode_steps for config in configs)
+    is_skipping = all(map(merges_steps, configs))
     return Demand(
         num_instances=max(rows_to_begin_with(config) for config in configs),
         num_slots=options.num_slots

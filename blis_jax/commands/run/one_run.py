@@ -37,6 +37,7 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import refuse_existing, write_json
 from blis_jax.latency.model_description import beyond_context
+from blis_jax.metrics.figures import draft_figures
 from blis_jax.metrics.kv import (
     ACTIVE,
     INERT,
@@ -199,12 +200,17 @@ def _tell(
 
 
 def _source_lines(record: RunRecord) -> list[str]:
-    """What an event source tells of the run."""
+    """What an event source and drafted tokens tell of the run."""
     lines = ["=== Event Source ==="] if record.figures else []
     for name, value in record.figures.items():
         one = DECLARED[name]
         unit = "" if one.unit in ("", "1") else f" {one.unit}"
         lines.append(f"{name}: {value:g}{unit} ({one.meaning})")
+    drafts = draft_figures(record)
+    lines += ["=== Drafted Tokens ==="] if drafts else []
+    lines += [f"{name}: {value:g}" for name, value in drafts.items()]
+    if drafts:
+        lines.append("itl_… is of the gaps between steps that give tokens, tpot of each token")
     return lines
 
 
@@ -244,6 +250,8 @@ def _write(
         document["kv"] = kv_document(record, has_cpu_tier(config))
         if record.figures:
             document["figures"] = dict(record.figures)
+        if drafts := draft_figures(record):
+            document["drafts"] = {name: float(value) for name, value in drafts.items()}
         document["provenance"] = _provenance(options, config, source)
         with cli.writing(Path(options.results_path)):
             write_json(Path(options.results_path), document)
