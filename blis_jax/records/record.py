@@ -120,8 +120,6 @@ class RequestRecords:
     restarts: Int[np.ndarray, "request"]  # attempts that ended because their instance stopped
     # output tokens that it makes, where a decode instance may cut answers short; None: `output_len`
     answer_len: Int[np.ndarray, "request"] | Absent = None
-    # output tokens that were drafted for it and accepted; None: a run without drafts
-    accepted_tokens: Int[np.ndarray, "request"] | Absent = None
     # blis-2026-08: from arrival to the start of its transfer, -1: none
     handed_us: Int[np.ndarray, "request"] | Absent = None
     # µs in the gateway's queue, -1: not dispatched from there; None: a run without one
@@ -134,6 +132,8 @@ class RequestRecords:
     itl_us: Int[np.ndarray, "request"] | Absent = None
     # load of the instance it was routed to less the smallest one; -1: not routed; None: the router was not watched
     regret: Int[np.ndarray, "request"] | Absent = None
+    # output tokens that were drafted for it and accepted; None: a run without drafts
+    accepted_tokens: Int[np.ndarray, "request"] | Absent = None
 
     @property
     def num_later_tokens(self) -> Int[np.ndarray, "request"]:
@@ -293,8 +293,8 @@ class RunRecord:
         names: of all instances, where the autoscaler of that revision made some; empty if they are numbered.
         adapters: loads and evictions of LoRA adapters; None where none is ever loaded.
         offload: transfers and waits of off-load tiers; None where there are none.
-        drafts: counts of drafted tokens; None where nothing is drafted.
         figures: what an event source tells of the run, by name, such as `source.slowed_requests`.
+        drafts: counts of drafted tokens; None where nothing is drafted.
     """
 
     outcome: Outcome
@@ -313,8 +313,8 @@ class RunRecord:
     names: tuple[str, ...] = ()  # of the instances, where an autoscaler has made some
     adapters: AdapterRecords | None = None
     offload: OffloadRecords | None = None
-    drafts: DraftRecords | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
+    drafts: DraftRecords | None = None
 
     def __repr__(self) -> str:
         """Return how the run ended and what it holds, without the numbers."""
