@@ -37,8 +37,8 @@ def run_of(
     size = len(next(iter(requests.values())))
     columns = {}
     for field in dataclasses.fields(RequestRecords):
-        is_of_august = field.name in ("itl_us", "answer_len") and field.name not in requests
-        if field.name == "ttft_parts_us" or is_of_august:
+        is_seldom = field.name in ("itl_us", "answer_len", "accepted_tokens")
+        if field.name == "ttft_parts_us" or (is_seldom and field.name not in requests):
             continue
         value = requests.get(field.name, 0 if field.name in COUNTED_FROM_ZERO else -1)
         columns[field.name] = np.broadcast_to(np.asarray(value, np.int64), size).copy()
