@@ -1,6 +1,8 @@
-"""Configurations that differ in the router alone, as one compiled program: a number says which router decides.
+"""Routers without a compilation each: several in one program, where a number says which decides, and one as a table.
 
-Compiling is most of what a router costs; the program of fifteen takes little longer than that of one.
+Compiling is most of what a short run of a router costs; the program of fifteen takes little longer than that of one. A
+table of operations is compiled once for all that fit. It takes a branch for each of its operations, so where many long
+runs have one router, the compiled form is faster.
 """
 
 from __future__ import annotations
@@ -19,12 +21,17 @@ from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.named_policies import numbered
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import EngineShape
+from blis_jax.engine.cluster_params import rows_to_begin_with
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.engine.phases.policy_calls import told
+from blis_jax.policies.as_data.tables import as_table
 from blis_jax.policies.contract import Completion, GatewayContext, Policies, Policy
+from blis_jax.policies.reading import CPU_TIER, NotAsDataError
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
+
+    from blis_jax.runs.options import Options
 
 ROUTER = "routing_policy"
 
@@ -141,3 +148,28 @@ def _handed_in(members: Sequence[ClusterConfig]) -> dict[ClusterConfig, Policies
         config: Policies(routing=one, scorers=rated.scorers, picker=rated.picker)
         for config, one in zip(members, together, strict=True)
     }
+
+
+# --- as a table -----------------------------------------------------------------------------------
+
+
+def router_as_table(config: ClusterConfig, options: Options) -> Policies:
+    """Return the configuration's router with its policy as a table, to be handed in beside the configuration.
+
+    Raises:
+        NotAsDataError: it has to be compiled; the sentence says why.
+        ConfigError: there is no such policy, or it is at fault.
+    """
+    used = numbered(config)
+    if options.form != "rows":
+        raise NotAsDataError("on a GPU, lanes of one call take all branches of a table")
+    if options.clock not in ("int32", "int64"):
+        raise NotAsDataError("a table counts whole µs")
+    if config.node_pools and config.cluster_policy != "none":
+        raise NotAsDataError("a table is for a number of instances, and an autoscaler makes more")
+    if config.kv_cpu_blocks and used.routing.reads(*CPU_TIER):
+        raise NotAsDataError(
+            f"{used.routing.words} reads what the CPU tier does, which is no input of a table"
+        )
+    table = as_table(used.routing, rows_to_begin_with(config), len(used.scorers))
+    return Policies(routing=table, scorers=used.scorers, picker=used.picker)

@@ -117,7 +117,10 @@ def _verdict(
         or any(name not in both["exact"] for name in claim.settings)
     ):
         return ClaimByProfile(record, claim, exact.published, "", "", "", LOST, exact.reason)
-    levels = [_level(record, row, both[name]) for name, row in _named(exact, corrected)]
+    levels = [
+        _level(record, row, samples)
+        for row, samples in zip((exact, corrected), both.values(), strict=True)
+    ]
     verdict = _weighed(claim, *levels)
     moved = _most_moved(claim, both["exact"], both["corrected"])
     shift = _shift(record, claim, both)
@@ -142,12 +145,6 @@ def _shown(row: ReproducedClaim) -> str:
         if row.kind == ONE_SEED and row.ours == "true"
         else row.ours
     )
-
-
-def _named(
-    exact: ReproducedClaim, corrected: ReproducedClaim
-) -> tuple[tuple[str, ReproducedClaim], ...]:
-    return ("exact", exact), ("corrected", corrected)
 
 
 def _level(record: PaperRecord, row: ReproducedClaim, samples: Samples) -> int | None:

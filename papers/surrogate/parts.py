@@ -51,15 +51,12 @@ OURS = "deep ensemble"
 Maker = Callable[[], Any]
 
 
-def _gaussian_process() -> Any:
-    def made(num_features: int) -> Any:
-        """Make a process with a length for every feature and noise, as scikit-optimize's own searches have."""
-        lengths = np.full(num_features, 2.0)
-        kernel = ConstantKernel(1.0, (1e-2, 1e3)) * Matern(lengths, (1e-2, 1e3), nu=2.5)
-        kernel = kernel + WhiteKernel(1e-2, (1e-6, 1.0))
-        return GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=0)
-
-    return made
+def _gaussian_process(num_features: int) -> Any:
+    """Make a process with a length for every feature and noise, as scikit-optimize's own searches have."""
+    lengths = np.full(num_features, 2.0)
+    kernel = ConstantKernel(1.0, (1e-2, 1e3)) * Matern(lengths, (1e-2, 1e3), nu=2.5)
+    kernel = kernel + WhiteKernel(1e-2, (1e-6, 1.0))
+    return GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=0)
 
 
 def _boosting() -> Any:
@@ -84,7 +81,7 @@ def compare(surrogate: Surrogate, data: Data, chosen: Sequence[str]) -> pd.DataF
     few = slice(0, MOST_GP_POINTS)
     makers: list[tuple[str, Maker, slice]] = [
         (f"Gaussian process, {min(num_points, MOST_GP_POINTS)} points",
-         lambda: _gaussian_process()(x.shape[1]), few),
+         lambda: _gaussian_process(x.shape[1]), few),
         ("gradient boosting", _boosting, slice(None)),
         ("10 nearest neighbours", _neighbours, slice(None)),
     ]  # fmt: skip
@@ -251,18 +248,6 @@ def _bars(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _coverage(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    return coverage_table(surrogate, data, 0.9)
-
-
-def _regions(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    return regions_table(surrogate, data, 0.9)
-
-
-def _any_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    return any_seeds_table(surrogate, load_own(job.own, data), 0.9)
-
-
 def _common_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
     """Return the sets beside the pool, then those of the further points."""
     further = load_data(job.common)
@@ -275,19 +260,11 @@ def _common_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _levels(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    return unexplained_table(surrogate, load_own(job.own, data))
-
-
 def _figures(job: Job, surrogate: Any, data: Any) -> None:
     r2 = {score.output: score.r2 for score in evaluate(surrogate, data)}
     found, shown = surrogate.predict(data.test.inputs), _shown(surrogate)
     figure.draw_parity(job.picture("parity"), data, found, shown, r2)
     figure.draw_residuals(job.picture("residuals"), data, found, shown[0])
-
-
-def _rivals(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    return compare(surrogate, data, _shown(surrogate))
 
 
 def _curve(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
@@ -299,21 +276,19 @@ def _curve(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
     return table[table["output"].isin(_shown(surrogate))].drop(columns="identity")
 
 
-def _speed(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    return measure(surrogate, _shown(surrogate)[0])
-
-
 _MAKERS: Mapping[str, Callable[[Job, Any, Any], Any]] = {
     "bars": _bars,
-    "coverage": _coverage,
-    "regions": _regions,
-    "any_seeds": _any_seeds,
+    "coverage": lambda job, surrogate, data: coverage_table(surrogate, data, 0.9),
+    "regions": lambda job, surrogate, data: regions_table(surrogate, data, 0.9),
+    "any_seeds": lambda job, surrogate, data: any_seeds_table(
+        surrogate, load_own(job.own, data), 0.9
+    ),
     "common_seeds": _common_seeds,
-    "levels": _levels,
+    "levels": lambda job, surrogate, data: unexplained_table(surrogate, load_own(job.own, data)),
     "figures": _figures,
-    "rivals": _rivals,
+    "rivals": lambda job, surrogate, data: compare(surrogate, data, _shown(surrogate)),
     "curve": _curve,
-    "speed": _speed,
+    "speed": lambda job, surrogate, data: measure(surrogate, _shown(surrogate)[0]),
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from blis_jax.metrics.scalars import evaluate, lookup
 from blis_jax.statistics.intervals import estimate
-from blis_jax.statistics.paired import Pair, differences
+from blis_jax.statistics.paired import Difference, Pair, differences
 from papers.record.measures import Measurement, scalars
 from papers.record.runs import PaperRuns, Say, SettingSample
 from papers.record.settings import RunSetting, of_arm
@@ -47,9 +47,7 @@ CLUSTERS: Mapping[str, Mapping[str, object]] = {
 PUBLISHED = {SCHEDULING: "8-opt", ROUTING: "compound"}
 OBJECTIVE = {SCHEDULING: "ttft_p99_ms[critical]", ROUTING: "worst_ttft_p99_ms"}
 MISSED = "slo_miss_rate"
-MISSED_BUDGETS = (
-    "missed_budgets"  # the same for the budgets of the routing track's predictive admission
-)
+MISSED_BUDGETS = "missed_budgets"  # the same for the budgets of the track's predictive admission
 METRICS = (
     "worst_ttft_p99_ms",
     "ttft_p99_ms",
@@ -130,18 +128,20 @@ def rows(runs: PaperRuns, seeds: tuple[int, ...], say: Say | None = None) -> lis
         row |= {of: f"{estimate(sample.column(of)).mean:.6g}" for of in (*METRICS, MISSED_BUDGETS)}
         row |= {"objective": OBJECTIVE[track], "seeds": str(len(seeds))}
         for name, difference in zip(CHANGES, changes.get(place, ()), strict=False):
-            is_share = name != "objective"
-            shown = difference.simultaneous if is_share else difference.simultaneous_percent
-            scale = 100 if is_share else 1
-            row |= {
-                f"{name} change": f"{scale * shown.mean:+.4g}",
-                f"{name} low": f"{scale * shown.low:+.4g}",
-                f"{name} high": f"{scale * shown.high:+.4g}",
-                f"{name} p": f"{difference.p_adjusted:.3g}",
-                f"{name} verdict": difference.verdict,
-            }
+            texts = change_cells(difference, name != "objective")
+            row |= {f"{name} {column}": text for column, text in texts.items()}
+            row[f"{name} verdict"] = difference.verdict
         table.append({name: row.get(name, "") for name in COLUMNS})
     return table
+
+
+def change_cells(difference: Difference, is_share: bool) -> dict[str, str]:
+    """Return a change with its interval, which holds for the family, and its p; of a share in points, else in %."""
+    shown = difference.simultaneous if is_share else difference.simultaneous_percent
+    ends = {"change": shown.mean, "low": shown.low, "high": shown.high}
+    scale = 100 if is_share else 1
+    cells = {name: f"{scale * value:+.4g}" for name, value in ends.items()}
+    return cells | {"p": f"{difference.p_adjusted:.3g}"}
 
 
 def _reference(workload: str) -> str:

@@ -47,9 +47,6 @@ def ledger_rows(folder: Path, metrics: tuple[str, ...] = METRICS) -> list[dict[s
     judged = differences([_pair(row, metric) for row, metric in asked])
     table = []
     for (row, metric), difference in zip(asked, judged, strict=True):
-        is_share = split_name(metric)[0] in SHARES
-        shown = difference.simultaneous if is_share else difference.simultaneous_percent
-        scale = 100 if is_share else 1
         hypothesis = row.hypothesis
         assert hypothesis.workload is not None and row.result is not None
         table.append(
@@ -65,10 +62,7 @@ def ledger_rows(folder: Path, metrics: tuple[str, ...] = METRICS) -> list[dict[s
                 "metric": metric,
                 "reference mean": f"{difference.first_mean:.6g}",
                 "mean": f"{difference.second_mean:.6g}",
-                "change": f"{scale * shown.mean:+.4g}",
-                "low": f"{scale * shown.low:+.4g}",
-                "high": f"{scale * shown.high:+.4g}",
-                "p": f"{difference.p_adjusted:.3g}",
+                **joint.change_cells(difference, split_name(metric)[0] in SHARES),
                 "judged": difference.verdict,
             }
         )
@@ -311,17 +305,15 @@ def rule_rows(built: RobustnessMap, other: RobustnessMap) -> list[dict[str, str]
     """Return every regime with the arm to take, and how that fares on the other map's cells."""
     rows = []
     for leaf in built.rules.leaves:
-        judgement = other.judged([(cell, leaf.label) for cell in other.cells if holds(leaf, cell)])
-        values = (
-            leaf.words(),
-            leaf.label,
-            str(leaf.num_cells),
-            str(leaf.num_right),
-            str(judgement.num_cells),
-            str(judgement.num_feasible),
-            str(judgement.num_near),
-            f"{judgement.mean_excess:.1f}",
+        found = other.judged([(cell, leaf.label) for cell in other.cells if holds(leaf, cell)])
+        counts = (
+            leaf.num_cells,
+            leaf.num_right,
+            found.num_cells,
+            found.num_feasible,
+            found.num_near,
         )
+        values = (leaf.words(), leaf.label, *map(str, counts), f"{found.mean_excess:.1f}")
         rows.append(dict(zip(RULE_COLUMNS, values, strict=True)))
     return rows
 

@@ -9,9 +9,9 @@ from blis_jax import progress
 from blis_jax.errors import ConfigError
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.reading import NotAsDataError
+from blis_jax.runs.alternatives import router_as_table
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options, default_form
-from blis_jax.runs.tables import router_as_table
 from sweeps.evolve.score import RunPair
 from sweeps.runs.measured import Recorder, failure_of
 from sweeps.strategies.arms import key_of

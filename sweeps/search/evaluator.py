@@ -38,10 +38,10 @@ from sweeps.strategies.moved import arguments
 from sweeps.strategies.space import Space, space_of
 
 if TYPE_CHECKING:
-    from blis_jax.runs import tables
+    from blis_jax.runs import alternatives
     from blis_jax.workload.spec import WorkloadSpec
 else:  # it loads JAX, for which no refusal waits
-    tables = lazy.Module("blis_jax.runs.tables")
+    alternatives = lazy.Module("blis_jax.runs.alternatives")
 
 MOST_EXPERIMENTS = 8  # workloads × seeds × metrics whose requests are kept
 MOST_CONFIGS = 16  # that are run in one compiled call
@@ -112,7 +112,9 @@ class Evaluator:
         if self.compiles or not is_file(config.routing_policy):
             return ()
         try:
-            experiment.handed_in[config] = tables.router_as_table(config, experiment.runner.options)
+            experiment.handed_in[config] = alternatives.router_as_table(
+                config, experiment.runner.options
+            )
         except NotAsDataError as error:
             return (f"compiled: {error}",)
         return ()

@@ -15,8 +15,8 @@ from blis_jax.policies import registry
 from blis_jax.policies.as_data.tables import as_table
 from blis_jax.policies.contract import Policies, Policy
 from blis_jax.policies.reading import NotAsDataError
+from blis_jax.runs.alternatives import router_as_table
 from blis_jax.runs.options import Options
-from blis_jax.runs.tables import router_as_table
 from blis_jax.workload.spec import load_builtin, override
 
 SCORERS = "prefix-affinity:1,load-balance:1"
