@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from benchmarks.speed import worker
-from benchmarks.speed.trace_cases import TRACES, trace
+from benchmarks.speed.trace_cases import TRACES, Timed, trace
 from benchmarks.start.commands import STARTS, started
 from blis_jax import figures_of
 from blis_jax.cluster.config import ClusterConfig
@@ -92,22 +92,15 @@ def device_time(call: Call, repeats: int) -> tuple[float, float]:
         return compile_s, best_of(repeats, run)
 
 
-def single(config: ClusterConfig, title: str, form: str = "rows", rows: int = 1) -> dict[str, Any]:
+def single(config: ClusterConfig, title: str, form: str = "rows", rows: int = 1) -> Timed:
     """Time one run."""
     call = call_of(config, load_builtin("mixed"), rows, form, num_slots=192)
     compile_s, seconds = device_time(call, 15 if form == "rows" else 2)
     per_run = seconds / rows
-    return {
-        "title": title,
-        "compile_s": compile_s,
-        "run": f"{per_run * 1e3:.2f} ms a run",
-        "unit": f"{1 / per_run:.0f} runs/s",
-    }
+    return Timed(title, compile_s, f"{per_run * 1e3:.2f} ms a run", f"{1 / per_run:.0f} runs/s")
 
 
-def seeds(
-    config: ClusterConfig, title: str, cores: int | None, *, in_call: bool = False
-) -> dict[str, Any]:
+def seeds(config: ClusterConfig, title: str, cores: int | None, *, in_call: bool = False) -> Timed:
     """Time 256 seeds drawn, simulated and turned into records on the host; with `in_call` into one figure per run."""
     if cores is not None:
         os.sched_setaffinity(0, set(list(os.sched_getaffinity(0))[:cores]))
@@ -120,28 +113,20 @@ def seeds(
     summarize: Any = figures_of(["ttft_p99_ms"]) if in_call else p99
     grids = [run_grid([config], spec, range(SEEDS), summarize, options) for _ in range(3)]
     seconds = min(grid.timing.run_s for grid in grids)
-    return {
-        "title": title,
-        "compile_s": grids[0].timing.compile_s,
-        "run": f"{seconds:.2f} s",
-        "unit": f"{SEEDS / seconds:.0f} runs/s",
-    }
+    return Timed(
+        title, grids[0].timing.compile_s, f"{seconds:.2f} s", f"{SEEDS / seconds:.0f} runs/s"
+    )
 
 
-def swept(title: str) -> dict[str, Any]:
+def swept(title: str) -> Timed:
     """Time a sweep from seed to the saved Dataset, as the sweep command makes it."""
     case = worker.sweep()
     times = [case.run() for _ in range(3)]
     seconds = min(seconds_of.run_s for seconds_of in times)
-    return {
-        "title": title,
-        "compile_s": times[0].compile_s,
-        "run": f"{seconds:.2f} s",
-        "unit": f"{case.work / seconds:.0f} runs/s",
-    }
+    return Timed(title, times[0].compile_s, f"{seconds:.2f} s", f"{case.work / seconds:.0f} runs/s")
 
 
-def scale(rate: float, count: int, title: str, num_instances: int = 8) -> dict[str, Any]:
+def scale(rate: float, count: int, title: str, num_instances: int = 8) -> Timed:
     """Time one run and return the cost per request; the rate is that of eight instances."""
     of_all = rate * num_instances / 8
     spec = override(load_builtin("mixed"), aggregate_rate=of_all, num_requests=count)
@@ -153,12 +138,12 @@ def scale(rate: float, count: int, title: str, num_instances: int = 8) -> dict[s
     record = run_record(execute(call).look(0))
     if record.outcome.name != "COMPLETED":
         raise SystemExit(f"{title} ended with {record.outcome.name}")
-    return {
-        "title": title,
-        "compile_s": compile_s,
-        "run": f"{seconds * 1e3:.1f} ms, {record.num_iterations} scan steps",
-        "unit": f"{seconds / count * 1e6:.2f} µs a request",
-    }
+    return Timed(
+        title,
+        compile_s,
+        f"{seconds * 1e3:.1f} ms, {record.num_iterations} scan steps",
+        f"{seconds / count * 1e6:.2f} µs a request",
+    )
 
 
 def under_pressure(
@@ -167,7 +152,7 @@ def under_pressure(
     workload: str,
     title: str,
     kv_model: str = "block-level",
-) -> dict[str, Any]:
+) -> Timed:
     """Time one run made with one memory model, and measure the state that it carries."""
     (run,) = call_of(config, load_builtin(workload), 1, kv_model=kv_model, window=window).runs
     runner = Runner(run.sizes.options)
@@ -182,15 +167,15 @@ def under_pressure(
         _, state = jax.eval_shape(start, *run.inputs(shape))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     preempted = int(record.instances.preemption_count.sum())
-    return {
-        "title": title,
-        "compile_s": runner.timing.compile_s,
-        "run": f"{seconds * 1e3:.1f} ms, {record.num_iterations} scan steps",
-        "unit": f"{preempted} preemptions, state {size / 1e6:.1f} MB",
-    }
+    return Timed(
+        title,
+        runner.timing.compile_s,
+        f"{seconds * 1e3:.1f} ms, {record.num_iterations} scan steps",
+        f"{preempted} preemptions, state {size / 1e6:.1f} MB",
+    )
 
 
-def of_cluster(config: ClusterConfig, title: str) -> dict[str, Any]:
+def of_cluster(config: ClusterConfig, title: str) -> Timed:
     """Time one run of a cluster whose requests move or wait at the gateway, and count how many do."""
     (run,) = call_of(config, load_builtin("mixed"), 1).runs
     runner = Runner(run.sizes.options)
@@ -206,12 +191,12 @@ def of_cluster(config: ClusterConfig, title: str) -> dict[str, Any]:
         "waits at the gateway": 0 if waits is None else int((waits > 0).sum()),
     }
     said = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    return {
-        "title": title,
-        "compile_s": runner.timing.compile_s,
-        "run": f"{seconds * 1e3:.2f} ms, {record.num_iterations} scan steps",
-        "unit": said,
-    }
+    return Timed(
+        title,
+        runner.timing.compile_s,
+        f"{seconds * 1e3:.2f} ms, {record.num_iterations} scan steps",
+        said,
+    )
 
 
 CLUSTERS = {
@@ -260,22 +245,17 @@ ONE_CORE = {
 }
 
 
-def on_one_core(name: str, title: str) -> dict[str, Any]:
+def on_one_core(name: str, title: str) -> Timed:
     """Time one run from its requests to its record, on one core."""
     os.sched_setaffinity(0, set(list(os.sched_getaffinity(0))[:1]))
     start = time.perf_counter()
     case = worker.CASES[name](Path())
     compile_s = time.perf_counter() - start
     seconds = min(case.run().run_s for _ in range(5))
-    return {
-        "title": title,
-        "compile_s": compile_s,
-        "run": f"{seconds * 1e3:.2f} ms",
-        "unit": f"{1 / seconds:.0f} runs/s",
-    }
+    return Timed(title, compile_s, f"{seconds * 1e3:.2f} ms", f"{1 / seconds:.0f} runs/s")
 
 
-def reference_requests(workload: str) -> dict[str, Any]:
+def reference_requests(workload: str) -> Timed:
     """Time the requests of the reference for one seed after another, on the host."""
     spec = load_builtin(workload)
     start = time.perf_counter()
@@ -283,15 +263,15 @@ def reference_requests(workload: str) -> dict[str, Any]:
     first_s = time.perf_counter() - start
     some_seed = itertools.count(1)
     seconds = best_of(9, lambda: reference.draw(spec, next(some_seed)))
-    return {
-        "title": f"the reference's {spec.num_requests:,} requests of {workload}, drawn on the host",
-        "compile_s": 0.0,
-        "run": f"{seconds * 1e3:.0f} ms, {first_s * 1e3:.0f} ms the first time",
-        "unit": f"{seconds / spec.num_requests * 1e6:.0f} µs a request",
-    }
+    return Timed(
+        f"the reference's {spec.num_requests:,} requests of {workload}, drawn on the host",
+        0.0,
+        f"{seconds * 1e3:.0f} ms, {first_s * 1e3:.0f} ms the first time",
+        f"{seconds / spec.num_requests * 1e6:.0f} µs a request",
+    )
 
 
-def search_of(strategy: str) -> dict[str, Any]:
+def search_of(strategy: str) -> Timed:
     """Time a search of the library from its first call to its last, compiled before."""
     space = space_of(load_strategy(strategy))
     budget, valuation = space.strategy.search, Valuation(space.strategy)
@@ -306,25 +286,25 @@ def search_of(strategy: str) -> dict[str, Any]:
     best = loop.best_of(search(make(space, budget), valuation, runs_at(space, experiment)))
     seconds = time.perf_counter() - start
     assert best is not None
-    return {
-        "title": f"search {strategy}, {budget.calls} calls × {len(seeds)} seeds, {budget.engine}",
-        "compile_s": compile_s,
-        "run": f"{seconds:.1f} s",
-        "unit": f"best score {best.worth.score:.2f} ms",
-    }
+    return Timed(
+        f"search {strategy}, {budget.calls} calls × {len(seeds)} seeds, {budget.engine}",
+        compile_s,
+        f"{seconds:.1f} s",
+        f"best score {best.worth.score:.2f} ms",
+    )
 
 
-def compile_cold() -> dict[str, Any]:
+def compile_cold() -> Timed:
     """Time the compilation of generator and engine for the baseline, nothing cached."""
-    return {
-        "title": "compile, cold",
-        "compile_s": compiled_in(call_of(BASELINE, load_builtin("mixed"), 16)),
-        "run": "-",
-        "unit": "generator and engine in one program",
-    }
+    return Timed(
+        "compile, cold",
+        compiled_in(call_of(BASELINE, load_builtin("mixed"), 16)),
+        "-",
+        "generator and engine in one program",
+    )
 
 
-def compile_cached() -> dict[str, Any]:
+def compile_cached() -> Timed:
     """Time the compilation of the same program from the persistent cache, in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         code = (
@@ -337,20 +317,20 @@ def compile_cached() -> dict[str, Any]:
         )
         words = [sys.executable, "-c", code]
         times = [float(subprocess.check_output(words, text=True)) for _ in range(2)]
-    return {
-        "title": "compile, from the persistent cache",
-        "compile_s": times[1],
-        "run": "-",
-        "unit": f"{times[0]:.1f} s when the cache was filled",
-    }
+    return Timed(
+        "compile, from the persistent cache",
+        times[1],
+        "-",
+        f"{times[0]:.1f} s when the cache was filled",
+    )
 
 
-def measure(name: str, window: int | None = None) -> dict[str, Any]:
+def measure(name: str, window: int | None = None) -> Timed:
     """Time the case of that name; `window` is for those at block level."""
     if name in TRACES:
         return trace(name, window)
     if name in STARTS:
-        return started(name)
+        return Timed(**started(name))
     if name in ONE_CORE:
         return on_one_core(name, ONE_CORE[name])
     if name in PRESSURE:
@@ -368,7 +348,7 @@ def measure(name: str, window: int | None = None) -> dict[str, Any]:
     if name.startswith("overloaded-"):
         count = int(name.partition("-")[2])
         return scale(2000.0, count, f"one run, 2,000 req/s, {count:,} requests")
-    cases: dict[str, Callable[[], dict[str, Any]]] = {
+    cases: dict[str, Callable[[], Timed]] = {
         "single-baseline": lambda: single(BASELINE, "one run, baseline, 1,000 requests"),
         "single-it08_opt": lambda: single(BEST, "one run, it08_opt, 1,000 requests"),
         "seeds-256-one-core": lambda: seeds(BASELINE, "256 seeds, baseline, one core", 1),
@@ -396,4 +376,4 @@ def measure(name: str, window: int | None = None) -> dict[str, Any]:
 
 if __name__ == "__main__":
     result = measure(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None)
-    print(json.dumps({**result, "peak_mb": peak_mb()}))
+    print(json.dumps(result._asdict() | {"peak_mb": peak_mb()}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,15 @@ TRACES: dict[str, tuple[str, int, str, int, dict[str, Any]]] = {
 TITLES = {MOONCAKE: "Mooncake conversation", AZURE_CONV: "Azure chat", AZURE_CODE: "Azure code"}
 
 
+class Timed(NamedTuple):
+    """What a case says, in words but for the seconds."""
+
+    title: str
+    compile_s: float
+    run: str
+    unit: str  # of what a run is made of
+
+
 def data_folder() -> Path:
     """Return where recorded traces lie: beside the checkout, or beside the one that a worktree belongs to."""
     beside = REPO.parent / "shared" / "data"
@@ -52,7 +61,7 @@ def _read(file: str, block_size: int) -> tuple[RequestTable, float]:
     return table, time.perf_counter() - start
 
 
-def trace(name: str, window: int | None = None, repeats: int = 3) -> dict[str, Any]:
+def trace(name: str, window: int | None = None, repeats: int = 3) -> Timed:
     """Time whole simulated runs of a trace, ties put in the reference's order and records made on the host.
 
     Compilation is what the first run takes longer than the best of the others.
@@ -71,9 +80,9 @@ def trace(name: str, window: int | None = None, repeats: int = 3) -> dict[str, A
     count = int(np.sum(record.requests.instance >= 0))
     words = f"{instances} instances, {policy}" + (", two runs at once" if beside == 2 else "")
     words += ", blocks of 512 tokens" if changes == OF_512 else ""
-    return {
-        "title": f"{TITLES[file]}, {count:,} requests, {words}",
-        "compile_s": times[0] - seconds,
-        "run": f"{seconds:.2f} s, {record.num_iterations} scan steps ({record.kv_model})",
-        "unit": f"{beside * count / seconds:,.0f} requests/s; read in {read_s:.2f} s",
-    }
+    return Timed(
+        f"{TITLES[file]}, {count:,} requests, {words}",
+        times[0] - seconds,
+        f"{seconds:.2f} s, {record.num_iterations} scan steps ({record.kv_model})",
+        f"{beside * count / seconds:,.0f} requests/s; read in {read_s:.2f} s",
+    )
