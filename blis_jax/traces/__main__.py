@@ -100,9 +100,10 @@ def summary(trace: Trace, block_size: int = 16) -> Mapping[str, str]:
     table, _ = to_table(rows, block_size)
     span_s = (int(rows.arrival_us[-1]) - int(rows.arrival_us[0])) / 1e6
     classes = np.bincount(rows.slo_class, minlength=len(SLO_CLASSES))
+    used = [name for name in trace.report.read if name not in trace.report.unread]
     words = {
         "format": trace.format,
-        **({"columns read": ", ".join(trace.report.read)} if trace.report.read else {}),
+        **({"columns read": ", ".join(used)} if used else {}),
         **({"columns ignored": ", ".join(trace.report.unread)} if trace.report.unread else {}),
         "requests": f"{len(rows):,}",
         "malformed rows": f"{trace.report.num_bad:,}",

@@ -158,6 +158,14 @@ def short_turns(rows: TraceRows) -> tuple[int, int]:
     return int(np.sum(is_later & (np.diff(rows.input_len[order]) < 0))), int(is_later.sum())
 
 
+def turns_before_their_time(rows: TraceRows) -> int:
+    """Return how many later turns arrive before the turn before them."""
+    members = np.flatnonzero(rows.session != NO_CODE)
+    order = members[np.lexsort((rows.round_index[members], rows.session[members]))]
+    is_later = np.diff(rows.session[order]) == 0
+    return int(np.sum(is_later & (np.diff(rows.arrival_us[order]) < 0)))
+
+
 def grow_sessions(rows: TraceRows, *, are_deltas: bool = False) -> TraceRows:
     """Return the rows with every session as one growing text.
 

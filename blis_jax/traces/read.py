@@ -340,6 +340,11 @@ def _unsaid(rows: TraceRows, wanted: TraceOptions, report: Report) -> list[str]:
         )
     if (single := single_tokens(rows.output_len)) is not None:
         notes.append(single)
+    if DELAY not in rows.others and (num_early := options.turns_before_their_time(rows)):
+        notes.append(
+            f"{num_early} later turns arrive before the turn before them, though their prompts may begin with its "
+            "answer; are their numbers or their times right?"
+        )
     num_short, num_later = options.short_turns(rows)
     if 2 * num_short > num_later and wanted.prefix_model != "deltas":
         notes.append(
@@ -353,8 +358,8 @@ def _placed_in_time(rows: TraceRows, wanted: TraceOptions, reading: Reading) -> 
     """Return the window that was asked for of rows by arrival, which begin near time 0; odd times are noted."""
     odd = times.remark(rows, reading.time_unit)
     rows, moved = times.from_zero(rows)
-    reading.report.notes += [note for note in (odd, moved) if note]
     cut = times.window(rows, wanted.from_s, wanted.until_s)
+    reading.report.notes += [note for note in (odd, moved, times.lonely_gap(cut)) if note]
     return cut if cut is rows else cut.take(np.arange(len(cut))[: wanted.limit])
 
 

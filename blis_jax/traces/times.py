@@ -94,6 +94,26 @@ def remark(rows: TraceRows, unit: str | None) -> str | None:
     )
 
 
+LARGEST_GAP, FEWEST_GAPS = 0.4, 20  # of a trace's span; gaps
+LONG_GAP = 20.0  # times the mean gap where all gaps are drawn alike, beyond any that chance gives
+
+
+def lonely_gap(rows: TraceRows) -> str | None:
+    """Return a sentence on one gap that is much of the trace: two traces, or two units, are in one file; else None."""
+    gaps = np.diff(np.sort(rows.arrival_us)) / 1e6
+    if len(gaps) < FEWEST_GAPS:
+        return None
+    place, span = int(np.argmax(gaps)), float(gaps.sum())
+    others = (span - float(gaps[place])) / (len(gaps) - 1)
+    if gaps[place] < LARGEST_GAP * span or gaps[place] < LONG_GAP * others:
+        return None
+    return (
+        f"no request arrives for {_number(float(gaps[place]))} s of the trace's {_number(span)} s, between requests "
+        f"{place + 1:,} and {place + 2:,}: rates are means over that; --from and --until take a part, and a file "
+        "whose times change their unit has to be mended"
+    )
+
+
 def why_odd(rows: TraceRows, unit: str, fewest_slow: int = FEWEST_SLOW) -> str | None:
     """Return why times can hardly be of this unit, None if they can; fewer than `fewest_slow` may be slow."""
     pace = _Pace.of(rows, unit)

@@ -316,6 +316,24 @@ def test_what_rows_cannot_mean_is_told(tmp_path):
     )
 
 
+def test_turns_that_come_before_their_turn_are_told(tmp_path):
+    head = "arrival_s,session_id,turn,input_tokens,output_tokens\n"
+    late, early = (f"{head}1,a,0,100,5\n{at},a,1,120,5\n" for at in (2, 0))
+    told = "1 later turns arrive before the turn before them"
+    assert not any(told in note for note in read_text(tmp_path, late).report.notes)
+    assert any(told in note for note in read_text(tmp_path, early).report.notes)
+
+
+def test_a_column_that_has_no_effect_is_not_called_read(tmp_path, capsys):
+    row = {"created": 1, "model": "m", "usage": {"prompt_tokens": 9, "completion_tokens": 2}}
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(json.dumps({**row, "created": at}) for at in range(3)))
+    assert command.main([str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (used,) = (line for line in lines if line.startswith("columns read"))
+    assert used.split()[2:] == ["prompt_tokens,", "completion_tokens,", "created"]
+
+
 def test_a_bad_cell_leaves_the_decimal_commas_of_others(tmp_path):
     rows = "0,5;100;20\nx;100;20\n2,125;1000;20\n"
     trace = read_text(tmp_path, "arrival_s;input_tokens;output_tokens\n" + rows)

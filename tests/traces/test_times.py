@@ -83,6 +83,18 @@ def test_other_units_of_plain_columns(tmp_path):
     assert trace.rows.arrival_us.tolist() == [0, 1_500_000]
 
 
+def test_one_long_silence_is_told(tmp_path):
+    """Half of the rows in seconds, half in milliseconds, under one column of seconds."""
+    moments = np.arange(1, 61) * 0.2
+    mixed = np.concatenate([moments[:30], 1e3 * moments[30:]])
+    told = "no request arrives for 6,194 s of the trace's 12,000 s, between requests 30 and 31"
+    for taken, is_told in ((mixed, True), (moments, False)):
+        path = tmp_path / f"{is_told}.csv"
+        rows = "".join(f"{at:.1f},50,5\n" for at in taken)
+        path.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}")
+        assert any(told in note for note in read_trace(path).report.notes) == is_told
+
+
 def test_a_window_of_a_trace(tmp_path):
     text = mooncake([500, 1000, 2000, 3000, 4500])
     assert read_text(tmp_path, text, from_s=0.5, until_s=4.0).rows.arrival_us.tolist() == [
