@@ -27,4 +27,4 @@ def test_no_case_finds_the_programs_of_another(monkeypatch: pytest.MonkeyPatch) 
 def test_a_case_compiles_runs_and_counts_scan_steps() -> None:
     """The cases call the engine's parts themselves, which no command does."""
     row = case.scale(500.0, 40, "forty requests")
-    assert row["compile_s"] > 0 and int(row["run"].split(" ms, ")[1].split()[0]) >= 40
+    assert row.compile_s > 0 and int(row.run.split(" ms, ")[1].split()[0]) >= 40
