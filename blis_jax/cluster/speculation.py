@@ -79,9 +79,9 @@ class SpeculativeConfig:
         said = {
             name: getattr(self, name) for name in ("method", "num_speculative_tokens", *_OURS[1:])
         }
-        ends = [size - 1 for size, _ in self.per_batch_size[1:]] + [2**31 - 3]
+        ends = [*(size - 1 for size, _ in self.per_batch_size[1:]), 2**31 - 3]
         ranges = [
-            [low, end, num] for (low, num), end in zip(self.per_batch_size, ends, strict=True)
+            [low, end, num] for (low, num), end in zip(self.per_batch_size, ends, strict=False)
         ]
         rates = {name or "other": list(of) for name, of in self.rates}
         return said | {"acceptance_rate": rates} | ({SCHEDULE: ranges} if ranges else {})

@@ -53,7 +53,15 @@ def test_a_gap_between_batch_sizes_has_the_drafts_before_it(ranges: Any) -> None
     assert made.schedule == ((0, 3), (1, 3), (64, 2), (256, 0))
 
 
-def test_it_survives_being_written_and_read() -> None:
+@pytest.mark.parametrize(
+    "section", [EAGLE | {"acceptance_rate": 0.5}, {"num_speculative_tokens": 0}]
+)
+def test_each_survives_being_written_and_read(section: dict[str, Any]) -> None:
+    config = ClusterConfig(speculative_config=section)
+    assert config_of_values(json.loads(json.dumps(all_values(config)))) == config
+
+
+def test_all_that_it_may_say_survives_being_written_and_read() -> None:
     section = EAGLE | {
         "acceptance_rate": {"critical": 0.9, "other": 0.5},
         "num_speculative_tokens_per_batch_size": [[1, 8, 3], [9, 99, 1]],
