@@ -111,6 +111,12 @@ def texts_of(package: str) -> dict[str, Any]:
     return texts
 
 
+def cell_of(text: str) -> str:
+    """Return a text as a cell of a table in Markdown, a negative number with a minus in place of its hyphen."""
+    is_negative = text.startswith("-") and text[1:2].isdigit()
+    return text.replace("|", "\\|").replace("-", "−", int(is_negative))
+
+
 def csv_of(rows: Sequence[Mapping[str, str]], columns: Sequence[str] = ()) -> str:
     """Return rows as CSV; the columns are those of the first row if none are named."""
     text = io.StringIO()

@@ -24,7 +24,7 @@ from papers.corrected.profiles import (
     judged_profiles,
     without_defects,
 )
-from papers.pages import answer, csv_of, texts_of, write_text
+from papers.pages import answer, cell_of, csv_of, texts_of, write_text
 from papers.record.claims import SHARES, metric_label
 from papers.record.runs import PaperRuns, SettingSample
 from papers.routing_evolution.record import RECORD as ROUTING
@@ -41,7 +41,6 @@ COLUMNS = (
 )  # fmt: skip
 TRACKS = {"strategy_evolution": "scheduling", "routing_evolution": "routing"}
 WIDE_POINTS, WIDE_PERCENT = 5.0, 10.0  # as the records' own tolerances
-MINUS = "−"
 _SHOWN = ("row", "claim", "published", "exact", "corrected", "shift", "verdict")
 
 
@@ -191,13 +190,13 @@ def _tables(claims: Sequence[Row]) -> list[str]:
     lines += [*_wrapped(_TABLE_WORDS), ""]
     for name in TRACKS:
         listed = [row for row in claims if _is_listed(row, name)]
-        cells = ([_minus(row[key]) for key in _SHOWN] for row in listed)
+        cells = ([cell_of(row[key]) for key in _SHOWN] for row in listed)
         lines += [f"### {_sentence(TRACKS[name])[:-1]}", "", *table_lines(_SHOWN, cells), ""]
     moved = [row for row in claims if row["kind"] == NUMBER and _is_wide(row) and row["exact"]]
     lines += ["## Numbers of single settings that the defects move", ""]
     lines += [*_wrapped(_NUMBER_WORDS.format(len(moved))), ""]
     columns = ("track", *_SHOWN)
-    cells = ([TRACKS[row["track"]], *(_minus(row[key]) for key in _SHOWN)] for row in moved)
+    cells = ([TRACKS[row["track"]], *(cell_of(row[key]) for key in _SHOWN)] for row in moved)
     return [*lines, *table_lines(columns, cells), ""]
 
 
@@ -227,12 +226,6 @@ def _is_wide(row: Row) -> bool:
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 138, break_on_hyphens=False)
-
-
-def _minus(text: str) -> str:
-    """Return a negative number with a minus instead of a hyphen; table separators stay text."""
-    is_signed = text.startswith("-") and text[1:2].isdigit()
-    return text.replace("|", "\\|").replace("-", MINUS, int(is_signed))
 
 
 CLAIMS_FILE, PARTS_FILE = "claims.csv", "ttft_parts.csv"

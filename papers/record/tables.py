@@ -7,6 +7,8 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from blis_jax.reports.render import table_lines
+from papers.pages import cell_of
 from papers.record.claims import AnyClaim, PublishedClaim
 from papers.record.published import CLASSES, ReproducedClaim
 from papers.record.survival import VERDICTS, SurvivalFinding
@@ -27,7 +29,6 @@ WIDTHS = {  # of printed columns
     "pooled verdict": 17,
 }
 REASON_WIDTH = 110
-MINUS = "−"
 
 
 def published_records(rows: Sequence[ReproducedClaim], beside: str | None = None) -> list[Record]:
@@ -106,19 +107,8 @@ def markdown_text(
     lines = [f"# {heading}", ""]
     for paragraph in words:
         lines += [*textwrap.wrap(paragraph, 118), ""]
-    lines += [" | ".join(["", *columns, ""]).strip(), "|" + "---|" * len(columns)]
-    for record in records:
-        cells = [
-            record[name].replace("|", "\\|").replace("-", MINUS, _is_signed(record[name]))
-            for name in columns
-        ]
-        lines.append(" | ".join(["", *cells, ""]).strip())
-    return "\n".join([*lines, ""])
-
-
-def _is_signed(text: str) -> int:
-    """1 if a text is a negative number, whose sign is then set as a minus."""
-    return int(text.startswith("-") and text[1:2].isdigit())
+    cells = ([cell_of(record[name]) for name in columns] for record in records)
+    return "\n".join([*lines, *table_lines(columns, cells), ""])
 
 
 def published_columns(beside: str | None) -> tuple[str, ...]:
