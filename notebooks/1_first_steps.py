@@ -32,9 +32,7 @@ from blis_jax import (
     override,
     simulate,
 )
-from blis_jax.reports.style import BLUE, RULES
 
-plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
 NUM_REQUESTS, NUM_SEEDS = (200, 4) if IS_SMALL else (1000, 50)
 
@@ -125,7 +123,7 @@ urgent = cluster.replace(priority_policy="slo-tiered", scheduler="priority-fcfs"
 other = p99_of(urgent)
 change = 100 * (other / usual - 1)
 figure, axis = plt.subplots(figsize=(6, 2.6), layout="constrained")
-axis.hist(change, bins=15, color=BLUE)
+axis.hist(change, bins=15, color="C0")
 axis.axvline(0, color="k", lw=1)
 axis.set_xlabel("change of critical TTFT P99 on the same requests, %")
 axis.set_ylabel("seeds")

@@ -23,9 +23,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 import blis_jax
-from blis_jax.reports.style import RED, RULES, SKY
 
-plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
 NUM_REQUESTS, NUM_SEEDS = (200, 16) if IS_SMALL else (1000, 100)
 CLASSES = ("critical", "standard", "sheddable")
@@ -52,8 +50,8 @@ change = 100 * (tuned / baseline - 1)
 of_three = 100 * (tuned[picks].mean(axis=1) / baseline[picks].mean(axis=1) - 1)
 figure, axes = plt.subplots(1, 3, figsize=(9, 2.6), layout="constrained", sharey=True)
 for axis, name, three, all_seeds in zip(axes, CLASSES, of_three.T, change.T, strict=True):
-    axis.hist(three, bins=25, color=SKY)
-    axis.axvline(all_seeds.mean(), color=RED, label="all seeds")
+    axis.hist(three, bins=25, color="C9")
+    axis.axvline(all_seeds.mean(), color="C3", label="all seeds")
     axis.axvline(0, color="k", lw=1)
     axis.set_title(name)
     axis.set_xlabel("change of TTFT P99, %")

@@ -23,9 +23,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 import blis_jax
-from blis_jax.reports.style import BLUE, RULES
 
-plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
 
 # %% [markdown]
@@ -62,7 +60,7 @@ for axis, metric in zip(axes, simulator["metric"].values, strict=True):
     one = simulator.sel(metric=metric)
     place = np.arange(one.sizes["parameter"])
     value, low, high = one["total_order"].values.T  # of each parameter, with its interval
-    axis.barh(place, value, color=BLUE)
+    axis.barh(place, value, color="C0")
     axis.hlines(place, low, high, color="k", lw=1)
     axis.set_title(metric, fontsize=9)
     axis.set_xlabel("total index")

@@ -23,6 +23,7 @@ import os
 import numpy as np
 from matplotlib import pyplot as plt
 
+import blis_jax
 from blis_jax import (
     ClusterConfig,
     Differentiator,
@@ -33,9 +34,7 @@ from blis_jax import (
     override,
     simulate,
 )
-from blis_jax.reports.style import RULES
 
-plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
 NUM_REQUESTS = 100 if IS_SMALL else 1000
 
@@ -101,15 +100,13 @@ plt.show()
 # common requests, and says how sure it is.
 
 # %%
-from sweeps.runs.experiment import Experiment
-from sweeps.sensitivity.smoothed import Perturbed, smoothed_gradients
-
-experiment = Experiment.on(workload, range(8 if IS_SMALL else 64), "jax", ["ttft_p99_ms[critical]"])
-budget = Perturbed("max_num_scheduled_tokens", width=128.0)
-gradients = smoothed_gradients(experiment, cluster, [budget], num_pairs=4 if IS_SMALL else 16)
-for name, gradient in gradients.items():
-    low, high = gradient.interval()
-    print(
-        f"{name}: {gradient.gradient[0]:+.4f} ms per token of budget, 95 % {low[0]:+.4f} to "
-        f"{high[0]:+.4f}; decisions differ in {gradient.share_changed:.0%} of the pairs"
-    )
+gradient = blis_jax.gradient(
+    "vllm:routing_policy=weighted;max_num_batched_tokens=2048;tensor_parallel_size=2",
+    workload="mixed",
+    num_requests=NUM_REQUESTS,
+    seeds=8 if IS_SMALL else 64,
+    perturb="max_num_batched_tokens=128",
+    metrics=["ttft_p99_ms[critical]"],
+    pairs=4 if IS_SMALL else 16,
+)
+print(gradient)

@@ -1,5 +1,6 @@
 """Every notebook runs from its text, at a small size, and begins with what the reader will see."""
 
+import ast
 import os
 from pathlib import Path
 
@@ -37,6 +38,21 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_notebook_says_first_what_the_reader_will_see(path: Path):
     first = jupytext.read(path).cells[0]
     assert first.cell_type == "markdown" and "What you will see" in first.source
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_uses_the_public_door_alone(path: Path):
+    """A reader can type what it types: names of the package itself, and of no module within it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    modules = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    modules |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    ours = {name for name in modules if name.split(".")[0] in ("blis_jax", "sweeps", "surrogate")}
+    assert ours == {"blis_jax"}
 
 
 def test_there_are_notebooks():

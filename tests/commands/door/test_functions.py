@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import pydoc
@@ -31,7 +32,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_function_is_listed_and_explains_its_command(name: str) -> None:
-    function = getattr(functions, name)  # `import blis_jax.sweep` would hide the one in the package
+    function = getattr(functions, name)
     assert name in dir(blis_jax) and name in blis_jax.__all__
     assert QUESTIONS[name].command in COMMANDS
     keywords = list(inspect.signature(function).parameters)[1:]
@@ -96,6 +97,7 @@ def test_a_file_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_runs_that_are_kept_come_back_as_a_dataset() -> None:
+    importlib.import_module("blis_jax.sweep")  # the command's module has the function's name
     swept = blis_jax.sweep(
         strategy=["vllm:num_instances=2"], seeds=3, set=["workload.num_requests=30"]
     )
