@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError, reads_store
@@ -16,6 +18,7 @@ from blis_jax.files import manifest
 from blis_jax.files.atomic_write import (
     clear_leftovers,
     discard,
+    finite,
     refuse_other_work,
     replacing,
     sole_writer,
@@ -23,18 +26,22 @@ from blis_jax.files.atomic_write import (
 )
 from blis_jax.files.input_files import read_text
 from blis_jax.reports import render
-from blis_jax.reports.findings import Answer
+from blis_jax.reports.findings import Answer, Findings, Quantity, Row, Table
+from blis_jax.reports.pictures import Axis, Guide, Panel, Picture, Series, Style
+from blis_jax.reports.style import BLUE
 from surrogate.data import CALIBRATION, TRAIN, Data, load_all
-from surrogate.fitting.learn import learn
+from surrogate.fitting.learn import MAIN, learn
 from surrogate.fitting.network import FitState, Settings, epochs_of
 from surrogate.levels.fit import OwnData, load_own, with_levels
-from surrogate.predictor import load_arrays, save_arrays
+from surrogate.predictor import CONFIDENCE, Surrogate, load_arrays, save_arrays
+from surrogate.scores import r_squared
 
 if TYPE_CHECKING:
     from surrogate.train import TrainOptions
 
 
 SECONDS_BETWEEN_STATES = 20.0
+MOST_SHOWN = 8  # outputs in the short form of the table
 
 
 def train(options: TrainOptions, values: Mapping[str, Any], path: Path) -> int:
@@ -87,17 +94,44 @@ def _fitted(
     keeper.forget()
     if not options.quiet:
         learned = int(surrogate.scales.is_learned.sum())
-        render.show_answer(
-            Answer.of(
-                f"Is there a surrogate of {data.name}?",
-                f"{settings.members} networks, {num_points} training points, {learned} of "
-                f"{len(data.outputs)} outputs (the others are constant). Written: {path}",
-                "calibrated on points of its own; test points were not looked at.",
-                f"nothing was simulated; {time.monotonic() - started:.0f} s of training.",
-                f"blis-jax surrogate coverage {path} DATA says how often its intervals cover.",
-            )
+        answer = Answer.of(
+            f"Is there a surrogate of {data.name}?",
+            f"{settings.members} networks, {num_points} training points, {learned} of "
+            f"{len(data.outputs)} outputs (the others are constant). Written: {path}",
+            "calibrated on points of its own; test points were not looked at.",
+            f"nothing was simulated; {time.monotonic() - started:.0f} s of training.",
+            f"blis-jax surrogate coverage {path} DATA says how often its intervals cover.",
         )
+        render.show(learned_of(surrogate, data, answer))
     return 0
+
+
+def learned_of(surrogate: Surrogate, data: Data, answer: Answer) -> Findings:
+    """Return an answer with how each output is met on the calibration points, which are not fitted."""
+    part = data.calibration
+    found = surrogate.predict(part.inputs)
+    places = np.flatnonzero(surrogate.scales.is_learned).tolist()
+    first = next((place for place in places if surrogate.outputs[place] == MAIN), places[0])
+    rows: list[Row] = []
+    for place in sorted(places, key=lambda place: place != first):
+        target, told = part.means[:, place], found["mean"].values[:, place]
+        width = float(np.mean(found["high"].values[:, place] - found["low"].values[:, place]))
+        unit = "" if surrogate.units[place] in ("", "1") else f" {surrogate.units[place]}"
+        figures = (
+            Quantity(finite(r_squared(target, told))),
+            Quantity(finite(np.sqrt(np.square(target - told).mean())), unit=unit),
+            Quantity(finite(width), unit=unit),
+        )
+        rows.append(Row((surrogate.outputs[place], *figures), len(rows) < MOST_SHOWN))
+    columns = ("output", "R²", "error (root mean square)", f"width of {CONFIDENCE:.0%} intervals")
+    title = f"On the {len(part.inputs)} calibration points, which are not fitted but set the intervals' widths"
+    true, told = (means[:, first].tolist() for means in (part.means, found["mean"].values))
+    drawn = Series(true, told, Style(BLUE, "o", size=3.5))
+    name, unit = surrogate.outputs[first], surrogate.units[first]
+    axes = (Axis(f"simulated, {unit}"), Axis(f"predicted, {unit}"))
+    panel = Panel([Guide(max(true), "diagonal"), drawn], *axes, title=name)
+    picture = Picture("Predicted against simulated", f"{title}.", [[panel]], [3.2], name="parity")
+    return Findings(answer, [Table(columns, tuple(rows), title, name="outputs")], [picture])
 
 
 def _own(path: str | None, data: Data) -> OwnData | None:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import blis_jax
 from blis_jax.errors import ConfigError, ConfigWarning
 from surrogate import coverage, predict, report, scores, train
 from surrogate.fitting import training
@@ -31,6 +32,17 @@ def test_training_leaves_nothing_half_done(model: Path) -> None:
     assert not model.with_name(model.name + ".state").exists()
     about = Surrogate.load(model).about
     assert about["data"] == "made" and about["num_points"] == 192
+
+
+def test_training_says_how_each_output_is_met_and_draws_it(store: Path, tmp_path: Path) -> None:
+    result = blis_jax.train_surrogate(
+        str(store), members=2, width=8, depth=1, steps=60, batch=64, output=str(tmp_path / "s")
+    )
+    frame = result.to_dataframe()
+    learned = Surrogate.load(tmp_path / "s").scales.is_learned
+    assert len(frame) == learned.sum() and (frame["R²"] <= 1).all()
+    assert (frame["error (root mean square)"] >= 0).all()
+    assert result.pictures == ["Predicted against simulated"] and result.plot().axes
 
 
 @pytest.mark.slow
