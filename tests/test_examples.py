@@ -1,5 +1,6 @@
 """Every example runs and prints what it promises."""
 
+import importlib
 import runpy
 import sys
 
@@ -44,3 +45,19 @@ def test_example(name, tmp_path, monkeypatch, capsys):
     written = {path.name for path in tmp_path.iterdir()}
     is_writing = name in ("trace_v2", "inference_perf")
     assert written == ({"run.csv", "run.yaml"} if is_writing else set())
+
+
+def test_drafts_lose_their_gain_with_load(monkeypatch):
+    """`drafts/break_even.py`, of fewer runs: the load from which it finds a loss is behind one with a gain."""
+    monkeypatch.syspath_prepend(str(FOLDER / "drafts"))
+    script = importlib.import_module("break_even")
+    few = {"RATES": (5, 60), "ACCEPTANCES": (0.4,), "DRAFTS": (4,), "SECONDS": 4, "SEEDS": range(2)}
+    for name, value in few.items():
+        monkeypatch.setattr(script, name, value)
+    (gain,) = script.gains().values()
+    assert (gain[0] > 0).all()
+    assert (gain[1] < 0).all()
+    assert script.table({(0.4, 4): gain}).count("\n") == 2
+    assert 5 < float(script.break_even(gain.mean(axis=1))) < 60
+    (panels,) = script.picture({(0.4, 4): gain}).panels
+    assert [panel.title for panel in panels] == ["acceptance 0.4"]
