@@ -14,9 +14,9 @@ from blis_jax.commands import cli
 from blis_jax.commands.options import outputs
 from blis_jax.commands.options.seed_options import seeds_of
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import write_json, write_text
+from blis_jax.files.atomic_write import write_text
 from blis_jax.files.journal import Journal
-from blis_jax.reports import page, render
+from blis_jax.reports import render
 from blis_jax.reports.findings import Remarks
 from blis_jax.reports.words import cluster_line
 from sweeps.capacity.deciding import (
@@ -331,11 +331,13 @@ def _written(
     title = "The smallest cluster that meets the targets"
     document = to_document(answers, question.targets, setting, findings)
     text = f"{render.markdown(kept, title)}\n`{setting['command']}`\n{picture}"
+    result, *pages = outputs.study_files(
+        findings, document, paths, title, setting["command"], versions()
+    )
     files: outputs.Files = [
-        (paths.result, lambda path: write_json(path, document)),
+        result,
         (paths.beside(".md"), lambda path: write_text(path, text)),
-        (paths.figure, lambda path: outputs.draw(findings.pictures[0], path)),
-        (paths.report, lambda path: page.write(kept, path, title, setting["command"], versions())),
+        *pages,
         (
             paths.beside(".yaml") if router is not None else None,
             lambda path: write_text(path, yaml.safe_dump(router, sort_keys=False)),

@@ -12,7 +12,6 @@ import yaml
 from blis_jax.commands import cli
 from blis_jax.commands.options import outputs
 from blis_jax.errors import ConfigError, refusing_damage
-from blis_jax.files.atomic_write import write_json
 from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.results.dataset import FORMATS, load_kind, refuse_unlike
 from blis_jax.results.schema import SWEEP
@@ -94,15 +93,11 @@ def write_result(
     has_figures = lacking is None
     found = findings_of(document, seconds)
     document["answer"] = findings_of(document).answer.to_json()
-    figure = paths.figure if has_figures and found.pictures else None
 
     def write() -> Sequence[Path]:
         """Write the result, its figure and its pages; return their paths."""
-        files: outputs.Files = [
-            (paths.result, lambda path: write_json(path, document)),
-            (figure, lambda path: outputs.draw(found.pictures[0], path)),
-        ]
-        written = outputs.write_files(files)
+        result, figure, _ = outputs.study_files(found, document, paths)
+        written = outputs.write_files([result, figure] if has_figures else [result])
         if not has_figures or not paths.pages:
             return written
         write_reports()

@@ -9,10 +9,8 @@ from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.options import outputs
 from blis_jax.commands.options.seed_options import seeds_of
-from blis_jax.files.atomic_write import write_json
 from blis_jax.files.formats import number_of
 from blis_jax.files.journal import Journal
-from blis_jax.reports import page
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
 from blis_jax.reports.pictures import Axis, Panel, Picture, Series, Style
 from blis_jax.reports.style import BLACK, STRATEGY_COLOURS, WIDTH
@@ -238,11 +236,7 @@ def drawn(
         findings = findings_of(curves, setting, measuring.num_runs)
         document = to_document(curves, setting, findings)
         title = "Latency against throughput"
-        files: outputs.Files = [
-            (paths.result, lambda path: write_json(path, document)),
-            (paths.figure, lambda path: outputs.draw(findings.pictures[0], path)),
-            (paths.report, lambda path: page.write(findings, path, title, command, versions())),
-        ]
+        files = outputs.study_files(findings, document, paths, title, command, versions())
         outputs.show(findings, lambda: outputs.write_files(files), options)
     return 0
 

@@ -15,14 +15,12 @@ from blis_jax import progress
 from blis_jax.commands.options import outputs
 from blis_jax.core.outcome import WHOLE
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import write_json
 from blis_jax.files.formats import number_of
 from blis_jax.metrics.measure import window_of
 from blis_jax.metrics.metric import HIGHER
 from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.summaries import latencies_us, select
 from blis_jax.records.record import RunRecord
-from blis_jax.reports import page
 from blis_jax.reports.findings import Answer, Findings, Quantity, Row, Sentence, Table
 from blis_jax.reports.pictures import Axis, Panel, Picture, Tiles, Words
 from blis_jax.reports.words import cluster_line, number
@@ -122,11 +120,7 @@ def map_limits(options: LimitsOptions, paths: OutputPaths, command: str) -> int:
     took = Sentence.of(Quantity(time.monotonic() - began), " s in all.")
     shown = replace(findings, answer=replace(findings.answer, time=took))
     title = "Goodput under other limits"
-    files: outputs.Files = [
-        (paths.result, lambda path: write_json(path, document)),
-        (paths.figure, lambda path: outputs.draw(findings.pictures[0], path)),
-        (paths.report, lambda path: page.write(findings, path, title, command, versions())),
-    ]
+    files = outputs.study_files(findings, document, paths, title, command, versions())
     outputs.show(shown, lambda: outputs.write_files(files), options)
     return 0
 
@@ -246,14 +240,8 @@ def _table(
         ), is_brief=False)
         for one in judged
     )  # fmt: skip
-    columns = (
-        "strategy",
-        f"TTFT limits, ms: {', '.join(ladders)}",
-        f"{reference}, requests/s",
-        "its own",
-        "change",
-        "",
-    )
+    limits = f"TTFT limits, ms: {', '.join(ladders)}"
+    columns = ("strategy", limits, f"{reference}, requests/s", "its own", "change", "")
     return Table(columns, rows, num_keys=2, name="choices")
 
 

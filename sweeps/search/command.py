@@ -17,7 +17,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.options import outputs
 from blis_jax.commands.options.seed_options import given_seeds
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import finite, write_json
+from blis_jax.files.atomic_write import finite
 from blis_jax.files.strict_yaml import sentence
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
@@ -350,13 +350,7 @@ def _written(options: OptimizeOptions, document: dict[str, Any], paths: OutputPa
     findings = findings_of(document, paths.result)
     document["answer"] = findings_of(document).answer.to_json()
     document["picture"] = findings.pictures[0].to_json() if findings.pictures else None
-    files: outputs.Files = [
-        (paths.result, lambda path: write_json(path, document)),
-        (
-            paths.figure if findings.pictures else None,
-            lambda path: outputs.draw(findings.pictures[0], path),
-        ),
-    ]
+    files = outputs.study_files(findings, document, paths)
     outputs.show(findings, lambda: outputs.write_files(files), options)
     if document["best_score"] is None:
         cli.say(options.command, "every point failed; see the outcomes in the result")

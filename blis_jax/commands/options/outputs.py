@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import lazy
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import refuse_existing
+from blis_jax.files.atomic_write import refuse_existing, write_json
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -27,7 +28,8 @@ else:  # drawing loads matplotlib, for which no answer waits
     perfetto = lazy.Module("blis_jax.reports.perfetto")
     render = lazy.Module("blis_jax.reports.render")
 
-Files = Iterable[tuple[Path | None, Callable[[Path], object]]]
+File = tuple[Path | None, Callable[[Path], object]]
+Files = Iterable[File]
 
 
 def timeline_option() -> Any:
@@ -152,6 +154,27 @@ def write_files(files: Files) -> list[Path]:
                 write(path)
             written.append(path)
     return written
+
+
+def study_files(
+    findings: Findings,
+    document: Mapping[str, Any],
+    paths: OutputPaths,
+    title: str = "",
+    command: str = "",
+    provenance: Mapping[str, Any] = MappingProxyType({}),
+) -> list[File]:
+    """Return the files of a study: its document, its first picture if it has one, and its page.
+
+    The page says which command makes it again, and not how long that took.
+    """
+    timeless = replace(findings, answer=replace(findings.answer, time=None))
+    figure = paths.figure if findings.pictures else None
+    return [
+        (paths.result, lambda path: write_json(path, document)),
+        (figure, lambda path: draw(findings.pictures[0], path)),
+        (paths.report, lambda path: page.write(timeless, path, title, command, provenance)),
+    ]
 
 
 def write_pages(
