@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax import ClusterConfig, over_seeds, simulate
+from blis_jax import ClusterConfig, figures_of, over_seeds, run_grid, simulate
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.engine.mechanism import mechanism
@@ -19,6 +20,7 @@ from blis_jax.errors import UnsupportedError
 from blis_jax.metrics.further import itl_per_token_mean_ms, mean_acceptance_length
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.metrics.summaries import select
+from blis_jax.policies import Completion, GatewayContext, Policies, routing_policy
 from blis_jax.policies.seeds import RandomSource, policy_seed
 from blis_jax.records.invariants import violations
 from blis_jax.records.record import RunRecord
@@ -203,6 +205,19 @@ def test_laws_of_metrics_hold() -> None:
     assert per_token < evaluate(record, ["itl_mean_ms"])["itl_mean_ms"]
 
 
+def test_metrics_of_a_compiled_call_are_the_same() -> None:
+    spec = override(load_builtin("mixed"), num_requests=0, horizon=300_000)
+    config, options = cluster(3, 0.7, num_instances=2), Options(resolve_ties=False)
+    names = ("e2e_mean_ms", "tpot_p90_ms", "itl_mean_ms", "itl_per_token_mean_ms", "tokens_per_sec")
+    names = (*names, "mean_acceptance_length")
+    measured = figures_of(names)
+    (seeds,) = run_grid([config], spec, range(2), measured, options).rows
+    for record, figures in zip(
+        over_seeds(config, spec, range(2), options=options), seeds, strict=True
+    ):
+        assert dict(figures.metrics) == pytest.approx(evaluate(record, names), rel=1e-12)
+
+
 def test_a_horizon_counts_only_steps_that_were_made() -> None:
     config = cluster(3, 0.7)
     whole = simulate(config, table_of(workload_of(BUSY)))
@@ -235,12 +250,66 @@ def test_arms_have_their_draws_in_common() -> None:
     assert (np.diff(steps, axis=0) < 0).any(axis=1).all()
 
 
-def test_policies_hear_of_completions_when_they_are() -> None:
-    """With a time for each output handed out, E2E is that of the record."""
-    record = run(cluster(3, 0.8, alpha_coeffs=(0.0, 0.0, 50.0)), ALONE)
-    steps = record.requests.num_itl[0]
-    served = record.requests.left_us[0]
-    assert record.requests.e2e_us[0] == served + 50 * (1 + steps)
+TOLD: dict[int, float] = {}
+
+
+def note(params: object, state: jax.Array, news: Completion) -> jax.Array:
+    """Remember the E2E of the latest completion."""
+    return news.e2e_us
+
+
+@routing_policy(start=lambda params, shape: jnp.float64(-1.0), observe=note)
+def listening(params: object, state: jax.Array, context: GatewayContext) -> Any:
+    """The first instance; reports what it has heard last."""
+
+    def heard(rank: np.ndarray, e2e_us: np.ndarray) -> None:
+        TOLD[int(rank)] = float(e2e_us)
+
+    jax.debug.callback(heard, context.request.tie_rank, state)
+    return jnp.int32(0), state
+
+
+def test_policies_hear_of_the_latencies_that_the_record_has() -> None:
+    """Also where each output that is handed out takes its time, once for all tokens of a step."""
+    prompts = [Prompt(200_000 * at, 40, 30 + 20 * at) for at in range(4)]
+    config = cluster(3, 0.8, alpha_coeffs=(0.0, 0.0, 50.0))
+    table = table_of(workload_of(prompts))
+    record = simulate(config, table, policies=Policies(routing=listening))
+    jax.effects_barrier()
+    requests = record.requests
+    np.testing.assert_array_equal(
+        requests.e2e_us, requests.left_us - requests.arrival_us + 50 * (1 + requests.num_itl)
+    )
+    ranks = np.asarray(table.tie_rank)[: len(prompts)]
+    told = [TOLD[int(rank)] for rank in ranks]
+    np.testing.assert_array_equal(told, [-1, *requests.e2e_us[:-1]])
+
+
+@pytest.mark.parametrize("scene", range(6))
+def test_laws_hold_beside_prefixes_chunks_and_classes(scene: int) -> None:
+    draw, at, prompts = random.Random(scene), 0, []
+    for _ in range(20):
+        at, group = at + draw.choice([0, 0, 300, 2500]), draw.randint(-1, 1)
+        shared = 32 if group >= 0 else 0
+        own = draw.choice([0, 5, 16, 40]) if shared else 7
+        length, slo_class = draw.randint(1, 40), draw.randint(0, 5)
+        prompts.append(Prompt(at, shared + own, length, slo_class, group, shared))
+    config = cluster(
+        3,
+        draw.random(),
+        alpha_coeffs=(draw.choice([0.0, 100.0]), 0.5, draw.choice([0.0, 40.0])),
+        max_num_running_reqs=8,
+        max_num_scheduled_tokens=64,
+        num_instances=draw.choice([1, 2]),
+        long_prefill_token_threshold=draw.choice([0, 16]),
+        num_speculative_tokens_per_batch_size=[[1, 3, 3], [4, 100, 1]],
+    )
+    record = run(config, prompts, scene)
+    assert_metrics_agree(record)
+    requests = record.requests
+    assert (requests.num_itl + requests.accepted_tokens + 1 == requests.output_len).all()
+    assert requests.cached_tokens_first_sched.sum() > 0
+    assert not record.instances.used_blocks_at_end.any()
 
 
 def test_what_has_no_rule_yet_is_refused() -> None:
