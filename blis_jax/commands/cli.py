@@ -204,10 +204,11 @@ def command_text(name: str, arguments: Sequence[str] | None) -> str:
     """Return the command line to type for the same result, to be kept with it."""
     words = sys.argv[1:] if arguments is None else arguments
     kept = [word for word in words if word not in ("--resume", "--overwrite")]
-    if "--scheduler" in kept:  # who makes runs changes no byte of what is written
-        at = kept.index("--scheduler")
-        kept = kept[:at] + kept[at + 2 :]
-    kept = [word for word in kept if not word.startswith("--scheduler=")]
+    for option in ("--scheduler", "--part"):  # who makes runs changes no byte of what is written
+        if option in kept:
+            at = kept.index(option)
+            kept = kept[:at] + kept[at + 2 :]
+        kept = [word for word in kept if not word.startswith(f"{option}=")]
     called = as_called(name)
     return f"{f'python -m {name}' if called == name else called} {shlex.join(kept)}".strip()
 

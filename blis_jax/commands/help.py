@@ -22,7 +22,7 @@ SELDOM = frozenset((
     # what BLIS prints beside the figures, and what is written beside the results
     "slo-ttft", "slo-itl", "slo-e2e", "fitness-weights", "detectors", "saturation-config", "saturation-report",
     "saturation-final-window", "trace-level", "counterfactual-k", "summarize-trace", "kv-timeline", "trace-output",
-    "log", "rng", "horizon", "map-axes", "map-facets", "differences", "no-cache", "window",
+    "log", "rng", "horizon", "map-axes", "map-facets", "differences", "no-cache", "window", "part",
 ))  # fmt: skip
 USUAL_SETTINGS = frozenset((
     "model", "hardware", "tp", "num-instances", "instances", "coefficients-from", "total-kv-blocks",

@@ -95,11 +95,13 @@ _INSTEAD: dict[str, dict[str, str]] = {
 
 _LENGTHS = "lengths are --prompt-tokens and --output-tokens with --workload distribution, or a workload file's laws"
 _PACES = "a workload file says how requests arrive: arrival {process, cv} and lifecycle windows of its clients"
-_OF_BENCHMARKS = {
+_ANYWHERE = {
     **dict.fromkeys(("random-input-len", "random-output-len", "random-range-ratio", "ignore-eos"), _LENGTHS),
     **dict.fromkeys(("burstiness", "ramp-up-strategy", "ramp-up-start-rps", "ramp-up-end-rps", "rate-type"), _PACES),
     "num-warmups": "nothing has to warm up here; --window leaves out a beginning where a command has it",
     "goodput": "limits are --slo-ttft, --slo-itl, --slo-e2e of run, and --targets of studies",
+    "part": "sweep, compare, ablate, robustness and dataset have parts; the runs of this command depend on those "
+            "before; --scheduler makes them on many machines",
 }  # fmt: skip
 
 
@@ -108,7 +110,7 @@ def elsewhere(name: str, command: str) -> str | None:
     of_command = _INSTEAD.get(command.replace(".", " ").split()[-1], {})
     ours = SETTINGS.get(name.replace("-", "_"), name).replace("_", "-")
     of_servers = NOT_HERE.get(name.removeprefix("no-").replace("-", "_"))
-    return of_command.get(name) or of_command.get(ours) or _OF_BENCHMARKS.get(name) or of_servers
+    return of_command.get(name) or of_command.get(ours) or _ANYWHERE.get(name) or of_servers
 
 
 def refuse_option(name: str, command: str) -> None:

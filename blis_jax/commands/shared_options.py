@@ -61,6 +61,7 @@ SHARED = (
     Shared("report", "page to write, .html", None),
     Shared("timeline", "Perfetto trace of one run to write", None),
     Shared("resume", "continue from what the output already has"),
+    Shared("part", "make the I-th of N parts of the runs, which `merge` joins", None),
     Shared("overwrite", "replace an existing output, make everything again", also=("force", "fresh")),
     Shared("no-figures", "draw no figures"),
     Shared("all", "print every row and note below the answer"),

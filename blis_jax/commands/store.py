@@ -47,7 +47,10 @@ class Store:
     def refuse_other(self, found: xr.Dataset, wanted: xr.Dataset) -> None:
         """Refuse to go on with what does not belong to the dataset that is wanted."""
         self._refuse_other_kind(found)
-        before, now = self.content(found.attrs), self.content(wanted.attrs)
+        before, now = (
+            {**self.content(attributes), "--part": attributes.get("part")}
+            for attributes in (found.attrs, wanted.attrs)
+        )
         refuse_other_work(self.path, before, now, self.advice)
 
     def _refuse_other_kind(self, dataset: xr.Dataset) -> None:
@@ -145,11 +148,11 @@ class Store:
 
 
 def unmade_parts(done: np.ndarray, rows_per_part: int) -> Iterator[range]:
-    """Yield the rows of each part that has some that are not done, `[row]`."""
+    """Yield the rows of each part from the first to the last that is not done, `[row]`."""
     for first in range(0, len(done), rows_per_part):
-        last = min(first + rows_per_part, len(done))
-        if not done[first:last].all():
-            yield range(first, last)
+        missing = first + np.flatnonzero(~done[first : first + rows_per_part])
+        if len(missing):
+            yield range(int(missing[0]), int(missing[-1]) + 1)
 
 
 def _filled(dataset: xr.Dataset) -> list[str]:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from blis_jax.errors import ConfigError, ConfigWarning, refusing_unwritable
 from blis_jax.files.atomic_write import (
@@ -46,10 +46,32 @@ class Journal:
         """`kind` is that of the work, `content` what its numbers depend on, by its name in words."""
         self.path, self.kind = path, kind
         prints = {name: fingerprint(value) for name, value in content.items()}
-        self.content = {**prints, **versions()}
-        header = {"version": JOURNAL_VERSION, "work": kind, "content": self.content}
+        self._is_of(path, kind, {**prints, **versions()})
+
+    def _is_of(self, path: Path, kind: str, content: Mapping[str, Any]) -> Self:
+        self.path, self.kind, self.content = path, kind, content
+        header = {"version": JOURNAL_VERSION, "work": kind, "content": content}
         self._header = following(None, JOURNAL, header)
         self._last: Record | None = None  # the line that the next one follows
+        return self
+
+    @classmethod
+    def of_file(cls, path: Path) -> Self:
+        """Return the journal that a file is, whatever its work.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        journal = cls(path, "", {})
+        contents = parse(journal._data(), JOURNAL, JOURNAL_VERSION)
+        if not contents.records:
+            raise ConfigError(f"{path} is no record of runs; give what --part wrote")
+        header = contents.records[0]
+        return journal._is_of(path, header["work"], header["content"])
+
+    def under(self, path: Path, kind: str) -> Self:
+        """Return an empty journal of the same content elsewhere, of another kind of work."""
+        return type(self)(path, "", {})._is_of(path, kind, self.content)
 
     @contextmanager
     def held(self, is_resumed: bool) -> Iterator[None]:

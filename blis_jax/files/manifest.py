@@ -69,7 +69,8 @@ def reseal(folder: Path, below: Iterable[str]) -> None:
     files = {piece: of for piece, of in record.files.items() if not piece.startswith(starts)}
     for start in starts:
         files |= {f"{start}{at}": _checksum(folder / start / at) for at in _pieces(folder / start)}
-    _write(folder, Manifest(files, record.filled, record.command))
+    in_order = dict(sorted(files.items()))  # in which its parts were filled is not to be seen
+    _write(folder, Manifest(in_order, record.filled, record.command))
 
 
 def read(folder: Path, advice: str = AGAIN) -> Manifest | None:

@@ -33,7 +33,7 @@ from sweeps.compare.document import (
 )
 from sweeps.compare.judge import check_block
 from sweeps.compare.report import EnoughSeeds
-from sweeps.compare.result import setting_of, write_result
+from sweeps.compare.result import make_part, setting_of, write_result
 from sweeps.compare.study import (
     CoefficientDraws,
     coefficient_section,
@@ -67,6 +67,7 @@ def compare_arms(options: CompareOptions, command: str) -> int:
     if any(Path(text).suffix in (".zarr", ".nc") for text in options.arms):
         return _compare_saved(options, command, began)
     rule = stopping_flags.rule_of(options, options.seeds, options.trace)
+    options.check_part(options.output, rule)
     arms = _arms(options)
     draws = draws_of(options, options.random_state)
     paths = outputs_of(options, f"{FOLDER}/compare.json", beside=(".jsonl",))
@@ -89,10 +90,14 @@ def compare_arms(options: CompareOptions, command: str) -> int:
         enough = EnoughSeeds(rule, deciding, setting.inference.confidence)
     names = _needed(setting, criteria, () if enough is None else enough.names)
     experiment = Experiment(requests, names, setting.targets)
-    journal = experiment.journal(paths.beside(".jsonl"), "comparison")
+    journal = experiment.journal(paths.beside(".jsonl"), "comparison", options.part)
     with journal.held(options.resume):
         _note_workloads(options, arms, setting.workload)
         _note_last_gaps(options, arms, experiment)
+        if options.part is not None:
+            return make_part(
+                options, options.part, setting, experiment, journal, _certain(arms, draws)
+            )
         ran = _run(options, setting, experiment, journal, arms, criteria, draws, enough)
         with phase("judging differences"):
             document = to_document(ran.setting, ran.compared, is_ranked=options.routers is not None)
@@ -115,6 +120,8 @@ def compare_arms(options: CompareOptions, command: str) -> int:
 
 def _compare_saved(options: CompareOptions, command: str, began: float) -> int:
     """Judge the runs of saved sweeps in place of fresh ones; the exit code."""
+    if options.part is not None:
+        raise ConfigError("--part: saved runs are judged and none is made; leave it out")
     sweeps = result.sweeps_of(options, options.arms)
     placed = result.arms_of(sweeps, options.command)
     arms = [arm for _, _, arm in placed]

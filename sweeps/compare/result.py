@@ -13,6 +13,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.options import outputs
 from blis_jax.errors import ConfigError, refusing_damage
 from blis_jax.metrics.scalars import pooled_latency
+from blis_jax.reports import render
 from blis_jax.results.dataset import FORMATS, load_kind, refuse_unlike
 from blis_jax.results.schema import SWEEP
 from blis_jax.traces.source import STREAM
@@ -25,8 +26,11 @@ from sweeps.runs.saved_sweep import SavedSweep
 from sweeps.strategies.arms import Arm
 
 if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.options.outputs import OutputPaths
+    from blis_jax.files.journal import Journal
     from blis_jax.reports.findings import Findings
+    from sweeps.runs.parts import RunPart
 
 
 Document = Mapping[str, Any]
@@ -220,3 +224,21 @@ def experiment_of(setting: CommonSetting, sweep: SavedSweep) -> Experiment | Non
         return None
     spec = parse_spec(sweep.dataset.attrs["spec"], str(sweep.path))
     return Experiment.on(spec, setting.seeds, setting.stream, targets=setting.targets)
+
+
+def make_part(
+    options: ComparisonOptions,
+    part: RunPart,
+    setting: CommonSetting,
+    experiment: Experiment,
+    journal: Journal,
+    wanted: Sequence[tuple[ClusterConfig, str]],
+) -> int:
+    """Make a part of the runs of configurations with their names, and say so; return the exit code."""
+    classes, is_one = setting.classes, setting.is_one_trace
+    with experiment.kept_runs(options.command, journal, len(wanted), classes, is_one) as kept:
+        kept.prepare([config for config, _ in wanted])
+        num_own, total = kept.make_part(part, wanted)
+    if not options.quiet:
+        render.show_answer(part.answer(journal.path, num_own, total))
+    return 0

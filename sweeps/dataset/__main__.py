@@ -8,7 +8,7 @@ from typing import ClassVar
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, OutputSwitches, option, switch
-from sweeps.runs.options import ArmRequests, StrategyWord
+from sweeps.runs.options import ArmRequests, PartOption, StrategyWord
 
 NAME = "sweeps.dataset"
 NUM_SEEDS, TRAIN_SEEDS = 64, 8
@@ -89,7 +89,7 @@ class _Requests(ArmRequests, title="requests"):
     )  # fmt: skip
 
 
-class _Switches(OutputSwitches, title="switches"):
+class _Switches(PartOption, OutputSwitches, title="switches"):
     """The switch that only plans the points."""
 
     plan: bool = switch("print how many runs there would be, and stop")

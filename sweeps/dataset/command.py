@@ -248,6 +248,7 @@ OF_CLASS = (
 
 def fill_dataset(options: DatasetOptions, command: str) -> int:
     """Run the points that the options describe, and write them; return the exit code."""
+    options.check_part(options.output)
     strategy, sizes, axes = options.load(), sizes_of(options), read_axes(options.vary or "")
     path = _path(options)
 
@@ -276,9 +277,19 @@ def fill_dataset(options: DatasetOptions, command: str) -> int:
         return 0
     about = _about(strategy, plan, experiment)
     about["command"] = command
+    outside = np.zeros(len(plan.codes), bool)
+    if options.part is not None:
+        about |= options.part.attributes(("point",))
+        outside = options.part.is_outside(len(plan.codes))
     with sole_writer(path):
-        done = store.open(about, options.resume)
-        return fill(plan, spec, experiment, store, done, not options.quiet)
+        done = store.open(about, options.resume) | outside
+        is_told = not options.quiet and options.part is None
+        fill(plan, spec, experiment, store, done, is_told)
+    if options.part is not None and not options.quiet:
+        total = len(plan.codes)
+        said = options.part.answer(path, len(options.part.of(total)), total, "points")
+        render.show_answer(said)
+    return 0
 
 
 # --- input ----------------------------------------------------------------------------------------

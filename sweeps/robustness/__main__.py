@@ -22,6 +22,7 @@ from blis_jax.commands.options.outputs import PageOption
 from blis_jax.commands.options.seed_options import DrawnOptions, seeds_option
 from blis_jax.commands.options.stopping_flags import EnoughSeedsOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
+from sweeps.runs.options import PartOption
 
 NAME = "sweeps.robustness"
 DEFAULT_OUTPUT = "out/robustness.zarr"
@@ -158,7 +159,7 @@ class _Output(FigureOption, title="output"):
     )  # fmt: skip
 
 
-class _Switches(OutputSwitches, title="switches"):
+class _Switches(PartOption, OutputSwitches, title="switches"):
     """The switch that runs every seed in every cell."""
 
     every_seed: bool = switch(
@@ -185,6 +186,8 @@ class RobustnessOptions(
 @RobustnessOptions.as_main
 def main(options: RobustnessOptions) -> int:
     """Run the command; return its exit code."""
+    given = None if options.output == DEFAULT_OUTPUT else options.output
+    options.check_part(given)
     paths = outputs.outputs_of(options, DEFAULT_OUTPUT, (".zarr",), (".json", ".csv"))
     differences = None
     if options.differences is not None:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.options import (
@@ -17,7 +19,7 @@ from blis_jax.commands.options import (
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files.atomic_write import sole_writer, write_json, write_text
 from blis_jax.metrics.measure import read_targets
-from blis_jax.reports import page
+from blis_jax.reports import page, render
 from blis_jax.reports.words import cluster_line
 from blis_jax.results.dataset import save
 from sweeps.claims.grammar import our_name, parse_constraint
@@ -62,6 +64,12 @@ def map_regimes(
     view = read_view(options.map_axes, options.map_facets, plan.axes)
     with sole_writer(paths.result):
         dataset, timing = _made(options, plan, paths.result, command)
+    if options.part is not None:
+        total = len(plan.cells)
+        said = options.part.answer(paths.result, len(options.part.of(total)), total, "cells")
+        if not options.quiet:
+            render.show_answer(said)
+        return 0
     return _written(options, dataset, question, view, timing, paths, differences)
 
 
@@ -151,14 +159,19 @@ def _made(
         "device": device_text(),
         "design": _design_text(options, plan),
     }
+    outside = np.zeros(len(plan.cells), bool)
+    if options.part is not None:
+        about |= options.part.attributes(("cell",))
+        outside = options.part.is_outside(len(plan.cells))
     empty = empty_dataset(plan, about, cells_per_part)
     store = MapStore(path)
-    done = is_done(store.begin(empty, options.resume))
+    done = is_done(store.begin(empty, options.resume)) | outside
+    num_own, num_others = int((~outside).sum()), int(outside.sum())
 
     def show(num_done: int, timing: MapTiming) -> None:
-        work.show(num_done, _pace(timing))
+        work.show(num_done - num_others, _pace(timing))
 
-    mapping = progress.phase("mapping", len(plan.cells), "cells", done=int(done.sum()))
+    mapping = progress.phase("mapping", num_own, "cells", done=int(done.sum()) - num_others)
     with cli.resumable(options.command, path), mapping as work:
         timing = run_map(plan, store, done, cells_per_part, show)
     reference = json.dumps(dict(plan.reference))

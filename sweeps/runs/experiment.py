@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from blis_jax.runs.runs import Row, Run
     from blis_jax.workload.source import RequestSource
     from sweeps.runs import drawn, measured
+    from sweeps.runs.parts import RunPart
     from sweeps.search.objectives import Runs
     from sweeps.strategies.arms import Arm
     from sweeps.strategies.file import Strategy
@@ -160,8 +161,11 @@ class Experiment:
         """Return the targets with the measured part of the arrivals."""
         return measure_of(self.targets, self.requests.source, self.window)
 
-    def journal(self, path: Path, kind: str, **further: Any) -> Journal:
+    def journal(
+        self, path: Path, kind: str, part: RunPart | None = None, **further: Any
+    ) -> Journal:
         """Return the record of the runs, of any configurations; `further` content is added, or replaces some."""
+        kind = kind if part is None else part.kind_of(kind)
         targets = {name: dict(limits) for name, limits in self.targets.items()}
         content = {
             **self.requests.content(), "targets": targets, "metrics": sorted(self.names), "format": FORMAT,

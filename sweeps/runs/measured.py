@@ -16,6 +16,7 @@ import scipy
 from blis_jax import __version__
 from blis_jax.cluster.config import PROFILE, ClusterConfig
 from blis_jax.core.outcome import WHOLE, Outcome
+from blis_jax.files.atomic_write import refuse_other_work
 from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.on_device.compiled import evaluated
 from blis_jax.metrics.run_summary import (
@@ -36,12 +37,14 @@ from blis_jax.reports.study import CURVE_LEVELS
 from blis_jax.statistics.intervals import is_constant
 from blis_jax.statistics.paired import Pair
 from blis_jax.statistics.pooled import contributions_ms, exchanged_ms, only, whole
+from sweeps.runs.parts import MADE_BY, planned
 from sweeps.strategies.arms import key_of
 
 if TYPE_CHECKING:
     from blis_jax.files.journal import Journal
     from blis_jax.progress import Phase
     from sweeps.runs.experiment import Experiment
+    from sweeps.runs.parts import RunPart
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,13 @@ class KeptRuns:
         self.work = work
         self.runs: dict[str, tuple[RunSummary, ...]] = {}
         self.begun: dict[str, dict[int, RunSummary]] = {}  # by place of the seed
+        self.planned: Mapping[str, Any] | None = None  # of a part
         if journal is not None:
-            for key, *places, runs in journal.lines():
+            for line in journal.lines():
+                if isinstance(line, dict):
+                    self.planned = line
+                    continue
+                key, *places, runs = line
                 read = tuple(map(read_summary, runs))
                 if places:
                     self.begun.setdefault(key, {}).update(zip(places[0], read, strict=True))
@@ -183,13 +191,11 @@ class KeptRuns:
         keys = [key for key in wanted if key not in self.runs]
         if not keys:
             return
-        configs = [wanted[key][0] for key in keys]
         num_seeds = len(experiment.seeds)
-        counts = [experiment.num_distinct(config, num_seeds) for config in configs]
-        places = [(at, place) for at, count in enumerate(counts) for place in range(count)]
+        counts = self._counts(experiment, {key: wanted[key] for key in keys})
         is_in_order = len(keys) == 1 and not self.begun
-        self._run(experiment, keys, configs, places, [wanted[key][1] for key in keys])
-        for key, count in zip(keys, counts, strict=True):
+        self._run(experiment, wanted, _places(counts), is_written=len(keys) > 1)
+        for key, count in counts.items():
             begun = self.begun.pop(key)
             runs = tuple(begun[place] for place in range(count))
             self.runs[key] = runs * (num_seeds // count)
@@ -198,21 +204,56 @@ class KeptRuns:
         elif self.journal is not None:
             self.journal.rewrite([self._line(key) for key in self.runs])
 
+    def make_part(
+        self, part: RunPart, wanted: Sequence[tuple[ClusterConfig, str]]
+    ) -> tuple[int, int]:
+        """Run a part of the runs of configurations; return how many these are, and of how many.
+
+        Raises:
+            ConfigError: the journal is of a part of other configurations, or of another machine.
+        """
+        by_key = {key_of(config): (config, name) for config, name in wanted}
+        counts = self._counts(self.experiment, by_key)
+        plan = planned(counts, len(self.seeds))
+        if self.journal is not None:
+            if self.planned is None:
+                self.journal.append(plan)
+            before, now = (
+                {"arms": one["plan"], **one[MADE_BY]} for one in (self.planned or plan, plan)
+            )
+            refuse_other_work(self.journal.path, before, now)
+        places = _places(counts)
+        own = [places[at] for at in part.of(len(places))]
+        self._run(self.experiment, by_key, own, is_written=True)
+        return len(own), len(places)
+
+    def _counts(
+        self, experiment: Experiment, wanted: Mapping[str, tuple[ClusterConfig, str]]
+    ) -> dict[str, int]:
+        """Return how many runs of each configuration are made."""
+        num_seeds = len(experiment.seeds)
+        return {key: experiment.num_distinct(one[0], num_seeds) for key, one in wanted.items()}
+
     def _line(self, key: str) -> list[Any]:
         return [key, [run.document() for run in self.runs[key]]]
 
     def _run(
         self,
         experiment: Experiment,
-        keys: Sequence[str],
-        configs: Sequence[ClusterConfig],
-        places: Sequence[tuple[int, int]],
-        names: Sequence[str],
+        wanted: Mapping[str, tuple[ClusterConfig, str]],
+        places: Sequence[tuple[str, int]],
+        is_written: bool,
     ) -> None:
-        """Run the places that have not begun, and write down each call's runs."""
-        missing = [one for one in places if one[1] not in self.begun.setdefault(keys[one[0]], {})]
-        left = Counter(at for at, _ in missing)
-        num_before = len(self.runs)
+        """Make the runs, by configuration and place of the seed, that are not there; `is_written`: call by call."""
+        keys = list(dict.fromkeys(key for key, _ in places))
+        at_of = {key: at for at, key in enumerate(keys)}
+        missing = [
+            (at_of[key], place)
+            for key, place in places
+            if place not in self.begun.setdefault(key, {})
+        ]
+        left, num_before = Counter(at for at, _ in missing), len(self.runs)
+        configs = [wanted[key][0] for key in keys]
         for finished in experiment.each(configs, self.recorder, missing):
             by_config: dict[int, dict[int, RunSummary]] = {}
             for (at, place), run in finished:
@@ -220,12 +261,16 @@ class KeptRuns:
             for at, runs in by_config.items():
                 self.begun[keys[at]].update(runs)
                 left[at] -= len(runs)
-                if self.journal is not None and len(configs) > 1:
+                if self.journal is not None and is_written:
                     documents = [run.document() for run in runs.values()]
                     self.journal.append([keys[at], list(runs), documents])
                 if self.work is not None:
                     num_done = num_before + len(configs) - sum(count > 0 for count in left.values())
-                    self.work.show(min(num_done, self.work.total or 0), names[at])
+                    self.work.show(min(num_done, self.work.total or 0), wanted[keys[at]][1])
+
+
+def _places(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return [(key, place) for key, count in counts.items() for place in range(count)]
 
 
 MEASURES = ("ms", "s", "1/s")  # units in which chance does not give the same value twice

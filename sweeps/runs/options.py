@@ -24,6 +24,7 @@ from blis_jax.commands.options.seed_options import (
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
 from blis_jax.statistics.intervals import Inference
+from sweeps.runs.parts import RunPart
 
 if TYPE_CHECKING:
     from sweeps.strategies.file import Strategy
@@ -112,6 +113,25 @@ class StatisticsOptions(CommandOptions, title="statistics"):
     )  # fmt: skip
 
 
+class PartOption(CommandOptions, title="switches"):
+    """A part of the runs."""
+
+    part: RunPart | None = option(
+        RunPart.read, None, "I/N", "make the I-th of N parts of the runs; blis-jax merge joins them"
+    )
+
+    def check_part(self, output: str | None, rule: object = None) -> None:
+        """Refuse parts of what has none, and parts without a file of their own."""
+        if self.part is None:
+            return
+        if rule is not None:
+            raise ConfigError(
+                "--part: --precision and --decide add seeds by what was found before; leave one out"
+            )
+        if output is None:
+            raise ConfigError("--part: each part has a file of its own; give --output, such as p1")
+
+
 class ResultFile(OutputSwitches, title="output"):
     """The result; the record of the runs lies beside it."""
 
@@ -123,6 +143,7 @@ class ResultFiles(ResultFile, FigureOption):
 
 
 class ComparisonOptions(
+    PartOption,
     FitOption,
     InstancesOption,
     RequestOptions,

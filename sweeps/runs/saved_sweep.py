@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -15,10 +15,11 @@ from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import xarray as xr
+from blis_jax.metrics.on_device.compiled import VIOLATIONS
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import POOLED_LATENCIES, lookup, pooled_latency
 from blis_jax.metrics.summaries import ALL
-from blis_jax.results.schema import NOT_RUN
+from blis_jax.results.schema import NOT_RUN, SWEEP
 from blis_jax.statistics.pooled import values_of
 from sweeps.runs.requests import WORKLOAD_PREFIX
 from sweeps.strategies.arms import Arm
@@ -30,6 +31,32 @@ class Missing(IntEnum):
     """The code beside the outcomes, of a run that was not made."""
 
     NOT_RUN = NOT_RUN
+
+
+def totals_of(runs: Mapping[Any, Any] | np.ndarray) -> dict[str, Any]:
+    """Return what a sweep says of all its runs together, of their table or Dataset; nothing of other Datasets."""
+    if isinstance(runs, xr.Dataset) and runs.attrs["kind"] != SWEEP:
+        return {}
+    outcomes, ties, violations = (
+        np.asarray(runs[name]) for name in ("outcome", "num_open_ties", "invariant_violations")
+    )
+    totals = violations.sum(axis=tuple(range(violations.ndim - 1)))
+    return {
+        "outcome_counts": json.dumps(outcome_counts(outcomes)),
+        "invariant_violation_counts": json.dumps(
+            dict(zip(VIOLATIONS, map(int, totals), strict=True))
+        ),
+        "num_open_ties_total": int(ties.sum()),
+    }
+
+
+def outcome_counts(outcomes: np.ndarray) -> dict[str, int]:
+    """Count the runs that ended in each way, those not made included."""
+    codes, counts = np.unique(outcomes, return_counts=True)
+    return {
+        "not_run" if code == NOT_RUN else Outcome(code).name.lower(): int(count)
+        for code, count in zip(codes.tolist(), counts.tolist(), strict=True)
+    }
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from blis_jax.commands.options.outputs import ReportOptions
 from blis_jax.commands.options.seed_options import RequestCount, SeedOptions, seeds_option
 from blis_jax.commands.options.stopping_flags import DecidingOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
-from sweeps.runs.options import FitOption
+from sweeps.runs.options import FitOption, PartOption
 
 NAME = "blis_jax.sweep"
 DEFAULT_OUTPUT = "out/sweep.zarr"
@@ -131,7 +131,7 @@ class _How(SlotsOption, title="engine"):
     )
 
 
-class _Switches(AllSwitch, OutputSwitches, title="switches"):
+class _Switches(AllSwitch, PartOption, OutputSwitches, title="switches"):
     """Switches for the form of the report."""
 
     json: bool = switch("print everything as JSON")
@@ -151,6 +151,7 @@ class SweepOptions(
 def main(options: SweepOptions) -> int:
     """Run the command; return its exit code."""
     rule = stopping_flags.rule_of(options, options.seeds, options.trace)
+    options.check_part(options.output, rule)
 
     from sweeps.sweep.plan import outputs_of_sweep, plan_of
 

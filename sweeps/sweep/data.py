@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 
 from blis_jax.cluster.setting_values import all_values
-from blis_jax.core.outcome import WHOLE, Outcome
+from blis_jax.core.outcome import WHOLE
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import xarray as xr
@@ -32,6 +32,7 @@ from blis_jax.results.schema import NOT_RUN as NOT_RUN
 from blis_jax.results.schema import SWEEP, Provenance, new_dataset, outcome_attributes, unit_of
 from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec
+from sweeps.runs.saved_sweep import totals_of
 from sweeps.strategies.arms import settings_anywhere
 from sweeps.sweep.plan import SweepPlan
 
@@ -273,24 +274,7 @@ def _about(plan: SweepPlan, summarizer: Summarizer, table: np.ndarray) -> dict[s
             "jax (requests drawn by blis_jax, not the reference's)" if is_drawn else "recorded"
         ),
         "grid": json.dumps({axis.name: list(axis.values) for axis in plan.axes}),
-        "outcome_counts": json.dumps(outcome_counts(table["outcome"])),
-        "invariant_violation_counts": json.dumps(
-            dict(zip(INVARIANTS, _totals(table["invariant_violations"]), strict=True))
-        ),
-        "num_open_ties_total": int(table["num_open_ties"].sum()),
-    }
-
-
-def _totals(counts: np.ndarray) -> list[int]:
-    return [int(count) for count in counts.sum(axis=tuple(range(counts.ndim - 1)))]
-
-
-def outcome_counts(outcomes: np.ndarray) -> dict[str, int]:
-    """Count the runs that ended in each way, those not made included."""
-    codes, counts = np.unique(outcomes, return_counts=True)
-    return {
-        "not_run" if code == NOT_RUN else Outcome(code).name.lower(): int(count)
-        for code, count in zip(codes.tolist(), counts.tolist(), strict=True)
+        **totals_of(table),
     }
 
 

@@ -29,6 +29,7 @@ from blis_jax.errors import ConfigError, refusing_damage
 from blis_jax.files.atomic_write import plain
 from blis_jax.lazy import ahead
 from blis_jax.lazy import xarray as xr
+from blis_jax.reports import render
 from blis_jax.reports.differences import findings
 from blis_jax.results.schema import SWEEP
 from blis_jax.runs.driver import Timing
@@ -49,6 +50,7 @@ from sweeps.sweep.study import Swept, study_of, write_reports
 if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
     from blis_jax.reports.pictures import Picture
+    from sweeps.runs.parts import RunPart
     from sweeps.sweep.command import SweepOptions
 
 CHECKPOINT_S = 30.0  # least time between two saves of partial results
@@ -62,6 +64,7 @@ class How:
     slots: int | None = None
     clock: str = "int32"
     command: str = ""  # the command line, for the record
+    part: RunPart | None = None
 
     def options(self) -> Options:
         """Return the engine's options on the machine at hand."""
@@ -159,6 +162,10 @@ def run_sweep(plan: SweepPlan, how: How, path: Path, is_resumed: bool) -> Done:
     """Run what is missing and save it; on an interruption, what there is."""
     summarizer = Summarizer((point.spec for point in plan.points), plan.experiment.measure)
     about = how.texts() | {"sweep": identity(plan, how.clock)}
+    outside = np.zeros(len(plan.points) * len(plan.requests.seeds), bool)
+    if how.part is not None:
+        about |= how.part.attributes(("strategy", *(axis.name for axis in plan.axes), "seed"))
+        outside = how.part.is_outside(len(outside))
     table = summarizer.empty((len(plan.points), len(plan.requests.seeds)))
     store = SweepStore(path, "blis_jax.sweep")
     if is_resumed and path.exists():
@@ -169,23 +176,28 @@ def run_sweep(plan: SweepPlan, how: How, path: Path, is_resumed: bool) -> Done:
     keeper = _Keeper(plan, summarizer, table, about, store)
     known = known_rows(table)
     timing = Timing()
-    num_missing = table.size - len(known)
+    num_known, num_own = len(known), int((~outside).sum())
+    num_missing = num_own - num_known
     is_interrupted = False
     try:
         if num_missing:
-            with progress.phase("simulating", table.size, done=len(known)):
-                options: Any = {"known": known, "on_row": keeper.keep}
+            with progress.phase("simulating", num_own, done=num_known):
+                places = map(int, np.flatnonzero(outside))
+                others = {
+                    place: table[place] for place in (divmod(at, table.shape[1]) for at in places)
+                }
+                options: Any = {"known": known | others, "on_row": keeper.keep}
                 timing = _run(plan, summarizer, how.options(), options)
     except KeyboardInterrupt:
         is_interrupted = True
     except BaseException:
-        if int((table["outcome"] != NOT_RUN).sum()) > len(known):
+        if int((table["outcome"] != NOT_RUN).sum()) > num_known:
             keeper.save()
         raise
     num_done = int((table["outcome"] != NOT_RUN).sum())
     if num_done == 0:
         raise KeyboardInterrupt
-    return Done(keeper.save(), timing, len(known), is_interrupted)
+    return Done(keeper.save(), timing, num_known, is_interrupted)
 
 
 def _run(plan: SweepPlan, summarizer: Summarizer, how: Options, more: Mapping[str, Any]) -> Timing:
@@ -288,8 +300,14 @@ def sweep_and_report(
     classes = plan.requests.source.slo_classes
     deciding = () if rule is None else stopping_flags.names_of(options.deciding, classes)
     _note_idle(options.command, plan)
-    how = How(slots=options.slots, clock=options.clock, command=command)
+    how = How(options.slots, options.clock, command, options.part)
     stopped = run_until(plan, how, paths.result, options.resume, rule, deciding)
+    if options.part is not None and not stopped.done.is_interrupted:
+        total = stopped.done.dataset["outcome"].size
+        num_own = len(options.part.of(total))
+        if not options.quiet:
+            render.show_answer(options.part.answer(paths.result, num_own, total))
+        return 0
     return _report(options, _swept(stopped, how), stopped, paths)
 
 

@@ -17,8 +17,8 @@ from blis_jax.statistics import paired
 from blis_jax.traces.source import TraceSource
 from sweeps.compare.judge import BySeeds, comparison_json, figures_json, inference_json
 from sweeps.runs.measured import pair_of
-from sweeps.runs.saved_sweep import SavedSweep
-from sweeps.sweep.data import INVARIANTS, NOT_RUN, outcome_counts
+from sweeps.runs.saved_sweep import SavedSweep, outcome_counts
+from sweeps.sweep.data import INVARIANTS, NOT_RUN
 
 if TYPE_CHECKING:
     import xarray as xr

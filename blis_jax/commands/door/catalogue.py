@@ -61,6 +61,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         _package("capacity", "sweeps.capacity", "the smallest cluster that meets service targets, and how surely"),
         Command("recommend", "sweeps.recommend", "the cluster for a model, a GPU and targets, and how it is started"),
         _package("review", "sweeps.review", "judges that look for flaws in two or three candidates"),
+        Command("merge", "sweeps.merge", "the parts of one command's runs, made with --part, as one result"),
     )),
     ("search and explain", (
         Command("optimize", "sweeps.optimize", "search a strategy's parameters for the best score"),

@@ -42,7 +42,7 @@ from sweeps.compare.ablation.document import (
 )
 from sweeps.compare.document import CommonSetting, part_table
 from sweeps.compare.report import token_rate_lines
-from sweeps.compare.result import setting_of, write_result
+from sweeps.compare.result import make_part, setting_of, write_result
 from sweeps.compare.study import (
     common_seed,
     seconds_sentence,
@@ -261,6 +261,7 @@ def take_apart(options: AblateOptions, arm_text: str, base_text: str, command: s
     began = time.monotonic()
     if arm_text == base_text:
         raise ConfigError(f"{arm_text} is both ARM and --against: nothing to take apart")
+    options.check_part(options.output)
     arm, base = arms_of(
         (arm_text, base_text),
         options.instances,
@@ -280,11 +281,14 @@ def take_apart(options: AblateOptions, arm_text: str, base_text: str, command: s
         options, requests, [arm, base], lambda classes, _: default_metrics(classes)
     )
     experiment = Experiment(requests, setting.metrics, setting.targets)
-    journal = experiment.journal(paths.beside(".jsonl"), "ablation")
+    journal = experiment.journal(paths.beside(".jsonl"), "ablation", options.part)
+    combined, errors = _combined(base, arm, components, masks)
     with journal.held(options.resume):
-        combinations = _run(
-            options.command, setting, experiment, journal, (base, arm), components, masks
-        )
+        if options.part is not None:
+            return make_part(
+                options, options.part, setting, experiment, journal, list(combined.values())
+            )
+        combinations = _run(options.command, setting, experiment, journal, masks, combined, errors)
 
         ablation = Ablation(base, arm, components, options.design, combinations)
 
@@ -300,34 +304,40 @@ def take_apart(options: AblateOptions, arm_text: str, base_text: str, command: s
         return write_result(document, paths, options, findings_of, write_more, seconds, lacking)
 
 
+Named = tuple["ClusterConfig", str]
+
+
+def _combined(
+    base: Arm, arm: Arm, components: Sequence[Component], masks: Sequence[int]
+) -> tuple[dict[int, Named], dict[int, str]]:
+    """Return the combinations with their names by mask, and of those that are no configuration why not."""
+    configs: dict[int, Named] = {}
+    errors: dict[int, str] = {}
+    for mask in masks:
+        name = " + ".join(component.name for component in on(components, mask)) or base.name
+        try:
+            configs[mask] = config_at(base.config, arm.config, components, mask), name
+        except ConfigError as error:
+            errors[mask] = str(error)
+    return configs, errors
+
+
 def _run(
     command: str,
     setting: CommonSetting,
     experiment: Experiment,
     journal: Journal,
-    arms: tuple[Arm, Arm],
-    components: Sequence[Component],
     masks: Sequence[int],
+    configs: Mapping[int, Named],
+    errors: Mapping[int, str],
 ) -> tuple[Combination, ...]:
     """Run every combination on every seed; one that is no configuration says why."""
-    base, arm = (end.config for end in arms)
-    configs: dict[int, ClusterConfig] = {}
-    errors: dict[int, str] = {}
-    for mask in masks:
-        try:
-            configs[mask] = config_at(base, arm, components, mask)
-        except ConfigError as error:
-            errors[mask] = str(error)
-
-    def name_of(mask: int) -> str:
-        return " + ".join(component.name for component in on(components, mask)) or arms[0].name
-
     classes, is_one = setting.classes, setting.is_one_trace
     with experiment.kept_runs(command, journal, len(masks), classes, is_one) as kept:
-        kept.make([(config, name_of(mask)) for mask, config in configs.items()])
+        kept.make(list(configs.values()))
         return tuple(
             Combination(mask, error=errors[mask])
             if mask in errors
-            else Combination(mask, kept.of(configs[mask], name_of(mask)))
+            else Combination(mask, kept.of(*configs[mask]))
             for mask in masks
         )

@@ -1,0 +1,315 @@
+"""Parts of a command's runs, made by themselves and joined again: `--part I/N` and `blis-jax merge`.
+
+A part is the Dataset or the journal of the whole work, in which only its own runs are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax import lazy
+from blis_jax.commands.shared_options import spellings
+from blis_jax.errors import ConfigError, shortened
+from blis_jax.files import manifest
+from blis_jax.files.atomic_write import refuse_other_work
+from blis_jax.files.journal import Journal
+from blis_jax.reports.findings import Answer
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from blis_jax.results import dataset as datasets
+    from blis_jax.runs import tasks
+    from sweeps.runs import saved_sweep
+else:  # they load JAX
+    datasets = lazy.Module("blis_jax.results.dataset")
+    tasks = lazy.Module("blis_jax.runs.tasks")
+    saved_sweep = lazy.Module("sweeps.runs.saved_sweep")
+
+MOST_PARTS = 100_000
+PART, DIMS, MADE_BY = "part", "part_dims", "made_by"  # attributes of a part
+OF_THE_MAKING = (PART, DIMS, MADE_BY, "command", "created", "device")  # may differ between parts
+NOT_RUN = -1
+_TEXT = re.compile(r"(\d{1,6})/(\d{1,6})")
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """One of `count` parts, `number` from 1 on."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def read(cls, text: str) -> RunPart:
+        """Return the part that a text names, such as 1/4.
+
+        Raises:
+            ArgumentTypeError: it names none.
+        """
+        found = _TEXT.fullmatch(text)
+        number, count = map(int, found.groups()) if found else (0, 0)
+        if not 1 <= number <= count <= MOST_PARTS:
+            raise argparse.ArgumentTypeError(
+                f"got {shortened(text)}, allowed is I/N with I from 1 to N, such as 1/4"
+            )
+        return cls(number, count)
+
+    def __str__(self) -> str:
+        """Return the text that names the part."""
+        return f"{self.number}/{self.count}"
+
+    def of(self, total: int) -> range:
+        """Return the places of the part among so many runs, or groups of runs.
+
+        Raises:
+            ConfigError: there are fewer of them than parts.
+        """
+        if total < self.count:
+            raise ConfigError(f"--part: {self} of {total} runs; give at most {total} parts")
+        return range((self.number - 1) * total // self.count, self.number * total // self.count)
+
+    def is_outside(self, total: int) -> np.ndarray:
+        """Return which of so many runs are not of the part, `[run]`."""
+        outside = np.ones(total, bool)
+        outside[self.of(total)] = False
+        return outside
+
+    def attributes(self, dims: Sequence[str]) -> dict[str, str]:
+        """Return what a Dataset says of being a part, its runs counted over these dims."""
+        return {
+            PART: str(self), DIMS: json.dumps(list(dims)), MADE_BY: json.dumps(tasks.identity()),
+        }  # fmt: skip
+
+    def kind_of(self, kind: str) -> str:
+        """Return the kind of the part's journal."""
+        return f"{kind}, {PART} {self}"
+
+    def answer(self, path: Path, num_runs: int, total: int, what: str = "runs") -> Answer:
+        """Return what a command says that has made the part."""
+        return Answer.of(
+            f"Part {self.number} of {self.count} of these runs?",
+            f"Written: {path}",
+            "the undivided command makes the same runs, byte for byte.",
+            f"{num_runs} of {total} {what}.",
+            f"blis-jax merge with all {self.count} parts, such as {path}",
+        )
+
+
+def check_numbers(parts: Mapping[Path, RunPart], num_given: int) -> None:
+    """Refuse parts of several divisions, doubles and gaps.
+
+    Raises:
+        ConfigError: one of them is there.
+    """
+    first, *others = parts
+    if len(parts) < num_given:
+        raise ConfigError("a part is given twice; give each once")
+    for path in others:
+        if parts[path].count != parts[first].count:
+            raise ConfigError(
+                f"{path} is part {parts[path]} and {first} is part {parts[first]}; give the parts of one division"
+            )
+    by_number: dict[int, Path] = {}
+    for path, part in parts.items():
+        if part.number in by_number:
+            raise ConfigError(
+                f"{by_number[part.number]} and {path} are both part {part}; give each part once"
+            )
+        by_number[part.number] = path
+    count = parts[first].count
+    lacking = [number for number in range(1, count + 1) if number not in by_number]
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise ConfigError(f"part {lacking[0]}/{count}{more} is not given; give all {count} parts")
+
+
+def check_makers(made_by: Mapping[Path, Mapping[str, str]]) -> None:
+    """Refuse parts of another version or type of machine than the first.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    first, *others = made_by
+    for path in others:
+        names = (*made_by[first], *made_by[path])
+        other = [
+            name
+            for name in dict.fromkeys(names)
+            if made_by[path].get(name) != made_by[first].get(name)
+        ]
+        if other:
+            raise ConfigError(
+                f"{path} was made with another {', '.join(other)} than {first}, and figures could differ in a last "
+                "bit; make all parts with one installation, on machines of one type"
+            )
+
+
+def _foreign(first: Path) -> str:
+    return f"it is no part of the runs of {first}"
+
+
+def _unfinished(path: Path, num_lacking: int, num_own: int) -> ConfigError:
+    return ConfigError(f"{path} lacks {num_lacking} of its {num_own} runs; finish it with --resume")
+
+
+# --- Datasets -------------------------------------------------------------------------------------
+
+
+def join_datasets(paths: Sequence[Path], output: Path) -> tuple[int, str]:
+    """Write the Dataset of all parts; return its runs, and the command that goes on with it.
+
+    Raises:
+        ConfigError: a part is missing, double, unfinished, of other work, or no part.
+    """
+    loaded = {path: datasets.load_or_refuse(path, "make that part again") for path in paths}
+    for path, dataset in loaded.items():
+        if PART not in dataset.attrs:
+            raise ConfigError(f"{path} is no part; give what --part wrote")
+    parts = {path: RunPart.read(str(one.attrs[PART])) for path, one in loaded.items()}
+    check_numbers(parts, len(paths))
+    first = paths[0]
+    for path in paths[1:]:
+        _refuse_foreign(path, loaded[path], first, loaded[first])
+    check_makers({path: json.loads(one.attrs[MADE_BY]) for path, one in loaded.items()})
+    joined = loaded[first].copy(deep=True)
+    for path, dataset in loaded.items():
+        _take(joined, path, dataset, parts[path])
+    attributes = {
+        name: of for name, of in joined.attrs.items() if name not in (PART, DIMS, MADE_BY)
+    }
+    command = with_output(str(attributes.get("command", "")), output)
+    joined.attrs = attributes | {"command": command} | saved_sweep.totals_of(joined)
+    filled: Sequence[str] = ()
+    if first.is_dir() and (record := manifest.read(first)) is not None:
+        filled = record.filled
+    for name in joined.variables:  # as the undivided command writes them
+        chunks = joined[name].encoding.get("chunks")
+        joined[name].encoding = {"chunks": chunks} if name in filled and chunks else {}
+    datasets.save(joined, output, filled)
+    return joined["outcome"].size, command
+
+
+def with_output(command: str, output: Path) -> str:
+    """Return a command line with another --output."""
+    words = shlex.split(command)
+    for option in (f"--{name}" for name in spellings("output")):
+        if option in words[:-1]:
+            words[words.index(option) + 1] = str(output)
+        start = f"{option}="
+        words = [f"{start}{output}" if word.startswith(start) else word for word in words]
+    return shlex.join(words)
+
+
+def _split_variables(dataset: xr.Dataset) -> tuple[list[str], int]:
+    """Return the variables that hold runs, and how many of their first dims the runs are counted over."""
+    dims = tuple(json.loads(dataset.attrs[DIMS]))
+    names = [str(name) for name, of in dataset.variables.items() if of.dims[: len(dims)] == dims]
+    return names, len(dims)
+
+
+def _refuse_foreign(path: Path, dataset: xr.Dataset, first: Path, of_first: xr.Dataset) -> None:
+    found, wanted = (
+        {name: of for name, of in one.attrs.items() if name not in OF_THE_MAKING} for one in (dataset, of_first)
+    )  # fmt: skip
+    summed = saved_sweep.totals_of(of_first)
+    for attributes in (found, wanted):
+        attributes.update(dict.fromkeys(summed))
+    refuse_other_work(path, found, wanted, _foreign(first))
+    names, _ = _split_variables(of_first)
+    others = [name for name in of_first.variables if name not in names]
+    for name in others:
+        if name not in dataset.variables or not dataset[name].equals(of_first[name]):
+            raise ConfigError(f"{path} has other values of {name}; {_foreign(first)}")
+
+
+def _take(joined: xr.Dataset, path: Path, dataset: xr.Dataset, part: RunPart) -> None:
+    """Take a part's own runs."""
+    names, num_dims = _split_variables(dataset)
+    shape = dataset["outcome"].shape[:num_dims]
+    own = part.of(int(np.prod(shape)))
+    rows = slice(own.start, own.stop)
+    outcomes = dataset["outcome"].values.reshape(-1, *dataset["outcome"].shape[num_dims:])[rows]
+    num_lacking = int((outcomes == NOT_RUN).sum())
+    if num_lacking:
+        raise _unfinished(path, num_lacking, outcomes.size)
+    for name in names:
+        into, values = joined[name].values, dataset[name].values
+        flat = into.reshape(-1, *into.shape[num_dims:])
+        flat[rows] = values.reshape(flat.shape)[rows]
+        joined[name].values = flat.reshape(into.shape)
+
+
+# --- journals -------------------------------------------------------------------------------------
+
+
+def planned(counts: Mapping[str, int], num_seeds: int) -> dict[str, Any]:
+    """Return the first line of a part's journal: the configurations in order, with their runs, and who makes them."""
+    plan = [[key, count, num_seeds // count] for key, count in counts.items()]
+    return {"plan": plan, MADE_BY: tasks.identity()}
+
+
+def join_journals(paths: Sequence[Path], output: Path) -> int:
+    """Write the journal of all parts; return the number of its runs.
+
+    Raises:
+        ConfigError: a part is missing, double, unfinished, of other work, or no part.
+    """
+    journals = {path: Journal.of_file(path) for path in paths}
+    parts, kinds = {}, {}
+    for path, journal in journals.items():
+        kind, _, text = journal.kind.rpartition(f", {PART} ")
+        if not kind:
+            raise ConfigError(f"{path} is no part; give what --part wrote")
+        kinds[path], parts[path] = kind, RunPart.read(text)
+    check_numbers(parts, len(paths))
+    first, lines = paths[0], {path: journal.lines() for path, journal in journals.items()}
+    for path in paths:
+        if not lines[path]:
+            raise ConfigError(f"{path} has no runs; finish it with --resume")
+    plan = lines[first][0]["plan"]
+    for path in paths[1:]:
+        found, wanted = ({"work": kinds[one], **journals[one].content} for one in (path, first))
+        refuse_other_work(path, found, wanted, _foreign(first))
+        if lines[path][0]["plan"] != plan:
+            raise ConfigError(f"{path} was made with different arms; {_foreign(first)}")
+    check_makers({path: lines[path][0][MADE_BY] for path in paths})
+    runs: dict[str, dict[int, Any]] = {key: {} for key, _, _ in plan}
+    for path in paths:
+        _take_lines(path, lines[path][1:], parts[path], plan, runs)
+    whole = [
+        [key, [runs[key][place] for place in range(count)] * copies] for key, count, copies in plan
+    ]
+    journals[first].under(output, kinds[first]).rewrite(whole)
+    return sum(len(of) for _, of in whole)
+
+
+def _take_lines(
+    path: Path,
+    lines: Sequence[Any],
+    part: RunPart,
+    plan: Sequence[Sequence[Any]],
+    runs: dict[str, dict[int, Any]],
+) -> None:
+    """Take a part's own runs."""
+    places = [(key, place) for key, count, _ in plan for place in range(count)]
+    own = [places[at] for at in part.of(len(places))]
+    found = {
+        (key, place): run
+        for key, seeds, of_call in lines
+        for place, run in zip(seeds, of_call, strict=True)
+    }
+    num_lacking = sum(one not in found for one in own)
+    if num_lacking:
+        raise _unfinished(path, num_lacking, len(own))
+    for key, place in own:
+        runs[key][place] = found[key, place]
