@@ -47,10 +47,7 @@ def findings_of(files: Files, target: str) -> list[Finding]:
         ConfigError: the target is unknown.
     """
     types, documents = target_types(target), documents_of(files)
-    findings, sound = (
-        {*documents.broken, *mechanism_findings(files)},
-        Documents(),
-    )
+    findings, sound = {*documents.broken, *mechanism_findings(files)}, Documents()
     for document in documents.found:
         breaches = list(schema_findings(document.content, schema(document.what), document.path))
         findings |= set(breaches)
@@ -198,7 +195,10 @@ def _roles(
     document: Document, config: PickerConfig, overlays: Sequence[Document]
 ) -> Iterator[Finding]:
     """Yield pickers that look at other roles than the pods have, and pods between which no prompt can move."""
-    has_prefill = any(_part(overlay, "prefill").get("enabled") for overlay in overlays)
+    overlays = sorted(
+        overlays, key=lambda one: one.folder != document.folder
+    )  # its own counts first
+    has_prefill = _in_effect(overlays, "prefill", "enabled")
     if has_prefill and not config.use_of_roles:
         message = "the pool has roles, and no profile begins with decode-filter; add it as the first plugin"
         yield _critical(document, "missing-decode-filter", message)
@@ -208,13 +208,17 @@ def _roles(
         message = f"{HANDLER} asks for a prefill pod, and no overlay enables one; set prefill.enabled and replicas"
         yield _critical(document, "no-prefill-pods", message)
     commands = [_part(one, "decode", "vllm").get("customCommand", "") for one in overlays]
-    moves = any(_part(overlay, "vllmCommon", "kvTransfer").get("enabled") for overlay in overlays)
+    moves = _in_effect(overlays, "vllmCommon", "kvTransfer", "enabled")
     if not moves or any(TIER_FLAG in flags_of(command) for command in commands):
         message = (
             "prompts are to move between pods, and their engines have no connector for it: set vllmCommon.kvTransfer, "
             f"and leave --{TIER_FLAG} out, which takes its place"
         )
         yield _critical(document, "kv-connector-missing", message)
+
+
+def _in_effect(overlays: Sequence[Document], *keys: str) -> bool:
+    return next((on for one in overlays if isinstance(on := _part(one, *keys), bool)), False)
 
 
 def _roles_of_experiments(documents: Documents, target: TargetTypes) -> Iterator[Finding]:

@@ -215,7 +215,6 @@ def prefill_threshold(promotion: Promotion, config: ClusterConfig) -> tuple[int,
 
 def workload_of_promotion(promotion: Promotion) -> WorkloadSpec:
     """Return the workload of the strategy's file; `mixed` without one."""
-
     strategy = promotion.arm.strategy
     return workload_from("mixed") if strategy is None else workload_of(strategy)
 
@@ -277,11 +276,8 @@ def overlay_of(
         "vllm": {"customCommand": command_of(flags)},
     }
     counts = _replicas(config)
-    prefill = (
-        {"prefill": {"enabled": True, "replicas": counts["prefill"], **decode}}
-        if counts["prefill"]
-        else {}
-    )
+    pods = {"prefill": {"enabled": True, "replicas": counts["prefill"], **decode}}
+    prefill = pods if counts["prefill"] else {}
     return {
         "model": _model(config),
         "affinity": {"enabled": True, "nodeSelector": _nodes(config.hardware)},
@@ -369,6 +365,9 @@ def changed(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
                 found[key] = part
         elif base.get(key) != value:
             found[key] = value
+    for key in base.keys() - other.keys():  # a merge takes nothing away
+        if isinstance(base[key], Mapping) and base[key].get("enabled"):
+            found[key] = {"enabled": False}
     return found
 
 

@@ -244,6 +244,14 @@ def test_roles_bring_their_filters_and_a_handler() -> None:
     assert "prefill" not in base and "kvTransfer" not in base["vllmCommon"]
 
 
+def test_roles_of_the_baseline_alone_are_taken_away_from_the_others() -> None:
+    given = with_instances(POOLS)
+    files = config_files(dataclasses.replace(given, arm=given.baseline, baseline=given.arm), ())
+    assert findings_of(files, TARGET) == []
+    overlay = read_yaml(files[f"{ARMS}/treatment/scenario-overlay.yaml"])
+    assert overlay["prefill"] == overlay["vllmCommon"]["kvTransfer"] == {"enabled": False}
+
+
 @pytest.mark.parametrize(
     ("target", "above", "decider", "numbers"),
     [
