@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import os
 import pickle
 import platform
 import signal
@@ -194,9 +195,26 @@ def task_of(call: Call, shelf: Shelf) -> PackedCall:
 # --- in a worker ----------------------------------------------------------------------------------
 
 
-def dask_setup(_: object) -> None:
-    """Leave Ctrl-C to the command: Dask calls this in each worker that the command has started."""
+NVIDIA = Path("/proc/driver/nvidia/gpus")
+
+
+def dask_setup(worker: Any) -> None:
+    """Leave Ctrl-C to the command, and take one GPU: Dask calls this in each worker that the command has started.
+
+    JAX looks at its devices later, at the first task.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gpus = _gpus()
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[int(worker.name) % len(gpus)]
+
+
+def _gpus() -> list[str]:
+    """Return the names of the GPUs that this process may use, as CUDA has them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name.strip() for name in given.split(",") if name.strip()]
+    return list(map(str, range(len(list(NVIDIA.iterdir()))))) if NVIDIA.is_dir() else []
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -157,6 +159,42 @@ class CalmParams:
 def calm(params, state, context):
     return 1.0 / (1.0 + work(context.snapshots, params.waiting)), state
 """
+
+
+@pytest.mark.parametrize(
+    ("given", "num_gpus", "seen"),
+    [
+        ("2,5", 0, ["2", "5", "2"]),  # of a job that has two
+        (None, 4, ["0", "1", "2"]),
+        (None, 0, [None, None, None]),
+        ("", 4, ["", "", ""]),  # none may be used
+    ],
+)
+def test_each_worker_of_this_machine_takes_one_gpu(
+    given: str | None, num_gpus: int, seen: list[str | None],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for at in range(num_gpus):
+        (tmp_path / f"0000:{at}").mkdir()
+    monkeypatch.setattr(tasks, "NVIDIA", tmp_path)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    for name, expected in enumerate(seen):
+        with pytest.MonkeyPatch.context() as patch:
+            if given is None:
+                patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+            else:
+                patch.setenv("CUDA_VISIBLE_DEVICES", given)
+            tasks.dask_setup(SimpleNamespace(name=name))
+            found = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            assert found == expected
+
+
+def test_a_worker_that_was_started_has_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,7")
+    with scheduler.Workers("local:2") as workers, pytest.warns(ConfigWarning):
+        workers.client.wait_for_workers(2)
+        seen = workers.client.run(lambda: os.environ["CUDA_VISIBLE_DEVICES"])
+    assert sorted(seen.values()) == ["3", "7"]
 
 
 # --- other processes ------------------------------------------------------------------------------
