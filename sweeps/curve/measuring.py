@@ -18,6 +18,8 @@ from sweeps.runs.experiment import Experiment
 from sweeps.strategies.arms import Arm, key_of
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
+
     from blis_jax.files.journal import Journal
 
 NAMES = (
@@ -32,9 +34,14 @@ NAMES = (
 PARTS = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0)  # of the rate at which a cluster is full
 WARM_UP = 0.5  # of the arrivals' time, until as many leave as come
 TO_LAST_S = 1e-6  # rates are measured up to the last arrival, and not while the cluster empties
+ARRIVING = "arrivals_per_s"  # beside the metrics: few drawn requests may come faster or slower than they should
 KEEPS_UP = 0.9  # of the arrivals that leave: below it a cluster is full
 FIRST_RATE, MOST_RATE = 8.0, 1e6  # per second and instance; of all
 SPANS = 2.0  # services that a warm-up should last
+CLEAR = (
+    0.7  # of the arrivals that leave: above it few requests may show a cluster as full that is not
+)
+FEWEST, LONGER = 8000, 4  # requests of all seeds that do not; times those of a run that are too few
 LENGTHS = (1, 2, 4, 8)  # of a run, times the requests that are asked for
 STEP = 2.0  # from one try to the next, until a cluster is full
 Values = dict[str, list[float]]  # by metric, of each seed
@@ -45,6 +52,12 @@ class RatedRuns(NamedTuple):
 
     num_requests: int
     values: Values
+
+    @property
+    def kept(self) -> float:
+        """Return the share of the arrivals that leave."""
+        leaving, arriving = (sum(self.values[name]) for name in ("requests_per_s", ARRIVING))
+        return leaving / max(arriving, 1e-9)
 
     def is_short(self, rate: float) -> bool:
         """Return whether requests are served for so long that the warm-up may not have filled the cluster."""
@@ -117,8 +130,10 @@ class Measuring:
         while rate < MOST_RATE:
             show(f"is it full at {rate:g} requests/s?")
             run = self._run_at(arm, rate)
-            leaving = np.array(run.values["requests_per_s"])
-            if leaving.mean() < KEEPS_UP * rate:
+            while CLEAR < run.kept < KEEPS_UP and run.num_requests * len(self.seeds) < FEWEST:
+                run = self._keep(arm, rate, self._made(arm, rate, LONGER * run.num_requests))
+            if run.kept < KEEPS_UP:
+                leaving = np.array(run.values["requests_per_s"])
                 return estimate(leaving, self.confidence), run.is_short(rate)
             rate *= STEP
         raise ConfigError(f"{arm.name} keeps up with {MOST_RATE:g} requests/s; give slower servers")
@@ -133,8 +148,12 @@ class Measuring:
             runs = self._made(arm, rate, factor * first)
             if not runs.is_short(rate):
                 break
-        self.known[place] = runs
-        self.journal.append([*place, *runs])
+        return self._keep(arm, rate, runs)
+
+    def _keep(self, arm: Arm, rate: float, runs: RatedRuns) -> RatedRuns:
+        """Remember the runs of a cluster at a rate in place of earlier ones."""
+        self.known[key_of(arm.config), rate] = runs
+        self.journal.append([key_of(arm.config), rate, *runs])
         return runs
 
     def _made(self, arm: Arm, rate: float, count: int) -> RatedRuns:
@@ -143,7 +162,14 @@ class Measuring:
         window = f"{WARM_UP * count / rate:.9f},{TO_LAST_S}"
         (made,) = experiment.in_window(window).run([arm.config])
         self.num_runs += len(made)
-        return RatedRuns(count, {name: [run.value(name) for run in made] for name in NAMES})
+        values = {name: [run.value(name) for run in made] for name in NAMES}
+        size = arm.config.block_size_in_tokens
+        tables = (experiment.drawn.table(spec, seed, size) for seed in self.seeds)
+        values[ARRIVING] = [
+            arrivals_per_s(np.asarray(table.arrival_us) / 1e6, WARM_UP * count / rate)
+            for table in tables
+        ]
+        return RatedRuns(count, values)
 
     def _point(self, arm: Arm, rate: float) -> CurvePoint:
         values = {name: np.array(of, float) for name, of in self._run_at(arm, rate).values.items()}
@@ -153,6 +179,12 @@ class Measuring:
         return CurvePoint(
             rate, {name: estimate(of, self.confidence) for name, of in values.items()}
         )
+
+
+def arrivals_per_s(arrival_s: Float[np.ndarray, " request"], begin_s: float) -> float:
+    """Return the rate at which requests arrive from a time to the last arrival, 1/s; 0 if none comes after it."""
+    inside = arrival_s[arrival_s >= begin_s]
+    return len(inside) / (float(inside.max()) - begin_s) if len(inside) > 1 else 0.0
 
 
 def front(curves: Sequence[RateCurve]) -> list[tuple[RateCurve, CurvePoint]]:

@@ -5,11 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from blis_jax.statistics.intervals import Estimate
 from sweeps.curve.__main__ import main
-from sweeps.curve.measuring import CurvePoint, RateCurve, front
+from sweeps.curve.measuring import (
+    ARRIVING,
+    CLEAR,
+    KEEPS_UP,
+    CurvePoint,
+    RateCurve,
+    RatedRuns,
+    arrivals_per_s,
+    front,
+)
 from sweeps.strategies.arms import arm_of
 
 STEP_MS, TOKENS = 10.0, 21
@@ -66,6 +76,15 @@ def test_going_on_runs_nothing_again(folder: Path, capsys: pytest.CaptureFixture
     assert "one on 1 GPU is full at " in shown and "Price:   0 runs." in shown
     assert "Pareto front" in (folder / "out.html").read_text()
     assert json.loads(before)["arms"] == json.loads((folder / "out.json").read_text())["arms"]
+
+
+def test_few_requests_that_come_slowly_by_chance_do_not_show_a_full_cluster() -> None:
+    """What leaves is held against what came, not against what should come."""
+    assert arrivals_per_s(np.array([0.0, 1.0, 2.0, 3.0, 4.0]), 1.0) == pytest.approx(4 / 3)
+    assert arrivals_per_s(np.array([0.0, 1.0]), 5.0) == 0.0
+    slow = RatedRuns(150, {"requests_per_s": [12.0, 13.0], ARRIVING: [12.5, 13.0]})
+    full = RatedRuns(150, {"requests_per_s": [8.0, 8.0], ARRIVING: [16.0, 16.0]})
+    assert slow.kept > KEEPS_UP > CLEAR > full.kept == 0.5
 
 
 def test_a_point_that_another_beats_is_not_of_the_front() -> None:
