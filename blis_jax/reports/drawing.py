@@ -300,7 +300,7 @@ def _set_scale(axes: Axes, axis: Axis, name: Literal["x", "y"]) -> None:
 def _set_axis(axes: Axes, axis: Axis, name: Literal["x", "y"]) -> None:
     limit, ruler = getattr(axes, f"set_{name}lim"), getattr(axes, f"{name}axis")
     if axis.scale == "share":
-        limit(1.25, LEAST_GAP * 0.8)
+        limit(1.6, LEAST_GAP * 0.5)  # a mark at either end stands whole
     elif axis.limits != (None, None):
         limit(*(None if one is None else _at(axis, [one])[0] for one in axis.limits))
     ticks = axis.ticks

@@ -321,7 +321,14 @@ def _warn_of_idle_options(
     if not config.flow_control:
         for name in sorted(name_of(flag) for flag in FLOW_FLAGS if name_of(flag) in given):
             if name != "flow_control":
-                notes.warn(f"--{name.replace('_', '-')} has no effect without --flow-control")
+                of_client = (
+                    "; the most that a client keeps open is --concurrency, of --workload distribution under "
+                    "blis-2026-08"
+                )
+                notes.warn(
+                    f"--{name.replace('_', '-')} has no effect without --flow-control"
+                    f"{of_client * (name == 'max_concurrency')}"
+                )
     for remark in adapters.remarks(config, given):
         notes.warn(remark)
     if config.precise_kv_routing and (line := mechanism.without_effect(config)) is not None:
