@@ -131,6 +131,15 @@ def groups(
         yield ArmsOnWorkload(HAND_MADE, "glia_40qps", path, TWO_SEEDS, by_version, (*by_version,))
 
 
+def handed_over(data: Path) -> tuple[ClusterConfig, dict[str, WorkloadSpec]]:
+    """Return the cluster of the hand-over with the winner as its router, and its workloads."""
+    folder = data / FORK / "blis_router" / "workloads"
+    workloads = {
+        name: load_spec(folder / f"workload_{name}.yaml") for name in HANDED_OVER_WORKLOADS
+    }
+    return _later_cluster(**_routed(HANDED_OVER_ARMS["evolved"])), workloads
+
+
 def read_programs(folder: Path, made: Path) -> dict[str, ClusterConfig]:
     """Read the winner's Go file and the hand-made routers' below a folder; their policies are written to another.
 

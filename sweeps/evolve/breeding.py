@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blis_jax.cluster.named_policies import numbered
+from blis_jax.cluster.router import parse_scorers
 from blis_jax.engine.cluster_params import rows_to_begin_with
 from blis_jax.errors import ConfigError
 from blis_jax.policies.as_data.tables import as_table
@@ -23,13 +24,13 @@ from sweeps.evolve.formula import (
     Formula,
     child_of,
     drawn,
+    folded,
     go_of,
     python_of,
     shorter,
 )
 from sweeps.evolve.programs import router_of
 from sweeps.evolve.score import RunPair, gain, guarded, weighted
-from sweeps.evolve.task import load_task
 from sweeps.evolve.task_runs import TaskRuns
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from blis_jax.metrics.run_summary import RunSummary
     from sweeps.evolve.programs import EvolvedRouter
+    from sweeps.evolve.task import Task
 
 NUM_FIRST = 3  # seeds before a program may be dropped
 ERROR = 0.05
@@ -98,22 +100,22 @@ class FoundRouter:
 
 
 def searched(
-    task: str,
+    task: Task,
     num_programs: int,
     most_s: float,
     random_state: int,
     tell: Callable[[int, Bred], None],
+    first: Sequence[Formula] = (),
 ) -> FoundRouter:
-    """Search a router for a task; `tell` hears of every program.
+    """Search a router for a task, from these formulas on; `tell` hears of every program.
 
     Raises:
         ConfigError: the task is at fault, or no program came to its end.
     """
-    loaded = load_task(task)
-    baseline = router_of(loaded.file.baseline, loaded, Path(task).parent / "programs")
-    runs = TaskRuns(loaded, loaded.file.seeds)
+    baseline = router_of(task.file.baseline, task, task.path.parent / "programs")
+    runs = TaskRuns(task, task.file.seeds)
     breeder = Breeder(runs, baseline, np.random.default_rng(random_state))
-    best = breeder.search(num_programs, most_s, tell)
+    best = breeder.search(num_programs, most_s, tell, first)
     return FoundRouter(
         best, baseline.name, len(breeder.seen), breeder.num_dropped, tuple(breeder.curve)
     )
@@ -162,10 +164,16 @@ class Breeder:
         """Return how many scorers a formula may read."""
         return len(self._router.scorers)
 
-    def search(self, num_programs: int, most_s: float, tell: Callable[[int, Bred], None]) -> Bred:
+    def search(
+        self,
+        num_programs: int,
+        most_s: float,
+        tell: Callable[[int, Bred], None],
+        first: Sequence[Formula] = (),
+    ) -> Bred:
         """Return the best formula of so many programs, or of those that run in so many seconds, made shorter."""
         began = time.monotonic()
-        waiting = self._first()
+        waiting = [*first, *self._first()]
         while len(self.seen) < num_programs and time.monotonic() - began < most_s:
             formula = waiting.pop(0) if waiting else self._child()
             made = self.evaluated(formula)
@@ -182,17 +190,20 @@ class Breeder:
         one = Formula(NUMBER, number=1.0)
         known = [Formula("over", (one, Formula("load")))]
         scores = [Formula(SCORER, number=float(at)) for at in range(self.num_scorers)]
-        total = scores[:1]
-        for score in scores[1:]:
-            total = [Formula("plus", (total[0], score))]
+        weights = [weight for _, weight in parse_scorers(self.runs.task.base.routing_scorers)]
+        parts = [
+            score if weight == 1 else Formula("times", (Formula(NUMBER, number=weight), score))
+            for weight, score in zip(weights, scores, strict=True)
+        ]
+        total = [functools.reduce(lambda one, other: Formula("plus", (one, other)), parts)]
         rest = [drawn(self.rng, self.num_scorers, DEPTH) for _ in range(POPULATION)]
-        return [*total, *known, *scores, *rest]
+        return [*total, *known, *(one for one in rest if one.tells_apart)]
 
     def _child(self) -> Formula:
         while True:
             first, second = (self._chosen() for _ in range(2))
-            child = child_of(self.rng, first.formula, second.formula, self.num_scorers)
-            if child.size <= MOST_SIZE:
+            child = folded(child_of(self.rng, first.formula, second.formula, self.num_scorers))
+            if child.size <= MOST_SIZE and child.tells_apart:
                 return child
 
     def _chosen(self) -> Bred:
@@ -208,21 +219,20 @@ class Breeder:
             self.best = made
             self.curve.append((len(self.seen), made.score))
 
-    def evaluated(self, formula: Formula) -> Bred | None:
-        """Run a formula, until it is worse than the best so far; None if it computes what another one did, or fails."""
+    def _table(self, formula: Formula) -> Any:
         scope: dict[str, Any] = {}
         exec(compile(python_of(formula), "<formula>", "exec"), scope)
-        table = as_table(scope["route"], rows_to_begin_with(self.runs.task.base), self.num_scorers)
+        return as_table(scope["route"], rows_to_begin_with(self.runs.task.base), self.num_scorers)
+
+    def evaluated(self, formula: Formula) -> Bred | None:
+        """Run a formula, until it is worse than the best so far; None if it computes what another one did, or fails."""
+        table = self._table(formula)
         if table in self.seen:
             return None
-        self.seen[table] = None
-        handed = Policies(routing=table, scorers=self._router.scorers, picker=self._router.picker)
-        key, made = f"formula {len(self.seen)}", None
+        self.seen[table], made = None, None
         for count in range(NUM_FIRST, len(self._seeds) + 1):
             try:
-                runs = self.runs.of_key(
-                    key, str(formula), self._seeds[:count], self.runs.task.base, handed
-                )
+                runs = self.runs_of(formula, self._seeds[:count], table)
             except ConfigError:  # such as one that sends everything to one instance, for ever
                 return None
             made = self._worth(formula, runs)
@@ -233,6 +243,20 @@ class Breeder:
                 break
         self.seen[table] = made
         return made
+
+    def runs_of(
+        self, formula: Formula, seeds: tuple[int, ...], table: Any = None
+    ) -> list[tuple[RunSummary, ...]]:
+        """Return the runs of a formula by workload; each is made once.
+
+        Raises:
+            ConfigError: one did not come to its end.
+        """
+        table = table or self._table(formula)
+        router = self._router
+        handed = Policies(routing=table, scorers=router.scorers, picker=router.picker)
+        key = f"formula {hash(table)}"
+        return self.runs.of_key(key, str(formula), seeds, self.runs.task.base, handed)
 
     def _is_out(self, made: Bred) -> bool:
         """Return whether the program is worse than the best so far, by Kim's and Nelson's procedure for two."""
@@ -258,19 +282,14 @@ class Breeder:
 
     def _shortened(self, best: Bred) -> Bred:
         """Return the shortest formula that is found from the best one without a worse score."""
-        again = True
+        best, again = replace(best, formula=folded(best.formula)), True
         while again:
             again = False
             for formula in shorter(best.formula):
-                if formula.size >= best.formula.size:
-                    continue
-                made = self.evaluated(formula)
-                if (
-                    made is not None
-                    and len(made.values) == len(self._seeds)
-                    and made.score >= best.score
-                ):
-                    best, again = made, True
+                made = self.evaluated(formula) or self.seen[self._table(formula)]
+                is_whole = made is not None and len(made.values) == len(self._seeds)
+                if made is not None and is_whole and made.score >= best.score:
+                    best, again = replace(made, formula=formula), True
                     break
         self.best = best
         return best

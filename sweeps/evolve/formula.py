@@ -5,7 +5,9 @@ A formula is written as a policy of Python, which is what runs, and as a block o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,10 +35,17 @@ OPERATIONS = {
     "smaller": (2, "jnp.minimum({}, {})", "math.Min({}, {})"),
     "larger": (2, "jnp.maximum({}, {})", "math.Max({}, {})"),
     "below": (4, "jnp.where({} < {}, {}, {})", ""),
-    "least": (1, "jnp.min(jnp.where(seen.is_active, {}, jnp.inf))", "<"),
-    "most": (1, "jnp.max(jnp.where(seen.is_active, {}, -jnp.inf))", ">"),
+    "least": (1, "jnp.min(jnp.where(seen.is_active, {}, jnp.inf))", "Min"),
+    "most": (1, "jnp.max(jnp.where(seen.is_active, {}, -jnp.inf))", "Max"),
 }  # fmt: skip
+KNOWN: dict[str, Callable[..., float]] = {
+    "plus": operator.add, "minus": operator.sub, "times": operator.mul, "smaller": min, "larger": max,
+    "over": lambda one, other: one / (1.0 + abs(other)),
+}  # fmt: skip
+SUMS = ("plus", "minus")
+INLINE = 40  # letters of a part that gets no name
 ACROSS = ("least", "most")
+OF_INSTANCE = ("load", "queue", "running", "in_flight", "kv")
 NUMBERS = (0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 100.0, 1000.0)
 _PYTHON = '''\
 """A router that `blis-jax evolve search` found."""
@@ -54,7 +63,7 @@ def route(params, state, context):
     """Choose the first active instance with the highest score."""
     seen, request = context.snapshots, context.request
 {lines}
-    score = jnp.broadcast_to({last}, seen.is_active.shape).astype(jnp.float64)
+    score = jnp.broadcast_to({last}, seen.is_active.shape)
     return first_best_of(score, seen.is_active), state
 '''
 _GO = """\
@@ -63,8 +72,8 @@ _GO = """\
 	bestIdx, bestScore := 0, math.Inf(-1)
 	for i, snap := range snapshots {{
 {score}
-		if {last} > bestScore {{
-			bestScore = {last}
+		if score := {last}; score > bestScore {{
+			bestScore = score
 			bestIdx = i
 		}}
 	}}
@@ -88,8 +97,14 @@ class Formula:
 
     @property
     def size(self) -> int:
-        """Return the number of operations, signals and numbers."""
-        return 1 + sum(part.size for part in self.parts)
+        """Return the number of different operations, signals and numbers."""
+        return len({self.at(place) for place in self.places()})
+
+    @property
+    def tells_apart(self) -> bool:
+        """Return whether instances may have different values; else every request goes to the first one."""
+        own = self.name == SCORER or self.name in OF_INSTANCE
+        return own or (self.name not in ACROSS and any(part.tells_apart for part in self.parts))
 
     def __str__(self) -> str:
         """Return it in one line."""
@@ -152,14 +167,30 @@ def child_of(
     return first.with_part(place, Formula(NUMBER, number=float(f"{value:.2g}")))
 
 
+def folded(formula: Formula) -> Formula:
+    """Return the formula with what is known computed, and without extremes of what is equal on all instances."""
+    formula = replace(formula, parts=tuple(map(folded, formula.parts)))
+    if formula.name in ACROSS and not formula.parts[0].tells_apart:
+        return formula.parts[0]
+    if formula.name == "below":
+        first, second, yes, no = formula.parts
+        if first.name == second.name == NUMBER:
+            return yes if first.number < second.number else no
+    elif formula.parts and all(part.name == NUMBER for part in formula.parts):
+        value = KNOWN[formula.name](*(part.number for part in formula.parts))
+        return Formula(NUMBER, number=value)
+    return formula
+
+
 def shorter(formula: Formula) -> Iterator[Formula]:
-    """Yield formulas in which one operation is only one of its parts, shortest first."""
+    """Yield smaller formulas in which one operation is only one of its parts, or 0, shortest first."""
     found = {
-        formula.with_part(place, part)
+        folded(formula.with_part(place, part))
         for place in formula.places()
-        for part in formula.at(place).parts
+        for part in (*formula.at(place).parts, Formula(NUMBER))
     }
-    yield from sorted(found, key=lambda one: (one.size, str(one)))
+    smaller = (one for one in found if one.size < formula.size)
+    yield from sorted(smaller, key=lambda one: (one.size, str(one)))
 
 
 # --- as text --------------------------------------------------------------------------------------
@@ -169,6 +200,7 @@ def python_of(formula: Formula) -> str:
     """Return a module with the formula as the policy `route`."""
     names: dict[Formula, str] = {}
     lines: list[str] = []
+    often = _used_often(formula)
 
     def name_of(one: Formula) -> str:
         """Return the text that stands for a part; write the line that computes it first."""
@@ -180,12 +212,21 @@ def python_of(formula: Formula) -> str:
                 text = f"context.scorer_scores[{one.number:.0f}]"
             else:
                 text = SIGNALS[one.name][0] if not parts else OPERATIONS[one.name][1].format(*parts)
+            if one not in often and len(text) <= INLINE:
+                return f"({text})" if one.name in SUMS else text
             names[one] = f"v{len(names)}"
             lines.append(f"    {names[one]} = {text}")
         return names[one]
 
     last = name_of(formula)
     return _PYTHON.format(lines="\n".join(lines), last=last)
+
+
+def _used_often(formula: Formula) -> set[Formula]:
+    """Return the parts with parts of their own that are used more than once, scorers, and what is across instances."""
+    parts = [part for one in {formula.at(at) for at in formula.places()} for part in one.parts]
+    counts = Counter(parts)
+    return {one for one in counts if one.name in (SCORER, *ACROSS) or counts[one] > 1}
 
 
 def go_of(formula: Formula) -> str:
@@ -205,6 +246,7 @@ class _GoWriter:
             f"\tscorer{at:.0f} := ws.scorers[{at:.0f}](req, snapshots)" for at in sorted(scorers)
         ]
         self.names: dict[Formula, str] = {}  # of values across instances
+        self.often = _used_often(formula)
 
     def value(self, one: Formula, known: dict[Formula, str], lines: list[str]) -> str:
         """Return the name of a value in one pass over the snapshots; statements before it go to `lines`."""
@@ -214,6 +256,11 @@ class _GoWriter:
             return self.names.get(one) or self._across(one)
         if one not in known:
             parts = [self.value(part, known, lines) for part in one.parts]
+            is_inside = one not in self.often and one.name not in ("critical", "below")
+            if is_inside and one.name != SCORER:
+                text = OPERATIONS[one.name][2].format(*parts) if parts else SIGNALS[one.name][1]
+                if len(text) <= INLINE:
+                    return f"({text})" if one.name in (*SUMS, "over") else text
             known[one] = f"w{len(known)}"
             lines += self._statements(one, known[one], parts)
         return known[one]
@@ -237,9 +284,9 @@ class _GoWriter:
         value = self.value(one.parts[0], {}, lines)
         name = self.names[one] = f"m{len(self.names)}"
         sign = "1" if one.name == "least" else "-1"
-        over = "_, snap := range" if any("snap" in line for line in lines) else "range"
+        over = "_, snap := range" if any("snap" in line for line in (*lines, value)) else "range"
         self.before += [
             f"\t{name} := math.Inf({sign})", f"\tfor {over} snapshots {{", *lines,
-            f"\t\tif {value} {OPERATIONS[one.name][2]} {name} {{", f"\t\t\t{name} = {value}", "\t\t}", "\t}",
+            f"\t\t{name} = math.{OPERATIONS[one.name][2]}({name}, {value})", "\t}",
         ]  # fmt: skip
         return name

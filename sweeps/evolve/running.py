@@ -34,20 +34,26 @@ class GoRouter:
 
     def __init__(self, context: GatewayContext, state: Any) -> None:
         self._context, self._state = context, state
-        is_active = context.snapshots.is_active
+        is_active: Any = context.snapshots.is_active
         self.size = is_active.shape[0]  # the most instances that there may be
-        rank = jnp.cumsum(is_active, dtype=jnp.int32) - 1
-        nothing = jnp.zeros(self.size, jnp.int32)
-        kept = jnp.where(is_active, rank, jnp.int32(self.size))
-        self._row = nothing.at[kept].set(lax.iota(jnp.int32, self.size), mode="drop")
         self.count = jnp.sum(is_active, dtype=INT)
         self.place = lax.iota(INT, self.size)
-        self.there = self.place < self.count
+        self.there = is_active
+        self._row: jax.Array | None = None
+        if not isinstance(is_active, np.ndarray):  # else all are, and a row is its number
+            self.there = self.place < self.count
+            rank = jnp.cumsum(is_active, dtype=jnp.int32) - 1
+            nothing = jnp.zeros(self.size, jnp.int32)
+            kept = jnp.where(is_active, rank, jnp.int32(self.size))
+            self._row = nothing.at[kept].set(lax.iota(jnp.int32, self.size), mode="drop")
         self._used: Any = getattr(state, "used", None)
         self._has_ended = jnp.bool_(False)
 
     def _of(self, name: str, dtype: Any) -> jax.Array:
-        return getattr(self._context.snapshots, name)[self._row].astype(dtype)
+        return self._in_order(getattr(self._context.snapshots, name)).astype(dtype)
+
+    def _in_order(self, values: jax.Array) -> jax.Array:
+        return values if self._row is None else values[..., self._row]
 
     # --- fields of a snapshot ---------------------------------------------------------------------
 
@@ -90,7 +96,7 @@ class GoRouter:
         """Return where IDs come among texts such as `instance_10`; the empty one comes first."""
         names = np.array([f"instance_{row}" for row in range(self.size)])
         rank = np.argsort(np.argsort(names, kind="stable"), kind="stable")
-        return jnp.where(ids >= 0, jnp.asarray(rank, INT)[self._row][ids], -1)
+        return jnp.where(ids >= 0, self._in_order(jnp.asarray(rank, INT))[ids], -1)
 
     # --- the request and the router ---------------------------------------------------------------
 
@@ -122,7 +128,7 @@ class GoRouter:
     @property
     def scores(self) -> jax.Array:
         """Return what every scorer says `[scorer, instance]`."""
-        return self._context.scorer_scores[:, self._row]
+        return self._in_order(self._context.scorer_scores)
 
     @property
     def weights(self) -> jax.Array:
@@ -144,7 +150,8 @@ class GoRouter:
 
     def decided(self, place: jax.Array) -> tuple[jax.Array, Any]:
         """Return the decision for an instance's number, and the router's next state."""
-        chosen = self._row[jnp.clip(place, 0, self.size - 1)]
+        chosen = jnp.clip(place, 0, self.size - 1)
+        chosen = chosen.astype(jnp.int32) if self._row is None else self._row[chosen]
         if self._used is None:
             return chosen, self._state
         return jnp.where(self._has_ended, jnp.int32(NO_DRAW), chosen), DrawState(self._used)

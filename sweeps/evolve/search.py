@@ -57,10 +57,11 @@ def main(options: EvolveSearchOptions) -> int:
     prepare_backend()
 
     from sweeps.evolve.breeding import searched
+    from sweeps.evolve.task import load_task
 
     with progress.phase("searching", options.programs, "programs") as work:
         found = searched(
-            options.task, options.programs, 60 * options.minutes, options.random_state,
+            load_task(options.task), options.programs, 60 * options.minutes, options.random_state,
             lambda count, best: work.show(count, f"best {best.score:+.3g} %"),
         )  # fmt: skip
     path.write_text(found.python, encoding="utf-8")

@@ -104,6 +104,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         Command("papers prefill", "papers.calibration.prefill", "which form of prefill holds for large batches"),
         _package("papers step_law", "papers.step_law", "what the law of a step lacks, by measured steps"),
         _package("papers openevolve", "papers.openevolve", "evolved routers: published numbers, and new seeds"),
+        _package("papers router_search", "papers.router_search", "routers bred without a language model, on new seeds"),
         _package("papers real_servers", "papers.real_servers", "predictions of real servers against measured runs"),
         _package("papers surrogate", "papers.surrogate", "every surrogate, from its dataset to its tables"),
     )),

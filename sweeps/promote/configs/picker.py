@@ -30,6 +30,7 @@ EVENTS = "endpoint-notification-source"
 TOKENISER = (
     "http://localhost:8000"  # the render endpoint beside the picker, as in the target's sample
 )
+BEST = "max-score-picker"
 FCFS, DEADLINE = "fcfs-ordering-policy", "slo-deadline-ordering-policy"
 QUEUE_TTL = "3600s"  # the simulated queues have no limit of time
 
@@ -202,12 +203,16 @@ def _routing(
     picker: _Picker,
 ) -> None:
     name = known_as(config.routing_policy)
-    own = plugin_for(generated, "routing", name)
+    scored = plugin_for(generated, "scorer", name) if name != "weighted" else None
+    own = scored or plugin_for(generated, "routing", name)
     if own is not None:
-        numbers = numbers_of_policy(numbered(config).routing)
-        picker.add(own.type_name, parameters_of(own, numbers))
-        picker.step(own.type_name, 1.0)
-        _end(picker, "max-score-picker")
+        if scored is not None:
+            picker.notes.append(
+                f"{name} chooses the endpoint with the best score, so {scored.type_name} rates and {BEST} picks. Ties, "
+                f"which {_ties(config)} breaks in the simulator, are broken by {BEST}'s own chance."
+            )
+        _own(picker, own, numbers_of_policy(numbered(config).routing), 1.0)
+        _end(picker, BEST)
         return
     if name != "weighted":
         row = policy_row("routing", name)
@@ -221,7 +226,7 @@ def _routing(
             return
         picker.add(row.plugin)
         picker.step(row.plugin, 1.0)
-        _end(picker, "max-score-picker")
+        _end(picker, BEST)
         return
     policies = {text: policy for (text, _), (policy, _) in _pairs(config)}
     for text, weight in config.scorers():
@@ -232,6 +237,18 @@ def _routing(
         problem = "a picker of a file is not compiled"
         raise not_mapped(promotion, "routing_picker", problem, "use first-best or weighted-random")
     _end(picker, row.plugin)
+
+
+def _ties(config: ClusterConfig) -> str:
+    return "BLIS's seeded stream" if numbered(config).routing.may_draw else "the order of endpoints"
+
+
+def _own(
+    picker: _Picker, plugin: GeneratedPlugin, numbers: Mapping[str, float], weight: float
+) -> None:
+    """Add a generated plugin to the profile."""
+    picker.add(plugin.type_name, parameters_of(plugin, numbers))
+    picker.step(plugin.type_name, weight)
 
 
 def _pairs(config: ClusterConfig) -> Any:
@@ -255,8 +272,7 @@ def _scorer(
     row = policy_row("scorer", text)
     own = plugin_for(generated, "scorer", text)
     if own is not None:
-        picker.add(own.type_name, parameters_of(own, numbers))
-        picker.step(own.type_name, weight)
+        _own(picker, own, numbers, weight)
     elif row is not None and row.plugin:
         if not row.producer:
             picker.add(row.plugin)

@@ -7,17 +7,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from blis_jax.cluster import named_policies as named
 from blis_jax.errors import ConfigError
 from blis_jax.files.input_files import is_file
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policy
+from blis_jax.policies.reading import reading
 from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.configs.deployment import order_of
+from sweeps.promote.golang.compiler.arg_max import TRIED_SIZE, ScoredRouter, scored
 from sweeps.promote.golang.compiler.functions import function_of
 from sweeps.promote.golang.compiler.structure import ELEMENTWISE, PROPOSALS, STRUCTURAL
-from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled
+from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled, gateway_context
 from sweeps.promote.golang.sources import Names, Plugin, readme, source, test_text, with_imports
 from sweeps.promote.golang.target import FOLDER, TargetVersion, load
 from sweeps.promote.golang.vectors import vectors_json
@@ -31,6 +34,9 @@ from sweeps.promote.promotion import (
 )
 from sweeps.strategies.moved import PATHS
 from sweeps.tracks.problem import rendered
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
 
 PATCH, DENIAL = "registration.patch", "denial.patch"
 
@@ -169,7 +175,7 @@ def rules_of(promotion: Promotion) -> Iterator[PromotedRule]:
     has_cpu_tier = config.kv_cpu_blocks > 0
 
     def rule(kind: str, name: str, *policies: Policy) -> PromotedRule:
-        return PromotedRule(kind, short_name(name), policies, has_cpu_tier)
+        return PromotedRule(kind, short_name(name), policies, has_cpu_tier, config.revision)
 
     yield rule("admission", named.admission_name(config), chosen.admission)
     if config.routing_policy == "weighted":
@@ -177,8 +183,22 @@ def rules_of(promotion: Promotion) -> Iterator[PromotedRule]:
             yield rule("scorer", name, policy)
         _check_picker(config.routing_picker, promotion.target)
     else:
-        yield rule("routing", config.routing_policy, chosen.routing)
+        found = scored_router(config)
+        if found is None:
+            yield rule("routing", config.routing_policy, chosen.routing)
+        else:
+            yield rule("scorer", config.routing_policy, found.scorer)
     yield order_rule(config.priority_policy, config.scheduler, chosen.priority, chosen.scheduler)
+
+
+def scored_router(config: ClusterConfig) -> ScoredRouter | None:
+    """Return the scores of a router of a file that is an arg max of them; None for any other router."""
+    if not is_file(config.routing_policy):
+        return None
+    chosen = named.numbered(config)
+    policy = reading(chosen.routing, num_scorers=max(len(chosen.scorers), 1))
+    context = gateway_context(policy, TRIED_SIZE, config.kv_cpu_blocks > 0)
+    return scored(policy, chosen.scorers, context)
 
 
 def order_rule(priority: str, scheduler: str, urgency: Policy, order: Policy) -> PromotedRule:

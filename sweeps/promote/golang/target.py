@@ -196,9 +196,10 @@ class TargetVersion:
             for name, one in self.manifest["readings"].items()
         }
 
-    def signal(self, path: str) -> Signal | None:
-        """Return the signal with this path in the simulator; None if the target has none."""
-        one = self.manifest["signals"].get(path)
+    def signal(self, path: str, revision: str = "") -> Signal | None:
+        """Return the signal with this path in the simulator, by its revision; None if the target has none."""
+        known = self.manifest["signals"]
+        one = known.get(f"{path}@{revision}") or known.get(path)
         return Signal(path, one) if one else None
 
     def imported(self, name: str) -> str:

@@ -207,18 +207,18 @@ def signals_of(config: ClusterConfig) -> tuple[str, ...]:
     """Return the signals that the policies of a configuration read, as Map B names them."""
     found: set[str] = set()
     for _, policy in policies_of(config):
-        found |= signals_read(policy)
+        found |= signals_read(policy, max(len(config.scorers()), 1))
     return tuple(sorted(found))
 
 
-def signals_read(policy: Policy) -> set[str]:
-    """Return the signals that one policy reads."""
+def signals_read(policy: Policy, num_scorers: int = 1) -> set[str]:
+    """Return the signals that one policy reads, beside so many scorers."""
     own = {field.name for field in dataclasses.fields(scene_of(policy.kind))}
     place = place_of(policy.kind)
     return {
         # a hand-over policy is also asked where requests may be routed
         signal if "." in signal else f"{place if signal in own else 'gateway'}.{signal}"
-        for signal in signals_of_policy(policy.function())
+        for signal in signals_of_policy(policy.function(), num_scorers=num_scorers)
         if signal != NUM_KEYS
     }
 

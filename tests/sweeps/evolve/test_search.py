@@ -9,7 +9,7 @@ import pytest
 
 from blis_jax.commands.door.dispatch import main
 from blis_jax.policies import registry
-from sweeps.evolve.formula import Formula, child_of, drawn, go_of, python_of, shorter
+from sweeps.evolve.formula import Formula, child_of, drawn, folded, go_of, python_of, shorter
 from tests.support.evolve.cases import cases_of, decided
 from tests.support.evolve.tasks import task_file
 
@@ -44,9 +44,32 @@ def test_children_and_shorter_formulas_are_formulas() -> None:
     first, second = formulas(2)
     for _ in range(50):
         child = child_of(rng, first, second, 2)
-        assert child.at(()) is child and len(list(child.places())) == child.size
+        assert (
+            child.at(()) is child and len({child.at(one) for one in child.places()}) == child.size
+        )
         python_of(child), go_of(child)
     assert all(one.size < first.size for one in shorter(first))
+
+
+@pytest.mark.lenient_promotion
+def test_what_is_known_is_computed_and_nothing_else_changes(tmp_path: Path) -> None:
+    number = Formula("number", number=2.0)
+    prompt, load = Formula("prompt"), Formula("load")
+    larger = Formula("larger", (number, Formula("number", number=3.0)))
+    assert folded(Formula("plus", (Formula("most", (prompt,)), larger))) == Formula(
+        "plus", (prompt, Formula("number", number=3.0))
+    )
+    below = Formula("below", (number, larger, Formula("least", (load,)), load))
+    assert folded(below) == Formula("least", (load,)) and not folded(below).tells_apart
+    for at, formula in enumerate(one for one in formulas(30) if folded(one) != one):
+        chosen = []
+        for name, one in (("before", formula), ("after", folded(formula))):
+            path = tmp_path / f"{name}{at}.py"
+            path.write_text(python_of(one))
+            policy = registry.find("routing", f"{path}:route")
+            chosen.append(decided(policy, cases_of(at, 40, 4))[0])
+        np.testing.assert_array_equal(*chosen, str(formula))
+    assert at > 2
 
 
 def test_a_search_finds_a_router_that_is_better(

@@ -150,14 +150,14 @@ def _input(
     rule: PromotedRule, target: TargetVersion, node: Node, outputs: tuple[Node, ...]
 ) -> Input:
     path = str(node.attrs[0])
-    signal = target.signal(path)
+    signal = target.signal(path, rule.revision)
     if signal is None:
         proposal = target.manifest["missing"].get(path, NO_PROPOSAL)
         origins = [one.origin for one in live(outputs) if node in one.args and one.origin]
         where = (origins or [place_of_policy(rule.policies[0])])[0]
         raise NotMappedError(
-            f"{rule.what}: the signal {path} at {where} has no counterpart in "
-            f"{target.name}; {proposal}"
+            f"{rule.what}: CRITICAL: the signal {path} at {where} has no counterpart in {target.name}, and without it "
+            f"the policy decides otherwise; {proposal}"
         )
     return Input(signal, node.dtype, node.rank == 1)
 

@@ -42,6 +42,7 @@ class PromotedRule:
     name: str  # in the simulator
     policies: tuple[Policy, ...]
     has_cpu_tier: bool = False  # of the simulated cluster: only then its signals are there
+    revision: str = ""  # of the simulated cluster: in some, a signal counts other things
 
     @property
     def what(self) -> str:

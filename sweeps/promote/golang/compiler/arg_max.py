@@ -1,0 +1,249 @@
+"""A router that chooses the instance with the highest score, as a scorer: its scores, without the choice among them.
+
+In the traced router a vector of scores is looked for through which everything goes that the decision depends on, and
+it is tried out that the decision takes its greatest, or its least, number. What breaks ties is left to a picker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from blis_jax.core.types import EngineShape
+from blis_jax.policies.contract import Policy, no_state
+from blis_jax.policies.routing.by_score import shares_of, weighted_sum
+
+TRIED_SIZE, NUM_DRAWS, NUM_TRIALS = 5, 64, 256  # of what is tried out
+BELOW_ONE = float(np.nextafter(1.0, 0.0))
+Scorers = Sequence[tuple[Policy, float]]  # with their weights
+
+
+@dataclass(frozen=True)
+class ScoredRouter:
+    """A router that is an arg max of scores.
+
+    Attributes:
+        policy: the router.
+        scorers: whose scores it may read, with their weights.
+        place: of the scores among the equations of its trace, from the end.
+        sign: 1 where the greatest number is chosen, -1 where the least one is.
+        draws: whether ties are broken by BLIS's seeded stream; else one of them, mostly the first, is chosen always.
+        is_everywhere: whether it is so below 0, too, and not above what the router begins with alone, such as -1.
+    """
+
+    policy: Policy
+    scorers: Scorers
+    place: int
+    sign: int
+    draws: bool
+    is_everywhere: bool
+
+    @property
+    def scorer(self) -> Policy:
+        """Return the scorer: 1 for the best instances, and below it the others in the order of their scores."""
+
+        def decide(params: Any, state: Any, context: Any) -> tuple[jax.Array, Any]:
+            """Rate every instance as the router does before it chooses."""
+            trace = _Trace.of(self.policy, self.scorers, params, context)
+            scores = trace.value(trace.equations[self.place].outvars[0])
+            scores = self.sign * scores.astype(jnp.float64)
+            best, least = jnp.max(scores), jnp.min(scores)
+            share = (scores - least) / (best - least)
+            rest = jnp.where(share > 0, jnp.minimum(share, BELOW_ONE), 0.0)
+            return jnp.where(scores == best, 1.0, rest), state
+
+        said = (self.policy.decide.__doc__ or self.policy.name).strip().splitlines()[0]
+        beyond = " Far below 0, the router compares scores with a number of its own, and this scorer does not."
+        decide.__name__ = self.policy.name
+        decide.__doc__ = said + beyond * (not self.is_everywhere)
+        decide.__code__ = decide.__code__.replace(
+            co_filename=self.policy.decide.__code__.co_filename,
+            co_firstlineno=self.policy.decide.__code__.co_firstlineno,
+        )
+        return dataclasses.replace(
+            self.policy, kind="scorer", decide=decide, start=no_state, is_random=False, signals=None
+        )
+
+
+def scored(policy: Policy, scorers: Scorers, context: Any) -> ScoredRouter | None:
+    """Return a router with its scores; None where it is no arg max, so that it can only be compiled as a whole.
+
+    Args:
+        policy: the router.
+        scorers: of its configuration, with their weights.
+        context: shapes of what it is asked with, for `TRIED_SIZE` instances.
+    """
+    with jax.enable_x64(True):
+        return _scored(policy, scorers, _Trace.of(policy, scorers, policy.values(), context))
+
+
+def _scored(policy: Policy, scorers: Scorers, trace: _Trace) -> ScoredRouter | None:
+    for place in range(-1, -len(trace.equations) - 1, -1):
+        values = trace.equations[place].outvars[0]
+        aval: Any = values.aval
+        if getattr(aval, "shape", None) != (TRIED_SIZE,) or str(aval.dtype) == "bool":
+            continue
+        if not trace.decides_by(values):
+            continue
+        found = _tried(trace, values, aval.dtype, -0.05)
+        if found is not None:
+            is_everywhere = _tried(trace, values, aval.dtype, -1e6) == found
+            return ScoredRouter(policy, scorers, place, *found, is_everywhere)
+    return None
+
+
+def _tried(trace: _Trace, values: core.Var, dtype: Any, low: float) -> tuple[int, bool] | None:
+    """Return which number the decision takes of values from `low` to 1, and whether draws decide between equal ones."""
+    rng = np.random.default_rng(0)
+    scores = rng.uniform(low, 1.0, (NUM_TRIALS, TRIED_SIZE))
+    scores[::2] = rng.choice([low, 0.25, 0.5, 1.0], (len(scores[::2]), TRIED_SIZE))
+    if not np.issubdtype(dtype, np.floating):
+        scores = np.round(scores * 4)
+    scores = scores.astype(dtype)
+    draws = rng.integers(0, 2**31, (NUM_TRIALS, NUM_DRAWS)).astype(np.int32)
+    decide = jax.jit(jax.vmap(lambda one, numbers: trace.decision(values, one, numbers)))
+    chosen, other = (np.asarray(decide(scores, numbers)) for numbers in (draws, draws[::-1]))
+    taken = scores[np.arange(NUM_TRIALS), np.clip(chosen, 0, TRIED_SIZE - 1)]
+    for sign, extreme in ((1, scores.max(axis=1)), (-1, scores.min(axis=1))):
+        if (taken == extreme).all() and ((chosen >= 0) & (chosen < TRIED_SIZE)).all():
+            return sign, bool((chosen != other).any())
+    return None
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """A traced router without calls, and what it was traced with."""
+
+    equations: list[core.JaxprEqn]
+    known: dict[core.Var, Any]  # constants, and the values that it was traced with
+    free: tuple[core.Var, ...]  # the stream, and the state: what breaks ties may depend on them
+    decided: core.Var | core.Literal
+    words: core.DebugInfo  # of JAX, for its messages
+
+    @classmethod
+    def of(cls, policy: Policy, scorers: Scorers, params: Any, context: Any) -> _Trace:
+        """Trace a router that is asked with a context of arrays, tracers or shapes; all instances are active."""
+        size = context.snapshots.effective_load.shape[0]
+        shape = EngineShape(size, 1, 1, 1, 1)
+        state = jax.eval_shape(lambda: policy.start(policy.values(), shape))
+        leaves, tree = jax.tree.flatten((params, context))
+        state_leaves, state_tree = jax.tree.flatten(state)
+        active = np.ones(size, bool)
+
+        def decide(draws: Any, state: Any, given: Any) -> Any:
+            params, context = jax.tree.unflatten(tree, given)
+            context = dataclasses.replace(
+                context, snapshots=dataclasses.replace(context.snapshots, is_active=active)
+            )
+            rated = [
+                scorer.decide(scorer.values(), scorer.start(scorer.values(), shape), context)[0]
+                for scorer, _ in scorers
+            ]
+            weights = np.array([weight for _, weight in scorers], np.float64)
+            shares = shares_of(jnp.asarray(weights)) if rated else None
+            more: dict[str, Any] = {"scores": weighted_sum(rated, shares, (size,)), "draws": draws}
+            if rated:
+                more |= {"scorer_scores": jnp.stack(rated), "scorer_shares": shares}
+            context = dataclasses.replace(context, **more)
+            return policy.decide(params, jax.tree.unflatten(state_tree, state), context)[0]
+
+        made = jax.make_jaxpr(decide)(
+            jax.ShapeDtypeStruct((NUM_DRAWS,), np.int32), state_leaves, leaves
+        )
+        flat = _Flat()
+        known = dict(zip(made.jaxpr.constvars, made.consts, strict=True))
+        (decided,) = flat.run(made.jaxpr, made.jaxpr.constvars, made.jaxpr.invars)
+        first = 1 + len(state_leaves)
+        known |= zip(made.jaxpr.invars[first:], leaves, strict=True)
+        free, words = tuple(made.jaxpr.invars[:first]), made.jaxpr.debug_info.with_unknown_names()
+        return cls(flat.equations, known | flat.constants, free, decided, words)
+
+    def needed(
+        self, wanted: core.Var | core.Literal, given: core.Var | None = None
+    ) -> tuple[list[core.JaxprEqn], set[core.Var]]:
+        """Return the equations of a value, and what else they need; `given` is not computed."""
+        waiting = {wanted} if isinstance(wanted, core.Var) else set()
+        equations = []
+        for equation in reversed(self.equations):
+            if given in equation.outvars:
+                waiting.discard(given)
+            elif waiting.intersection(equation.outvars):
+                waiting.difference_update(equation.outvars)
+                waiting |= {one for one in equation.invars if isinstance(one, core.Var)}
+                equations.append(equation)
+        waiting.discard(given)
+        return equations[::-1], waiting
+
+    def decides_by(self, values: core.Var) -> bool:
+        """Return whether values, with the stream, are all that the decision depends on, and depend on no stream."""
+        _, rest = self.needed(self.decided, values)
+        _, own = self.needed(values)
+        return self._asks(own) and not self._asks(rest) and not own.intersection(self.free)
+
+    def _asks(self, variables: set[core.Var]) -> bool:
+        """Return whether any of them is an input: a signal, or a number of the policy."""
+        return any(isinstance(self.known.get(one), jax.ShapeDtypeStruct) for one in variables)
+
+    def value(self, wanted: core.Var) -> Any:
+        """Return a value."""
+        equations, inputs = self.needed(wanted)
+        return self._evaluated(equations, {one: self.known[one] for one in inputs}, wanted)
+
+    def decision(self, values: core.Var, given: Any, draws: Any) -> Any:
+        """Return the decision for values of our own, with an empty state."""
+        equations, inputs = self.needed(self.decided, values)
+        zeros = {one: _zeros(one.aval) for one in self.free}
+        known = {**self.known, **zeros, self.free[0]: draws, values: given}
+        given_ = {one: known[one] for one in inputs | {values}}
+        return self._evaluated(equations, given_, self.decided)
+
+    def _evaluated(
+        self,
+        equations: list[core.JaxprEqn],
+        known: dict[core.Var, Any],
+        wanted: core.Var | core.Literal,
+    ) -> Any:
+        jaxpr = core.Jaxpr([], list(known), [wanted], equations, debug_info=self.words)
+        (value,) = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, []))(*known.values())
+        return value
+
+
+def _zeros(aval: Any) -> jax.Array:
+    return jnp.zeros(aval.shape, aval.dtype)
+
+
+class _Flat:
+    """Equations with those of calls in their place."""
+
+    def __init__(self) -> None:
+        self.equations: list[core.JaxprEqn] = []
+        self.constants: dict[core.Var, Any] = {}
+
+    def run(
+        self, jaxpr: core.Jaxpr, constants: Sequence[Any], arguments: Sequence[Any]
+    ) -> Iterator[Any]:
+        """Add the equations of a function; return its results."""
+        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
+
+        def of(atom: Any) -> Any:
+            return known.get(atom, atom) if isinstance(atom, core.Var) else atom
+
+        for equation in jaxpr.eqns:
+            given = [of(atom) for atom in equation.invars]
+            inner: Any = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
+            if equation.primitive.name in ("jit", "pjit", "closed_call", "custom_jvp_call"):
+                fresh = [core.Var(one.aval) for one in inner.jaxpr.constvars]
+                self.constants |= zip(fresh, inner.consts, strict=True)
+                known |= zip(equation.outvars, self.run(inner.jaxpr, fresh, given), strict=True)
+            else:
+                made = [core.Var(one.aval) for one in equation.outvars]
+                self.equations.append(equation.replace(invars=given, outvars=made))
+                known |= zip(equation.outvars, made, strict=True)
+        return iter([of(atom) for atom in jaxpr.outvars])
