@@ -389,7 +389,12 @@ def test_help_comes_at_once_and_names_everything():
 
 def test_defaults_are_the_references():
     fitted = {"model", "hardware", "tp", "alpha_coeffs", "beta_coeffs", "total_kv_blocks"}
-    fitted |= {"lora_config", "lora_adapter_capacity", "kv_offload_config"}  # of files
+    fitted |= {
+        "lora_config",
+        "lora_adapter_capacity",
+        "kv_offload_config",
+        "speculative_config",
+    }  # of files
     for flag in cluster_flags.CLUSTER_FLAGS:
         name = cluster_flags.name_of(flag)
         if name in FIELDS and name not in fitted | {"routing_scorers"}:
