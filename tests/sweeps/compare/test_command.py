@@ -75,7 +75,9 @@ def test_pooled_percentiles_are_of_all_requests(whole: tuple[dict[str, Any], Pat
     document, _ = whole
     entry = one(document, "priority", "critical", "pooled_ttft_p99_ms")
     by_run = one(document, "priority", "critical", "ttft_p99_ms")
-    assert entry["num_pairs"] == 16 and entry["verdict"] == "better"
+    # by run these seeds are enough; a pooled percentile asks more of so few
+    assert entry["num_pairs"] == 16 and entry["verdict"] == "unclear"
+    assert entry["difference"]["mean"] < 0 and by_run["verdict"] == "better"
     assert entry["reference_mean"] > by_run["reference_mean"]
     figures = {arm["name"]: arm["figures"]["critical"] for arm in document["arms"]}
     parts = [figures[name]["pooled_ttft_p99_ms"]["per_seed"] for name in ("base", "priority")]
@@ -141,8 +143,9 @@ def test_words_and_figure(
     asked = "Asked: Do priority and twin beat base in time to first token (pooled P99)? Workload"
     cluster = "Cluster: llama-3.1-8b-instruct; 2 instances × 2 H100 = 4 GPUs; budget"
     assert said.startswith(cluster) and asked in said
-    verdict, sure = said.index(" Verdict: priority: better: critical −"), said.index(" Sure: 95 %")
-    assert verdict < said.index(" sheddable +") < said.index(" twin: better: critical −") < sure
+    words = "not told from chance: critical −"
+    verdict, sure = said.index(f" Verdict: priority: {words}"), said.index(" Sure: 95 %")
+    assert verdict < said.index(" sheddable +") < said.index(f" twin: {words}") < sure
     show(findings_of(document), has_all=True)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= WIDTH
