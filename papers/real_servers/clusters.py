@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,8 @@ from papers.real_servers.predict.scene import Collection as RunsCollection
 from papers.real_servers.predict.simulation import LoopView, SimulatedRequests, simulated_loop
 
 # --- how wide intervals must be ------------------------------------------------------------------
+
+HalfWidths = Mapping[str, Mapping[str, float]]  # in logarithms, by figure and kind of row
 
 
 class Error(NamedTuple):
@@ -111,12 +114,17 @@ def by_figure_and_kind(errors: Iterable[Error]) -> dict[tuple[str, str], list[Er
     return found
 
 
-def half_widths(errors: Iterable[Error]) -> dict[str, dict[str, float]]:
-    """Return by figure and kind half of an interval, where two groups or more say something of it."""
+def half_widths(
+    errors: Iterable[Error], least: HalfWidths = MappingProxyType({})
+) -> dict[str, dict[str, float]]:
+    """Return by figure and kind half of an interval, where two groups or more say something of it.
+
+    `least` are halves that are never gone below.
+    """
     halves: dict[str, dict[str, float]] = {}
     for (figure, kind), mine in by_figure_and_kind(errors).items():
         if math.isfinite(half := width(mine)):
-            halves.setdefault(figure, {})[kind] = half
+            halves.setdefault(figure, {})[kind] = max(half, least.get(figure, {}).get(kind, 0.0))
     return halves
 
 

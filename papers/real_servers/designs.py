@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from blis_jax import progress
 from blis_jax.reports import style
-from papers.real_servers.clusters import Error, group_of, half_widths
+from papers.real_servers.clusters import Error, HalfWidths, group_of, half_widths
 from papers.real_servers.predict.figures import (
     NOTHING,
     ClientView,
@@ -24,7 +24,13 @@ from papers.real_servers.predict.figures import (
     predicted,
     seen,
 )
-from papers.real_servers.predict.learned import KINDS, Learned, SeenRuns, deployment_key
+from papers.real_servers.predict.learned import (
+    KINDS,
+    NEW_SERVERS,
+    Learned,
+    SeenRuns,
+    deployment_key,
+)
 from papers.real_servers.predict.simulation import SimulatedRequests, simulated
 from papers.real_servers.step_fit import StepFit, StepLaw, VllmRun, shortened, warm
 
@@ -162,11 +168,12 @@ def published(runs: Sequence[VllmRun], name: str) -> list[Error]:
     ]
 
 
-def learned_of(fitter: Fitter, errors: Mapping[str, Sequence[Error]]) -> Learned:
-    """Fit to all runs, and keep the errors of runs held out by each design."""
+def learned_of(fitter: Fitter, errors: Iterable[Error], least: HalfWidths) -> Learned:
+    """Fit to all runs, and keep the errors of runs held out; `least` are halves that intervals do not go below."""
     fit = fitter.fitted(fitter.runs)
-    halves = half_widths(itertools.chain.from_iterable(errors.values()))
-    return Learned(fit.steps.beta, fit.steps.pace, fit.client, _seen(fitter), halves)
+    return Learned(
+        fit.steps.beta, fit.steps.pace, fit.client, _seen(fitter), half_widths(errors, least)
+    )
 
 
 def published_of(fitter: Fitter, errors: Sequence[Error]) -> Learned:
@@ -174,6 +181,18 @@ def published_of(fitter: Fitter, errors: Sequence[Error]) -> Learned:
     mine = [error._replace(group=deployment(fitter.runs[error.run])) for error in errors]
     halves = half_widths(one._replace(kind=kind) for kind in KINDS for one in mine)
     return Learned(None, {}, NOTHING, _seen(fitter), halves)
+
+
+def of_new_servers(untouched: Learned) -> HalfWidths:
+    """Return how wide intervals of rows on new servers are at least: as wide as what no fit has touched is off.
+
+    The form of the fitted law was found by a look at all runs, so its errors on servers left out vouch for no server
+    that nobody had seen.
+    """
+    return {
+        figure: {kind: half for kind, half in halves.items() if kind in NEW_SERVERS}
+        for figure, halves in untouched.errors.items()
+    }
 
 
 def _seen(fitter: Fitter) -> SeenRuns:

@@ -22,6 +22,7 @@ from papers.real_servers.clusters import (
     ClusterRun,
     ClusterStudy,
     Error,
+    HalfWidths,
     checks,
     half_widths,
     of_side,
@@ -38,6 +39,7 @@ from papers.real_servers.designs import (
     learned_of,
     median_interval,
     nothing_fitted,
+    of_new_servers,
     published,
     published_of,
 )
@@ -103,7 +105,10 @@ def _vllm(path: Path, writes: bool) -> tuple[str, dict[str, Learned]]:
     fitter = Fitter(runs, StepLaw(mean_steps(runs)))
     ours = nothing_fitted(runs)
     by_design = {design: held_out(fitter, design) for design in DESIGNS}
-    fits = {FITTED: learned_of(fitter, by_design), PUBLISHED: published_of(fitter, ours)}
+    everything = list(itertools.chain.from_iterable(by_design.values()))
+    untouched = published_of(fitter, ours)
+    least = of_new_servers(untouched)
+    fits = {FITTED: learned_of(fitter, everything, least), PUBLISHED: untouched}
     rows: list[tuple[str, Sequence[Error]]] = [
         (f"published: {words}", published(runs, name)) for name, words in ESTIMATES.items()
     ]
@@ -115,8 +120,7 @@ def _vllm(path: Path, writes: bool) -> tuple[str, dict[str, Learned]]:
     ]
     if writes:
         draw(runs, ours, by_design["model"])
-    everything = list(itertools.chain.from_iterable(by_design.values()))
-    parts = [error_table(rows), kind_table(everything), worst_table(by_design)]
+    parts = [error_table(rows), kind_table(everything), least_table(least), worst_table(by_design)]
     parts.append(coefficient_table(fits[FITTED]))
     return "\n\n".join(parts), fits
 
@@ -180,6 +184,13 @@ def kind_table(errors: Sequence[Error], title: str = "the row is") -> str:
             share = sum(one.figures * one.held for one in every) / number
             rows.append([words, "all of these", str(number), "", "", "", "", _percent(share)])
     return table_text(head, rows)
+
+
+def least_table(least: HalfWidths) -> str:
+    """Make the table of how wide intervals of new servers are at least, of figures that have one."""
+    halves = {figure: max(of_kind.values()) for figure, of_kind in least.items() if of_kind}
+    cells = [f"{100 * math.expm1(half):.0f}" for half in halves.values()]
+    return table_text(["figure", *halves], [["interval of a new server at least, ± %", *cells]])
 
 
 def llmd_tables(study: ClusterStudy) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from blis_jax.calibrate.step_fit import (
+    FIRST,
     DeploymentFit,
     beta_across,
     errors_by_phase,
@@ -23,8 +24,10 @@ from blis_jax.latency.registry import SIZED
 from blis_jax.reports.render import table_text
 from blis_jax.traces.measured.steps import PHASES, EngineSteps, read_steps
 from papers.step_law.law import SERVED, MeasuredSteps, predicted_us
+from papers.step_law.replay import replayed
 
 DECODE_BAR, PREFILL_BAR = 0.01, 0.08  # median errors with every second step held out
+SEGMENT = "segment"  # column of a file that says which steps are a load of requests
 GPU = "B300"  # named in the collection for one of the models
 
 
@@ -39,11 +42,11 @@ class TriedEngine(NamedTuple):
     sized: dict[str, np.ndarray]  # laws from sizes, with nothing fitted
 
 
-def tried(path: Path) -> list[TriedEngine]:
-    """Fit every deployment of a file, and ask the other laws."""
+def tried(runs: Sequence[EngineSteps]) -> list[TriedEngine]:
+    """Fit every deployment, and ask the other laws."""
     return [
         TriedEngine(steps, fit_deployment(steps), _straight(steps), _from_sizes(steps))
-        for steps in read_steps(path).runs
+        for steps in runs
     ]
 
 
@@ -84,8 +87,12 @@ def _from_sizes(steps: EngineSteps) -> dict[str, np.ndarray]:
 
 def tables(path: Path) -> tuple[list[str], list[TriedEngine]]:
     """Return the tables of the page, and what they are made of."""
-    runs = tried(path)
-    return [_measured(runs), _held_out(runs), _second_half(runs), _across(runs)], runs
+    file = read_steps(path)
+    runs = tried(file.runs)
+    found = [_measured(runs), _held_out(runs), _second_half(runs), _across(runs)]
+    if SEGMENT in file.table:
+        found.append(replayed(file.runs, file.table[SEGMENT].to_numpy()))
+    return found, runs
 
 
 def _percent(value: float) -> str:
@@ -154,17 +161,43 @@ def _held_out(runs: Sequence[TriedEngine]) -> str:
 
 
 def _second_half(runs: Sequence[TriedEngine]) -> str:
-    head = ["deployment", "step law", "straight line"]
+    head = [
+        "deployment",
+        "step law",
+        "straight line",
+        "same batch in both halves",
+        "steps of these",
+    ]
     rows = []
     for run in runs:
         late = np.arange(len(run.steps)) >= len(run.steps) // 2
         straight = errors_by_phase(run.steps.part(late), run.straight[1])["decode"].median
-        rows.append(
-            [run.fit.run, _percent(run.fit.second_half["decode"].median), _percent(straight)]
-        )
+        apart, count = between_halves(run.steps)
+        laws = (run.fit.second_half["decode"].median, straight, apart)
+        rows.append([run.fit.run, *map(_percent, laws), str(count)])
     return "The second half from the first, median error of decode steps, %:\n\n" + table_text(
         head, rows
     )
+
+
+def between_halves(steps: EngineSteps) -> tuple[float, int]:
+    """Return how far decode steps of the second half are from like ones of the first, and how many have such.
+
+    Alike are steps of as many requests, whose mean context is within a factor of two; three in the first half or more.
+    """
+    place, is_decode = np.arange(len(steps)), steps.phase == 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        context = np.log2(steps.sums.context / steps.sums.decodes)
+    late = is_decode & (place >= len(steps) // 2)
+    errors = []
+    for decodes in np.unique(steps.sums.decodes[late]):
+        mine = is_decode & (steps.sums.decodes == decodes)
+        before = mine & ~late
+        for step in np.flatnonzero(mine & late):
+            near = before & (np.abs(context - context[step]) <= 1)
+            if near.sum() >= FIRST:
+                errors.append(abs(np.median(steps.ms[near]) / steps.ms[step] - 1))
+    return (float(np.median(errors)) if errors else math.nan), len(errors)
 
 
 def _across(runs: Sequence[TriedEngine]) -> str:

@@ -19,7 +19,7 @@ from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.findings import Cell, Quantity, Row, Table
 from blis_jax.reports.study import words_of
 from blis_jax.reports.words import joined, metric_name, number, survivors_line, table_title
-from blis_jax.statistics.paired import Difference, Pair
+from blis_jax.statistics.paired import SEEDS_FOR_POOLED, Difference, Pair
 from blis_jax.statistics.sequential import (
     DECIDED,
     PRECISE,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from sweeps.strategies.arms import Arm
 
 
-SEEDS_FOR_POOLED = 100  # from which 95 % intervals of a pooled P99 hold it in 93 % and more
 VIEW_WORDS = {"mean": "mean", "p99": "P99", "tail": "slowest 1 %"}
 
 

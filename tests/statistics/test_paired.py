@@ -19,6 +19,7 @@ from blis_jax.statistics.intervals import (
     interval_of,
     relative_change,
     seed_mean,
+    skewed_p_value,
     student_interval,
 )
 from blis_jax.statistics.paired import (
@@ -31,8 +32,10 @@ from blis_jax.statistics.paired import (
     difference,
     differences,
     holm,
+    p_value,
     sign_test,
 )
+from blis_jax.statistics.pooled import exchange_p_value
 
 QUICK = Inference(num_resamples=999)
 
@@ -234,3 +237,11 @@ def test_a_difference_comes_back_from_what_was_written() -> None:
     assert again.simultaneous == again.in_family and again.num_pairs == 6
     nothing = difference(np.array([np.nan]), np.array([1.0]))
     assert np.isnan(Difference.of_json(plain(nothing.to_json())).first_mean)
+
+
+@pytest.mark.parametrize(("seeds", "times"), [(20, 5.0), (50, 2.0), (100, 1.0), (400, 1.0)])
+def test_a_pooled_percentile_of_few_seeds_needs_a_smaller_p_value(seeds: int, times: float) -> None:
+    change = normal(12, seeds) + 3 / math.sqrt(seeds)
+    pooled = Pair(np.zeros(seeds), change, LOWER, exchanged=change)
+    largest = max(p_value(change), skewed_p_value(change), exchange_p_value(change))
+    assert pooled.p_value() == pytest.approx(min(times * largest, 1.0)) and largest < 1

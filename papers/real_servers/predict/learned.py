@@ -33,6 +33,7 @@ LADDER = (
 # The first stands alone; the others may come together.
 FAR = ("other_software", "other_model", "other_hardware")
 KINDS = (*LADDER, *FAR)
+NEW_SERVERS = ("other_deployment", "other_model", "other_hardware")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from papers.real_servers.clusters import Error, check, checks, few, half_widths, width
+from papers.real_servers.designs import of_new_servers
+from papers.real_servers.predict.learned import NEW_SERVERS, learned
+from papers.real_servers.predict.scene import FITTED, PUBLISHED
 
 
 def errors_of(logs: dict[str, list[float]]) -> list[Error]:
@@ -36,6 +39,10 @@ def test_widths_and_checks_by_figure_and_kind():
     assert half_widths([*errors, *nowhere]) == {
         "ttft_mean": {"other_model": pytest.approx(0.9 * few(3))}
     }
+    least = {"ttft_mean": {"other_model": 9.0}, "e2e_mean": {"other_model": 9.0}}
+    assert half_widths(errors, least) == {"ttft_mean": {"other_model": 9.0}}
+    least["ttft_mean"]["other_model"] = 0.1
+    assert half_widths(errors, least) == half_widths(errors)
     found = check(errors)
     assert (found.figures, found.groups, found.held) == (4, 3, 0.75)  # c is out of what a and b say
     assert checks(errors[:3]) == {}  # two groups
@@ -58,3 +65,14 @@ def test_intervals_of_few_groups_hold_figures_of_a_new_one(number):
         new = groups.pop(str(number))
         held.append(np.mean(np.abs(new) <= width(errors_of(groups))))
     assert 0.88 < np.mean(held) < 0.985
+
+
+def test_intervals_of_new_servers_are_no_narrower_than_what_no_fit_has_touched_is_off():
+    """The form of the fitted law was found on the same runs, so their errors vouch for no server that is new."""
+    fitted, untouched = (learned("vllm_runs", model) for model in (FITTED, PUBLISHED))
+    least = of_new_servers(untouched)
+    assert least.keys() == fitted.errors.keys() == untouched.errors.keys()
+    for figure, halves in fitted.errors.items():
+        assert set(least[figure]) == set(NEW_SERVERS)
+        assert all(halves[kind] >= least[figure][kind] for kind in NEW_SERVERS)
+        assert halves["same"] != untouched.errors[figure]["same"]

@@ -1,12 +1,17 @@
 """The law of measured steps: made-up servers whose law is known, and the command on them."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from blis_jax.latency.step_law import TERMS as LAW_TERMS
+from blis_jax.latency.step_law import StepSums
+from blis_jax.traces.measured.steps import EngineSteps, MeasuredEngine
 from papers.step_law import __main__ as paper
+from papers.step_law.engines import between_halves
 from papers.step_law.law import (
     BLOCK_TOKENS,
     COLUMNS,
@@ -18,6 +23,7 @@ from papers.step_law.law import (
     predicted_us,
     read_steps,
 )
+from papers.step_law.replay import measured, requests_of, simulated
 from tests.calibrate.made_engine import made_steps as engine_steps
 from tests.support.recorded.reference_data import SHARED_DIR
 
@@ -130,6 +136,47 @@ def test_engines_are_held_out_and_their_tables_are_printed(tmp_path, capsys):
     assert max(law) < 3 and all(mine < other for mine, other in zip(law, line, strict=True))
     assert paper.main(["--engines", str(path), "--steps", str(path)]) == 2
     assert "--steps has no meaning beside --engines" in capsys.readouterr().err
+
+
+def loop_steps(prompts: list[int], answers: list[int], ms: float = 10.0) -> EngineSteps:
+    """Batches of two users, the second of whom begins three steps later; each sends the next prompt after an answer."""
+    waiting = list(zip(prompts, answers, strict=True))
+    batch: list[list[int]] = []  # context and tokens to go
+    rows: list[tuple[float, ...]] = []
+    while waiting or batch:
+        coming = [waiting.pop(0)] if waiting and len(batch) < min(2, 1 + len(rows) // 3) else []
+        contexts = np.array([context for context, _ in batch], float)
+        spread = contexts.std() if batch else 0.0
+        new = sum(prompt for prompt, _ in coming)
+        rows.append((len(coming), new, 0, len(batch), contexts.sum(), spread))
+        batch = [[context + 1, left - 1] for context, left in batch if left > 1]
+        batch += [[prompt, answer - 1] for prompt, answer in coming]
+    count = np.arange(len(rows))
+    sums = StepSums(*np.array(rows, float).T)
+    engine = MeasuredEngine("made/up")
+    return EngineSteps("made", engine, count, 0 * count, count, sums, np.full(len(rows), ms))
+
+
+def test_requests_are_found_in_sums_of_batches_and_replayed():
+    """Lengths of every request come out as they went in; a law of one time a step takes that time."""
+    prompts, answers = [100, 2000, 50, 700, 1500], [40, 25, 60, 30, 10]
+    steps = loop_steps(prompts, answers)
+    found = requests_of(steps)
+    assert [one.prompt for one in found] == prompts
+    assert [one.answer for one in found] == answers
+    beta = np.where(np.array(LAW_TERMS) == "µs per step", 10_000.0, 0.0)
+    run, recorded = simulated(beta, found), measured(steps, found)
+    assert recorded.seconds == pytest.approx(len(steps) / 100)
+    assert run.steps_ms == pytest.approx(recorded.steps_ms)
+    assert run.seconds == pytest.approx(recorded.seconds, rel=0.05)
+
+
+def test_a_batch_that_takes_another_time_later_shows():
+    steps = loop_steps([100] * 40, [50] * 40)
+    assert between_halves(steps)[0] == 0.0
+    later = np.where(np.arange(len(steps)) < len(steps) // 2, 10.0, 12.0)
+    apart, count = between_halves(dataclasses.replace(steps, ms=later))
+    assert apart == pytest.approx(1 / 6) and count > 100
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,199 @@
+"""The load of a measured deployment through the simulator with the law fitted to it: whole runs, not single steps.
+
+A file of steps has sums over batches, no requests. Where one rank serves a fixed number of users who wait for their
+answers, these sums say when a request began and ended: a user's next prompt comes in the step after an answer ends,
+and the context that then leaves the batch is the length of the request that ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas
+
+from blis_jax.calibrate.step_fit import fitted, samples_of
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.reports.render import table_text
+from blis_jax.runs.closed_loop import simulate_closed_loop
+from blis_jax.traces.closed_loop import closed_loop_of_rows
+from blis_jax.traces.measured.steps import EngineSteps
+from blis_jax.traces.rows import DELAY, NO_DELAY, make_rows
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+LOAD = "real"  # segment of a file in which requests ran
+PERCENTS = (10, 50, 90, 99)  # of the steps
+TOKENS, SEQUENCES = 8192, 128  # most in a step of these engines
+ENOUGH_BLOCKS = 1_000_000  # no step of these runs waits for memory
+
+
+@dataclass
+class Served:
+    """A request as the batches show it; steps are places in the file."""
+
+    user: int
+    prompt: int
+    free: int  # the step after its user's answer before
+    joined: int  # the first step in which it decodes
+    ended: int  # the last one
+
+    def context(self, step: int) -> int:
+        """Return the tokens of its context in a step in which it decodes."""
+        return self.prompt + step - self.joined
+
+    @property
+    def answer(self) -> int:
+        """Return the tokens of its answer, of which the prompt's last step makes the first."""
+        return self.ended - self.joined + 2
+
+
+class WholeRun(NamedTuple):
+    """What a run came to."""
+
+    seconds: float
+    tokens_per_s: float  # of answers
+    ttft_ms: float  # mean, from the answer before
+    steps_ms: tuple[float, ...]  # percentiles of all steps, see `PERCENTS`
+
+
+class _Batch:
+    """Who decodes, and which users are free since when."""
+
+    def __init__(self, users: int, count: int) -> None:
+        self.free = [(user, 0) for user in range(users)]
+        self.active: list[Served] = []
+        self.found: list[Served] = []
+        self.count = count
+
+    def join(self, prompts: Sequence[float], step: int) -> None:
+        for prompt in prompts:
+            user, since = self.free.pop(0)
+            one = Served(user, max(round(prompt), 1), since, step, self.count - 1)
+            self.active.append(one)
+            self.found.append(one)
+
+    def leave(self, number: int, context: float, step: int) -> None:
+        """End so many requests after a step, those whose contexts are nearest to what left with each."""
+        for _ in range(number):
+            one = min(self.active, key=lambda one: abs(one.context(step) - context))
+            one.ended = step
+            self.active.remove(one)
+            self.free.append((one.user, step + 1))
+
+
+def requests_of(steps: EngineSteps) -> list[Served]:
+    """Return the requests of a closed loop from the sums of its batches, by the step in which they join.
+
+    Of requests that join in one step the sum and the spread of their prompts are known, no more.
+    """
+    sums, count = steps.sums, len(steps)
+    decodes = sums.decodes.astype(int)
+    squares = sums.decodes * sums.spread**2 + sums.context**2 / np.maximum(sums.decodes, 1)
+    batch = _Batch(int(decodes.max()), count)
+    tokens = 0.0  # of prompts that have not joined
+    for at in range(count - 1):
+        more = decodes[at + 1] - decodes[at]
+        grown = sums.context[at + 1] - sums.context[at] - decodes[at]
+        tokens += sums.prompt_tokens[at]
+        if more > 0:
+            square = squares[at + 1] - squares[at] - 2 * sums.context[at] - decodes[at]
+            batch.join(_lengths(more, grown, square), at + 1)
+            tokens = max(tokens - grown, 0.0)
+        elif more < 0:
+            batch.leave(-more, (more - grown) / -more, at)
+        elif abs(grown) > 1 and sums.prompts[at]:  # one came as another went
+            batch.leave(1, tokens - grown - 1, at)
+            batch.join([tokens], at + 1)
+            tokens = 0.0
+    return batch.found
+
+
+def _lengths(number: int, total: float, square: float) -> list[float]:
+    """Return lengths of this sum and, as far as it can be, this sum of squares."""
+    mean = total / number
+    apart = math.sqrt(max(square / number - mean**2, 0.0))
+    half = number // 2
+    apart = min(apart * math.sqrt(number / (2 * half)), mean - 1) if half else 0.0
+    return [mean - apart] * half + [mean + apart] * half + [mean] * (number % 2)
+
+
+def measured(steps: EngineSteps, requests: Sequence[Served]) -> WholeRun:
+    """Return what the recorded steps came to."""
+    ends = np.concatenate([[0.0], np.cumsum(steps.ms)])
+    waits = [ends[one.joined] - ends[one.free] for one in requests]
+    return _whole_run(steps.ms, ends[-1] / 1e3, requests, waits)
+
+
+def simulated(beta: Float[np.ndarray, " term"], requests: Sequence[Served]) -> WholeRun:
+    """Return what the simulator makes of the same requests, each user's next one after the answer before."""
+    users = pandas.Series([one.user for one in requests])
+    turn = users.groupby(users).cumcount().to_numpy()
+    rows = make_rows(
+        np.zeros(len(requests)),
+        np.array([one.prompt for one in requests]),
+        np.array([one.answer for one in requests]),
+        texts={"session": np.array([f"user {user}" for user in users])},
+        round_index=turn,
+    )
+    rows = replace(rows, others={DELAY: np.where(turn > 0, 0, NO_DELAY)})
+    config = ClusterConfig(
+        num_instances=1, latency_model="step-law", alpha_coeffs=(0.0, 0.0, 0.0), beta_coeffs=tuple(beta),
+        max_num_scheduled_tokens=TOKENS, max_num_running_reqs=SEQUENCES, total_kv_blocks=ENOUGH_BLOCKS, corrected=True,
+    )  # fmt: skip
+    workload = closed_loop_of_rows(rows)
+    assert workload is not None
+    record = simulate_closed_loop(config, workload).record
+    ms = np.repeat(record.steps.duration_us, record.steps.num_steps) / 1e3
+    ttft_ms = record.requests.ttft_us / 1e3
+    return _whole_run(ms, record.requests.left_us.max() / 1e6, requests, ttft_ms)
+
+
+def _whole_run(ms: Any, seconds: float, requests: Sequence[Served], waits: Any) -> WholeRun:
+    tokens = sum(one.answer for one in requests)
+    spread = tuple(np.percentile(ms, PERCENTS).tolist())
+    return WholeRun(float(seconds), float(tokens / seconds), float(np.mean(waits)), spread)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def replayed(runs: Sequence[EngineSteps], segments: np.ndarray) -> str:
+    """Return the table of whole runs by the fit to each run's first half; `segments` are those of the file's rows.
+
+    The interval of a new deployment is as wide as the largest error. One that is like these n lies in it in n ÷ (n + 1)
+    of cases.
+    """
+    rows, logs = [], []
+    for steps in runs:
+        if steps.engine.dp > 1:
+            continue
+        load = steps.part(segments[steps.rows] == LOAD)
+        measurement, simulation = _both(steps, load)
+        logs.append(np.log(_figures(simulation) / _figures(measurement)))
+        cells = [f"{100 * math.expm1(log):+.1f}".replace("-", "−") for log in logs[-1]]
+        seconds, ttft_ms = f"{measurement.seconds:.1f}", f"{measurement.ttft_ms:.0f}"
+        rows.append([steps.run, seconds, ttft_ms, *cells])
+    most = np.abs(logs).max(axis=0, initial=0.0)
+    widths = [f"{100 * math.expm1(one):.1f}" for one in most] if rows else []
+    rows.append([f"± for a new one, in {len(rows)} of {len(rows) + 1} cases", "", "", *widths])
+    head = ["deployment", "measured, s", "mean TTFT, ms", "whole run", "tokens/s", "TTFT"]
+    head += [f"steps, P{percent}" for percent in PERCENTS]
+    return (
+        "Whole runs, simulated by the fit to the first half of the steps, error in %:\n\n"
+        + table_text(head, rows)
+    )
+
+
+def _both(steps: EngineSteps, load: EngineSteps) -> tuple[WholeRun, WholeRun]:
+    requests = requests_of(load)
+    samples, _ = samples_of(steps.part(np.arange(len(steps)) < len(steps) // 2))
+    return measured(load, requests), simulated(fitted(samples), requests)
+
+
+def _figures(run: WholeRun) -> Float[np.ndarray, " figure"]:
+    return np.array([run.seconds, run.tokens_per_s, run.ttft_ms, *run.steps_ms])
