@@ -58,7 +58,8 @@ class TraceSource:
         if self.num_requests < self.num_windows:
             raise ConfigError(
                 f"--trace-windows {self.num_windows}: {self.path} has {self.num_requests} "
-                f"request{'s' * (self.num_requests != 1)}, and every window needs some; give a longer trace"
+                f"request{'s' * (self.num_requests != 1)}, and every window needs some; give fewer "
+                "windows, or a longer trace"
             )
         counts = np.bincount(self._window_of_row, minlength=self.num_windows)
         if not counts.all():
