@@ -43,8 +43,7 @@ from blis_jax.files.input_files import is_file
 from blis_jax.policies import registry, their_names
 
 PROFILE, AUGUST = "blis-2026-02", "blis-2026-08"
-REVISIONS = (PROFILE, AUGUST)
-VARIANTS = ("scheduling", "routing")
+REVISIONS, VARIANTS = (PROFILE, AUGUST), ("scheduling", "routing")
 AUGUST_SCORERS = "precise-prefix-cache:2,queue-depth:1,kv-utilization:1"
 CRITICAL_CLASSES, SHEDDABLE_CLASSES = (1,), (3, 4, 5)
 

@@ -33,8 +33,7 @@ from blis_jax.traces.rows import (
     single_tokens,
 )
 
-LINES_LOOKED_AT = 50
-CHARACTERS_LOOKED_AT = 1_000_000
+LINES_LOOKED_AT, CHARACTERS_LOOKED_AT = 50, 1_000_000
 PARQUET_MARK = b"PAR1"
 
 

@@ -31,8 +31,6 @@ from papers.real_servers.predict.scene import AskedCell, ClosedLoad, Scene
 from papers.real_servers.predict.scene import Collection as RunsCollection
 from papers.real_servers.predict.simulation import LoopView, SimulatedRequests, simulated_loop
 
-# --- how wide intervals must be ------------------------------------------------------------------
-
 HalfWidths = Mapping[str, Mapping[str, float]]  # in logarithms, by figure and kind of row
 
 

@@ -40,6 +40,11 @@ def _fresh_step(visits: Plan, num_waiting: jax.Array) -> dict[str, jax.Array]:
     }
 
 
+def _several(is_pure: jax.Array, hooks: Sequence[StepHooks]) -> jax.Array:
+    """Whether a batch that only decodes makes several steps at once, which no hook wants one by one."""
+    return jnp.array(False) if any(hook.one_by_one for hook in hooks) else is_pure
+
+
 def begin(
     ctx: Context,
     state: State,
@@ -68,9 +73,7 @@ def begin(
     budget = ctx.params.cluster.max_num_scheduled_tokens[instance]
     is_pure = (num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget) & (num_decode > 0)
     is_pure = is_pure & (first_chain(next_chains) == ctx.never)
-    if any(hook.one_by_one for hook in hooks):
-        is_pure = jnp.array(False)
-    visits = ctx.memory.plan(ctx, slots, work, is_pure)
+    visits = ctx.memory.plan(ctx, slots, work, _several(is_pure, hooks))
     until = jnp.minimum(jnp.min(jnp.where(is_waiting, ctx.never, queued)), next_cluster)
     most, first_finish = jnp.where(visits.is_pure, visits.most_steps, 0), jnp.min(slots.finish)
     fast, stretch = fast_steps(ctx, state, work, instance, until, first_finish, most, hooks)
