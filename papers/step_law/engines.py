@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,15 @@ from blis_jax.calibrate.step_fit import (
     samples_of,
 )
 from blis_jax.latency.registry import SIZED
+from blis_jax.lazy import Module
 from blis_jax.reports.render import table_text
 from blis_jax.traces.measured.steps import PHASES, EngineSteps, read_steps
 from papers.step_law.law import SERVED, MeasuredSteps, predicted_us
-from papers.step_law.replay import replayed
+
+if TYPE_CHECKING:
+    from papers.step_law import replay
+else:  # it loads JAX, for which no refusal waits
+    replay = Module("papers.step_law.replay")
 
 DECODE_BAR, PREFILL_BAR = 0.01, 0.08  # median errors with every second step held out
 SEGMENT = "segment"  # column of a file that says which steps are a load of requests
@@ -91,7 +96,7 @@ def tables(path: Path) -> tuple[list[str], list[TriedEngine]]:
     runs = tried(file.runs)
     found = [_measured(runs), _held_out(runs), _second_half(runs), _across(runs)]
     if SEGMENT in file.table:
-        found.append(replayed(file.runs, file.table[SEGMENT].to_numpy()))
+        found.append(replay.replayed(file.runs, file.table[SEGMENT].to_numpy()))
     return found, runs
 
 

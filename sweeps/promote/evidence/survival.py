@@ -7,6 +7,7 @@ verdicts of all rows on the main metric are adjusted together (Holm).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     Values = Float[np.ndarray, "seed"]
 
 STREAM = "reference"
-READING_BEGINS, READING_ENDS = "<!-- reading:begin -->", "<!-- reading:end -->"
+WRITTEN = re.compile(r"(?s)<!-- (abstract|reading):begin -->\n(.*?)<!-- \1:end -->\n")
 NOTHING = "none"
 SURVIVES, SMALLER, LARGER, UNCLEAR, REVERSED, NO_EFFECT = (
     "survives", "survives, smaller", "survives, larger", "not shown", "reversed", "no effect",
@@ -303,22 +304,29 @@ def write_page(
         table = survival_of(promotions[0], seeds, num_requests, only=only, parts=parts).plain()
     else:
         table = survivals_of(promotions, seeds, num_requests, only, parts).plain()
-    text = page_of(table, command, reading_of(path))
+    text = page_of(table, command, written_on(path))
     write_text(path, text)
     write_json(path.with_suffix(".json"), table)
 
 
-def page_of(table: Mapping[str, Any], command: str, reading: str = "") -> str:
-    """Return the page of one strategy's table or of several, in their plain form; `reading` is what a person wrote."""
+def page_of(
+    table: Mapping[str, Any], command: str, written: Mapping[str, str] | None = None
+) -> str:
+    """Return the page of one strategy's table or of several, in their plain form, with what others wrote on it."""
     if "tables" in table:
-        return render("survivals.md.j2", found=table, command=command, reading=reading)
+        return render(
+            "survivals.md.j2",
+            found=table,
+            command=command,
+            **{"abstract": "", "reading": ""} | dict(written or {}),
+        )
     return render("survival.md.j2", table=table, command=command)
 
 
-def reading_of(path: Path) -> str:
-    """Return what a person wrote between the marks of a page that is made again; nothing if there is no page."""
+def written_on(path: Path) -> dict[str, str]:
+    """Return what others wrote between the marks of a page that is made again, by mark; nothing if there is no page."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return text.partition(f"{READING_BEGINS}\n")[2].partition(f"{READING_ENDS}\n")[0]
+    return {found[1]: found[2] for found in WRITTEN.finditer(text)}
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.offload_tiers import KvOffloadConfig
+from blis_jax.cluster.speculation import SpeculativeConfig
 from blis_jax.core.kinds import KINDS
 from blis_jax.core.types import ROLES
 from blis_jax.policies import registry
@@ -54,6 +55,7 @@ OTHER: dict[str, Any] = {
     "load_refresh_interval": 100_000,
     "slo_age_weight": 2e-5,
     "kv_offload_config": KvOffloadConfig(cpu_bytes_to_use=2**30),
+    "speculative_config": SpeculativeConfig("ngram", 2, (("", (0.5, 0.5)),)),
     "slo_targets": "critical=70",
     "slo_threshold_standard": 20_000,
     "slo_threshold_sheddable": 20_000,

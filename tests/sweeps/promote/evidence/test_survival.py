@@ -16,18 +16,16 @@ from sweeps.promote.evidence.concerns import Concern, concern_named
 from sweeps.promote.evidence.survival import (
     LARGER,
     NO_EFFECT,
-    READING_BEGINS,
-    READING_ENDS,
     REVERSED,
     SMALLER,
     SURVIVES,
     UNCLEAR,
     SeedRuns,
     page_of,
-    reading_of,
     survival_of,
     survivals_of,
     write_page,
+    written_on,
 )
 from sweeps.promote.promotion import Promotion
 from sweeps.promote.store import render
@@ -127,11 +125,12 @@ def test_several_strategies_have_one_page(monkeypatch: pytest.MonkeyPatch, tmp_p
         "| Adapters have a place: no scene has requests for adapters | – | not simulated yet |"
         in text
     )
-    marks = f"{READING_BEGINS}\n{READING_ENDS}"
+    begins, ends = (f"<!-- reading:{end} -->" for end in ("begin", "end"))
+    marks = f"{begins}\n{ends}"
     assert marks in text
-    written = text.replace(marks, f"{READING_BEGINS}\nThe first one is better.\n{READING_ENDS}")
+    written = text.replace(marks, f"{begins}\nThe first one is better.\n{ends}")
     page.write_text(written, encoding="utf-8")
-    assert page_of(found, "made", reading_of(page)) == written
+    assert page_of(found, "made", written_on(page)) == written
 
 
 def test_strategies_with_different_workloads_have_no_common_page() -> None:
@@ -147,5 +146,5 @@ def test_the_shipped_page_is_made_of_its_numbers() -> None:
     table = json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))
     text = PAGE.read_text(encoding="utf-8")
     command = text.split("```")[1].strip()
-    assert page_of(table, command, reading_of(PAGE)) == text
+    assert page_of(table, command, written_on(PAGE)) == text
     assert all(len(one["seeds"]) >= 64 for one in table.get("tables", [table]))
