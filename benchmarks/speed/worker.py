@@ -31,10 +31,9 @@ import blis_jax
 from blis_jax import ClusterConfig, Options, run_grid, simulate
 from blis_jax.traces.read import read_trace
 from blis_jax.traces.rows import to_table
-from blis_jax.workload import reference
-from blis_jax.workload.reference.distribution import as_spec
-from blis_jax.workload.spec import load_builtin, load_spec, override
 
+# what reads workloads needs pydantic, which a machine with a GPU may lack: it is imported where it is used
+REFERENCE = "blis_jax.workload.reference"
 BASELINE: dict[str, Any] = {
     "num_instances": 8,
     "long_prefill_token_threshold": 256,
@@ -145,9 +144,10 @@ def _workload(name: str, **changes: Any) -> Any:
     if name == BLIS_DEFAULTS:
         # lengths had a folder of their own
         home = _first_of("blis_jax.workload.distribution", "blis_jax.workload.lengths.distribution")
-        return as_spec(home.Distribution(), None)
-    spec = load_spec(name) if name.endswith(".yaml") else load_builtin(name)
-    return override(spec, **changes) if changes else spec
+        return import_module(f"{REFERENCE}.distribution").as_spec(home.Distribution(), None)
+    specs = import_module("blis_jax.workload.spec")
+    spec = specs.load_spec(name) if name.endswith(".yaml") else specs.load_builtin(name)
+    return specs.override(spec, **changes) if changes else spec
 
 
 def _on_cores(cores: int | None) -> None:
@@ -245,7 +245,7 @@ def single(
     config: Mapping[str, Any], workload: str = "mixed", unit: str = "runs", **changes: Any
 ) -> Case:
     """Make the case of one run on the reference's requests of seed 0, from the request table to the record."""
-    table, _ = reference.draw(_workload(workload, **changes), 0)
+    table, _ = import_module(REFERENCE).draw(_workload(workload, **changes), 0)
     cluster, options = ClusterConfig(**config), Options(resolve_ties=False)
     record = simulate(cluster, table, options)
     if record.outcome.name != "COMPLETED":
@@ -268,7 +268,8 @@ def trace(data: Path, file: str, routing: str, instances: int = 8, **changes: An
 def reference_requests() -> Case:
     """Make the case of the reference's requests of seed after seed, drawn on the host."""
     spec = _workload("mixed")
-    case = _repeated(spec.num_requests, "requests", lambda: reference.draw(spec, 1))
+    draw = import_module(REFERENCE).draw
+    case = _repeated(spec.num_requests, "requests", lambda: draw(spec, 1))
     return case._replace(compiles=False)
 
 

@@ -94,6 +94,14 @@ def test_the_page_projects_every_number_of_lanes() -> None:
     assert set(projected(PAGE.read_text(encoding="utf-8"))) == set(PROJECTED_LANES)
 
 
+def test_it_is_imported_without_what_such_a_machine_lacks() -> None:
+    """The fast form of the next one: `--help` imports all that it needs."""
+    started = [sys.executable, "-c", BLOCKED, "benchmarks.gpu.measure", "--help"]
+    env = os.environ | {"PYTHONPATH": os.getcwd()}
+    done = subprocess.run(started, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "--minutes" in done.stdout, done.stderr
+
+
 @pytest.mark.slow
 def test_it_needs_jax_numpy_yaml_and_xarray_alone(tmp_path: Path) -> None:
     words = ("--golden", NAME, "--lanes", "2", "--output", str(tmp_path / "gpu.jsonl"))
