@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blis_jax.commands import cli
 from blis_jax.commands.options import option
+from blis_jax.lazy import Module
 from papers.pages import TableOptions, csv_of, folder_of_tables, rows_of, show, write_text
+
+if TYPE_CHECKING:
+    from papers.router_search import contests, page
+else:  # they load JAX, for which no refusal waits
+    contests, page = (Module(f"papers.router_search.{name}") for name in ("contests", "page"))
 
 NAME = "papers.router_search"
 FOLDER = "out/router_search"
@@ -46,9 +53,6 @@ class RouterSearchOptions(
 def main(options: RouterSearchOptions) -> int:
     """Run the command; return its exit code."""
     folder = folder_of_tables(NAME, options, options.output)
-
-    from papers.router_search import contests, page
-
     if not options.saved:
         held = contests.contests(contests.data_folder(options.data), folder)
         tables = contests.tables(held, options.programs, 60 * options.minutes)
