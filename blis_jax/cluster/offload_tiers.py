@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.cluster.machines import deployment
 from blis_jax.cluster.settings import setting
 from blis_jax.errors import ConfigError, choices, shortened
-from blis_jax.files.input_files import mapping
+from blis_jax.files.input_files import given_keys, mapping
 from blis_jax.files.strict_yaml import number_at, section_of
 from blis_jax.latency.deployment import kv_bytes_per_token
 
@@ -132,9 +132,7 @@ def config_of(
     Raises:
         ConfigError: a key is unknown, or a value is not allowed.
     """
-    said = {
-        name: value for name, value in mapping(section, place, _KEYS).items() if value is not None
-    }
+    said = given_keys(section, place, _KEYS)
     if "cpu_bytes_to_use" not in said:
         raise ConfigError(
             f"{place}.cpu_bytes_to_use is missing; give the bytes of CPU memory for KV blocks"

@@ -21,7 +21,7 @@ from blis_jax.cluster.settings import setting
 from blis_jax.core.kinds import NONE
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, choices, shortened
-from blis_jax.files.input_files import mapping, read_text
+from blis_jax.files.input_files import given_keys, mapping, read_text
 from blis_jax.files.strict_yaml import number_at, read_mapping
 
 if TYPE_CHECKING:
@@ -141,9 +141,7 @@ def config_of(section: object, place: str) -> SpeculativeConfig:
     Raises:
         ConfigError: a key is unknown, or a value is not allowed.
     """
-    said = {
-        name: value for name, value in mapping(section, place, _KEYS).items() if value is not None
-    }
+    said = given_keys(section, place, _KEYS)
     if "num_speculative_tokens" not in said:
         raise ConfigError(
             f"{place}.num_speculative_tokens is missing; give the tokens drafted for a step, such as 3"

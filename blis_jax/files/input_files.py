@@ -243,6 +243,16 @@ def mapping(value: object, place: str, known: Collection[str] | None = None) -> 
     return value
 
 
+def given_keys(value: object, place: str, known: Collection[str]) -> dict[Any, Any]:
+    """Return what a mapping of these keys says, without keys that are null.
+
+    Raises:
+        ConfigError: it is no mapping, or has another key.
+    """
+    section = mapping(value, place, known)
+    return {key: of_key for key, of_key in section.items() if of_key is not None}
+
+
 _FILE = re.compile(r"[^\s,=]+\.py(?=:)")
 
 

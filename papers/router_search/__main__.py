@@ -18,6 +18,7 @@ else:  # they load JAX, for which no refusal waits
 
 NAME = "papers.router_search"
 FOLDER = "out/router_search"
+SAVED = Path(__file__).parent / "data"
 _DESCRIPTION = """\
 Breed a router against each of three: the published winner of a program search, it08_opt and row 21 of the
 ledger, on their own clusters and workloads. Make the best formula shorter, and judge it on 40 seeds that the
@@ -29,7 +30,10 @@ examples:
   the tables that come with the package, and the page of results:
     %(prog)s --saved --page docs/results/router-search.md --picture papers/router_search/pictures/curve.png
 
-  everything again:
+  the verdicts on the formulas that come with the package again:
+    %(prog)s --programs 0
+
+  the searches, too:
     %(prog)s --programs 450
 """
 
@@ -39,7 +43,12 @@ class RouterSearchOptions(
 ):
     """Options of the command."""
 
-    programs: int = option(cli.at_least(1), 450, "N", "programs of each search")
+    programs: int = option(
+        cli.at_least(0),
+        450,
+        "N",
+        "programs of each search; 0 judges the formulas that come with the package again",
+    )
     minutes: float = option(cli.number, 60.0, "M", "after which no further program begins")
     data: str | None = option(
         str, None, "FOLDER",
@@ -55,7 +64,11 @@ def main(options: RouterSearchOptions) -> int:
     folder = folder_of_tables(NAME, options, options.output)
     if not options.saved:
         held = contests.contests(contests.data_folder(options.data), folder)
-        tables = contests.tables(held, options.programs, 60 * options.minutes)
+        if options.programs:
+            tables = contests.tables(held, options.programs, 60 * options.minutes)
+        else:
+            tables = {name: rows_of(SAVED / f"{name}.csv") for name in contests.TABLES}
+            tables[contests.VERDICTS] = contests.judged_again(held, tables[contests.FOUND])
         for name, rows in tables.items():
             write_text(folder / f"{name}.csv", csv_of(rows))
     rows_by_table = {name: rows_of(folder / f"{name}.csv") for name in contests.TABLES}

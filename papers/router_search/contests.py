@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,12 +147,18 @@ def tables(held: Iterable[Contest], programs: int, most_s: float) -> dict[str, l
             for count, score in found.curve
         ]
         rows[CURVES] += curve
-        formula, verdicts = judged(contest, found.best.formula)
+        formula, verdicts = judged(contest, found.best.formula, is_short=False)
         rows[VERDICTS] += verdicts
         rows[FOUND].append(
             found_row(contest, formula, found.num_programs, found.num_dropped, found.best.score)
         )
     return rows
+
+
+def judged_again(held: Iterable[Contest], found: Sequence[Row]) -> list[Row]:
+    """Return what the formulas that were found are worth on the new seeds."""
+    formulas = {row["contest"]: Formula.read(row["formula"]) for row in found}
+    return [row for one in held for row in judged(one, formulas[one.name], is_short=True)[1]]
 
 
 def found_row(contest: Contest, formula: Formula, programs: int, dropped: int, score: float) -> Row:
@@ -165,38 +171,29 @@ def found_row(contest: Contest, formula: Formula, programs: int, dropped: int, s
     }  # fmt: skip
 
 
-def judged(contest: Contest, formula: Formula) -> tuple[Formula, list[Row]]:
-    """Return a formula without what changes nothing on the new seeds, and its gain and changes by class there."""
+def judged(contest: Contest, formula: Formula, *, is_short: bool) -> tuple[Formula, list[Row]]:
+    """Return a formula without what changes nothing on the new seeds, and its gain and changes by class there.
+
+    One that `is_short` has nothing of that kind.
+    """
     seeds = tuple(JUDGED)
     file = contest.task.file.model_copy(update={"seeds": seeds})
     requests = tuple(replace(one, seeds=seeds) for one in contest.task.requests)
     task = replace(contest.task, file=file, requests=requests)
     baseline = router_of(file.baseline, task, task.path.parent / "programs")
     breeder = Breeder(TaskRuns(task, seeds), baseline, np.random.default_rng(0))
-    formula = _without_idle(breeder, formula, seeds)
+    formula = formula if is_short else _without_idle(breeder, formula, seeds)
     runs = breeder.runs_of(formula, seeds)
     before = breeder.runs.of(baseline, seeds)
     pairs = [RunPair(*one) for one in zip(task.requests, before, runs, strict=True)]
     names = {one.name: task.names(one) for one in task.requests}
     whole = gain(pairs, task.metrics, Inference())
-    rows = [
-        _row(
-            contest,
-            ALL,
-            "gain",
-            -whole.mean,
-            -whole.high,
-            -whole.low,
-            _verdict(whole.low, whole.high),
-        )
-    ]
+    verdict = _verdict(whole.low, whole.high)
+    rows = [_row(contest, ALL, "gain", (-whole.mean, -whole.high, -whole.low), verdict)]
     for one in changes(pairs, names, Inference()):
-        percent, verdict = one.difference.simultaneous_percent, one.difference.verdict
-        rows.append(
-            _row(
-                contest, one.workload, one.metric, percent.mean, percent.low, percent.high, verdict
-            )
-        )
+        percent = one.difference.simultaneous_percent
+        ends = percent.mean, percent.low, percent.high
+        rows.append(_row(contest, one.workload, one.metric, ends, one.difference.verdict))
     return formula, rows
 
 
@@ -205,9 +202,10 @@ def _verdict(low: float, high: float) -> str:
 
 
 def _row(
-    contest: Contest, workload: str, metric: str, mean: float, low: float, high: float, verdict: str
+    contest: Contest, workload: str, metric: str, change: tuple[float, float, float], verdict: str
 ) -> Row:
-    ends = {"change %": f"{mean:+.4g}", "low": f"{low:+.4g}", "high": f"{high:+.4g}"}
+    names = "change %", "low", "high"
+    ends = {name: f"{value:+.4g}" for name, value in zip(names, change, strict=True)}
     row = {"contest": contest.name, "workload": workload, "metric": metric}
     return row | ends | {"verdict": verdict, "seeds": str(len(JUDGED))}
 

@@ -5,6 +5,7 @@ A formula is written as a policy of Python, which is what runs, and as a block o
 
 from __future__ import annotations
 
+import ast
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -94,6 +95,21 @@ class Formula:
     name: str
     parts: tuple[Formula, ...] = ()
     number: float = 0.0
+
+    @classmethod
+    def read(cls, text: str) -> Formula:
+        """Return the formula that a line of `str` is."""
+
+        def formula_of(node: ast.expr) -> Formula:
+            """Return what a part of the line says."""
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                return cls(node.func.id, tuple(map(formula_of, node.args)))
+            if isinstance(node, ast.Name):
+                scorer = node.id.removeprefix(SCORER)
+                return cls(SCORER, number=float(scorer)) if scorer.isdigit() else cls(node.id)
+            return cls(NUMBER, number=float(ast.literal_eval(node)))
+
+        return formula_of(ast.parse(text, mode="eval").body)
 
     @property
     def size(self) -> int:

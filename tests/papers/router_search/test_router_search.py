@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from papers.openevolve.experiments import ROUTERS
 from papers.pages import ROOT, rows_of
 from papers.router_search import contests, page
 from papers.router_search.__main__ import main
-from sweeps.evolve.formula import python_of
+from sweeps.evolve.formula import NUMBER, SCORER, Formula, go_of, python_of
 from tests.support.evolve.cases import cases_of, decided
 
 DATA = ROOT / "papers" / "router_search" / "data"
@@ -44,5 +45,29 @@ def test_the_page_is_what_the_command_writes(tmp_path, capsys) -> None:
 
 def test_programs_of_the_page_are_those_of_their_formulas() -> None:
     for row in TABLES[contests.FOUND]:
-        assert row["python"].startswith('"""A router') and "bestIdx" in row["go"]
+        formula = Formula.read(row["formula"])
+        assert (python_of(formula), go_of(formula)) == (row["python"], row["go"])
         assert len(page._body(row["python"]).split("\n")) <= 14
+
+
+@pytest.mark.slow
+def test_a_formula_that_is_the_router_to_beat_gains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contests, "JUDGED", range(5000, 5003))
+    contest = next(one for one in contests.contests(None, tmp_path) if one.name == "it08_opt")
+    weights = [weight for _, weight in contest.task.cluster.scorers()]
+    parts = [
+        Formula(
+            "times",
+            (Formula(NUMBER, number=weight / sum(weights)), Formula(SCORER, number=float(at))),
+        )
+        for at, weight in enumerate(weights)
+    ]
+    same = functools.reduce(lambda one, other: Formula("plus", (one, other)), parts)
+    found = [{"contest": "it08_opt", "formula": str(same)}]
+    rows = contests.judged_again([contest], found)
+    assert {row["workload"] for row in rows} == {contests.ALL, "mixed"} and len(rows) == 4
+    assert all(
+        float(row["change %"]) == 0 and row["verdict"] in ("unclear", "same") for row in rows
+    )

@@ -19,6 +19,11 @@ def formulas(count: int) -> list[Formula]:
     return [drawn(rng, 2, 3) for _ in range(count)]
 
 
+def test_a_formula_is_read_as_it_is_written() -> None:
+    for formula in formulas(200):
+        assert Formula.read(str(formula)) == formula
+
+
 @pytest.mark.lenient_promotion
 def test_python_and_go_of_a_formula_decide_alike(tmp_path: Path) -> None:
     pytest.importorskip("tree_sitter_go", reason="the extra `evolve` is not installed")

@@ -138,6 +138,7 @@ class _Trace:
         active = np.ones(size, bool)
 
         def decide(draws: Any, state: Any, given: Any) -> Any:
+            """Return the instance that the router chooses, with these draws for ties."""
             params, context = jax.tree.unflatten(tree, given)
             context = dataclasses.replace(
                 context, snapshots=dataclasses.replace(context.snapshots, is_active=active)
