@@ -56,7 +56,7 @@ def test_a_formula_that_is_the_router_to_beat_gains_nothing(
 ) -> None:
     monkeypatch.setattr(contests, "JUDGED", range(5000, 5003))
     contest = next(one for one in contests.contests(None, tmp_path) if one.name == "it08_opt")
-    weights = [weight for _, weight in contest.task.cluster.scorers()]
+    weights = [weight for _, weight in contest.task.base.scorers()]
     parts = [
         Formula(
             "times",
