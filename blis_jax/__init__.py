@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from blis_jax.policies import Policies
     from blis_jax.records.record import TTFT_PARTS, RunRecord
     from blis_jax.results.dataset import summaries_to_dataset
-    from blis_jax.runs.derivatives import Differentiator, jacobian
+    from blis_jax.runs.derivatives.slopes import grad, metric_slopes
+    from blis_jax.runs.derivatives.times import Differentiator, jacobian
     from blis_jax.runs.many_runs import over_params, over_seeds, run_grid, simulate
     from blis_jax.runs.options import Options
-    from blis_jax.runs.slopes import grad, metric_slopes
     from blis_jax.traces.read import TraceOptions, read_trace
     from blis_jax.traces.rows import to_table
     from blis_jax.traces.write import write_trace
@@ -111,13 +111,13 @@ __getattr__ = exports(
             "train_surrogate",
         ),
         "commands.run.requests": ("draw_requests",),
-        "runs.derivatives": ("Differentiator", "jacobian"),
+        "runs.derivatives.times": ("Differentiator", "jacobian"),
         "runs.many_runs": ("over_params", "over_seeds", "run_grid", "simulate"),
         "runs.options": ("Options",),
         "policies": ("Policies",),
         "metrics.kv": ("cache_hit_rate",),
         "metrics.on_device.compiled": ("figures_of",),
-        "runs.slopes": ("grad", "metric_slopes"),
+        "runs.derivatives.slopes": ("grad", "metric_slopes"),
         "results.dataset": ("summaries_to_dataset",),
         "records.record": ("TTFT_PARTS", "RunRecord"),
         "traces.read": ("TraceOptions", "read_trace"),

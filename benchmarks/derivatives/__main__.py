@@ -33,16 +33,17 @@ if TYPE_CHECKING:
     from benchmarks.derivatives.cases import Case
     from benchmarks.derivatives.table import Line
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.runs import derivatives, driver, runs
-    from blis_jax.runs import slopes as slopes_of
+    from blis_jax.runs import driver, runs
+    from blis_jax.runs.derivatives import slopes as slopes_of
+    from blis_jax.runs.derivatives import times as derivatives
     from blis_jax.workload.table import RequestTable
     from sweeps.runs import drawn
 else:  # they load JAX, which the backend must be prepared for
     tables = lazy.Module("benchmarks.derivatives.table")
-    derivatives = lazy.Module("blis_jax.runs.derivatives")
+    derivatives = lazy.Module("blis_jax.runs.derivatives.times")
     driver = lazy.Module("blis_jax.runs.driver")
     runs = lazy.Module("blis_jax.runs.runs")
-    slopes_of = lazy.Module("blis_jax.runs.slopes")
+    slopes_of = lazy.Module("blis_jax.runs.derivatives.slopes")
     drawn = lazy.Module("sweeps.runs.drawn")
 
 NAME = "benchmarks.derivatives"

@@ -28,14 +28,14 @@ from blis_jax.runs.options import Options
 from sweeps.sensitivity.smoothed import decisions
 
 if TYPE_CHECKING:
-    from blis_jax.runs import derivatives
     from blis_jax.runs import runs as rows
-    from blis_jax.runs import slopes as slopes_of
+    from blis_jax.runs.derivatives import slopes as slopes_of
+    from blis_jax.runs.derivatives import times as derivatives
     from sweeps.runs import drawn
 else:  # they load JAX, which the backend must be prepared for
-    derivatives = lazy.Module("blis_jax.runs.derivatives")
+    derivatives = lazy.Module("blis_jax.runs.derivatives.times")
     rows = lazy.Module("blis_jax.runs.runs")
-    slopes_of = lazy.Module("blis_jax.runs.slopes")
+    slopes_of = lazy.Module("blis_jax.runs.derivatives.slopes")
     drawn = lazy.Module("sweeps.runs.drawn")
 
 NAME = "benchmarks.derivatives.sawtooth"

@@ -18,7 +18,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.loop import beginning_of
 from blis_jax.errors import ConfigError
 from blis_jax.policies.seeds import FIXED
-from blis_jax.runs.derivatives import Differentiator
+from blis_jax.runs.derivatives.times import Differentiator
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from blis_jax.runs.runs import GivenRun, Row

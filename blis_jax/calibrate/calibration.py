@@ -47,7 +47,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import find
 from blis_jax.lazy import jax
 from blis_jax.records.record import Status
-from blis_jax.runs.derivatives import Differentiator, Repeated
+from blis_jax.runs.derivatives.times import Differentiator, Repeated
 from blis_jax.runs.options import Options
 from blis_jax.traces.measured import run as server
 from blis_jax.traces.measured.run import MeasuredRun

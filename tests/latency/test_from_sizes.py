@@ -12,7 +12,7 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import SIZED
 from blis_jax.latency.trained_physics import ALPHA, BETA
-from blis_jax.runs.derivatives import Differentiator
+from blis_jax.runs.derivatives.times import Differentiator
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from sweeps.strategies.moved import values_for_hash

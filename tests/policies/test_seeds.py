@@ -24,7 +24,7 @@ from blis_jax.policies.seeds import (
     policy_seed_under,
 )
 from blis_jax.run import main
-from blis_jax.runs.derivatives import jacobian
+from blis_jax.runs.derivatives.times import jacobian
 from blis_jax.runs.many_runs import over_params, over_seeds, simulate
 from blis_jax.runs.options import Options
 from blis_jax.workload.spec import parse_spec

@@ -20,7 +20,7 @@ from blis_jax.metrics.reference import is_of_class
 from blis_jax.metrics.scalars import evaluate, lookup
 from blis_jax.metrics.summaries import PERCENTS, latencies_us
 from blis_jax.records.step_records import completed_itl_counts
-from blis_jax.runs.derivatives import Derivatives, jacobian, unit_of_direction
+from blis_jax.runs.derivatives.times import Derivatives, jacobian, unit_of_direction
 from blis_jax.runs.options import Options
 from blis_jax.workload.table import RequestTable
 

@@ -5,15 +5,15 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.scalars import evaluate
-from blis_jax.runs.derivatives import Derivatives, Differentiator
-from blis_jax.runs.slopes import (
+from blis_jax.runs.derivatives.slopes import (
     SMOOTH_METRICS,
     _Moving,
     grad,
     metric_slopes,
     percentile_slopes,
 )
-from tests.runs.test_derivatives import (
+from blis_jax.runs.derivatives.times import Derivatives, Differentiator
+from tests.runs.derivatives.test_times import (
     SMOOTH,
     STEPS,
     is_same_path,

@@ -11,7 +11,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.records.record import RunRecord
-from blis_jax.runs.derivatives import Derivatives, Differentiator, jacobian, jvp
+from blis_jax.runs.derivatives.times import Derivatives, Differentiator, jacobian, jvp
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from blis_jax.workload.table import RequestTable

@@ -27,9 +27,7 @@ from blis_jax.records.from_tables import request_records
 from blis_jax.records.observation import Observation, unstack
 from blis_jax.records.record import RequestRecords, RunRecord, Status
 from blis_jax.runs.calls import Call, Group, Results, results_of
-from blis_jax.runs.driver import Runner
-from blis_jax.runs.options import Options
-from blis_jax.runs.pathwise import (
+from blis_jax.runs.derivatives.pathwise import (
     BETA,
     CLOCKS,
     DIRECTIONS,
@@ -40,6 +38,8 @@ from blis_jax.runs.pathwise import (
     slopes_along,
     slopes_of,
 )
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled
 from blis_jax.runs.runs import GivenRun, Inputs, Row
 from blis_jax.workload.table import RequestTable
