@@ -100,8 +100,8 @@ _ANYWHERE = {
     **dict.fromkeys(("burstiness", "ramp-up-strategy", "ramp-up-start-rps", "ramp-up-end-rps", "rate-type"), _PACES),
     "num-warmups": "nothing has to warm up here; --window leaves out a beginning where a command has it",
     "goodput": "limits are --slo-ttft, --slo-itl, --slo-e2e of run, and --targets of studies",
-    "part": "sweep, compare, ablate, robustness and dataset have parts; the runs of this command depend on those "
-            "before; --scheduler makes them on many machines",
+    "part": "sweep, compare, ablate, robustness and dataset have parts, this command has none; --scheduler makes its "
+    "runs on many machines",
 }  # fmt: skip
 
 
