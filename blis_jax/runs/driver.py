@@ -23,7 +23,7 @@ from blis_jax.records.record import RunRecord
 from blis_jax.runs.calls import Call, Execute, Group, Results
 from blis_jax.runs.calls import execute as here
 from blis_jax.runs.demand import LONG_TABLE, larger_shape
-from blis_jax.runs.options import Options, num_workers
+from blis_jax.runs.options import Options, num_devices, num_workers
 from blis_jax.runs.runs import GivenRun, Row, Run
 
 T = TypeVar("T")
@@ -218,9 +218,10 @@ class Runner:
         runs that are not long.
         """
         if self.options.form == "lanes":
-            num_lanes = self.options.num_lanes
+            num_lanes, share = self.options.num_lanes, num_devices()
             most = ROWS_PER_LANE * num_lanes if num_lanes else LANES_PER_CALL
-            return self.num_rows or min(most, num_runs)
+            size = self.num_rows or min(most * share, num_runs)
+            return size if size == 1 else -(-size // share) * share  # as many rows for each device
         num_runs = self.num_rows or num_runs
         if num_runs > num_workers() and num_requests < LONG_TABLE:
             return ROWS_PER_CALL  # what a call has too many costs next to nothing

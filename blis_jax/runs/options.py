@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from blis_jax.lazy import jax
 
@@ -20,7 +21,7 @@ class Options:
         clock: dtype of times: `int32`, `int64` or `float64` hold whole µs, `continuous` is float64 without
             truncation to whole µs.
         form: `rows` enters a phase only where it applies, for CPUs; `lanes` runs all in one loop, for GPUs.
-        num_lanes: lanes of a call in form `lanes`; None means one for each row.
+        num_lanes: lanes of a call on each device in form `lanes`; None means one for each row.
         resolve_ties: repeat a run until events of one µs are in BLIS's order.
         max_scan_steps: scan steps after which a run ends with `ITERATIONS_EXHAUSTED`.
         kv_model: `no-eviction`, `block-level`, or `auto`, which takes the first where it is exact.
@@ -37,7 +38,7 @@ class Options:
     log_capacity: int | None = None
     clock: str = "int32"  # or int64, float64, or continuous: float64 without truncation to whole µs
     form: str = "rows"  # "rows": branches, for CPUs; "lanes": one vectorised loop, for GPUs
-    num_lanes: int | None = None  # of a call in lanes; further rows wait for one. None: one a row
+    num_lanes: int | None = None  # of a call on a device; further rows wait. None: one a row
     resolve_ties: bool = True
     max_scan_steps: int = 2**30
     kv_model: str = "auto"  # "no-eviction" where it is provably enough, else "block-level"
@@ -61,3 +62,12 @@ def num_workers() -> int:
     if hasattr(os, "sched_getaffinity"):
         return max(len(os.sched_getaffinity(0)), 1)
     return os.cpu_count() or 1
+
+
+def num_devices() -> int:
+    """Return the number of devices that share the rows of a call in lanes: all that JAX uses in this process.
+
+    It is one where `jax_default_device` names a device.
+    """
+    settings: Any = jax.config
+    return 1 if settings.jax_default_device is not None else len(jax.local_devices())

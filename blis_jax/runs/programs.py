@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import AxisType, PartitionSpec
 
 from blis_jax.backend import warn_if_late
 from blis_jax.core.columns import masked
@@ -30,6 +31,7 @@ from blis_jax.engine.scan_step import scan_step
 from blis_jax.metrics.on_device.compiled import Compute, Drawn, Report, reports
 from blis_jax.policies.routing.by_score import shares_of
 from blis_jax.runs.kept_programs import KeptProgram, Program, folder
+from blis_jax.runs.options import num_devices
 from blis_jax.tables.joined import joined, parted
 from blis_jax.tables.raw import Raw
 from blis_jax.tables.requests import Requests, with_paths
@@ -204,7 +206,7 @@ class Ran:
     tables: RequestTable | None = None  # of requests that were drawn in the call
     drawn: Drawn | None = None
     report: Report | None = None
-    lane_steps: jax.Array | None = None  # scan steps times lanes of the whole call
+    lane_steps: jax.Array | None = None  # scan steps times lanes of the whole call, or `[device]`
 
 
 def rows_of(
@@ -218,11 +220,12 @@ def rows_of(
     """Return `(params[row], source[row], max_scan_steps, numbers) -> Ran[row]`, in `width` lanes or as many as rows.
 
     A source is `(table, order)`, or in lanes with a plan `(plan_params, seed)`. In lanes `compute` measures with
-    `numbers`, and requests that are drawn and measured stay in the call. Rows one after the other are drawn by
-    `drawn_of` and measured by `reports_of`: what all mechanisms draw compiles once, and by itself in half of the time.
+    `numbers`, requests that are drawn and measured stay in the call, and the process's devices share the rows. Rows
+    one after the other are drawn by `drawn_of` and measured by `reports_of`: what all mechanisms draw compiles once,
+    and by itself in half of the time.
     """
     if form == "lanes":
-        return _lanes_of(shape, mechanism, plan, compute, width)
+        return _over_devices(_lanes_of(shape, mechanism, plan, compute, width))
 
     def rows(params: Params, sources: tuple[Any, Any], max_scan_steps: jax.Array) -> Ran:
         """Run one row after the other, with real branches."""
@@ -282,6 +285,42 @@ def _lanes_of(
         return dataclasses.replace(ran, lane_steps=lane_steps)
 
     return lanes
+
+
+def _over_devices(lanes: Callable[..., Ran]) -> Callable[..., Ran]:
+    """Return the same with equal shares of the rows on the process's devices; on one device, the function itself.
+
+    No device waits for another before its own rows are done.
+    """
+    if num_devices() == 1:
+        return lanes
+
+    def on_each(*given: Any) -> Ran:
+        """Run a device's own rows."""
+        ran = lanes(*given)
+        assert ran.lane_steps is not None
+        return dataclasses.replace(ran, lane_steps=ran.lane_steps[None])
+
+    def shared(
+        params: Params, sources: Any, max_scan_steps: jax.Array, numbers: MeasureNumbers | None = None
+    ) -> Ran:  # fmt: skip
+        """Run the rows of one call on as many devices as can have equally many."""
+        given = params, sources, max_scan_steps, numbers
+        num_rows = params.cluster.num_instances.shape[0]
+        count = next(n for n in range(num_devices(), 0, -1) if num_rows % n == 0)
+        if count == 1:
+            return lanes(*given)
+        devices = jax.local_devices()[:count]
+        mesh = jax.make_mesh((count,), ("row",), (AxisType.Auto,), devices=devices)
+        by_row, whole = PartitionSpec("row"), PartitionSpec()
+        # check_vma: loops begin with numbers that are equal on all devices
+        split = jax.shard_map(
+            on_each, mesh=mesh, in_specs=(by_row, by_row, whole, whole), out_specs=by_row, check_vma=False
+        )  # fmt: skip
+        ran: Ran = split(*given)
+        return ran
+
+    return shared
 
 
 def drawn_row(plan: PlanShape, plan_params: Any, seed: jax.Array) -> tuple[tuple[Any, Any], Drawn]:

@@ -7,6 +7,7 @@ until they are fetched. Results are put where they belong by their run, so their
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import warnings
 from asyncio import CancelledError
@@ -67,6 +68,9 @@ class Workers:
         self._client: Client | None = None if isinstance(where, str) else where
         self.is_checked = False
         self.num_tasks, self.num_bytes = 0, 0
+        if isinstance(where, str) and _LOCAL.fullmatch(where):
+            # JAX would take most of each GPU's memory for the command, which its workers need
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
     def __enter__(self) -> Workers:
         """Begin a block at whose end what was started is stopped."""

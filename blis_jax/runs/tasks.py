@@ -14,6 +14,7 @@ import io
 import os
 import pickle
 import platform
+import re
 import signal
 import sys
 import threading
@@ -199,14 +200,15 @@ NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
 def dask_setup(worker: Any) -> None:
-    """Leave Ctrl-C to the command, and take one GPU: Dask calls this in each worker that the command has started.
+    """Leave Ctrl-C to the command, and take one GPU: Dask calls this in each worker that the command has started,
+    and in those of `dask worker --preload blis_jax.runs.tasks --name N`, whose names end in numbers.
 
     JAX looks at its devices later, at the first task.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gpus = _gpus()
-    if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[int(worker.name) % len(gpus)]
+    gpus, number = _gpus(), re.search(r"(?:^|-)(\d+)$", str(worker.name))
+    if gpus and number:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[int(number[1]) % len(gpus)]
 
 
 def _gpus() -> list[str]:

@@ -178,7 +178,10 @@ def test_each_worker_of_this_machine_takes_one_gpu(
         (tmp_path / f"0000:{at}").mkdir()
     monkeypatch.setattr(tasks, "NVIDIA", tmp_path)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    for name, expected in enumerate(seen):
+    for at, expected in enumerate(seen):
+        name = (at, f"gpu-{at}")[
+            at % 2
+        ]  # of a worker that the command starts, and of `dask worker --name gpu`
         with pytest.MonkeyPatch.context() as patch:
             if given is None:
                 patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -193,8 +196,9 @@ def test_a_worker_that_was_started_has_its_gpu(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,7")
     with scheduler.Workers("local:2") as workers, pytest.warns(ConfigWarning):
         workers.client.wait_for_workers(2)
-        seen = workers.client.run(lambda: os.environ["CUDA_VISIBLE_DEVICES"])
-    assert sorted(seen.values()) == ["3", "7"]
+        names = ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE")
+        seen = workers.client.run(lambda: [os.environ[name] for name in names])
+    assert sorted(seen.values()) == [["3", "false"], ["7", "false"]]
 
 
 # --- other processes ------------------------------------------------------------------------------
