@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands.options import (
@@ -23,6 +23,12 @@ from blis_jax.commands.options.outputs import PageOption, output_path, page_path
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import json_text
+from blis_jax.lazy import Module
+
+if TYPE_CHECKING:
+    from sweeps.search import answering
+else:
+    answering = Module("sweeps.search.answering")
 
 NAME = "sweeps.evaluate"
 
@@ -112,10 +118,7 @@ def evaluate(
         "targets": {name: dict(one) for name, one in targets.items()} if targets else None,
     }
     prepare_backend()
-
-    from sweeps.search.answering import the_evaluator
-
-    (answer,) = the_evaluator().answers([request], ["request"])
+    (answer,) = answering.the_evaluator().answers([request], ["request"])
     if answer["error"] is not None:
         raise ConfigError(answer["error"])
     return answer
@@ -150,10 +153,7 @@ def main(options: EvaluateOptions) -> int:
     trace = StudyTrace.of(options.given()).given() or None
     trace_flags.check(trace or ())
     prepare_backend(use_cache=not options.no_cache)
-
-    from sweeps.search.answering import answer_requests
-
-    return answer_requests(options, source, trace, output, page, options.line())
+    return answering.answer_requests(options, source, trace, output, page, options.line())
 
 
 def _output(options: EvaluateOptions) -> Path | None:

@@ -36,6 +36,11 @@ from blis_jax.tables.offload import OffloadParams
 from blis_jax.tables.router import SignalParams
 
 
+def as_given(values: np.ndarray | np.generic) -> Any:
+    """Return numbers of numpy for a field that a program's types give as JAX's: it takes both."""
+    return values
+
+
 def _transfer_us(block_size: int, base_latency: int, bandwidth: float) -> int:
     """Time to bring one block back from the CPU tier, µs."""
     return base_latency + math.ceil(min(block_size / bandwidth, 2.0**53))
@@ -128,7 +133,7 @@ def _signal_params(config: ClusterConfig, rows: int) -> SignalParams:
 
 def drawn_phases(signals: SignalParams, rows: int, seed: int) -> SignalParams:
     """Draw the phases of the policies' seed, so that every seed has its own and all strategies have them in common."""
-    phase: Any = np.random.default_rng([seed, int(RandomSource.PHASES.origin)]).random(rows)
+    phase = as_given(np.random.default_rng([seed, int(RandomSource.PHASES.origin)]).random(rows))
     return dataclasses.replace(signals, phase=phase)
 
 
@@ -155,12 +160,12 @@ def _of_august(config: ClusterConfig, rows: int) -> Iterator[object]:
     limits = per_instance(config, "max_model_len")
     spare = [limits[row_to_copy(config)]] * (rows - len(limits))
     limits = limits + spare if len(set(limits)) > 1 else limits[:1]
-    each: Any = np.array([limit or LARGEST_COUNT for limit in limits], np.int32)
+    each = as_given(np.array([limit or LARGEST_COUNT for limit in limits], np.int32))
     yield ContextLimits(each if len(each) > 1 else each[0])
     if disaggregation.cuts_answers(config):
         yield AnswerCuts(each - 1)
-    times: Any = _padded(config, step_times.times_after_decode(config), rows, np.int64)
-    yield AfterDecode(times)
+    times = _padded(config, step_times.times_after_decode(config), rows, np.int64)
+    yield AfterDecode(as_given(times))
 
 
 ADAPTER_COLUMNS = 8  # programs have a multiple of these
@@ -183,9 +188,8 @@ def _adapters(config: ClusterConfig) -> Iterator[object]:
     def column(values: Sequence[float], dtype: DTypeLike) -> Any:
         return np.pad(np.asarray(values, dtype), (0, columns - len(ranks)))
 
-    capacity: Any = np.int32(config.lora_adapter_capacity)
     yield AdapterParams(
-        capacity,
+        as_given(np.int32(config.lora_adapter_capacity)),
         load_us=column(adapters.load_times(config), np.int64),
         rank=column(ranks, np.int32),
         overhead=column(adapters.overheads(config), np.float64),
@@ -205,23 +209,23 @@ def _drafts(config: ClusterConfig) -> Iterator[object]:
     columns, drafts = num_draft_columns(config), config.speculative_config
     if not columns:
         return
-    reach: Any = np.zeros((len(SLO_CLASSES), columns))
+    reach = np.zeros((len(SLO_CLASSES), columns))
     for at, name in enumerate(SLO_CLASSES):
         rates = drafts.reach(name)
         reach[at, : len(rates)] = rates
     schedule = drafts.schedule
-    sizes: Any = np.full(MOST_RANGES, LARGEST_COUNT, np.int32)
-    nums: Any = np.zeros(MOST_RANGES, np.int32)
+    sizes = np.full(MOST_RANGES, LARGEST_COUNT, np.int32)
+    nums = np.zeros(MOST_RANGES, np.int32)
     sizes[: len(schedule)], nums[: len(schedule)] = zip(*schedule, strict=True)
     # of so many drafts, which round down to whole tokens only once they are added up
-    expected: Any = np.cumsum(np.pad(reach, ((0, 0), (1, 0))), axis=1)
+    expected = np.cumsum(np.pad(reach, ((0, 0), (1, 0))), axis=1)
     numbers: dict[str, Any] = {
         "expected": np.rint(expected * TOKEN_PARTS).astype(np.int32),
         "is_expected": np.bool_(not drafts.is_drawn),
         "step_us": np.float64(drafts.draft_step_us),
         "token_us": np.float64(drafts.draft_token_us),
     }
-    yield DraftParams(reach, sizes=sizes, nums=nums, **numbers)
+    yield DraftParams(as_given(reach), sizes=as_given(sizes), nums=as_given(nums), **numbers)
 
 
 TRANSFER_DRAWS = 2**17  # of the reference's stream, where times of transfers are drawn
@@ -234,9 +238,7 @@ def offload_params(config: ClusterConfig, policy_seed: int) -> OffloadParams:
     def column(name: str, dtype: DTypeLike = np.float64) -> Any:
         return np.asarray([getattr(tier, name) for tier in offload.secondary_tiers], dtype)
 
-    normals: Any = np.zeros(1)
-    if offload.has_jitter:
-        normals = _transfer_draws(policy_seed)
+    normals = _transfer_draws(policy_seed) if offload.has_jitter else np.zeros(1)
     numbers: dict[str, Any] = {
         "block_bytes": np.float64(offload_tiers.block_bytes(config)),
         "is_prompt_only": np.bool_(offload.offload_prompt_only),
@@ -298,9 +300,8 @@ def queue_params(config: ClusterConfig, priority: object) -> QueueParams:
 
 def budgets(config: ClusterConfig, priority: object) -> TenantBudgets:
     """Return how many requests each tenant may have at the instances: a share of what all batches hold."""
-    limit: Any = np.full(MOST_TENANTS, np.inf)
+    limit = np.full(MOST_TENANTS, np.inf)
     capacity = max(config.num_instances * config.max_num_running_reqs, 1)
     for tenant, share in tenant_budgets(config.tenant_budgets).items():
         limit[tenant] = share * float(capacity)
-    classes: Any = class_priorities(priority)
-    return TenantBudgets(limit, classes)
+    return TenantBudgets(as_given(limit), as_given(class_priorities(priority)))

@@ -21,20 +21,13 @@ if TYPE_CHECKING:
 
     from jaxtyping import Array, Float
 
+    from blis_jax.core.arrays import Number
+
 ROWS = (0, 1, 2, 4, 8, 16, 24, 32, 64, 128)  # of captured graphs, between which their cost bends
-CAPTURED = (
-    0,
-    64,
-    128,
-    256,
-    384,
-    512,
-)  # tokens of a step with a prompt that may run in a captured graph
+CAPTURED = (0, 64, 128, 256, 384, 512)  # tokens of a step that may run in a captured graph
 EAGER = (0, 512, 1536, 2560, 3584, 5632, 7680)  # tokens beyond the last of these, without one
 SHORT_CONTEXTS = (2000, 8000)  # tokens of a request beyond which sparse attention reads no more
-FULL_WAVE = (
-    16  # rows from which one block of threads has a whole context, so that the longest decides
-)
+FULL_WAVE = 16  # rows from which a block of threads has a whole context: the longest decides
 MOST_SPREAD = 3.0  # deviations above the mean at which the longest context is taken to be
 LEAST_US = 1.0
 
@@ -75,7 +68,7 @@ TERMS = (
 )
 
 
-def graph_rows(decodes: Any, xp: ModuleType) -> Any:
+def graph_rows(decodes: Number, xp: ModuleType) -> Any:
     """Return the rows of the captured graph that so many decodes run in: 1, 2, 4, then multiples of 8 (vLLM)."""
     small = xp.where(decodes <= 2, decodes, 4.0)
     return xp.where(decodes <= 4, small, 8.0 * xp.ceil(decodes / 8.0))
@@ -132,7 +125,7 @@ def _terms_of_prompts(sums: StepSums, xp: ModuleType) -> list[Any]:
     ]
 
 
-def _pieces(value: Any, ends: tuple[int, ...], xp: ModuleType) -> list[Any]:
+def _pieces(value: Number, ends: tuple[int, ...], xp: ModuleType) -> list[Any]:
     """Return how much of a value lies between each two ends, and above the last."""
     inner = [xp.clip(value - low, 0.0, high - low) for low, high in pairwise(ends)]
     return [*inner, xp.maximum(value - ends[-1], 0.0)]

@@ -76,7 +76,7 @@ class SloTargets:
         by_code = dict(reversed(named))  # the first name of the empty class holds
         targets = [by_code.get(code, self.otherwise) for code in range(len(CLASS_NAMES))]
         rows = [[getattr(target, name) for name in LIMITS] for target in targets]
-        return np.array([[np.inf if ms is None else ms * 1000 for ms in row] for row in rows])
+        return np.nan_to_num(np.array(rows, float) * 1000, nan=np.inf)  # None is NaN
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def check_own(policy: Policy) -> None:
         ConfigError: it compares a request's class, which is a number, with a text; that is false without a word. It
             takes other arguments, draws with Python's or numpy's `random`, changes a global, or scores NaN.
     """
-    function: Any = policy.decide
+    function = policy.decide
     code = getattr(function, "__code__", None)
     if code is None:
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -338,8 +338,8 @@ class _Stacked:
 
 def cheap_violations(records: Sequence[RunRecord]) -> list[dict[str, int]]:
     """Count, per run, the violations of `CHEAP_CHECKS`: conservation, causality, order; for every batch."""
-    requests: Any = _Stacked([record.requests for record in records])
-    instances: Any = _Stacked([record.instances for record in records])
+    requests = cast("Any", _Stacked([record.requests for record in records]))
+    instances = cast("Any", _Stacked([record.instances for record in records]))
     counts = [check(requests, instances) for check in CHEAP_CHECKS]
     return [
         {name: int(values[row]) for name, values in zip(CHEAP_NAMES, counts, strict=True)}

@@ -110,7 +110,7 @@ class Call(NamedTuple):
             source, drawn = use(drawn_of, (self.group.plan,), source)
             tables = source[0]
         raw = use(rows_of, self.statics, (params, source, *rest)).raw
-        if self.measured is None:
+        if not self.measured:
             return Ran(raw, tables, drawn)
         statics = self.group.shape, self.group.functions, self.measured.compute
         given = raw, source[0], params, self.measured.numbers
@@ -124,7 +124,7 @@ class Call(NamedTuple):
         Many threads may call a program that is ready.
         """
         needed: list[Future[object]] = []
-        if self.long_run is not None:
+        if self.long_run:
             return needed
 
         def shapes_of(build: Build, statics: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
@@ -157,7 +157,7 @@ Execute = Callable[[Call], Results]
 def execute(call: Call) -> Results:
     """Run a compiled call; the tables of one that measures stay on the device until they are looked at."""
     group = call.group
-    if (run := call.long_run) is not None:
+    if run := call.long_run:
         return results_of([run.in_stretches(group.shape)])
     given = call.given()
     with jax.enable_x64(True):

@@ -258,7 +258,7 @@ def finished_of(
     finished: list[tuple[Run, T]] = []
     whole: list[tuple[Run, RunRecord]] = []
     kept: Sequence[T] = ()
-    if call.measured is not None and results.report is not None:
+    if call.measured and results.report:
         filler = [0] * (call.size - len(call.runs))
         repairs = [*(run.repairs for run in call.runs), *filler]
         kept = call.measured.of_reports(results.report, repairs)

@@ -265,7 +265,7 @@ class KeptProgram(Program):
             lowered = self.jitted.lower(*arguments)
             self.returned[shapes] = lowered.out_info
             return lambda: self.ready.update({shapes: lowered.compile()})
-        if (kept := load(path)) is not None:
+        if kept := load(path):
             self.ready[shapes], self.loaded[shapes] = kept, path
             return lambda: None
         renamed = _renamed(self.built_of, path.name)

@@ -14,7 +14,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from blis_jax import progress
 from blis_jax.errors import ConfigError, ConfigWarning, shortened
@@ -122,17 +122,16 @@ class Workers:
             raise ConfigError(
                 f"{self._name} has no workers; start some with `dask worker {self._address(client)}`"
             ) from None
-        versions: Any = client.get_versions(packages=["blis_jax"])
-        packages = versions["workers"]
+        packages = cast("Any", client.get_versions(packages=["blis_jax"]))["workers"]
         for worker, has in packages.items():
-            if has["packages"].get("blis_jax") is None:
+            if not has["packages"].get("blis_jax"):
                 raise ConfigError(
                     f"the worker {worker} has no blis_jax; install blis-jax[distributed] where workers run"
                 )
         ours = identity()
         for worker, theirs in client.run(identity).items():
             differs = refusal(theirs, ours, f"the worker {worker}")
-            if differs is not None:
+            if differs:
                 raise ConfigError(differs)
         self.known = set(packages)
         if isinstance(self.where, str):
@@ -220,9 +219,8 @@ class Workers:
         if client.status != "running":
             raise self._gone(None)
         try:
-            threads: Any = (
-                client.nthreads()
-            )  # asked of the scheduler, where client.scheduler_info() may be old
+            # asked of the scheduler, where client.scheduler_info() may be old
+            threads: dict[str, int] = client.nthreads()
         except (OSError, TimeoutError) as error:
             raise self._gone(error) from None
         now = set(threads)
@@ -254,7 +252,7 @@ class Workers:
         return packed
 
     def _gone(self, error: BaseException | None) -> ConfigError:
-        why = f" ({type(error).__name__})" if error is not None else ""
+        why = f" ({type(error).__name__})" if error else ""
         return ConfigError(
             f"the scheduler {self._name} is gone{why}; what is done is saved: start it again, with workers, and add "
             "--resume"

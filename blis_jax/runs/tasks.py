@@ -125,7 +125,7 @@ def _pack(thing: Any, name_of: Callable[[Any], str | None]) -> bytes:
     class Packer(cloudpickle.Pickler):
         def persistent_id(self, value: Any) -> tuple[str, ...] | None:
             name = name_of(value)
-            if name is not None:
+            if name:
                 return ("shelf", name)
             is_defined = isinstance(value, FunctionType | type)
             place = input_files.place_in_file(value) if is_defined else None
@@ -185,7 +185,7 @@ def task_of(call: Call, shelf: Shelf) -> PackedCall:
 
     def name_of(value: Any) -> str | None:
         name = shelf.name_of(value)
-        if name is not None:
+        if name:
             used[name] = shelf.packed[name]
         return name
 
@@ -250,7 +250,7 @@ def make(task: PackedCall) -> bytes:
 
 def _made(task: PackedCall) -> Made:
     differs = refusal(identity(), task.identity, f"a worker on {platform.node()}")
-    if differs is not None:
+    if differs:
         raise ConfigError(differs)
     backend.keeps_programs = task.keeps_programs
     input_files.bring(task.files)
@@ -273,7 +273,7 @@ def taken(call: Call, packed: bytes) -> tuple[list[tuple[Run, Any]], int]:
         Exception: the one that ended the task.
     """
     made: Made = cloudpickle.loads(packed)
-    if made.error is not None:
+    if made.error:
         raise made.error
     for at, state in made.left:
         vars(call.runs[at]).update(state)

@@ -17,11 +17,15 @@ from blis_jax.commands.options.trace_flags import GivenTrace
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import refuse_existing
+from blis_jax.lazy import Module
 from blis_jax.traces.rows import to_table
 
 if TYPE_CHECKING:
+    from blis_jax.traces import write
     from blis_jax.traces.read import Trace
     from blis_jax.workload.table import RequestTable
+else:
+    write = Module("blis_jax.traces.write")
 
 NAME = "blis_jax.traces"
 _DESCRIPTION = """\
@@ -74,10 +78,8 @@ def main(options: TracesOptions) -> int:
         refuse_existing({"--output": path}, options.overwrite)
     trace = trace_flags.read(options, Notes(NAME), options.seed)
     if options.output is not None:
-        from blis_jax.traces.write import write_trace
-
         with cli.writing(Path(options.output)), progress.phase(f"writing {options.output}"):
-            write_trace(trace.rows, options.output, options.output_format)
+            write.write_trace(trace.rows, options.output, options.output_format)
     with progress.phase("counting what prompts share"):
         figures = summary(trace, options.block_size_in_tokens)
     for name, value in figures.items():
