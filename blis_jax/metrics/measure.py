@@ -33,7 +33,7 @@ class Measure:
 
     def check(self, spec: RequestSource) -> None:
         """Refuse spans that leave nothing of the arrivals."""
-        if spec.aggregate_rate is None or not (spec.horizon or spec.num_requests):
+        if not spec.aggregate_rate or spec.waits or not (spec.horizon or spec.num_requests):
             return
         expected_s = spec.horizon / 1e6 if spec.horizon else spec.num_requests / spec.aggregate_rate
         if self.warm_up_s + self.cool_down_s >= expected_s:

@@ -75,6 +75,9 @@ Tokens = Annotated[
 ]
 
 
+UNKNOWN_KEY = "unknown_key"  # type of a pydantic error
+
+
 class Strict(BaseModel):
     """A frozen part of the specification that names unknown keys; an empty value counts as not given, as in BLIS."""
 
@@ -89,9 +92,7 @@ class Strict(BaseModel):
                     allowed = ", ".join(cls.model_fields)
                     hint = closest(key, cls.model_fields)
                     text = f"unknown key, allowed here: {allowed}{hint}"
-                    raise PydanticCustomError(
-                        "unknown_key", "{text}", {"below": [key], "text": text}
-                    )
+                    raise PydanticCustomError(UNKNOWN_KEY, "{text}", {"below": [key], "text": text})
             return {key: value for key, value in data.items() if value is not None}
         return data
 

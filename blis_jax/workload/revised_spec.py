@@ -377,6 +377,16 @@ class RevisedWorkload(WorkloadSpec):
         classes += [cohort.slo_class for cohort in self.cohorts]
         return tuple(dict.fromkeys((*made, *(name or "default" for name in classes))))
 
+    @property
+    def waits(self) -> bool:
+        """Return True: users and sessions wait for answers, and the others may be given up at a deadline."""
+        return True
+
+    @property
+    def has_rate(self) -> bool:
+        """Return whether some requests come at a rate: not those of users who wait for their answers."""
+        return not self.clients or not all(client.concurrency for client in self.clients)
+
     @model_validator(mode="after")
     def _has_source(self) -> RevisedWorkload:
         check_sources(self)

@@ -34,6 +34,10 @@ class RequestSource(Protocol):
     def slo_classes(self) -> tuple[str, ...]:
         """Return the SLO classes of the requests, `default` for none, in order of their first use."""
 
+    @property
+    def waits(self) -> bool:
+        """Return whether runs decide about requests, so that each is followed: some wait for the answers to others."""
+
     def content(self) -> dict[str, Any]:
         """Return everything that its requests depend on besides the seed, as plain data."""
 

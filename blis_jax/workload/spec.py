@@ -15,6 +15,7 @@ from blis_jax.errors import ConfigError, ConfigWarning, choices, closest, shorte
 from blis_jax.files.input_files import check_regular
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.workload.inference_perf import first_clients
+from blis_jax.workload.length_laws import UNKNOWN_KEY
 from blis_jax.workload.revised_spec import RevisedWorkload
 from blis_jax.workload.source import FIRST_REVISION, REVISED, REVISIONS
 from blis_jax.workload.spec_parts import ActiveWindow as ActiveWindow
@@ -30,26 +31,48 @@ TEXTS = ("id", "tenant_id", "model", "prefix_group", "adapter")  # keys whose va
 
 
 def parse_spec(
-    text: str, source: str = "workload specification", revision: str = FIRST_REVISION
+    text: str, source: str = "workload specification", revision: str | None = FIRST_REVISION
 ) -> WorkloadSpec:
     """Parse and check a YAML text; `source` names it in errors, `revision` the BLIS whose rules apply.
 
-    Files of version 1 are read as version 2, with a ConfigWarning where names have changed.
+    None takes those of February, unless the text has a key that August alone knows. Files of version 1 are read as
+    version 2, with a ConfigWarning where names have changed.
     """
-    kind = _spec_class(revision)
+    kind = _spec_class(revision or FIRST_REVISION)
     data = upgraded(read_mapping(text, source, TEXTS), source)
     try:
         return _with_clients(kind.model_validate(data))
     except ValidationError as error:
+        if revision is None and _has_later_key(error, data):
+            return parse_spec(text, source, REVISED)
         words = sentence(error, kind.law_types)
         if kind is not RevisedWorkload and _is_revised(data):
             words = (
                 f"{words}; BLIS of August 2026 knows it: `run --profile blis-2026-08 --workload-spec FILE` simulates "
-                "the file, studies such as compare do not"
+                "the file; `run --corrected`, compare, sweep, ablate, select, limits, optimize, sensitivity and "
+                "capacity take its keys too; what goes over rates of arrival (curve, robustness, dataset) and promote "
+                "do not"
             )
         raise ConfigError(f"{source}: {words}") from None
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
+
+
+def _has_later_key(error: ValidationError, data: object) -> bool:
+    """Return whether a key that February refuses is one of August's."""
+    unknown = _unknown_keys(error)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)
+        try:
+            RevisedWorkload.model_validate(data)
+        except ValidationError as other:
+            unknown -= _unknown_keys(other)
+    return bool(unknown)
+
+
+def _unknown_keys(error: ValidationError) -> set[tuple[int | str, ...]]:
+    found = error.errors(include_url=False)
+    return {(*one["loc"], *one["ctx"]["below"]) for one in found if one["type"] == UNKNOWN_KEY}
 
 
 def _is_revised(data: object) -> bool:
@@ -84,12 +107,13 @@ def _with_clients(spec: WorkloadSpec) -> WorkloadSpec:
     return override(spec, **changes)
 
 
-def load_spec(path: str | Path, revision: str = FIRST_REVISION) -> WorkloadSpec:
+def load_spec(path: str | Path, revision: str | None = FIRST_REVISION) -> WorkloadSpec:
     """Read a workload file.
 
     Args:
         path: a YAML file in BLIS's format, version 1 or 2.
-        revision: the BLIS whose keys and rules apply, `blis-2026-02` or `blis-2026-08`.
+        revision: the BLIS whose keys and rules apply, `blis-2026-02` or `blis-2026-08`; None: February's, unless the
+            file has a key that August alone knows.
 
     Raises:
         ConfigError: the file cannot be read, a key is unknown, or a value is impossible; the sentence has the
@@ -123,7 +147,7 @@ def list_builtin() -> tuple[str, ...]:
     return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
 
 
-def load_builtin(name: str, revision: str = FIRST_REVISION) -> WorkloadSpec:
+def load_builtin(name: str, revision: str | None = FIRST_REVISION) -> WorkloadSpec:
     """Return a workload that comes with the package, such as `mixed`; `list_builtin` has the names.
 
     `revision` says which BLIS's rules apply.

@@ -247,6 +247,16 @@ class WorkloadSpec(Strict):
         """Return the SLO classes of the clients, `default` for none, in order of their first use."""
         return tuple(dict.fromkeys(client.slo_class or "default" for client in self.clients))
 
+    @property
+    def waits(self) -> bool:
+        """Return False: by February's rules all requests are known before the run."""
+        return False
+
+    @property
+    def has_rate(self) -> bool:
+        """Return whether some requests come at a rate."""
+        return True
+
     def content(self) -> dict[str, Any]:
         """Return everything that its requests depend on besides the seed, as plain data."""
         rules = {} if self.revision == FIRST_REVISION else {"revision": self.revision}

@@ -217,9 +217,7 @@ def _requests(options: CapacityOptions, arms: Sequence[Arm]) -> StudyRequests:
         return spec, name
 
     configs = [arm.config for arm in arms]
-    return requests_of(
-        options, options.command, workload, configs, options.usual_seeds, follows=False
-    )
+    return requests_of(options, options.command, workload, configs, options.usual_seeds)
 
 
 def _enough(

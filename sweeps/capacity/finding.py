@@ -30,7 +30,7 @@ from blis_jax.statistics.sequential import (
 )
 from sweeps.capacity.deciding import Decision, ServiceTarget, decide, looks, num_tries
 from sweeps.claims.words import FAILS, MEETS, OPEN
-from sweeps.runs.drawn import DrawnRows
+from sweeps.runs.drawn import DrawnRows, followed
 from sweeps.strategies.arms import Arm, key_of
 
 if TYPE_CHECKING:
@@ -266,16 +266,24 @@ class CountedRuns:
         key = key_of(config)
         first = next((at for at in range(num_seeds) if (key, at) not in self.found), num_seeds)
         if first < num_seeds:
-            source, seeds = self.requests.source, self.requests.seeds
-            self.runner.expect(self.drawn.rows(wider, source, seeds[:1]))
-            rows = self.drawn.rows(config, source, seeds[first:num_seeds])
-            counted = self.runner.run(rows, self.in_time)
-            self.num_runs += len(rows)
+            seeds = self.seeds[first:num_seeds]
+            counted = self._counted(config, seeds, wider)
+            self.num_runs += len(seeds)
             self._keep(key, first, counted)
             if self.journal is not None:
                 self.journal.append([key, first, counted])
         both = np.array([self.found[key, at] for at in range(num_seeds)], np.float64)
         return both[..., 0], both[..., 1]
+
+    def _counted(
+        self, config: ClusterConfig, seeds: Sequence[int], wider: ClusterConfig
+    ) -> list[Counts]:
+        source = self.requests.source
+        if source.waits:
+            options = self.runner.options
+            return [followed(source, seed, config, self.in_time, options) for seed in seeds]
+        self.runner.expect(self.drawn.rows(wider, source, self.seeds[:1]))
+        return self.runner.run(self.drawn.rows(config, source, seeds), self.in_time)
 
     def _keep(self, key: str, first: int, rows: Iterable[Counts]) -> None:
         self.found.update(((key, first + at), row) for at, row in enumerate(rows))

@@ -217,7 +217,7 @@ def drawn(
     given = arms_of(options.arms or (USUAL_ARM,), fit=options.coefficients_from)
     arms = at_each_place(given, options.grid)
     arms = as_served(arms, is_real=False)
-    spec = workload_from(options.workload, "--workload")
+    spec = workload_from(options.workload, "--workload", follows=False)
     per_instance = options.num_requests or usual_requests
     seeds, stream = seeds_of(options, usual_seeds, options.stream), options.stream
     check_seeds(seeds, stream)

@@ -254,7 +254,7 @@ def fill_dataset(options: DatasetOptions, command: str) -> int:
 
     space = space_of(strategy)
     count = options.num_requests or space.num_requests
-    spec, name = workload_for(options.workload, [strategy], count, rate=options.rate)
+    spec, name = workload_for(options.workload, [strategy], count, rate=options.rate, follows=False)
     check_axes(axes, spec, [dimension.target for dimension in space.dimensions])
     baseline = _baseline(options, axes)
     plan = make_plan(space, axes, sizes, options.random_state, baseline)

@@ -141,7 +141,7 @@ def load_shape(name: str) -> Shape:
     Raises:
         ConfigError: the workload has no clients whose rate could be set.
     """
-    spec = workload_from(name, "--shape")
+    spec = workload_from(name, "--shape", follows=False)
     if not spec.clients or spec.servegen_data or spec.inference_perf:
         raise ConfigError(
             f"--shape: {name} has no clients of its own, so its rate cannot be set; give a workload "

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from blis_jax import progress
-from blis_jax.commands.run.requests import draw_requests
+from blis_jax.commands.run.requests import draw_requests, run_of_users
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
 from blis_jax.runs.closed_loop import simulate_closed_loop
-from blis_jax.runs.driver import Runner
-from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.driver import Runner, Timing
+from blis_jax.runs.many_runs import Grid, simulate
 from blis_jax.runs.options import Options, default_form, num_workers
 from blis_jax.runs.runs import Row
 from blis_jax.traces.closed_loop import closed_loop_of_rows, loop_rows
 from blis_jax.traces.source import TraceSource
-from blis_jax.workload.reference import draw
+from blis_jax.workload.reference import draw, drawn
 from blis_jax.workload.source import RequestSource, until_horizon
 from blis_jax.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.policies.contract import Policies
     from blis_jax.records.record import RunRecord
     from blis_jax.workload.table import RequestTable
 
@@ -122,13 +125,58 @@ def placed(
 
 
 def followed(
+    source: RequestSource,
+    seed: int,
+    config: ClusterConfig,
+    summarize: Callable[[RunRecord], T],
+    options: Options,
+    policies: Policies | None = None,
+) -> T:
+    """Return what `summarize` makes of a run in which requests wait for answers; `policies` as in `simulate`.
+
+    Those are rows of a trace with a delay, and users and closed-loop sessions of a workload; what they send and how
+    long they think is that of the seed, whatever the configuration.
+    """
+    if isinstance(source, TraceSource):
+        return _followed_rows(source, seed, config, summarize, options, policies)
+    assert isinstance(source, WorkloadSpec)
+    config = until_horizon(config, source)
+    return summarize(run_of_users(config, drawn(source, seed), options, seed, policies).record)
+
+
+def followed_grid(
+    points: Sequence[tuple[ClusterConfig, RequestSource]],
+    seeds: Sequence[int],
+    summarize: Callable[[RunRecord], T],
+    options: Options,
+    known: Mapping[tuple[int, int], T],
+    on_row: Callable[[int, int, T], None] | None = None,
+) -> Grid[T]:
+    """Follow every configuration on its requests on every seed; arguments are those of `run_grid`."""
+    began, rows, options = time.monotonic(), dict(known), replace(options, resolve_ties=True)
+    places = itertools.product(range(len(points)), range(len(seeds)))
+    missing = [place for place in places if place not in rows]
+    with progress.runs(len(missing)) as advance:
+        for place in missing:
+            config, source = points[place[0]]
+            rows[place] = followed(source, seeds[place[1]], config, summarize, options)
+            advance(1)
+            if on_row is not None:
+                on_row(*place, rows[place])
+    table = tuple(tuple(rows[at, k] for k in range(len(seeds))) for at in range(len(points)))
+    timing = Timing(0.0, time.monotonic() - began, len(rows) - len(known))
+    return Grid(tuple(config for config, _ in points), tuple(seeds), table, timing)
+
+
+def _followed_rows(
     trace: TraceSource,
     seed: int,
     config: ClusterConfig,
     summarize: Callable[[RunRecord], T],
     options: Options,
+    policies: Policies | None,
 ) -> T:
-    """Return what `summarize` makes of a run in which requests wait for answers, as rows with a delay say.
+    """Return it of a trace.
 
     Requests that it keeps one by one stand in the order and at the times of the trace, not of the run, so that those of
     several configurations can be paired; where only those of a window are kept, they are dropped.
@@ -137,8 +185,8 @@ def followed(
     workload = closed_loop_of_rows(rows)
     if workload is None:  # a window of the trace without such rows
         table = trace.placed(trace.table(seed, config.block_size_in_tokens), seed, config)
-        return summarize(simulate(config, table, options, seed))
-    run = simulate_closed_loop(config, workload, options, seed)
+        return summarize(simulate(config, table, options, seed, policies))
+    run = simulate_closed_loop(config, workload, options, seed, policies)
     found = summarize(run.record)
     if not isinstance(found, RunSummary) or found.requests is None:
         return found

@@ -207,7 +207,7 @@ class Experiment:
 
     def expect(self, configs: Sequence[ClusterConfig]) -> None:
         """Take in configurations that will come: those that differ in the router alone share one compiled program."""
-        if self.requests.trace is not None and self.requests.trace.waits:
+        if self.requests.source.waits:
             return  # every pass of a closed loop makes its own program ready
         self.handed_in.update(alternatives.in_one_program(configs))
         self.runner.expect(row for config in self.handed_in for row in self.rows(config))
@@ -247,13 +247,12 @@ class Experiment:
 
         A run is named by the place of its configuration and of its seed.
         """
-        trace, places = self.requests.trace, dict[int, list[int]]()
+        source, places = self.requests.source, dict[int, list[int]]()
         for at, place in wanted:
             places.setdefault(at, []).append(place)
-        if trace is not None and trace.waits:
+        if source.waits:
             for at, place in wanted:
-                seed, options = self.seeds[place], self.runner.options
-                yield [((at, place), drawn.followed(trace, seed, configs[at], summarize, options))]
+                yield [((at, place), self._followed(configs[at], self.seeds[place], summarize))]
             return
         runs: dict[Run, tuple[int, int]] = {}
         for at, of_config in places.items():
@@ -263,11 +262,14 @@ class Experiment:
         for finished in self.runner.stream(list(runs), summarize):
             yield [(runs[run], summary) for run, summary in finished]
 
+    def _followed(self, config: ClusterConfig, seed: int, summarize: Callable[[RunRecord], T]) -> T:
+        options, policies = self.runner.options, self.handed_in.get(config)
+        return drawn.followed(self.requests.source, seed, config, summarize, options, policies)
+
     def record(self, config: ClusterConfig, seed: int) -> RunRecord:
         """Return one run, whole."""
-        trace = self.requests.trace
-        if trace is not None and trace.waits:
-            return drawn.followed(trace, seed, config, lambda run: run, self.runner.options)
+        if self.requests.source.waits:
+            return self._followed(config, seed, lambda run: run)
         (record,) = self.runner.run(self._drawn_on([seed], config), lambda run: run)
         return record
 

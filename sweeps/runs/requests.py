@@ -20,6 +20,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.latency.model_description import beyond_context
 from blis_jax.metrics.measure import Measure
 from blis_jax.traces.source import STREAM, USUAL_SEEDS, TraceSource
+from blis_jax.workload.source import FIRST_REVISION
 from blis_jax.workload.spec import (
     WorkloadSpec,
     list_builtin,
@@ -71,10 +72,12 @@ def load_workload(name: str) -> WorkloadSpec:
     return parse_spec(file.read_text(encoding="utf-8"), file.name)
 
 
-def workload_of(strategy: Strategy, num_requests: int | None = None) -> WorkloadSpec:
+def workload_of(
+    strategy: Strategy, num_requests: int | None = None, follows: bool = True
+) -> WorkloadSpec:
     """Return the workload that a strategy names, checked; paths begin at the file, then where one is."""
     where = f"{strategy.source}: workload"
-    return workload_from(strategy.workload, where, strategy.folder, num_requests)
+    return workload_from(strategy.workload, where, strategy.folder, num_requests, follows)
 
 
 def workload_from(
@@ -82,14 +85,20 @@ def workload_from(
     where: str = "workload",
     folder: Path | None = None,
     num_requests: int | None = None,
+    follows: bool = True,
 ) -> WorkloadSpec:
-    """Return a workload by its name, from a file, or of its content; `where` begins errors."""
+    """Return a workload by its name, from a file, or of its content; `where` begins errors.
+
+    One with keys that BLIS of August alone knows, such as users who wait for answers, is refused unless runs are
+    followed.
+    """
+    revision = None if follows else FIRST_REVISION
     if not isinstance(given, str):
-        spec = parse_spec(yaml.safe_dump(dict(given)), where)
+        spec = parse_spec(yaml.safe_dump(dict(given)), where, revision)
     elif given in list_workloads():
         spec = load_workload(given)
     else:
-        spec = load_spec(_workload_path(given, where, folder or Path()))
+        spec = load_spec(_workload_path(given, where, folder or Path()), revision)
     return override(spec, num_requests=num_requests) if num_requests else spec
 
 
@@ -184,6 +193,11 @@ def requests_of(
         _note_context(options, command, trace, configs)
         return StudyRequests(trace, seeds, stream, options.trace or "")
     spec, name = workload()
+    if spec.waits and stream == "jax":
+        raise ConfigError(
+            f"--rng jax: the clients of {name} are those of BLIS of August 2026, and its own streams alone draw them; "
+            "leave --rng out"
+        )
     return StudyRequests(spec, seeds, stream, name)
 
 
@@ -279,13 +293,15 @@ def workload_for(
     num_requests: int | None,
     option: str = "--workload",
     rate: float | None = None,
+    follows: bool = True,
 ) -> tuple[WorkloadSpec, str]:
     """Return the workload that an option gives, else that of the first strategy, else `mixed`; and its name.
 
-    It sends `rate` requests per second, if given.
+    It sends `rate` requests per second, if given; `follows` as in `workload_from`.
     """
     if given is not None:
-        spec, name = workload_from(given, option, num_requests=num_requests), given
+        spec = workload_from(given, option, num_requests=num_requests, follows=follows)
+        name = given
     elif not strategies:
         spec, name = workload_from("mixed", num_requests=num_requests), "mixed"
     else:
@@ -294,7 +310,17 @@ def workload_for(
         spec = workload_of(first, num_requests or space_of(first).num_requests)
     if rate is None:
         return spec, name
+    check_rate(spec, "--rate")
     return override(spec, aggregate_rate=rate), f"{name} at {rate:g} requests/s"
+
+
+def check_rate(spec: WorkloadSpec, option: str) -> None:
+    """Refuse a rate of requests for users who send when they are answered."""
+    if not spec.has_rate:
+        raise ConfigError(
+            f"{option}: all clients of the workload keep a number of requests open and have no rate; change "
+            "clients[].concurrency, which sweep --grid workload.clients.ID.concurrency=8,16 does"
+        )
 
 
 def workload_of_arms(options: ArmRequests, arms: Sequence[Arm]) -> tuple[WorkloadSpec, str]:

@@ -189,8 +189,22 @@ def _values(text: str, rest: str) -> dict[str, Any]:
             raise ConfigError(f"arm {text!r}: {part!r} is not NAME=VALUE")
         if name in values:
             raise ConfigError(f"arm {text!r}: {name} is given twice; keep one of them")
-        values[name] = _number_or(read_yaml(value, f"arm {text!r}, {name}"))
+        read = read_yaml(value, f"arm {text!r}, {name}")
+        values[name] = _numbers_or(read) if _has_numbers(name) else _number_or(read)
     return values
+
+
+def _has_numbers(name: str) -> bool:
+    field = FIELDS.get(today(name))
+    return field is not None and str(field.type).startswith("tuple[float")
+
+
+def _numbers_or(value: object) -> object:
+    """Return numbers with commas, as options of `run` have them, as a list."""
+    try:
+        return [float(part) for part in value.split(",")] if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _number_or(value: object) -> object:

@@ -41,6 +41,7 @@ from blis_jax.statistics.sequential import Look, StoppingRule, look, look_until_
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.compare.report import INTERRUPTED, stopping_json, stopping_lines
+from sweeps.runs.drawn import followed_grid
 from sweeps.sweep import report
 from sweeps.sweep.data import NOT_RUN, Summarizer, fill_from, known_rows, to_dataset
 from sweeps.sweep.plan import SweepPlan, identity
@@ -203,6 +204,9 @@ def run_sweep(plan: SweepPlan, how: How, path: Path, is_resumed: bool) -> Done:
 def _run(plan: SweepPlan, summarizer: Summarizer, how: Options, more: Mapping[str, Any]) -> Timing:
     """Run every point on drawn requests, or on those of a trace."""
     configs: list[ClusterConfig] = [point.config for point in plan.points]
+    if plan.requests.source.waits:
+        points = [(point.config, point.spec) for point in plan.points]
+        return followed_grid(points, plan.requests.seeds, summarizer, how, **more).timing
     if isinstance(plan.requests.source, TraceSource):
         more = {**more, "placed": plan.requests.source.placed}
         return run_given(

@@ -26,7 +26,14 @@ from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.runs.axes import StudyAxis, axis_of, is_of_workload, setting_of, values_of
 from sweeps.runs.experiment import Experiment, Targets
-from sweeps.runs.requests import WORKLOAD_PREFIX, StudyRequests, runs_of, trace_of, workload_from
+from sweeps.runs.requests import (
+    WORKLOAD_PREFIX,
+    StudyRequests,
+    check_rate,
+    runs_of,
+    trace_of,
+    workload_from,
+)
 from sweeps.strategies.arms import Arm, arm_of, as_served, on_server
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.moved import replaced, values_for_hash
@@ -175,7 +182,7 @@ def make_plan(
         if is_of_workload(name):
             spec = with_value(spec, name, value)
     numbers = seeds([arm.config for arm in chosen]) if callable(seeds) else seeds
-    stream = "jax" if trace is None else STREAM
+    stream = STREAM if trace is not None else "reference" if spec.waits else "jax"
     requests = StudyRequests(spec, tuple(numbers), stream, workload)
     return _checked(SweepPlan(Experiment(requests, (), targets, window), chosen, tuple(axes)))
 
@@ -227,6 +234,8 @@ def with_value(spec: RequestSource, path: str, value: object) -> WorkloadSpec:
     """
     if not isinstance(spec, WorkloadSpec):
         raise ConfigError(f"{path} has no meaning with --trace; its own options change a trace")
+    if path == RATE:
+        check_rate(spec, RATE)
     document = spec.model_dump()
     steps = path.removeprefix(WORKLOAD_PREFIX).split(".")
     at: Any = document

@@ -32,6 +32,7 @@ from blis_jax.statistics.pooled import values_of
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.compare.report import stopping_lines
+from sweeps.runs.drawn import followed_grid
 from sweeps.sweep.data import CURVE
 from sweeps.sweep.report import (
     COMPARED,
@@ -234,7 +235,10 @@ def _records(
         return dict.fromkeys(names, ())
     configs, options = [point.config for point in points], swept.how.options()
     trace = swept.plan.requests.source
-    if isinstance(trace, TraceSource):
+    if trace.waits:
+        served = [(point.config, point.spec) for point in points]
+        grid = followed_grid(served, seeds, _itself, options, {})
+    elif isinstance(trace, TraceSource):
         grid = run_given(configs, trace.table, seeds, _itself, options)
     else:
         specs = [point.spec for point in points if isinstance(point.spec, WorkloadSpec)]

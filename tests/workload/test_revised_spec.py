@@ -398,3 +398,20 @@ clients:
     with pytest.raises(ConfigError) as caught:
         parse_spec(text.replace("concurrency", "concurency"))
     assert "August" not in str(caught.value)
+    read = parse_spec(text, revision=None)  # by what the file has
+    assert isinstance(read, RevisedWorkload) and read.waits and not read.has_rate
+    with pytest.raises(ConfigError, match="id_x: unknown key") as caught:
+        parse_spec(text.replace("concurrency: 2", "concurrency: 2\n    id_x: 3"), revision=None)
+    assert "think_time_us" in str(caught.value)  # the keys of August
+    plain = """
+version: "2"
+aggregate_rate: 5
+num_requests: 6
+clients:
+  - id: open
+    rate_fraction: 1
+    arrival: {process: poisson}
+    input_distribution: {type: constant, params: {value: 50}}
+    output_distribution: {type: constant, params: {value: 4}}
+"""
+    assert not isinstance(parse_spec(plain, revision=None), RevisedWorkload)

@@ -117,7 +117,7 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
         said = notes if source.is_trace else None
         record = requests.run_of_table(config, table, names, options, source.policy_seed, said)
     else:
-        run = requests.run_of_users(config, workload, options, source.policy_seed)
+        run = requests.run_as_asked(config, workload, options, source.policy_seed)
         record, table, names = run.record, run.table, requests.names_of_run(run)
         notes.info(f"{table.num_rows} requests arrived, found in {run.num_passes} passes")
     notes.info(f"simulated in {time.perf_counter() - started:.3f} s")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.cli import Notes
     from blis_jax.commands.run.workload import Source
+    from blis_jax.policies.contract import Policies
     from blis_jax.records.record import RunRecord
     from blis_jax.results.scores import Limits
     from blis_jax.runs.closed_loop import ClosedLoopRun
@@ -149,21 +150,6 @@ def simulated(
     return simulate(config, table, _how(options), seed, router_watched(options, config))
 
 
-def followed(
-    config: ClusterConfig,
-    workload: DrawnWorkload,
-    options: RunOptions,
-    seed: int,
-    gives_up: bool = False,
-) -> ClosedLoopRun:
-    """Make one run of a workload whose completions bring requests, with the options of the command.
-
-    Deadlines count where `gives_up`.
-    """
-    watched = router_watched(options, config)
-    return simulate_closed_loop(config, workload, _how(options), seed, watched, gives_up)
-
-
 def _how(options: RunOptions) -> Options:
     form = "rows" if jax.default_backend() == "cpu" else "lanes"
     return Options(num_slots=options.slots, clock=options.clock, form=form)
@@ -246,16 +232,27 @@ def run_of_table(
     return simulated(config, with_deadlines(table, names), options, seed)
 
 
-def run_of_users(
+def run_as_asked(
     config: ClusterConfig, workload: DrawnWorkload, options: RunOptions, seed: int
 ) -> ClosedLoopRun:
+    """Run users who wait for their answers, with the options that the command was given."""
+    return run_of_users(config, workload, _how(options), seed, router_watched(options, config))
+
+
+def run_of_users(
+    config: ClusterConfig,
+    workload: DrawnWorkload,
+    how: Options,
+    seed: int,
+    policies: Policies | None = None,
+) -> ClosedLoopRun:
     """Run users who wait for their answers; run them again with deadlines if a request comes too late."""
-    run = followed(config, workload, options, seed)
+    run = simulate_closed_loop(config, workload, how, seed, policies)
     late = late_request(run.record, names_of_run(run), config.horizon)
     if late is None:
         return run
     check_gives_up(config, names_of_run(run), late)
-    return followed(config, workload, options, seed, gives_up=True)
+    return simulate_closed_loop(config, workload, how, seed, policies, gives_up=True)
 
 
 def gives_up(config: ClusterConfig) -> bool:
@@ -269,7 +266,8 @@ def check_gives_up(config: ClusterConfig, names: WorkloadNames, late: int) -> No
         return
     raise UnsupportedError(
         f"request {late} is not done by its deadline at {names.deadline_us[late]} us, and BLIS of February "
-        "gives no request up; take --profile blis-2026-08 or --corrected, or give --timeout -1 for no deadlines"
+        "gives no request up; take the profile blis-2026-08 or the corrected one, or no deadlines: --timeout -1, or "
+        "timeout: 0 of the workload's clients"
     )
 
 

@@ -133,7 +133,7 @@ def _made_again(
     if scenario.is_of_august and scenario.document.get("closed_loop"):
         workload = closed_loop_of(source_of(RunOptions.of(scenario.options)))
         if workload is not None:
-            return requests.run_of_users(config, workload, options, scenario.seed).record
+            return requests.run_as_asked(config, workload, options, scenario.seed).record
     assert scenario.workload is not None
     table, names = tables[scenario.workload, config.block_size_in_tokens]
     if scenario.is_of_august:

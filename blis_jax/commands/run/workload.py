@@ -227,7 +227,9 @@ SIMPLE_OPTIONS = ("rate", "concurrency", "think_time_ms", *LENGTH_OPTIONS)
 
 def _read_spec(options: RunOptions, text: str) -> WorkloadSpec:
     """The workload with the options in place of its own numbers, as the reference resolves them."""
-    revision = revision_of(options)
+    revision: str | None = revision_of(options)
+    if revision == FIRST_REVISION and options.corrected:
+        revision = None  # of the file
     if options.concurrency is not None:
         raise ConfigError(
             "--concurrency and --workload-spec are both given; put clients[].concurrency into the file"

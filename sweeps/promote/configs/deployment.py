@@ -216,7 +216,7 @@ def prefill_threshold(promotion: Promotion, config: ClusterConfig) -> tuple[int,
 def workload_of_promotion(promotion: Promotion) -> WorkloadSpec:
     """Return the workload of the strategy's file; `mixed` without one."""
     strategy = promotion.arm.strategy
-    return workload_from("mixed") if strategy is None else workload_of(strategy)
+    return workload_from("mixed") if strategy is None else workload_of(strategy, follows=False)
 
 
 def class_shares(spec: WorkloadSpec) -> dict[str, float]:

@@ -359,7 +359,7 @@ def workload_named(
     if name == own_name:
         return own
     folder = promotion.arm.strategy.folder if promotion.arm.strategy else None
-    return workload_from(name, folder=folder, num_requests=num_requests)
+    return workload_from(name, folder=folder, num_requests=num_requests, follows=False)
 
 
 def scene_of(
