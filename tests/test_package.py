@@ -9,6 +9,7 @@ import pytest
 
 import blis_jax
 import blis_jax.calibrate
+from tests.support.recorded.reference_data import REPO_ROOT
 
 
 def test_public_names_stay_what_they_are_once_their_modules_are_imported():
@@ -25,6 +26,19 @@ def test_every_public_name_is_there_and_no_other(package: types.ModuleType) -> N
         assert getattr(package, name) is not None
     with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nme'"):
         package.nme  # noqa: B018
+
+
+MOST_BYTES = 25_000_000  # of what a clone checks out
+
+
+def test_the_checkout_is_small() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPO_ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("it is not a clone")
+    files = [REPO_ROOT / name for name in listed.stdout.split("\0") if name]
+    assert sum(file.stat().st_size for file in files if file.is_file()) <= MOST_BYTES
 
 
 def test_importing_is_cheap() -> None:

@@ -35,11 +35,11 @@ examples:
 
   the same with engines whose judged points ship:
     %(prog)s --engines denoised --first-repetition 200 --report \\
-        --beside benchmarks/results/search_iter08_token_budget_judged.csv
+        --beside benchmarks/results/search_iter08_token_budget_judged.csv.xz
 
   the report of judged points that ship, without any search:
     %(prog)s --engines turbo,denoised-raced-expected-recommended --looks 3 \\
-        --saved benchmarks/results/search_iter08_token_budget_fresh_judged.csv
+        --saved benchmarks/results/search_iter08_token_budget_fresh_judged.csv.xz
 
   whether there is a better token budget beside the reference point:
     %(prog)s --scan max_tokens=880:1000

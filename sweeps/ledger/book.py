@@ -1,4 +1,4 @@
-"""A ledger: a folder with `ledger.jsonl`, the records, `ledger/`, their figures, and `ledger.md`, the table of them."""
+"""A ledger: a folder with `ledger.jsonl`, the records, `ledger/`, their large parts, and `ledger.md`, their table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from sweeps.tracks.problem import FILE, Problem, load_problem
 
 RECORDS, PAGE = "ledger.jsonl", "ledger.md"
 HYPOTHESIS, RESULT, NOTE = "hypothesis", "result", "note"
-LARGE = frozenset({"figures"})  # values that stand in files beside the ledger
+# Values that stand in files beside the ledger, where they are large.
+LARGE = frozenset({"figures", "comparison", "predictions", "criteria", "outcomes", "seeds"})
 FIRST_PROBLEM = "scheduling"  # of a ledger that does not say
 TRACKS = "tracks"  # where the tracks of a project are
 
@@ -123,7 +124,7 @@ class Ledger:
             return hypothesis.model_dump(mode="json")
 
         self.begin()
-        return LedgerRow(chain.append(self.path, HYPOTHESIS, content), hypothesis)
+        return LedgerRow(chain.append(self.path, HYPOTHESIS, content, LARGE), hypothesis)
 
     def add_result(self, row: LedgerRow, content: Mapping[str, Any]) -> Record:
         """Write the result of a hypothesis that has none yet."""
@@ -144,7 +145,7 @@ class Ledger:
         return chain.append(self.path, RESULT, made, LARGE)
 
     def shorten(self) -> int:
-        """Move the figures in the lines to files beside the ledger; return how many bytes the lines lose."""
+        """Move large parts of the lines to files beside the ledger; return how many bytes the lines lose."""
         return chain.shorten(self.path, LARGE)
 
     def add_note(self, name: str, content: Mapping[str, Any]) -> Record:

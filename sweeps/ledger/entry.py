@@ -204,7 +204,7 @@ class RenderOptions(
 
     check: bool = switch("exit 1 if ledger.md is not up to date")
     shorten: bool = switch(
-        "first move figures from the lines of ledger.jsonl, where version 0.1 had them, to files beside it"
+        "first move large parts of the lines of ledger.jsonl, where version 0.1 had them, to files beside it"
     )
 
 

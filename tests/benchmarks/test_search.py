@@ -404,7 +404,7 @@ def test_the_report_of_judged_points_that_ship_is_what_the_page_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engines, output = "denoised-raced-expected-recommended,turbo", str(tmp_path)
-    tables = "benchmarks/results/search_iter08_token_budget_fresh_judged.csv"
+    tables = "benchmarks/results/search_iter08_token_budget_fresh_judged.csv.xz"
     given = ["--engines", engines, "--saved", tables, "--looks", "3", "--output", output]
     assert search.main(given) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from blis_jax.files import chain
-from blis_jax.files.content import Beside, canonical
+from blis_jax.files import chain, packed
+from blis_jax.files.content import COLUMNS, ENDING, Beside, canonical
 from blis_jax.policies.seeds import ALL_ALIKE
 from sweeps.ledger import book
 from sweeps.ledger.__main__ import main
@@ -394,15 +394,25 @@ def test_figures_stand_beside_and_are_part_of_what_is_proven(
     assert "bytes shorter" in capsys.readouterr().err
     assert path.read_bytes() == before and sorted((track / "ledger").iterdir()) == beside
     assert ledger("render", "--shorten") == 0 and path.read_bytes() == before
+    for file in beside:  # as versions before 1.0 kept columns
+        if file.name.endswith(COLUMNS):
+            text = canonical(packed.unpack(file.read_bytes())).encode()
+            file.with_name(file.name.replace(COLUMNS, ENDING)).write_bytes(lzma.compress(text))
+            file.unlink()
+    assert sorted((track / "ledger").iterdir()) != beside and ledger("check") == 0
+    assert ledger("render", "--shorten") == 0
+    assert path.read_bytes() == before and sorted((track / "ledger").iterdir()) == beside
+    beside = [file for file in beside if file.name.endswith(COLUMNS)]
     figures = beside[0].read_bytes()
     beside[0].unlink()
     assert ledger("check") == 1
-    assert f"{beside[0].name} is missing; restore the file" in capsys.readouterr().err
+    assert f"{beside[0].name} (or .json.xz) is missing; restore the file" in capsys.readouterr().err
     beside[0].write_bytes(figures[:-20])
     assert ledger("check") == 1
     assert "cannot be read" in capsys.readouterr().err
-    other = lzma.compress(lzma.decompress(figures).replace(b"1", b"2", 1))
-    beside[0].write_bytes(other)
+    values = packed.unpack(figures)
+    values["e2e_mean_ms"] = values["ttft_mean_ms"]
+    beside[0].write_bytes(packed.pack(canonical(values).encode()) or b"")
     assert ledger("check") == 1 and ledger("add", "2", *ROW) == 2
     assert "its name is not its content's hash" in capsys.readouterr().err
     beside[0].write_bytes(figures)
