@@ -1,17 +1,22 @@
 """Calls made by the workers of a Dask scheduler: on other cores, other machines, other GPUs.
 
-One task is one compiled call (tasks.py). Dask places tasks, makes those of a lost worker again and holds the results
-until they are fetched. Results are put where they belong by their run, so their order is of no account.
+A task is compiled calls of one program (tasks.py), as many as take about a second: what a task costs besides, here and
+at the scheduler, bounds the number of workers (`python -m benchmarks.cluster`). Dask places tasks, makes those of a
+lost worker again and holds the results until they are fetched. Results are put where they belong by their run, so their
+order is of no account.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
+import time
 import warnings
-from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from concurrent import futures
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +28,7 @@ from blis_jax.records.record import RunRecord
 from blis_jax.runs import driver, tasks
 from blis_jax.runs.calls import Call
 from blis_jax.runs.runs import Run
-from blis_jax.runs.tasks import Shelf, identity, make, refusal, taken, task_of
+from blis_jax.runs.tasks import Shelf, identity, make, opened, refusal, taken, task_of
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -32,6 +37,8 @@ LOOK_S = 2.0  # between two looks at the workers while no task ends
 PATIENCE_S = 300.0  # without any worker
 RETRIES = 3  # of a task whose machine lacks something, such as space on its disk
 PER_THREAD = 4  # tasks on their way, so that no worker waits for the next
+TASK_S = 1.0  # of a task; a worker that is lost takes as much with it
+CANCELLED = (asyncio.CancelledError, futures.CancelledError)  # Dask raises either
 FORMS = "local:N (N processes of this machine), tcp://HOST:PORT or a scheduler file, .json"
 _LOCAL = re.compile(r"local:([1-9]\d{0,3})")
 _ADDRESS = re.compile(r"(tcp|tls|ucx|ws|wss)://[^\s/]+:\d+")
@@ -67,7 +74,10 @@ class Workers:
         self.open = contextlib.ExitStack()
         self._client: Client | None = None if isinstance(where, str) else where
         self.is_checked = False
-        self.num_tasks, self.num_bytes = 0, 0
+        self.call_s: dict[Hashable, float] = {}  # wall seconds of a call in a worker, by kind
+        self.threads: dict[str, int] = {}  # of each worker
+        self.looked_at = -LOOK_S
+        self.num_tasks, self.num_bytes, self.num_bytes_back = 0, 0, 0
         if isinstance(where, str) and _LOCAL.fullmatch(where):
             # JAX would take most of each GPU's memory for the command, which its workers need
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -156,8 +166,8 @@ class Workers:
         Raises:
             ConfigError: the scheduler or all workers are gone, or workers differ from this process.
         """
-        client, waiting = self.client, iter(calls)
-        pending: dict[Future, list[Call]] = {}
+        client, waiting = self.client, deque(calls)
+        pending: dict[Future, list[Sequence[Call]]] = {}
         self._share(summarize)
         try:
             while True:
@@ -166,8 +176,15 @@ class Workers:
                     return
                 for future in self._ended(client, pending):
                     packed = self._fetched(client, future)
-                    for call in pending.pop(future):
-                        yield taken(call, packed)
+                    self.num_bytes_back += len(packed)
+                    reply, batches = opened(packed), pending.pop(future)
+                    if not pending and not waiting:  # nobody asks for more than all calls
+                        with contextlib.suppress(ConfigError):
+                            self._look(client)
+                    for batch in batches:
+                        if reply.call_s is not None:
+                            self.call_s[batch[0].kind] = reply.call_s
+                        yield from map(taken, batch, reply.made)
         finally:
             if pending and client.status == "running":
                 client.cancel(list(pending), force=True)
@@ -180,22 +197,33 @@ class Workers:
             self.shelf.names.pop("summarize", None)
 
     def _submit(
-        self, client: Client, waiting: Iterator[Call], pending: dict[Future, list[Call]]
+        self, client: Client, waiting: deque[Call], pending: dict[Future, list[Sequence[Call]]]
     ) -> None:
         """Send tasks until every worker has the next ones."""
         assert self.shelf is not None
-        most = PER_THREAD * max(sum(self._watch(client).values()), 2)
-        while len(pending) < most and (call := next(waiting, None)) is not None:
-            task = task_of(call, self.shelf)
+        num_threads = max(sum(self._watch(client).values()), 2)
+        while len(pending) < PER_THREAD * num_threads and waiting:
+            batch = self._batch(waiting, num_threads)
+            task = task_of(batch, self.shelf)
             self.num_tasks += 1
             self.num_bytes += task.num_bytes
             try:
                 future = client.submit(make, task, key=task.key, retries=RETRIES, pure=True)
             except Exception as error:
                 raise self._gone(error) from None
-            pending.setdefault(future, []).append(call)  # equal tasks are one
+            pending.setdefault(future, []).append(batch)  # equal tasks are one
 
-    def _ended(self, client: Client, pending: dict[Future, list[Call]]) -> list[Future]:
+    def _batch(self, waiting: deque[Call], num_threads: int) -> list[Call]:
+        """Take the calls of the next task: of one kind, and fewer towards the end, so that all workers end together."""
+        kind = waiting[0].kind
+        call_s = self.call_s.get(kind)
+        most = min(int(TASK_S / call_s), len(waiting) // (2 * num_threads)) if call_s else 1
+        batch = [waiting.popleft()]
+        while waiting and len(batch) < most and waiting[0].kind == kind:
+            batch.append(waiting.popleft())
+        return batch
+
+    def _ended(self, client: Client, pending: Collection[Future]) -> list[Future]:
         """Return tasks that have ended; wait for the first."""
         idle_s = 0.0
         while True:
@@ -211,13 +239,19 @@ class Workers:
                         f"all workers of {self._name} are gone for {progress.duration(idle_s)}; what is done is "
                         "saved: start some and add --resume"
                     ) from None
-            except CancelledError as error:
+            except CANCELLED as error:
                 raise self._gone(error) from None
 
     def _watch(self, client: Client) -> dict[str, int]:
-        """Return the workers and their threads; say who has gone since the last look."""
+        """Return the threads of each worker, as of the last seconds."""
         if client.status != "running":
             raise self._gone(None)
+        if time.monotonic() - self.looked_at >= LOOK_S:
+            self._look(client)
+        return self.threads
+
+    def _look(self, client: Client) -> None:
+        """Ask the scheduler for its workers; say who has gone since the last time."""
         try:
             # asked of the scheduler, where client.scheduler_info() may be old
             threads: dict[str, int] = client.nthreads()
@@ -228,9 +262,8 @@ class Workers:
             _tell(
                 f"the worker {worker} is gone; its runs are made again by others ({len(now)} left)"
             )
-        self.known = now
+        self.known, self.threads, self.looked_at = now, dict(threads), time.monotonic()
         progress.note(_counted(len(now)))
-        return dict(threads)
 
     def _fetched(self, client: Client, future: Future) -> bytes:
         try:
@@ -247,7 +280,7 @@ class Workers:
                 f"workers of {self._name} cannot go on ({error.strerror or error}); free what they lack, and "
                 "add --resume"
             ) from None
-        except CancelledError as error:
+        except CANCELLED as error:
             raise self._gone(error) from None
         return packed
 

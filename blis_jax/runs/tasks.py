@@ -1,8 +1,8 @@
-"""A compiled call as a task for another process: packed here, made there, and what comes back of it.
+"""Compiled calls as a task for another process: packed here, made there, and what comes back of them.
 
-A task is one call: runs of one kind and one number of rows. What its program is built of is packed once and has a
-name, the hash of its bytes; a worker unpacks it once, so that all tasks with it share a compiled program. Users'
-policy files travel as source, with their hash, and are imported there.
+A task is calls of one kind and one number of rows. What their program is built of is packed once and has a name, the
+hash of its bytes; a worker unpacks it once, so that all tasks with it share a compiled program. Users' policy files
+travel as source, with their hash, and are imported there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.lazy import cloudpickle
 from blis_jax.records.record import RunRecord
-from blis_jax.runs.calls import Call, execute
+from blis_jax.runs.calls import Call, Results, execute
 from blis_jax.runs.driver import finished_of
 from blis_jax.runs.runs import Run
 
@@ -155,8 +156,8 @@ def _unpack(packed: bytes, shelf: Mapping[str, bytes]) -> Any:
 
 
 @dataclass(frozen=True)
-class PackedCall:
-    """A call on its way to a worker; equal tasks have equal keys."""
+class PackedCalls:
+    """Calls on their way to a worker; equal tasks have equal keys."""
 
     identity: Mapping[str, str]
     files: Mapping[str, bytes]  # users' policy files, by the path as written
@@ -179,8 +180,8 @@ class PackedCall:
         return len(self.packed) + sum(map(len, (*self.shelf.values(), *self.files.values())))
 
 
-def task_of(call: Call, shelf: Shelf) -> PackedCall:
-    """Pack a call; what it has in common with others goes on the shelf."""
+def task_of(calls: Sequence[Call], shelf: Shelf) -> PackedCalls:
+    """Pack calls; what they have in common with others goes on the shelf."""
     used: dict[str, bytes] = {}
 
     def name_of(value: Any) -> str | None:
@@ -189,8 +190,8 @@ def task_of(call: Call, shelf: Shelf) -> PackedCall:
             used[name] = shelf.packed[name]
         return name
 
-    packed = _pack((call, shelf.summarize), name_of)
-    return PackedCall(identity(), input_files.files_read(), used, packed, backend.keeps_programs)
+    packed = _pack((calls, shelf.summarize), name_of)
+    return PackedCalls(identity(), input_files.files_read(), used, packed, backend.keeps_programs)
 
 
 # --- in a worker ----------------------------------------------------------------------------------
@@ -221,60 +222,80 @@ def _gpus() -> list[str]:
 
 @dataclass(frozen=True)
 class Made:
-    """What comes back of a task: what is kept of the runs that are done, and what has become of the others."""
+    """What comes back of a call: what is kept of the runs that are done, and what has become of the others."""
 
-    kept: Sequence[tuple[int, Any]] = ()  # by the run's place in the call
-    left: Sequence[tuple[int, Mapping[str, Any]]] = ()
+    kept: Sequence[tuple[int, Any]]  # by the run's place in the call
+    left: Sequence[tuple[int, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What comes back of a task."""
+
+    made: Sequence[Made] = ()
+    call_s: float | None = None  # wall seconds of a call whose program was compiled before
     error: Exception | None = None  # which would come again
-    seconds: float = 0.0
 
 
-def make(task: PackedCall) -> bytes:
+def make(task: PackedCalls) -> bytes:
     """Make the runs of a task; the same in any process of the same identity.
 
     Raises:
         OSError, MemoryError: the machine lacks something; another may have it.
     """
     try:
-        made = _made(task)
+        reply = _made(task)
     except (OSError, MemoryError):
         raise
     except Exception as error:
         place = input_files.place_of(error)
-        made = Made(
-            error=ConfigError(f"{place}: {type(error).__name__}: {error}") if place else error
-        )
-    packed: bytes = cloudpickle.dumps(made)
+        said = ConfigError(f"{place}: {type(error).__name__}: {error}") if place else error
+        reply = Reply(error=said)
+    packed: bytes = cloudpickle.dumps(reply)
     return packed
 
 
-def _made(task: PackedCall) -> Made:
+def _made(task: PackedCalls) -> Reply:
     differs = refusal(identity(), task.identity, f"a worker on {platform.node()}")
     if differs:
         raise ConfigError(differs)
     backend.keeps_programs = task.keeps_programs
     input_files.bring(task.files)
-    call, summarize = _unpack(task.packed, task.shelf)
-    with _lock if call.kind not in _compiled else contextlib.nullcontext():
-        results = execute(call)  # the first of a kind compiles
-        _compiled.add(call.kind)
+    calls, summarize = _unpack(task.packed, task.shelf)
+    made, seconds = [], []
+    for call in calls:
+        is_first, began = call.kind not in _compiled, time.perf_counter()
+        with _lock if is_first else contextlib.nullcontext():
+            results = execute(call)  # the first of a kind compiles
+            _compiled.add(call.kind)
+        made.append(_made_of(call, results, summarize))
+        if not is_first:
+            seconds.append(time.perf_counter() - began)
+    return Reply(made, sum(seconds) / len(seconds) if seconds else None)
+
+
+def _made_of(call: Call, results: Results, summarize: Summarize) -> Made:
     places = {run: at for at, run in enumerate(call.runs)}
     finished, _ = finished_of(call, results, summarize)
     kept = [(places[run], summary) for run, summary in finished]
     done = {at for at, _ in kept}
-    left = [(at, run.state()) for at, run in enumerate(call.runs) if at not in done]
-    return Made(kept, left)
+    return Made(kept, [(at, run.state()) for at, run in enumerate(call.runs) if at not in done])
 
 
-def taken(call: Call, packed: bytes) -> tuple[list[tuple[Run, Any]], int]:
-    """Return what came back of a call: what is kept of its runs, and how many are to be made again.
+def opened(packed: bytes) -> Reply:
+    """Return what came back of a task.
 
     Raises:
         Exception: the one that ended the task.
     """
-    made: Made = cloudpickle.loads(packed)
-    if made.error:
-        raise made.error
+    reply: Reply = cloudpickle.loads(packed)
+    if reply.error:
+        raise reply.error
+    return reply
+
+
+def taken(call: Call, made: Made) -> tuple[list[tuple[Run, Any]], int]:
+    """Return what is kept of the runs of a call, and how many are to be made again."""
     for at, state in made.left:
         vars(call.runs[at]).update(state)
     for at, _ in made.kept:

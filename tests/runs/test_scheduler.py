@@ -50,9 +50,9 @@ class InThisProcess:
 
     def made(self, calls: Any, summarize: Any) -> Any:
         shelf = tasks.Shelf(summarize)
-        for call in reversed(calls):
-            task = pickle.loads(pickle.dumps(tasks.task_of(call, shelf)))
-            yield tasks.taken(call, tasks.make(task))
+        for batch in (calls[1:], calls[:1]):
+            task = pickle.loads(pickle.dumps(tasks.task_of(batch, shelf)))
+            yield from map(tasks.taken, batch, tasks.opened(tasks.make(task)).made)
 
 
 def elsewhere(workers: Any) -> Callable[[], None]:
@@ -93,9 +93,10 @@ def test_a_task_of_another_version_is_not_made(monkeypatch: pytest.MonkeyPatch) 
         def made(self, calls: Any, summarize: Any) -> Any:
             monkeypatch.setattr(tasks, "identity", lambda: theirs)
             shelf = tasks.Shelf(summarize)
-            task = tasks.task_of(calls[0], shelf)
+            task = tasks.task_of(calls[:1], shelf)
             monkeypatch.undo()
-            yield tasks.taken(calls[0], tasks.make(task))
+            tasks.opened(tasks.make(task))
+            yield
 
     end = elsewhere(Older())
     try:
@@ -123,11 +124,11 @@ def test_policies_of_files_travel_as_source(
     class Elsewhere(InThisProcess):
         def made(self, calls: Any, summarize: Any) -> Any:
             for call in calls:
-                task = tasks.task_of(call, tasks.Shelf(summarize))
+                task = tasks.task_of([call], tasks.Shelf(summarize))
                 assert file.read_bytes() in task.files.values()
                 text = file.read_text(encoding="utf-8")
                 file.unlink()  # a worker has no such file
-                yield tasks.taken(call, tasks.make(task))
+                yield tasks.taken(call, *tasks.opened(tasks.make(task)).made)
                 file.write_text(text, encoding="utf-8")
 
     end = elsewhere(Elsewhere())
@@ -199,6 +200,20 @@ def test_a_worker_that_was_started_has_its_gpu(monkeypatch: pytest.MonkeyPatch) 
         names = ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE")
         seen = workers.client.run(lambda: [os.environ[name] for name in names])
     assert sorted(seen.values()) == [["3", "false"], ["7", "false"]]
+
+
+def test_a_task_takes_a_second_and_less_towards_the_end() -> None:
+    workers = scheduler.Workers("local:2")
+    calls: Any = [SimpleNamespace(kind=kind) for kind in ["one"] * 50 + ["other"] * 3]
+    waiting = scheduler.deque(calls)
+    assert workers._batch(waiting, 2) == calls[:1]  # nobody knows how long it takes
+    workers.call_s["one"] = scheduler.TASK_S / 8.5
+    sizes = []
+    while waiting:
+        sizes.append(len(batch := workers._batch(waiting, 2)))
+        assert len({call.kind for call in batch}) == 1
+    assert sizes[:3] == [8, 8, 8] and sizes[3:7] == [7, 5, 4, 3] and sum(sizes) == 52
+    assert sizes[-4:] == [1, 1, 1, 1]
 
 
 # --- other processes ------------------------------------------------------------------------------
