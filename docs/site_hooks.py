@@ -1,6 +1,6 @@
 """What the build of the site adds: pictures of `papers/`, links to the glossary, wide pages.
 
-It also warns of what a page would fetch from a network.
+It also warns of long pages, and of what a page would fetch from a network.
 """
 
 import logging
@@ -94,6 +94,29 @@ def with_folds(markdown: str) -> str:
         return f"<details markdown>\n{line}\n\n{table[0].rstrip()}\n\n</details>\n"
 
     return TABLE.sub(folded, markdown)
+
+
+MOST_WORDS = 1500  # of prose on a page, as a reader sees it
+NO_LIMIT = (
+    "reference/",
+    "results/ledger.md",
+)  # generated: names with their docstrings, rows with their records
+NOT_COUNTED = re.compile(r"<(table|pre|details)\b.*?</\1>|<[^>]+>", re.S)  # read where needed
+
+
+def num_words(html: str) -> int:
+    """Return how many words of prose a page has: those outside tables, code and folds."""
+    return len(NOT_COUNTED.sub(" ", html).split())
+
+
+def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
+    """Warn of a page that is too long to be read."""
+    uri, words = page.file.src_uri, num_words(html)
+    if words > MOST_WORDS and not uri.startswith(NO_LIMIT):
+        LOG.warning(
+            "%s has %d words, at most %d are read; split or shorten it", uri, words, MOST_WORDS
+        )
+    return html
 
 
 def on_config(config: Any) -> Any:

@@ -41,7 +41,8 @@ class PapersOptions(
 
 
 def _answer(listed: list[Result]) -> Answer:
-    own = [result for result in listed if f"-m {NAME}." in result.command]
+    ours = (f"blis-jax {NAME} ", f"python -m {NAME}.")
+    own = [result for result in listed if result.command.startswith(ours)]
     return Answer.of(
         asked="which results come with the package, and how are they made again?",
         verdict=f"{len(listed)} results; {len(own)} are made by papers, the others by sweeps, benchmarks and tests",

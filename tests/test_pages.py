@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import types
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,24 @@ def test_long_tables_are_folded(hooks: Any) -> None:
     line = f"<summary markdown>{hooks.MOST_ROWS + 1} rows: n, `a\\|b`</summary>"
     assert said.startswith(f"Before.\n\n<details markdown>\n{line}\n\n| n |")
     assert said.endswith("| last | y |\n\n</details>\n\nAfter.\n")
+
+
+def test_the_build_warns_of_a_page_that_is_too_long(
+    hooks: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`make site` ends at a warning. Tables, code and folds are looked up, not read, and do not count."""
+    page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri="how-to/a.md"))
+    prose = "<p>" + "word <em>word</em> " * (hooks.MOST_WORDS // 2) + "</p>"
+    aside = "<table><td>a b</td></table><pre><code>c d</code></pre><details><p>e f</p></details>"
+    for html, is_long in ((prose + aside, False), (f"{prose}<p>more</p>", True)):
+        caplog.clear()
+        hooks.on_page_content(html, page, {}, None)
+        assert bool(caplog.records) == is_long
+    for uri in ("reference/python.md", "results/ledger.md"):
+        page.file.src_uri = uri
+        caplog.clear()
+        hooks.on_page_content(f"{prose}<p>more</p>", page, {}, None)
+        assert not caplog.records
 
 
 def test_the_first_use_of_a_word_links_to_the_glossary(hooks: Any) -> None:

@@ -12,13 +12,14 @@ NAME = "papers.real_servers"
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "real_serving_runs"
 PAGE = ROOT / "docs" / "results" / "real-servers.md"
+LOOPS = PAGE.with_name("real-servers-loops.md")
 PARTS = "vllm,llmd_runs,inferencex"
 FITS = ROOT / "papers" / "real_servers" / "predict" / "served_fits.yaml"
 _DESCRIPTION = """\
 Predict runs of real servers and hold the predictions against what was measured: 31 runs of vLLM beside the
 predictions of six published simulators, with nothing fitted and with a fit to the other runs (one workload,
 one model or one kind of GPU left out); llm-d clusters and vLLM deployments in closed loops. Prints the tables of
-docs/results/real-servers.md.
+docs/results/real-servers.md and real-servers-loops.md.
 """
 _EXAMPLES = """\
 examples:

@@ -1,4 +1,4 @@
-"""The tables of docs/results/real-servers.md, its figure, and the file of fits."""
+"""The tables of docs/results/real-servers.md and real-servers-loops.md, the figure, and the file of fits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from blis_jax.reports import render, style
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import table_text
 from papers.pages import write_between_markers
-from papers.real_servers.__main__ import FITS, PAGE
+from papers.real_servers.__main__ import FITS, LOOPS, PAGE
 from papers.real_servers.clusters import (
     ClusterRun,
     ClusterStudy,
@@ -81,13 +81,13 @@ def make(folder: Path, parts: Sequence[str], writes: bool) -> None:
             f"fits of {', '.join(tables)}, and closed loops of each run.",
             "--write puts tables, figure and fits into the package."
             if not writes
-            else f"Written: {PAGE}, {FITS}",
+            else f"Written: {PAGE}, {LOOPS}, {FITS}",
         ),
         *tables.values(),
     )
     if writes:
         for name, text in tables.items():
-            write_between_markers(PAGE, f"real-servers-{name}", text)
+            write_between_markers(PAGE if name == "vllm" else LOOPS, f"real-servers-{name}", text)
         write_fits(FITS, fits)
 
 
