@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 # --- candidates for a model on a GPU -------------------------------------------------------------
 
 
+USUAL_REQUESTS = 256  # at once, of the strategies; states of so many must fit
 API_VERSION = "llm-d.ai/v1alpha1"
 
 
@@ -59,8 +60,9 @@ def candidates(strategy: str, model: str, gpu: str, asked: Collection[int] = ())
         raise ConfigError(
             f"{model} is neither fitted on {gpu} nor described; blis-jax models lists what is"
         )
+    law = "trained-physics" if model_description(model).kinds.is_plain else "served-physics"
     return tuple(
-        f"tp{tp}={arm};tensor_parallel_size={tp};latency_model=trained-physics"
+        f"tp{tp}={arm};tensor_parallel_size={tp};latency_model={law}"
         for tp in sorted(asked or (_least_tp(model, gpu),))
     )
 
@@ -71,7 +73,7 @@ def _least_tp(model: str, gpu: str) -> int:
     for tp in (least << doublings for doublings in range(5)):
         deployment = Deployment(model_description(model), gpu_description(gpu), tp)
         try:
-            kv_blocks(deployment)
+            kv_blocks(deployment, max_requests=USUAL_REQUESTS)
         except ConfigError as error:
             refused = error
         else:

@@ -52,6 +52,9 @@ examples:
     %(prog)s first.parquet --output steps.json
     %(prog)s second.parquet --coefficients-from steps.json --output errors.csv
 
+  likewise on a model that was not measured, from its description, with an interval:
+    %(prog)s other.parquet --coefficients-from steps.json --model-config config.json --output errors.csv
+
   one and two of that server compared, on what is known of it:
     blis-jax compare one=vllm:num_instances=1 two=vllm:num_instances=2 --coefficients-from fit.json
 
@@ -144,6 +147,17 @@ class _Engine(CommandOptions, title="engine, where measured steps do not name it
     )
 
 
+class _Described(CommandOptions, title="models whose steps were not measured"):
+    """What a model is that is predicted from its description."""
+
+    model_config: str | None = option(
+        str, None, "FILE", "config.json of the steps' model, where it has no shipped description"
+    )
+    hardware: str | None = option(
+        str, None, "GPU", "that ran the steps, whose bandwidth and peak the law from descriptions has", shown="B300",
+    )  # fmt: skip
+
+
 class _Output(FigureOption, title="output"):
     """Options for the file with the result, and for the log."""
 
@@ -154,7 +168,7 @@ class _Output(FigureOption, title="output"):
 
 
 class CalibrateOptions(
-    _Trace, _Fit, _Predicted, _Server, _Engine, _Output, AllSwitch, OverwriteSwitch,
+    _Trace, _Fit, _Predicted, _Server, _Engine, _Described, _Output, AllSwitch, OverwriteSwitch,
     command=NAME, usage="%(prog)s TRACE [options]", description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""
@@ -175,6 +189,10 @@ class CalibrateOptions(
     def engine(self) -> dict[str, Any]:
         """Return the options that say what ran measured steps, by name."""
         return _Engine.of(self.given()).given()
+
+    def described(self) -> dict[str, Any]:
+        """Return the options for models that are predicted from descriptions, by name."""
+        return _Described.of(self.given()).given()
 
 
 @CalibrateOptions.as_main

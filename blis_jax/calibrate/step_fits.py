@@ -8,10 +8,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from blis_jax.calibrate.described_steps import GPU, Describe, DescribedLaw, fit_described
 from blis_jax.calibrate.step_fit import (
     SCALES,
     SCALES_OF_STEPS,
@@ -34,11 +35,20 @@ if TYPE_CHECKING:
 
 KIND = "step law"
 FORMAT = number_of(KIND)
-OWN, ACROSS, NEAREST = (
+OWN, ACROSS, NEAREST, DESCRIBED = (
     "its own fit",
     "fit across the model's deployments",
     "fit of another deployment",
+    "the model's description and fits to other models",
 )
+
+
+class PredictedSteps(NamedTuple):
+    """Times of steps, which fit says them, and the factor that holds nine in ten of them; None: not said."""
+
+    ms: Float[np.ndarray, " step"]
+    which: str
+    factor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -48,21 +58,27 @@ class StepFits:
     deployments: tuple[DeploymentFit, ...]
     across: Mapping[str, Float[np.ndarray, "scale term"]]  # by model
     source: str  # the file that was fitted to, and its hash
+    described: DescribedLaw | None = (
+        None  # for other models; None: fewer than two have descriptions
+    )
 
     @classmethod
-    def of(cls, file: StepFile, source: str) -> StepFits:
-        """Fit every deployment of a file, and every model that has several.
+    def of(
+        cls, file: StepFile, source: str, describe: Describe = lambda _: None, gpu: str = GPU
+    ) -> StepFits:
+        """Fit every deployment of a file, every model that has several, and what descriptions tell of others.
 
         Raises:
             ConfigError: a deployment has too few steps.
         """
         fits = tuple(fit_deployment(steps) for steps in file.runs)
         models = dict.fromkeys(steps.engine.model for steps in file.runs)
-        across = {
-            model: fit_across([fit for fit in file.runs if fit.engine.model == model])
+        found = (
+            (model, fit_across([fit for fit in file.runs if fit.engine.model == model]))
             for model in models
-        }
-        return cls(fits, {model: law for model, law in across.items() if law is not None}, source)
+        )
+        across = {model: law for model, law in found if law is not None}
+        return cls(fits, across, source, fit_described(file.runs, describe, gpu))
 
     def beta_of(self, run: str, engine: MeasuredEngine) -> tuple[Float[np.ndarray, " term"], str]:
         """Return the coefficients for a deployment, and which fit they are of.
@@ -80,6 +96,11 @@ class StepFits:
                 f"no deployment of model {engine.model!r} was fitted; "
                 f"{choices(engine.model, tuple(dict.fromkeys(fit.engine.model for fit in self.deployments)))}; "
                 "record some of its steps first, or say with --model which of these it is"
+                + (
+                    ""
+                    if self.described is None
+                    else ", or give its config.json with --model-config"
+                )
             )
         alike = [fit for fit in of_model if fit.engine == engine]
         named = [fit for fit in alike if fit.run == run]
@@ -89,10 +110,23 @@ class StepFits:
             return beta_across(self.across[engine.model], engine), ACROSS
         return of_model[0].beta, OWN if alike else NEAREST
 
-    def predicted_ms(self, steps: EngineSteps) -> tuple[Float[np.ndarray, " step"], str]:
-        """Return what the law says of the steps, and which fit was asked."""
+    def predicted(self, steps: EngineSteps, describe: Describe = lambda _: None) -> PredictedSteps:
+        """Return what the law says of the steps, and which fit was asked.
+
+        Raises:
+            ConfigError: no deployment of the model was fitted, and it has no description or there is no law for such.
+        """
+        model = steps.engine.model
+        if self.described is not None and all(
+            fit.engine.model != model for fit in self.deployments
+        ):
+            description = describe(model)
+            if description is not None:
+                law = self.described
+                ms = law.predicted_ms(steps.engine, description, steps.sums)
+                return PredictedSteps(ms, DESCRIBED, law.factor)
         beta, which = self.beta_of(steps.run, steps.engine)
-        return law_us(beta, steps.sums) / 1e3, which
+        return PredictedSteps(law_us(beta, steps.sums) / 1e3, which)
 
     def named(self, run: str) -> DeploymentFit:
         """Return the fit of a run; of the only one where no name is given.
@@ -133,6 +167,8 @@ class StepFits:
             "deployments": fits,
             "across": across,
         }
+        if self.described is not None:
+            content["described"] = self.described.document()
         return {
             "kind": KIND, "format": FORMAT, "latency_model": "step-law", "source": self.source,
             "hash": _hash(content), **content,
@@ -150,6 +186,8 @@ class StepFits:
             content = {
                 name: document[name] for name in ("terms", "scales", "deployments", "across")
             }
+            if "described" in document:
+                content["described"] = document["described"]
             if content["terms"] != list(TERMS) or content["scales"] != [*SCALES_OF_STEPS, *SCALES]:
                 raise ConfigError(f"{where} is of a version with other terms; calibrate again")
             if document["hash"] != _hash(content):
@@ -157,11 +195,13 @@ class StepFits:
             fits = tuple(_fit_of(fit) for fit in content["deployments"])
             across = {model: np.array(law, np.float64) for model, law in content["across"].items()}
             source = str(document["source"])
+            described = content.get("described")
+            law = None if described is None else DescribedLaw.of_document(described)
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"{where} is damaged ({error!r}); calibrate again") from None
-        return cls(fits, across, source)
+        return cls(fits, across, source, law)
 
 
 def _short(values: np.ndarray) -> Any:

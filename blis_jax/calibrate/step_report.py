@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.calibrate.step_fit import WINDOW, DeploymentFit, Errors, errors_by_phase
-from blis_jax.calibrate.step_fits import StepFits
+from blis_jax.calibrate.step_fits import PredictedSteps, StepFits
 from blis_jax.latency.step_law import CAPTURED, TERMS
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import answer_lines
@@ -180,23 +180,23 @@ def _terms(fits: StepFits) -> list[str]:
 
 
 def text_of_predictions(
-    runs: Sequence[EngineSteps],
-    predicted: Sequence[np.ndarray],
-    asked: Sequence[str],
-    source: str,
+    runs: Sequence[EngineSteps], predicted: Sequence[PredictedSteps], fits: StepFits
 ) -> str:
-    """Return what the command prints of steps that a fit predicted; `asked` says which fit of each run."""
-    errors = [errors_by_phase(*pair) for pair in zip(runs, predicted, strict=True)]
+    """Return what the command prints of steps that a fit predicted."""
+    pairs = list(zip(runs, predicted, strict=True))
+    errors = [errors_by_phase(steps, one.ms) for steps, one in pairs]
     spans = []
     for name in PHASES:
         values = [one[name].median for one in errors if one[name].steps]
         if values:
             spans.append(f"{name} {_span(values)}")
-    used = ", ".join(f"{count} by {which}" for which, count in Counter(asked).items())
+    used = ", ".join(
+        f"{count} by {which}" for which, count in Counter(one.which for one in predicted).items()
+    )
     answer = Answer.of(
         "How far are the predicted times of steps from the measured ones?",
         f"median errors: {', '.join(spans)}.",
-        f"deployments: {used}; fitted to {source}.",
+        f"deployments: {used}; fitted to {fits.source}.{_within(pairs, fits)}",
         f"nothing was fitted or simulated: {sum(map(len, runs))} measured steps.",
         "--output FILE.csv keeps each row with its predicted_ms.",
     )
@@ -207,6 +207,22 @@ def text_of_predictions(
     ]
     head = (*HEAD[:5], HEAD[6])
     return "\n".join([*answer_lines(answer), "", *_table(head, rows)])
+
+
+def _within(pairs: Sequence[tuple[EngineSteps, PredictedSteps]], fits: StepFits) -> str:
+    """Return how many steps the interval of a model that was not measured holds; the empty text where there is none."""
+    held = [
+        np.abs(np.log(one.ms / steps.ms)) <= math.log(one.factor)
+        for steps, one in pairs
+        if one.factor is not None
+    ]
+    if fits.described is None or not held:
+        return ""
+    count, factor = len(fits.described.models), fits.described.factor
+    return (
+        f" Of a model that was not measured, nine steps in ten should lie within a factor of {factor:.1f}, which "
+        f"{count} models tell; {_percent(float(np.mean(np.concatenate(held))))} do."
+    )
 
 
 # --- the picture ----------------------------------------------------------------------------------

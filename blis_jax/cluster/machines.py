@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from blis_jax.cluster.adapters import reserved_bytes
 from blis_jax.cluster.settings import setting
+from blis_jax.latency.caches import PLAIN
 from blis_jax.latency.deployment import Deployment, gpu_description, kv_blocks
 from blis_jax.latency.model_description import ModelDescription, model_description
 from blis_jax.latency.registry import AUTO
@@ -191,13 +192,22 @@ def deployment(config: ClusterConfig, hardware: str, tp: int, dp: int) -> Deploy
         ConfigError: a name is not known, a file cannot be used, or a number of GPUs is not allowed.
     """
     model = _described(config.model, config.model_config, _stamp(config.model_config))
+    if config.is_august and not config.corrected:  # BLIS knows layers of one kind
+        model = dataclasses.replace(model, kinds=PLAIN, expert_bytes=0.0)
     return Deployment(model, gpu_description(hardware), tp, dp, config.moe_comm_backend)
 
 
 def blocks_of(
-    config: ClusterConfig, hardware: str, tp: int, dp: int, memory: float | None = None
+    config: ClusterConfig,
+    hardware: str,
+    tp: int,
+    dp: int,
+    memory: float | None = None,
+    block_size: int = 0,
 ) -> int:
     """Return the KV blocks of an instance on such GPUs, or on GPUs with `memory` GiB.
+
+    `block_size` is in tokens; 0 is that of the configuration.
 
     Raises:
         ConfigError: as in `deployment`, or the model does not fit into the GPUs' memory.
@@ -208,8 +218,8 @@ def blocks_of(
     if memory is not None:
         gpu = dataclasses.replace(served.gpu, memory_gib=memory)
         served = dataclasses.replace(served, gpu=gpu)
-    sizes = config.block_size_in_tokens, config.gpu_memory_utilization
-    blocks = kv_blocks(served, *sizes, reserved_bytes(config))
+    sizes = block_size or config.block_size_in_tokens, config.gpu_memory_utilization
+    blocks = kv_blocks(served, *sizes, reserved_bytes(config), config.max_num_running_reqs)
     return UNKNOWN_KV_BLOCKS if blocks is None else blocks
 
 

@@ -16,7 +16,7 @@ from blis_jax.cluster.machines import blocks_of, deployment
 from blis_jax.errors import ConfigError
 from blis_jax.files.input_files import is_file
 from blis_jax.latency.contract import FromSizes, LatencyModel
-from blis_jax.latency.deployment import Deployment
+from blis_jax.latency.deployment import Deployment, block_tokens
 from blis_jax.latency.model_description import usual_tp
 from blis_jax.latency.registry import AUTO, FROM_SIZES, REFERENCE_OF, SIZED, choosing, find
 
@@ -95,17 +95,21 @@ def _from_sizes(config: ClusterConfig, sizes: FromSizes, given: Collection[str])
     if "total_kv_blocks" in given:
         return found
     usual = {name: found.get(name, getattr(config, name)) for name in SERVED}
-    groups = tuple(_with_blocks(config, group, usual) for group in config.instances)
+    size = config.block_size_in_tokens
+    if "block_size_in_tokens" not in given:
+        size = block_tokens(deployment(config, **usual), size)
+        found["block_size_in_tokens"] = size
+    groups = tuple(_with_blocks(config, group, usual, size) for group in config.instances)
     if groups:
         found["instances"] = groups
     own = [group.total_kv_blocks for group in groups if group.total_kv_blocks is not None]
     is_needed = len(own) < len(groups) or not groups
-    found["total_kv_blocks"] = blocks_of(config, **usual) if is_needed else own[0]
+    found["total_kv_blocks"] = blocks_of(config, **usual, block_size=size) if is_needed else own[0]
     return found
 
 
 def _with_blocks(
-    config: ClusterConfig, group: InstanceGroup, usual: Mapping[str, Any]
+    config: ClusterConfig, group: InstanceGroup, usual: Mapping[str, Any], block_size: int
 ) -> InstanceGroup:
     """Return the group with KV blocks of its own if it has GPUs of its own."""
     own = {name: getattr(group, name) for name in SERVED}
@@ -114,7 +118,8 @@ def _with_blocks(
     if group.total_kv_blocks is not None or not (own or memory):
         return group
     served = {**usual, **own}
-    return dataclasses.replace(group, total_kv_blocks=blocks_of(config, **served, memory=memory))
+    blocks = blocks_of(config, **served, memory=memory, block_size=block_size)
+    return dataclasses.replace(group, total_kv_blocks=blocks)
 
 
 def deployments(config: ClusterConfig) -> list[Deployment]:

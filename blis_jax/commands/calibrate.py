@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from blis_jax import progress
 from blis_jax.calibrate import report, step_report
 from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
+from blis_jax.calibrate.described_steps import GPU, Describe
 from blis_jax.calibrate.posterior import ALL_TERMS, load, load_steps
 from blis_jax.calibrate.step_fits import StepFits, rows_in_order, source_of
 from blis_jax.cluster.config import ClusterConfig
@@ -17,6 +20,7 @@ from blis_jax.commands.cli import Notes
 from blis_jax.commands.options.outputs import OutputPaths, output_path, outputs_of, write_files
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import replacing, write_json
+from blis_jax.latency.model_description import ModelDescription, is_shipped, model_description
 from blis_jax.reports import drawing, render
 from blis_jax.traces.measured.recorded import read_result
 from blis_jax.traces.measured.run import AS_VLLM, cluster_values, silent
@@ -33,8 +37,10 @@ def fit_or_predict(options: CalibrateOptions, trace: Path) -> int:
     """Fit coefficients to a measured run or to steps, or hold a prediction against it; return the exit code."""
     if holds_steps(trace):
         return _steps(options, trace)
-    for name in options.engine():
-        raise ConfigError(f"--{name} is for measured steps, and {trace} has requests; leave it out")
+    for name in (*options.engine(), *options.described()):
+        raise ConfigError(
+            f"--{name.replace('_', '-')} is for measured steps, and {trace} has requests; leave it out"
+        )
     if options.coefficients_from is not None or options.predicted is not None:
         return _predict(options, trace)
     paths = outputs_of(options, options.usual_output)
@@ -162,7 +168,7 @@ _OF_STEPS = ("trace", "output", "figure", "log", "overwrite", "coefficients_from
 def _steps(options: CalibrateOptions, trace: Path) -> int:
     """Fit the step law to measured steps, or predict them; return the exit code."""
     for name in options.given():
-        if name not in (*_OF_STEPS, *options.engine()):
+        if name not in (*_OF_STEPS, *options.engine(), *options.described()):
             raise ConfigError(
                 f"--{name.replace('_', '-')} has no meaning for measured steps, which {trace} has; leave it out"
             )
@@ -179,8 +185,9 @@ def _steps(options: CalibrateOptions, trace: Path) -> int:
 
 def _fit_steps(options: CalibrateOptions, trace: Path, file: StepFile) -> None:
     paths = outputs_of(options, options.usual_output)
-    fits = StepFits.of(file, source_of(trace))
-    predicted = [fits.predicted_ms(steps)[0] for steps in file.runs]
+    gpu = options.hardware or GPU
+    fits = StepFits.of(file, source_of(trace), _describe(options, file), gpu)
+    predicted = [fits.predicted(steps).ms for steps in file.runs]
     title = f"{trace.name}: measured and fitted times of steps"
     written = write_files(
         [
@@ -192,6 +199,23 @@ def _fit_steps(options: CalibrateOptions, trace: Path, file: StepFile) -> None:
     print(f"Written: {', '.join(map(str, written))}")
 
 
+def _describe(options: CalibrateOptions, file: StepFile) -> Describe:
+    """Return what says the description of a model: its config.json where that is given, else the shipped one."""
+    given = options.model_config
+    names = {steps.engine.model for steps in file.runs}
+    if given is not None and len(names) > 1:
+        raise ConfigError(
+            f"--model-config is of one model, and the steps are of {', '.join(sorted(names))}; give a file of one"
+        )
+
+    def describe(name: str) -> ModelDescription | None:
+        if given is None and not is_shipped(name):
+            return None
+        return model_description(name, given or "")
+
+    return describe
+
+
 def _predict_steps(options: CalibrateOptions, file: StepFile) -> None:
     """Predict steps; files only where they are asked for."""
     fits = load_steps(Path(str(options.coefficients_from)))
@@ -200,12 +224,24 @@ def _predict_steps(options: CalibrateOptions, file: StepFile) -> None:
         paths = outputs_of(options, options.output, (".csv", ".parquet"))
     elif options.figure is not None:
         raise ConfigError("--figure: give --output FILE.csv too, beside which the picture goes")
-    pairs = [fits.predicted_ms(steps) for steps in file.runs]
-    predicted, asked = [one for one, _ in pairs], [which for _, which in pairs]
-    print(step_report.text_of_predictions(file.runs, predicted, asked, fits.source))
+    if options.hardware is not None:
+        raise ConfigError(
+            "--hardware belongs to the fit, and --coefficients-from has one; leave it out"
+        )
+    describe = _describe(options, file)
+    found = [fits.predicted(steps, describe) for steps in file.runs]
+    predicted = [one.ms for one in found]
+    print(step_report.text_of_predictions(file.runs, found, fits))
     if paths is None:
         return
     table = file.table.assign(predicted_ms=rows_in_order(file, predicted))
+    if any(one.factor is not None for one in found):
+        factors = [np.full(len(one.ms), one.factor or np.nan) for one in found]
+        factor = rows_in_order(file, factors)
+        table = table.assign(
+            predicted_low_ms=table.predicted_ms / factor,
+            predicted_high_ms=table.predicted_ms * factor,
+        )
 
     def write(path: Path) -> None:
         with replacing(path) as whole:

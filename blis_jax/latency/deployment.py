@@ -10,6 +10,7 @@ from pathlib import Path
 
 from blis_jax.errors import ConfigError, choices, closest, shortened
 from blis_jax.files.input_files import read_json, shipped
+from blis_jax.latency import caches
 from blis_jax.latency.model_description import ModelDescription
 
 ALL_GATHER = ("", "naive", "allgather_reducescatter")
@@ -75,6 +76,27 @@ class Deployment:
         is_fp8 = self.model.weight_bytes == 1.0 and self.gpu.fp8_tflops > 0
         return self.gpu.fp8_tflops if is_fp8 else self.gpu.peak_tflops
 
+    def refuse_other_layers(self, law: str) -> None:
+        """Refuse a model of which some layers have no full attention.
+
+        Raises:
+            ConfigError: there are such layers, which this law of step times does not know.
+        """
+        kinds = self.model.kinds
+        counts = {
+            "linear attention": kinds.linear,
+            "a sliding window": kinds.sliding,
+            "compressed attention": len(kinds.compressed),
+        }
+        named = " and ".join(f"{count} have {what}" for what, count in counts.items() if count)
+        if named:
+            other = "" if kinds.compressed or law == "served-physics" else "served-physics, or "
+            raise ConfigError(
+                f"{law} takes every layer for full attention, but of the {self.model.num_layers} layers of "
+                f"{self.model.name} {named}; "
+                f"use latency_model {other}step-law, which blis-jax calibrate fits to its steps"
+            )
+
     def refuse_uneven(self) -> None:
         """Refuse a model that cannot be shared out evenly.
 
@@ -91,7 +113,8 @@ class Deployment:
             ("attention heads", self.model.num_heads),
             ("KV heads", self.model.num_kv_heads),
         ):
-            if heads % self.tp:
+            has_copies = not self.model.kinds.is_plain and self.tp % heads == 0  # of a KV head
+            if heads % self.tp and not has_copies:
                 fitting = [n for n in range(1, heads + 1) if heads % n == 0]
                 raise ConfigError(
                     f"tp {self.tp} does not divide the {heads} {words} of model {self.model.name}; "
@@ -178,6 +201,12 @@ GATED = ("silu", "swiglu", "geglu", "situ", "")  # three matrices in a feed-forw
 def kv_bytes_per_token(deployment: Deployment) -> float:
     """Return the bytes of one token in the KV cache of one GPU."""
     model = deployment.model
+    if model.kinds.compressed:
+        return caches.compressed_bytes_per_token(
+            model.kinds, model.head_size, model.qk_rope_head_dim
+        )
+    if not model.kinds.is_plain:
+        return model.num_attention_layers * _layer_bytes(deployment)
     if model.kv_lora_rank > 0:  # one latent vector for all heads, which no GPU can take a part of
         return (
             model.num_layers
@@ -188,12 +217,65 @@ def kv_bytes_per_token(deployment: Deployment) -> float:
     return whole / deployment.tp
 
 
+def _layer_bytes(deployment: Deployment) -> float:
+    """Return the bytes of one token in one layer with full attention; a KV head may have copies on several GPUs."""
+    model = deployment.model
+    if model.kv_lora_rank > 0:
+        return (model.kv_lora_rank + model.qk_rope_head_dim) * model.activation_bytes
+    heads = max(math.ceil(model.num_kv_heads / deployment.tp), 1)
+    return 2.0 * heads * model.head_size * model.activation_bytes
+
+
+def request_bytes(deployment: Deployment) -> float:
+    """Return the bytes that a request keeps on one GPU however long it is: states, and windows of the last tokens."""
+    model, kinds = deployment.model, deployment.model.kinds
+    if kinds.compressed:
+        return caches.compressed_bytes_per_request(kinds, model.head_size, model.qk_rope_head_dim)
+    states = kinds.linear * caches.state_bytes(kinds, deployment.tp, model.activation_bytes)
+    return states + kinds.sliding * kinds.window * _layer_bytes(deployment)
+
+
+def block_tokens(deployment: Deployment, usual: int = caches.BLOCK_TOKENS) -> int:
+    """Return the tokens of a block as vLLM chooses them; a prefix is found again only where a block ends.
+
+    `usual` is the block where all layers have full attention.
+    """
+    model = deployment.model
+    if not (model.kinds.linear or model.kinds.compressed):
+        return usual
+    return caches.block_tokens(
+        model.kinds, deployment.tp, model.activation_bytes, _layer_bytes(deployment)
+    )
+
+
 def num_parameters(model: ModelDescription) -> int:
-    """Return the weights of the model."""
+    """Return the weights of the model, without a head that drafts tokens."""
+    if not model.kinds.is_plain:
+        head = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
+        mixers = attention_parameters(model) + 2 * model.hidden_size * model.num_layers
+        return model.vocab_size * model.hidden_size + mixers + _feed_forward(model) + head
     d, kv = model.hidden_size, model.num_kv_heads * model.head_size
     layer = d * (d + 2 * kv) + d * d + 2 * d
     head = 0 if model.tie_word_embeddings else model.vocab_size * d
     return model.vocab_size * d + model.num_layers * layer + _feed_forward(model) + head + d
+
+
+def attention_parameters(model: ModelDescription) -> int:
+    """Return the weights of all layers but their feed-forward parts, by the kinds of layers."""
+    d, kinds, heads = model.hidden_size, model.kinds, model.num_heads * model.head_size
+    kv = model.num_kv_heads * model.head_size
+    queries = d * model.q_lora_rank + model.q_lora_rank * heads if model.q_lora_rank else d * heads
+    outputs = heads * d
+    if model.o_lora_rank:  # by groups of heads
+        outputs = heads * model.o_lora_rank + model.o_groups * model.o_lora_rank * d
+    gate = d * heads if model.has_gate else 0
+    shared = d * kv if kinds.compressed else 2 * d * kv  # keys and values are one vector
+    full = queries + gate + shared + outputs
+    linear = 0
+    if kinds.heads:
+        wide = kinds.heads.values * kinds.heads.value_dim
+        linear = d * (kinds.heads.channels + wide + 2 * kinds.heads.values) + wide * d
+    return (model.num_layers - kinds.linear) * full + kinds.linear * linear
 
 
 def kv_blocks(
@@ -201,14 +283,20 @@ def kv_blocks(
     block_size: int = 16,
     memory_utilization: float = 0.9,
     reserved_bytes: float = 0.0,
+    max_requests: int = 0,
 ) -> int | None:
     """Return the number of KV blocks of one instance.
+
+    Where all layers have full attention, this is BLIS's number. It counts the memory of all GPUs of an instance, and of
+    a block the part on one of them. A model with other layers, which BLIS does not know, has as many blocks as one of
+    its GPUs has room for.
 
     Args:
         deployment: the model and its GPUs.
         block_size: tokens in one block.
         memory_utilization: share of a GPU's memory that may be used.
         reserved_bytes: kept free for LoRA adapters.
+        max_requests: at once, for each of which what does not grow is kept free.
 
     Returns:
         The number of blocks; None if the number of experts is not known, so that nothing can be said.
@@ -220,6 +308,10 @@ def kv_blocks(
     if model.has_uncounted_experts:
         return None
     _check(deployment, block_size, memory_utilization)
+    if not model.kinds.is_plain:
+        return _blocks_of_one(
+            deployment, block_size, memory_utilization, reserved_bytes, max_requests
+        )
     per_block = int(kv_bytes_per_token(deployment) * block_size)
     weights = int(num_parameters(model) * model.weight_bytes) / GIB
     activations = MOE_ACTIVATIONS_GIB if model.is_moe else ACTIVATIONS_GIB
@@ -237,6 +329,44 @@ def kv_blocks(
             f"{available - overhead:.2f} GiB that are left; use a larger tp or smaller blocks"
         )
     return blocks * deployment.dp if model.is_moe and deployment.dp > 1 else blocks
+
+
+def weight_bytes(deployment: Deployment) -> float:
+    """Return the bytes of all weights on one GPU; experts are shared by the GPUs of all data parallel ranks."""
+    model = deployment.model
+    experts = expert_parameters(model)
+    others = (num_parameters(model) - experts) * model.weight_bytes / deployment.tp
+    each = model.expert_bytes or model.weight_bytes
+    return others + experts * each / (deployment.tp * deployment.dp)
+
+
+def _blocks_of_one(
+    deployment: Deployment, block_size: int, share: float, reserved_bytes: float, requests: int
+) -> int:
+    """Return the blocks that one GPU has room for beside weights, activations, CUDA and what requests always keep."""
+    model, tp = deployment.model, deployment.tp
+    weights = weight_bytes(deployment) / GIB
+    activations = (MOE_ACTIVATIONS_GIB if model.is_moe else ACTIVATIONS_GIB) / tp
+    other, reserved = OTHER_GIB_ALONE if tp == 1 else OTHER_GIB, reserved_bytes / GIB / tp
+    states = requests * request_bytes(deployment) / GIB
+    available = deployment.gpu.memory_gib * share
+    overhead = weights + activations + other + reserved + states
+    blocks = int((available - overhead) * GIB // (kv_bytes_per_token(deployment) * block_size))
+    if blocks <= 0:
+        raise ConfigError(
+            f"model {model.name} needs {overhead:.2f} GiB on each of {tp} × {deployment.gpu.name} ({weights:.2f} of "
+            f"weights, {states:.2f} of states of {requests} requests) and may use {available:.2f}; use a larger tp or "
+            "fewer requests at once (max_num_running_reqs), or give total_kv_blocks"
+        )
+    return blocks * deployment.dp if model.is_moe and deployment.dp > 1 else blocks
+
+
+def expert_parameters(model: ModelDescription) -> int:
+    """Return the weights of all experts among which tokens choose."""
+    if not model.is_moe:
+        return 0
+    layers = model.num_layers - min(model.first_k_dense_replace, model.num_layers)
+    return layers * 3 * model.hidden_size * model.expert_size * model.num_experts
 
 
 def _feed_forward(model: ModelDescription) -> int:

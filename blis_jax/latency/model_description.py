@@ -14,6 +14,7 @@ import numpy as np
 
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import read_json, shipped
+from blis_jax.latency.caches import PLAIN, LayerKinds, layer_kinds
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -27,6 +28,10 @@ _EXPERTS: tuple[str, ...] = (
     "num_local_experts",
 )
 _EXPERTS += ("num_routed_experts",)
+_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token")
+_SHARED = ("n_shared_experts", "num_shared_experts")
+_MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+_MXFP4_BYTES = 0.53125  # 4 bits, and one scale of 8 bits for 32 weights
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "multi_query_group_num")
 _BITS_IN_NAME = re.compile(r"(?:^|[.\-_/])w(\d+)a\d+(?:$|[.\-_/])")
 _FP8_IN_NAME = re.compile(r"(?:^|[.\-_/])fp8(?:$|[.\-_/])")
@@ -65,6 +70,13 @@ class ModelDescription:
     kv_lora_rank: int = 0  # above 0: multi-head latent attention
     qk_rope_head_dim: int = 0
     max_model_len: int = 0  # longest context that the model was made for, tokens; 0: not said
+    kinds: LayerKinds = PLAIN  # of layers, by what they keep of a request
+    expert_bytes: float = 0.0  # of one weight of an expert, if it has a precision of its own
+    has_gate: bool = False  # attention has a gate on its output, as wide as the queries
+    q_lora_rank: int = 0  # above 0: queries are compressed to this width
+    o_lora_rank: int = 0  # likewise the output, in `o_groups` groups of heads
+    o_groups: int = 1
+    mtp_layers: int = 0  # layers of the head that drafts tokens, whose weights are not counted
     # experts are mentioned and their number is not, so that the weights cannot be counted
     has_uncounted_experts: bool = False
 
@@ -97,6 +109,11 @@ class ModelDescription:
     def weight_bytes(self) -> float:
         """Return the bytes of one weight."""
         return self.quantised_weight_bytes or self.activation_bytes
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Return the layers that keep keys and values of every token."""
+        return self.num_layers - self.kinds.linear - self.kinds.sliding
 
     @property
     def num_moe_layers(self) -> int:
@@ -143,13 +160,15 @@ def describe(content: Mapping[str, Any], name: str) -> ModelDescription:
         found = (values.get(key) for key in keys)
         return next((value for value in found if isinstance(value, str)), "")
 
-    inner = whole("intermediate_size", "ffn_hidden_size")
     expert, experts = whole("moe_intermediate_size"), whole(*_EXPERTS, least=2)
+    # where every layer has experts, a file may leave the width of dense layers out
+    inner = whole("intermediate_size", "ffn_hidden_size") or (expert if experts else 0)
     shared = whole("shared_expert_intermediate_size")
-    hints = whole("n_shared_experts"), whole("num_experts_per_tok")
+    hints = whole(*_SHARED), whole(*_PER_TOKEN)
+    layers = whole("num_hidden_layers")
     return ModelDescription(
         name=name,
-        num_layers=whole("num_hidden_layers"),
+        num_layers=layers,
         hidden_size=whole("hidden_size"),
         num_heads=whole("num_attention_heads"),
         num_kv_heads=whole(*_KV_HEADS) or whole("num_attention_heads"),
@@ -161,7 +180,7 @@ def describe(content: Mapping[str, Any], name: str) -> ModelDescription:
         hidden_act=text("hidden_act"),
         tie_word_embeddings=values.get("tie_word_embeddings") is True,
         num_experts=experts,
-        num_experts_per_tok=whole("num_experts_per_tok"),
+        num_experts_per_tok=hints[1],
         moe_intermediate_size=expert,
         shared_expert_size=shared or hints[0] * (expert or inner),
         interleave_moe_layer_step=whole("interleave_moe_layer_step"),
@@ -171,6 +190,13 @@ def describe(content: Mapping[str, Any], name: str) -> ModelDescription:
         qk_rope_head_dim=whole("qk_rope_head_dim"),
         max_model_len=_longest(values, whole("max_position_embeddings"), text("model_type")),
         has_uncounted_experts=experts == 0 and any(hints),
+        kinds=layer_kinds(values, layers),
+        expert_bytes=_MXFP4_BYTES if text("expert_dtype") == "fp4" else 0.0,
+        has_gate=values.get("attn_output_gate") is True,
+        q_lora_rank=whole("q_lora_rank"),
+        o_lora_rank=whole("o_lora_rank"),
+        o_groups=whole("o_groups") or 1,
+        mtp_layers=whole(*_MTP),
     )
 
 

@@ -60,6 +60,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
     Raises:
         ConfigError: there is data parallelism, or a token chooses no expert or more than there are.
     """
+    deployment.refuse_other_layers("roofline")
     del beta
     model, gpu = deployment.model, deployment.gpu
     _check(deployment)

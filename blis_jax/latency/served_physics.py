@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_jax.core.views import Members, StepBatch
+from blis_jax.latency import caches
 from blis_jax.latency.contract import FromSizes, latency_model
-from blis_jax.latency.deployment import Deployment
+from blis_jax.latency.deployment import Deployment, attention_parameters, kv_bytes_per_token
 from blis_jax.latency.model_description import ModelDescription
 from blis_jax.lazy import jax, jnp
 
@@ -65,6 +66,8 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
         ConfigError: the model cannot be shared out evenly.
     """
     deployment.refuse_uneven()
+    if deployment.model.kinds.compressed:
+        deployment.refuse_other_layers("served-physics")
     return tuple(float(one) for one in numbers_of(beta, deployment))
 
 
@@ -77,9 +80,14 @@ def numbers_of(beta: Sequence[Any], deployment: Deployment) -> ServedNumbers:
     flop_us = arithmetic / (deployment.peak_tflops * 1e6)
     sizes = sizes_of(deployment)
     chosen = model.num_experts_per_tok / model.num_experts if model.is_moe else 1.0
-    attention = float(model.num_layers * model.num_heads * model.head_size)
+    attention = float(model.num_attention_layers * model.num_heads * model.head_size)
     wide = float(model.num_layers * model.hidden_size)
     num_moe = float(sizes.num_moe_layers)
+    states = (
+        2.0
+        * model.kinds.linear
+        * caches.state_bytes(model.kinds, deployment.tp, model.activation_bytes)
+    )  # read and written
     layers_us = (layer + sharing * (deployment.tp - 1)) * model.num_layers
     return ServedNumbers(
         every_step_us=pace * (layers_us + expert_layer * num_moe),
@@ -87,7 +95,8 @@ def numbers_of(beta: Sequence[Any], deployment: Deployment) -> ServedNumbers:
         expert_weights_us=weights * byte_us * sizes.expert_bytes,
         unchosen=1.0 - chosen,
         kv_us=kv * byte_us * sizes.kv_bytes,
-        per_decode_us=pace * (logits * model.vocab_size / 1e5 + activations * wide / 1e6) / dp,
+        per_decode_us=pace * (logits * model.vocab_size / 1e5 + activations * wide / 1e6) / dp
+        + kv * byte_us * states / dp,
         per_prompt_us=pace * prompt,
         token_us=FLOPS * flop_us * (sizes.fixed_numbers + chosen * sizes.expert_numbers),
         attention_us=2.0 * FLOPS * flop_us * attention / gpus,
@@ -112,7 +121,10 @@ def sizes_of(deployment: Deployment) -> Sizes:
     kv_dim = model.num_kv_heads * model.head_size
     query = model.num_heads * model.head_size
     num_moe = _num_moe_layers(deployment)
-    fixed = float(layers * d * (2 * query + 2 * kv_dim))
+    is_plain = model.kinds.is_plain
+    fixed = float(
+        layers * d * (2 * query + 2 * kv_dim) if is_plain else attention_parameters(model)
+    )
     fixed += float((layers - num_moe) * 3 * d * model.dense_size)
     fixed += float(num_moe * 3 * d * _shared_size(model))
     experts = float(num_moe * model.num_experts * 3 * d * model.expert_size)
@@ -121,6 +133,8 @@ def sizes_of(deployment: Deployment) -> Sizes:
     if model.kv_lora_rank > 0:  # one latent vector for all heads
         kv = layers * (model.kv_lora_rank + model.qk_rope_head_dim) * model.activation_bytes
         kv /= deployment.dp
+    if not is_plain:
+        kv = kv_bytes_per_token(deployment) / deployment.dp
     return Sizes(
         (fixed * each + head * model.activation_bytes) / gpus,
         experts * each / gpus,

@@ -107,6 +107,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
     Raises:
         ConfigError: the model cannot be shared out evenly.
     """
+    deployment.refuse_other_layers("trained-physics")
     deployment.refuse_uneven()
     coefficients = [float(one) for one in beta[: len(COEFFICIENTS)]]
     b = coefficients + [0.0] * (10 - len(coefficients)) if len(coefficients) < 10 else coefficients

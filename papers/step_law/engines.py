@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from blis_jax.calibrate.described_steps import held_out
 from blis_jax.calibrate.step_fit import (
     FIRST,
     DeploymentFit,
@@ -20,6 +21,7 @@ from blis_jax.calibrate.step_fit import (
     law_us,
     samples_of,
 )
+from blis_jax.latency.model_description import is_shipped, model_description
 from blis_jax.latency.registry import SIZED
 from blis_jax.lazy import Module
 from blis_jax.reports.render import table_text
@@ -94,7 +96,7 @@ def tables(path: Path) -> tuple[list[str], list[TriedEngine]]:
     """Return the tables of the page, and what they are made of."""
     file = read_steps(path)
     runs = tried(file.runs)
-    found = [_measured(runs), _held_out(runs), _second_half(runs), _across(runs)]
+    found = [_measured(runs), _held_out(runs), _second_half(runs), _across(runs), _models(runs)]
     if SEGMENT in file.table:
         found.append(replay.replayed(file.runs, file.table[SEGMENT].to_numpy()))
     return found, runs
@@ -236,3 +238,23 @@ def _without(
         line = np.mean([_line(other.steps, one.steps) for other in rest], axis=0)
         rows.append([label, one.fit.run, _medians(one.steps, law), _medians(one.steps, line)])
     return rows
+
+
+def _models(runs: Sequence[TriedEngine]) -> str:
+    """Return how far models are off that were predicted from their descriptions, and what their intervals hold."""
+    head = ["deployment", "from its description", "interval, a factor of", "steps that it holds"]
+    described = [run.steps for run in runs if is_shipped(run.steps.engine.model)]
+    rows, shares = [], []
+    for steps, ms, factor in held_out(described, model_description):
+        inside = np.abs(np.log(ms / steps.ms)) <= math.log(factor)
+        by_phase = {
+            name: float(inside[steps.phase == place].mean())
+            for place, name in enumerate(PHASES)
+            if np.any(steps.phase == place)
+        }
+        shares.append(float(np.mean(list(by_phase.values()))))
+        rows.append([steps.run, _medians(steps, ms), f"{factor:.1f}", _three(by_phase)])
+    if shares:
+        rows.append(["mean of phases and deployments", "", "", _percent(float(np.mean(shares)))])
+    words = "Fitted to the other models, median error and share of steps held in decode / prefill / mixed, %:"
+    return f"{words}\n\n" + table_text(head, rows)

@@ -84,13 +84,13 @@ def test_a_tp_that_was_not_fitted_follows_from_the_others(tmp_path):
     fits = StepFits.of(file, "made")
     assert [one.engine.tp for one in fits.deployments] == [1, 2, 8]
     (other,) = file_of(tmp_path, made_steps(tp=4, seed=9)).runs
-    predicted, which = fits.predicted_ms(other)
-    assert which == ACROSS
-    assert np.median(np.abs(predicted / other.ms - 1)) < 0.02
-    assert fits.predicted_ms(file.runs[1])[1] == OWN
+    predicted = fits.predicted(other)
+    assert predicted.which == ACROSS and predicted.factor is None
+    assert np.median(np.abs(predicted.ms / other.ms - 1)) < 0.02
+    assert fits.predicted(file.runs[1]).which == OWN
     assert fit_across(file.runs[:1]) is None
     alone = StepFits.of(file._replace(runs=file.runs[:1]), "made")
-    assert alone.predicted_ms(other)[1] == NEAREST
+    assert alone.predicted(other).which == NEAREST
     with pytest.raises(
         ConfigError, match="no deployment of model 'else' was fitted; use one of made/up"
     ):

@@ -119,7 +119,7 @@ def test_reserved_memory_is_kept_free():
 
 
 def test_shipped_names():
-    assert len(shipped_models()) == 13 + 10 and "qwen/qwen3-14b" in shipped_models()
+    assert len(shipped_models()) == 13 + 15 and "qwen/qwen3-14b" in shipped_models()
     assert model_description("Qwen/Qwen3-14B") == model_description("qwen/qwen3-14b")
 
 

@@ -134,16 +134,17 @@ def kv_blocks_of(server: RealServer) -> int:
     """Return the number of KV blocks that fit beside the weights.
 
     BLIS counts the memory of all GPUs, but of a block only the part on one of them, so its number
-    is divided by TP.
+    is divided by TP. Where layers have other attention, the number is already that of one GPU.
 
     Raises:
         ConfigError: the number of the model's experts is not known.
     """
     served = deployment_of(server)
-    blocks = kv_blocks(served, BLOCK_TOKENS, server.memory_utilization)
+    requests = server.max_num_running_reqs
+    blocks = kv_blocks(served, BLOCK_TOKENS, server.memory_utilization, max_requests=requests)
     if blocks is None:
         raise ConfigError(f"model {server.model}: the number of its experts is not known")
-    return blocks // server.tp
+    return blocks // server.tp if served.model.kinds.is_plain else blocks
 
 
 def deployment_of(server: RealServer) -> Deployment:

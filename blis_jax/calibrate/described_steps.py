@@ -1,0 +1,316 @@
+"""The time of a step from a model's description: for models whose steps nobody measured, with an interval.
+
+It is the step law of `served-physics` with two more regimes: the launches of a step with a prompt outside captured
+graphs, and ranks that wait for each other. Its numbers are fitted to the measured deployments of other models, and
+pulled towards those of `served-physics`, which come from other servers. The interval is Student's t on how far
+each measured model is off when it is held out, so few models make it wide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from blis_jax.calibrate.step_fit import shapes
+from blis_jax.latency import caches
+from blis_jax.latency.deployment import (
+    Deployment,
+    expert_parameters,
+    gpu_description,
+    kv_bytes_per_token,
+    num_parameters,
+)
+from blis_jax.latency.model_description import ModelDescription
+from blis_jax.latency.served_physics import BETA
+from blis_jax.latency.step_law import CAPTURED, LEAST_US, StepSums, graph_rows
+from blis_jax.lazy import optimize, pandas, stats
+from blis_jax.traces.measured.steps import PHASES, EngineSteps, MeasuredEngine
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+GPU = "B300"  # of the public collection of such steps
+LEVEL = 0.9
+LEAST_MODELS = 2  # of which each is predicted from the others
+_WEIGHTS, _KV, _LAYER, _SHARING, _, _ROWS, _MOE, _PROMPT, _FLOPS, _ = BETA
+START = {  # and how far from it a number is likely to be, as a standard deviation of its logarithm
+    "share of the time to load weights": (_WEIGHTS, 0.4),
+    "share of the time to read the KV cache and states": (_KV, 0.4),
+    "µs per layer": (_LAYER, 0.4),
+    "µs per layer for each further GPU that shares it": (_SHARING, 1.0),
+    "µs per 1,000,000 activations, counted once a layer": (_ROWS, 0.4),
+    "µs per layer with experts": (_MOE, 0.4),
+    "µs per prompt": (_PROMPT, 1.0),
+    "share of the time for arithmetic at the peak": (_FLOPS, 0.4),
+    "the same for attention of prompts": (_FLOPS, 0.4),
+    "µs per layer of a step with a prompt": (60.0, 1.6),
+    "µs per layer with experts of a step with a prompt": (60.0, 1.6),
+    "µs per layer outside captured graphs, at least": (200.0, 1.6),
+    "µs per layer with experts outside captured graphs, at least": (500.0, 1.6),
+    "µs per layer and doubling of the GPUs where ranks wait": (20.0, 1.6),
+    "µs per 1,000,000 activations of a prompt that ranks exchange": (20.0, 1.6),
+}
+_START, _SPREAD = (np.array(column) for column in zip(*START.values(), strict=True))
+MODEL_ERROR = 0.3  # of one model, as a standard deviation of the logarithm of its times
+UNITS = 2.0  # independent measurements that a model's steps count as in each of three regimes
+MOST_ERROR = 1.5  # beyond which a step pulls no more
+ENTRIES_READ = (
+    640  # that sparse attention reads at most, of DeepSeek-V4: 512 chosen ones and a window of 128
+)
+
+Describe = Callable[[str], ModelDescription | None]
+
+
+class Loads(NamedTuple):
+    """What a deployment has to do in steps: one number each, or one of each step. Times are those at the GPU's peak."""
+
+    layers: float
+    moe_layers: float
+    shared_layers: float  # times the further GPUs that share each
+    waiting_layers: float  # times the doublings of GPUs, where ranks wait for each other
+    has_prompt: Any
+    is_eager: Any
+    prompts: Any
+    weights_us: Any
+    arithmetic_us: Any
+    attention_us: Any
+    kv_us: Any
+    activations: Any  # millions, counted once a layer
+    exchanged: Any  # likewise, those that ranks exchange
+
+
+def loads_of(engine: MeasuredEngine, model: ModelDescription, gpu: str, sums: StepSums) -> Loads:
+    """Return what a described model has to do in steps.
+
+    Raises:
+        ConfigError: the GPU is not known.
+    """
+    served = Deployment(model, gpu_description(gpu), engine.tp, engine.dp)
+    gpus, layers = engine.tp * engine.dp, float(model.num_layers)
+    byte_us = 1.0 / (served.gpu.bandwidth_tbs * 1e6)
+    has_prompt = sums.prompt_tokens > 0
+    tokens = sums.prompt_tokens + sums.decodes
+    rows = np.where(has_prompt, tokens, graph_rows(sums.decodes, np))
+    experts = expert_parameters(model)
+    others = (num_parameters(model) - experts - model.vocab_size * model.hidden_size) / engine.tp
+    chosen = model.num_experts_per_tok / model.num_experts if model.is_moe else 0.0
+    covered = 1.0 - (1.0 - chosen) ** (rows * engine.dp)  # all ranks are taken to have as many rows
+    expert_bytes = experts * (model.expert_bytes or model.weight_bytes) / gpus
+    flops = 2.0 * tokens * (others + experts * chosen / engine.tp)
+    prompts = np.maximum(sums.prompts, 1.0)
+    read = (sums.cached_tokens + sums.prompt_tokens / 2.0) / prompts
+    if model.kinds.compressed:
+        read = np.minimum(read, ENTRIES_READ)
+    width = model.num_attention_layers * model.num_heads * model.head_size / engine.tp
+    states = model.kinds.linear * caches.state_bytes(model.kinds, engine.tp, model.activation_bytes)
+    kv = sums.context * kv_bytes_per_token(served) + 2.0 * sums.decodes * states
+    moe_layers = layers if model.is_moe else 0.0
+    has_ranks = engine.dp > 1
+    return Loads(
+        layers=layers,
+        moe_layers=moe_layers,
+        shared_layers=layers * (engine.tp - 1),
+        waiting_layers=layers * math.log2(gpus) if has_ranks else 0.0,
+        has_prompt=has_prompt,
+        is_eager=has_prompt & (tokens > CAPTURED[-1]),
+        prompts=sums.prompts,
+        weights_us=byte_us * (others * model.weight_bytes + expert_bytes * covered),
+        arithmetic_us=flops / (served.peak_tflops * 1e6),
+        attention_us=4.0 * sums.prompt_tokens * read * width / (served.gpu.peak_tflops * 1e6),
+        kv_us=byte_us * kv,
+        activations=rows * layers * model.hidden_size / 1e6,
+        exchanged=has_prompt * tokens * moe_layers * model.hidden_size / 1e6 * has_ranks,
+    )
+
+
+def step_us(numbers: Float[np.ndarray, " number"], loads: Loads) -> Float[np.ndarray, " step"]:
+    """Return the time of steps, µs: GPU and launches, which overlap outside captured graphs."""
+    (
+        weights, kv, layer, sharing, rows, moe, prompt, flops, attention, piece, moe_piece, eager, moe_eager, waiting,
+        exchange,
+    ) = numbers  # fmt: skip
+    gpu = np.maximum(weights * loads.weights_us, flops * loads.arithmetic_us)
+    gpu = gpu + attention * loads.attention_us + kv * loads.kv_us
+    gpu = gpu + rows * loads.activations + exchange * loads.exchanged
+    shared = sharing * loads.shared_layers + waiting * loads.waiting_layers
+    captured = layer * loads.layers + moe * loads.moe_layers + gpu
+    captured = captured + loads.has_prompt * (piece * loads.layers + moe_piece * loads.moe_layers)
+    launches = eager * loads.layers + moe_eager * loads.moe_layers
+    longer = np.where(loads.is_eager, np.maximum(captured, launches), captured)
+    found: np.ndarray = np.maximum(shared + longer + prompt * loads.prompts, LEAST_US)
+    return found
+
+
+@dataclass(frozen=True)
+class DescribedLaw:
+    """Numbers of the law, and how far a model that was not measured may be off."""
+
+    numbers: Float[np.ndarray, " number"]  # in the order of `START`
+    models: tuple[str, ...]  # that it was fitted to
+    gpu: str
+    factor: (
+        float  # nine steps in ten are within this factor of the law; inf where that cannot be told
+    )
+
+    def predicted_ms(
+        self, engine: MeasuredEngine, model: ModelDescription, sums: StepSums
+    ) -> Float[np.ndarray, " step"]:
+        """Return the times of steps of a described model, ms.
+
+        Raises:
+            ConfigError: the GPU is not known.
+        """
+        return step_us(self.numbers, loads_of(engine, model, self.gpu, sums)) / 1e3
+
+    def document(self) -> dict[str, Any]:
+        """Return the law as plain data; `of_document` reads it back."""
+        named = zip(START, self.numbers.tolist(), strict=True)
+        return {
+            "numbers": {name: float(f"{value:.7g}") for name, value in named},
+            "models": list(self.models),
+            "gpu": self.gpu,
+            "factor": self.factor,
+        }
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> DescribedLaw:
+        """Return the law that `document` gave; KeyError, TypeError or ValueError for anything else."""
+        numbers = np.array([document["numbers"][name] for name in START], np.float64)
+        factor = float(document["factor"])
+        if not (np.all(np.isfinite(numbers)) and np.all(numbers > 0) and factor >= 1):
+            raise ValueError("described")
+        return cls(numbers, tuple(document["models"]), str(document["gpu"]), factor)
+
+
+# --- the fit --------------------------------------------------------------------------------------
+
+
+class _Prepared(NamedTuple):
+    """A deployment: its shapes with the median of their repeats, and all its steps."""
+
+    steps: EngineSteps
+    loads: Loads  # of shapes
+    us: np.ndarray
+    weights: np.ndarray  # of shapes, by regime as much as the regime counts
+    every: Loads  # of steps
+
+
+def fit_described(
+    runs: Sequence[EngineSteps], describe: Describe, gpu: str = GPU
+) -> DescribedLaw | None:
+    """Fit the law to deployments of models that have descriptions; None where there are fewer than two of these.
+
+    Raises:
+        ConfigError: the GPU is not known.
+    """
+    prepared = _prepare(runs, describe, gpu)
+    models = _models(prepared)
+    if len(models) < LEAST_MODELS:
+        return None
+    return DescribedLaw(_fitted(prepared), models, gpu, factor_of(_scores(prepared)))
+
+
+def held_out(
+    runs: Sequence[EngineSteps], describe: Describe, gpu: str = GPU
+) -> list[tuple[EngineSteps, np.ndarray, float]]:
+    """Return every run with the times, ms, and the factor that a fit to the other models gives it.
+
+    The factor too is from the other models alone: each of these is held out in turn.
+    """
+    prepared = _prepare(runs, describe, gpu)
+    found = []
+    for model in _models(prepared):
+        rest = [one for one in prepared if one.steps.engine.model != model]
+        numbers, factor = _fitted(rest), factor_of(_scores(rest))
+        found += [
+            (one.steps, step_us(numbers, one.every) / 1e3, factor)
+            for one in prepared
+            if one.steps.engine.model == model
+        ]
+    return found
+
+
+def factor_of(scores: Float[np.ndarray, "model phase"]) -> float:
+    """Return the factor within which nine steps in ten of a further model lie.
+
+    The scores of all phases count as draws of one size, which is known as well as so many models tell it.
+
+    Args:
+        scores: `score_of` the errors of models that were held out; NaN where a model has no such steps.
+    """
+    if len(scores) < LEAST_MODELS:
+        return math.inf
+    size = math.sqrt(float(np.nanmean(scores**2)))
+    return math.exp(stats.t.ppf((1.0 + LEVEL) / 2.0, len(scores)) * size)
+
+
+def _models(prepared: Sequence[_Prepared]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.steps.engine.model for one in prepared))
+
+
+def _prepare(runs: Sequence[EngineSteps], describe: Describe, gpu: str) -> list[_Prepared]:
+    found = []
+    for steps in runs:
+        model = describe(steps.engine.model)
+        if model is None:
+            continue
+        shape = shapes(steps)
+        _, first = np.unique(shape, return_index=True)
+        times = pandas.Series(1e3 * steps.ms).groupby(shape)
+        loads = loads_of(steps.engine, model, gpu, steps.part(first).sums)
+        weights = np.sqrt(times.size().to_numpy().astype(float))
+        regime = np.where(loads.has_prompt, np.where(loads.is_eager, 2, 1), 0)
+        weights = weights * UNITS / np.bincount(regime, weights)[regime]
+        every = loads_of(steps.engine, model, gpu, steps.sums)
+        found.append(_Prepared(steps, loads, times.median().to_numpy(), weights, every))
+    return found
+
+
+def _fitted(prepared: Sequence[_Prepared]) -> Float[np.ndarray, " number"]:
+    """Return the likeliest numbers; the deployments of a model count together as one model."""
+    models = [one.steps.engine.model for one in prepared]
+    counts = [models.count(one.steps.engine.model) for one in prepared]
+
+    def off(logarithms: np.ndarray) -> np.ndarray:
+        parts = [(logarithms - np.log(_START)) / _SPREAD]
+        for one, count in zip(prepared, counts, strict=True):
+            error = np.log(step_us(np.exp(logarithms), one.loads) / one.us)
+            error = np.clip(error, -MOST_ERROR, MOST_ERROR)
+            parts.append(np.sqrt(one.weights / count) / MODEL_ERROR * error)
+        return np.concatenate(parts)
+
+    found: np.ndarray = np.exp(optimize.least_squares(off, np.log(_START), max_nfev=100).x)
+    return found
+
+
+def _scores(prepared: Sequence[_Prepared]) -> Float[np.ndarray, "model phase"]:
+    models = _models(prepared)
+    if len(models) < LEAST_MODELS:
+        return np.zeros((0, len(PHASES)))
+    rows = []
+    for model in models:
+        numbers = _fitted([one for one in prepared if one.steps.engine.model != model])
+        mine = [one for one in prepared if one.steps.engine.model == model]
+        rows.append([_score(numbers, mine, phase) for phase in range(len(PHASES))])
+    return np.array(rows)
+
+
+def score_of(errors: Float[np.ndarray, " step"]) -> float:
+    """Return the root of the mean square of logarithms, of which the largest tenth counts as the smallest of these."""
+    size = np.abs(errors)
+    return float(np.sqrt(np.mean(np.minimum(size, np.quantile(size, LEVEL)) ** 2)))
+
+
+def _score(numbers: np.ndarray, prepared: Sequence[_Prepared], phase: int) -> float:
+    """Return the score of a phase, the mean of the deployments that have such steps."""
+    found = []
+    for one in prepared:
+        here = one.steps.phase == phase
+        if here.any():
+            error = np.log(step_us(numbers, one.every) / 1e3 / one.steps.ms)
+            found.append(score_of(error[here]))
+    return float(np.mean(found)) if found else math.nan
