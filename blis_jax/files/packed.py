@@ -14,13 +14,15 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from jaxtyping import Float, Int
 
-Column = Float[np.ndarray, "run"]
-Whole = Int[np.ndarray, "run"]
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    Column = Float[np.ndarray, "run"]
+    Whole = Int[np.ndarray, "run"]
 
 DURATION = "duration_s"  # the column that rates are counted over
 SCALES = (1.0, 1e3, 1e5)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
 
 from surrogate.columns import InputColumn
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
 
 EPOCHS_PER_CALL = 25
 LOG_SD_RANGE = (-7.0, 4.0)
