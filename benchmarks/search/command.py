@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from benchmarks.search.judging import FIRST_TO_CHOOSE, choose, reference_of, scored, searches
+from benchmarks.search.judging import (
+    FIRST_TO_CHOOSE,
+    ByModel,
+    choose,
+    reference_of,
+    scored,
+    searches,
+)
 from benchmarks.search.report import Judging, report, report_ends, report_saved
-from benchmarks.search.statistics import ByModel
 from benchmarks.search.turbo import MOST_SEARCHES, Plan, check, engine_of, experiment_of, record_of
 from blis_jax.commands import cli
 from blis_jax.commands.values import number_within

@@ -11,15 +11,19 @@ import pandas as pd
 
 from benchmarks.search.judging import (
     FIRST_TO_JUDGE,
+    Ratio,
     Search,
     is_near_at,
+    median_interval,
+    needed,
+    ratio_of,
     reference_of,
     scored,
     searches,
+    share_interval,
     tolerance_of,
     verdict,
 )
-from benchmarks.search.statistics import Ratio, median_interval, needed, ratio_of, share_interval
 from benchmarks.search.turbo import NUM_SEEDS, Plan
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError

@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from blis_jax.commands import display, help
+from blis_jax.commands.help import spellings
 from blis_jax.commands.lacking import elsewhere, refuse_option
-from blis_jax.commands.shared_options import spellings
 from blis_jax.commands.values import OneOf, short, truth
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.policies import their_names

@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.columns import PastTable, RowTable, Vector, apart, put, selected
+from blis_jax.core.columns import PastTable, Row, RowTable, Vector, apart, put, selected
 from blis_jax.core.pytrees import Parts
-from blis_jax.core.rows import Row
 from blis_jax.core.types import REJECTED
 from blis_jax.engine.phases.policy_calls import instance_row
 from blis_jax.engine.phases.steps.decode_steps import no_earlier

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.columns import Row, Whole
 from blis_jax.core.pytrees import HasParts, Parts, pytree
-from blis_jax.core.rows import Row, Whole
 from blis_jax.core.types import EngineShape, Mechanism, Params
 
 if TYPE_CHECKING:

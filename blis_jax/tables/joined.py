@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.columns import Columns, PastTable, RowTable, Vector, apart, branch
+from blis_jax.core.columns import Columns, PastTable, Row, RowTable, Vector, apart, branch
 from blis_jax.core.exact import least
-from blis_jax.core.rows import Row
 from blis_jax.policies.routing.pickers import first_where
 from blis_jax.tables.context import Context, row
 from blis_jax.tables.state import (

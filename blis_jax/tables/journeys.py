@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from blis_jax.core.columns import Moment, Row, Whole
 from blis_jax.core.pytrees import pytree
-from blis_jax.core.rows import Moment, Row, Whole
 from blis_jax.core.types import EngineShape, never
 
 if TYPE_CHECKING:

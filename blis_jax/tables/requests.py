@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.columns import Row, Whole
 from blis_jax.core.pytrees import HasParts, Parts, pytree
-from blis_jax.core.rows import Row, Whole
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int, Real

@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blis_jax.core.columns import PastTable, RowTable
+from blis_jax.core.columns import Moment, PastTable, Row, RowTable, Whole
 from blis_jax.core.pytrees import HasParts, Parts, pytree
-from blis_jax.core.rows import Moment, Row, Whole
 from blis_jax.core.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never
 from blis_jax.policies.contexts import Outstanding
 from blis_jax.policies.reading import ADAPTERS, CACHES, CPU_TIER, KV

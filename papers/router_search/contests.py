@@ -18,9 +18,8 @@ from papers.openevolve.experiments import data_folder as given_folder
 from sweeps.evolve.breeding import Bred, Breeder, searched
 from sweeps.evolve.formula import NUMBER, SCORER, Formula, go_of, python_of, shorter
 from sweeps.evolve.programs import router_of
-from sweeps.evolve.score import RunPair, changes, gain
+from sweeps.evolve.score import RunPair, TaskRuns, changes, gain
 from sweeps.evolve.task import Guard, Task, TaskFile
-from sweeps.evolve.task_runs import TaskRuns
 from sweeps.runs.measured import metric_values
 from sweeps.runs.requests import StudyRequests, load_workload
 from sweeps.strategies.arms import arm_of

@@ -17,7 +17,7 @@ from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.metric import LOWER
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
-from blis_jax.reports.arm_pictures import TAIL
+from blis_jax.reports.arm_pictures import TAIL, timelines_of
 from blis_jax.reports.differences import findings
 from blis_jax.reports.findings import Findings, Quantity, Sentence
 from blis_jax.reports.study import (
@@ -32,7 +32,6 @@ from blis_jax.reports.study import (
     provenance_of,
     words_of,
 )
-from blis_jax.reports.timelines import timelines_of
 from blis_jax.reports.words import target_line
 from blis_jax.statistics.intervals import Estimate, percentile_ends
 from sweeps.compare import ranking

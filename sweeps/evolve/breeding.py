@@ -30,8 +30,7 @@ from sweeps.evolve.formula import (
     shorter,
 )
 from sweeps.evolve.programs import router_of
-from sweeps.evolve.score import RunPair, gain, guarded, weighted
-from sweeps.evolve.task_runs import TaskRuns
+from sweeps.evolve.score import RunPair, TaskRuns, gain, guarded, weighted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

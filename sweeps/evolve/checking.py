@@ -18,9 +18,8 @@ from blis_jax.statistics.intervals import Estimate, Inference
 from blis_jax.statistics.paired import WORSE
 from sweeps.compare.judge import interval_sentence
 from sweeps.evolve.programs import EvolvedRouter, read_program, router_of
-from sweeps.evolve.score import ClassChange, GuardVerdict, changes, gain, guarded, reached
+from sweeps.evolve.score import ClassChange, GuardVerdict, TaskRuns, changes, gain, guarded, reached
 from sweeps.evolve.task import Task, load_task, plain_task
-from sweeps.evolve.task_runs import TaskRuns
 from sweeps.runs.measured import versions
 from sweeps.runs.requests import check_count
 

@@ -1,27 +1,47 @@
-"""What a program is worth: its gain over the baseline in %, and what it changes by class."""
+"""What a program is worth: its runs, its gain over the baseline in %, what it changes by class, and artifacts."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax import progress
+from blis_jax.errors import ConfigError
 from blis_jax.metrics.metric import HIGHER
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
-from blis_jax.statistics.intervals import Estimate, Inference, interval_of
+from blis_jax.policies import registry
+from blis_jax.policies.contract import Policies
+from blis_jax.policies.reading import NotAsDataError, computed_by
+from blis_jax.reports.words import number
+from blis_jax.runs.alternatives import router_as_table
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.options import Options, default_form
+from blis_jax.statistics.intervals import BY_STUDENT, Estimate, Inference, interval_of
 from blis_jax.statistics.paired import Difference
 from sweeps.claims.judge import ByInterval, ByMean, ClaimVerdict, judge
 from sweeps.compare.judge import BySeeds
-from sweeps.runs.measured import metric_values
+from sweeps.evolve.programs import EvolvedRouter, read_program, router_of
+from sweeps.evolve.task import load_task
+from sweeps.runs.measured import Recorder, failure_of, metric_values
+from sweeps.strategies.arms import key_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.metrics.run_summary import RunSummary
+    from sweeps.evolve.programs import EvolvedRouter
     from sweeps.evolve.task import Guard, Task
+    from sweeps.runs.experiment import Experiment
     from sweeps.runs.requests import StudyRequests
 
 Runs = Sequence[RunSummary]  # of one configuration on one workload, one a seed
@@ -145,3 +165,232 @@ def guarded(task: Task, pairs: Sequence[RunPair], by_mean: bool = False) -> Iter
             mean = verdict.reading.mean.mean if verdict.reading is not None else math.nan
             past = max(claim.excess(mean), 0.0) if math.isfinite(mean) else 0.0
             yield GuardVerdict(guard, pair.requests.name, verdict, past)
+
+
+FIRST = "first"  # the stage on few seeds
+Evaluated = dict[str, Any]
+
+
+class TaskEvaluator:
+    """Evaluate programs of a task; keeps requests, runs, and programs that compute the same function."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        """Programs are written below the folder.
+
+        Raises:
+            ConfigError: the task is at fault.
+        """
+        self.task, self.folder = load_task(path), folder
+        self.baseline = router_of(self.task.file.baseline, self.task, folder)
+        self.runs = TaskRuns(self.task, self.task.file.seeds)
+        self.runs.of(self.baseline, self.task.file.seeds)
+        self.seen: dict[Hashable, EvolvedRouter] = {}  # by what they compute
+
+    @property
+    def limit_s(self) -> float:
+        """Return the seconds that a program may take."""
+        return self.task.file.limit_s
+
+    @property
+    def num_compiled(self) -> int:
+        """Return how many routers had to be compiled."""
+        return sum(isinstance(table, str) for table in self.runs.tables.values())
+
+    @property
+    def late(self) -> Evaluated:
+        """Return what is answered for a program that takes longer."""
+        return self._failure(
+            f"the program took longer than {self.limit_s:g} s; leave out loops without a bound"
+        )
+
+    def answer(self, text: str, suffix: str, stage: str) -> Evaluated:
+        """Return metrics and artifacts of a program; of one that fails a score, and its error with the line.
+
+        Raises:
+            ImportError: a package is missing that reads it.
+        """
+        program: EvolvedRouter | None = None
+        try:
+            program = self._read(text, suffix)
+            seeds = self.task.file.seeds
+            if stage == FIRST and self.task.file.stage1 is not None:
+                seeds = self.task.file.stage1.seeds
+            pairs = self.runs.pairs(self.baseline, self._alike(program), seeds)
+            return self._worth(program, pairs)
+        except ImportError:
+            raise
+        except Exception as error:
+            if program is not None:
+                return self._failure(program.told(error))
+            return self._failure(str(error) if isinstance(error, ConfigError) else repr(error))
+
+    def _read(self, text: str, suffix: str) -> EvolvedRouter:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"program{'.py' if suffix == '.py' else '.go'}"
+        path.write_text(text, encoding="utf-8")
+        return read_program(str(path), self.folder)
+
+    def _alike(self, program: EvolvedRouter) -> EvolvedRouter:
+        """Return the first program that computes the same function, so that it need not run again."""
+        table = self.runs.as_table(program)
+        if not isinstance(table, str):
+            return self.seen.setdefault(table.routing, program)
+        config = program.config(self.task)
+        policy = registry.find("routing", program.router)
+        computed = computed_by(policy, config.num_instances, len(config.scorers()))
+        if computed is None:
+            return program
+        return self.seen.setdefault(hashlib.sha256(computed.encode()).hexdigest(), program)
+
+    def _worth(self, program: EvolvedRouter, pairs: Sequence[RunPair]) -> Evaluated:
+        weights = self.task.metrics
+        whole = gain(pairs, weights, BY_STUDENT)
+        guards = list(guarded(self.task, pairs, by_mean=True))
+        taken = sum(one.guard.weight * one.past for one in guards)
+        score = whole.mean - taken
+        if not math.isfinite(score):
+            return self._failure(
+                "a metric of the score has no value: no request of its class came to an end"
+            )
+        metrics = {
+            "combined_score": score, "gain_percent": whole.mean, "num_seeds": float(len(pairs[0].program)),
+            "guards_broken": float(sum(one.is_broken for one in guards)), "failed": 0.0,
+        }  # fmt: skip
+        if math.isfinite(whole.high):
+            metrics["half_width_percent"] = (whole.high - whole.low) / 2
+        if len(pairs) > 1:
+            metrics |= {
+                f"gain_percent_{pair.requests.name}": gain([pair], weights, BY_STUDENT).mean
+                for pair in pairs
+            }
+        artifacts = {"by_class": self._by_class(pairs)}
+        broken = [
+            f"{one.guard.metric} on {one.workload} is past its bound by {number(one.past)}: "
+            f"{number(one.guard.weight * one.past)} off the score" for one in guards if one.is_broken
+        ]  # fmt: skip
+        artifacts |= {"guards": "\n".join(broken)} if broken else {}
+        notes = [*program.notes, *self.runs.notes(program)]
+        artifacts |= {"notes": "\n".join(notes)} if notes else {}
+        return {"metrics": metrics, "artifacts": artifacts}
+
+    def _by_class(self, pairs: Sequence[RunPair]) -> str:
+        """Return what changed against the baseline, a line for each workload, class and metric."""
+        names = {pair.requests.name: self.task.names(pair.requests) for pair in pairs}
+        return "\n".join(
+            f"{one.workload}, {one.slo_class}, {one.name}: {number(one.difference.first_mean)} -> "
+            f"{number(one.difference.second_mean)} ({number(one.difference.percent.mean, signed=True)} %)"
+            for one in changes(pairs, names, BY_STUDENT)
+        )
+
+    def _failure(self, error: str) -> Evaluated:
+        metrics = {"combined_score": self.task.file.failure_score, "failed": 1.0}
+        return {"metrics": metrics, "artifacts": {"error": error}}
+
+
+class TaskRuns:
+    """Run routers on a task's workloads.
+
+    Requests are drawn once. Routers that fit are tables of operations and share one compiled engine; others are
+    compiled, each once for all workloads and seeds. Each run of a router is made once.
+    """
+
+    def __init__(self, task: Task, seeds: Sequence[int]) -> None:
+        """`seeds` are all on which anything will run.
+
+        Raises:
+            ConfigError: there are no such seeds.
+        """
+        self.task = task
+        first, *others = task.experiments(tuple(dict.fromkeys(seeds)))
+        self.runner = Runner(Options(form=default_form()), len(first.seeds))
+        self.experiments = [replace(one, shared=self.runner) for one in (first, *others)]
+        # by configuration, workload and seed
+        self.runs: dict[tuple[str, int, int], RunSummary] = {}
+        self.tables: dict[
+            str, Policies | str
+        ] = {}  # by configuration; a text says why it is compiled
+
+    def pairs(
+        self, baseline: EvolvedRouter, program: EvolvedRouter, seeds: Sequence[int]
+    ) -> list[RunPair]:
+        """Return the runs of both on every workload.
+
+        Raises:
+            ConfigError: a run did not come to its end.
+        """
+        ours, theirs = (self.of(one, seeds) for one in (program, baseline))
+        return [
+            RunPair(requests, before, after)
+            for requests, before, after in zip(self.task.requests, theirs, ours, strict=True)
+        ]
+
+    def as_table(self, program: EvolvedRouter) -> Policies | str:
+        """Return a router as a table of operations, or why it is compiled.
+
+        Raises:
+            ConfigError: the policy is at fault.
+        """
+        config = program.config(self.task)
+        key = key_of(config)
+        if key not in self.tables:
+            try:
+                if self.task.file.compile_programs:
+                    raise NotAsDataError("the task says compile_programs")
+                self.tables[key] = router_as_table(config, self.runner.options)
+            except NotAsDataError as error:
+                self.tables[key] = str(error)
+        return self.tables[key]
+
+    def notes(self, program: EvolvedRouter) -> tuple[str, ...]:
+        """Return why a router is compiled, unless the task says that all are."""
+        table = self.as_table(program)
+        is_asked = self.task.file.compile_programs
+        return (f"compiled: {table}",) if isinstance(table, str) and not is_asked else ()
+
+    def of(self, program: EvolvedRouter, seeds: Sequence[int]) -> list[tuple[RunSummary, ...]]:
+        """Return the runs of a router by workload; those of `pairs` are made of them."""
+        table, config = self.as_table(program), program.config(self.task)
+        if isinstance(table, str):
+            return self.of_key(key_of(config), program.name, seeds, config)
+        return self.of_key(key_of(config), program.name, seeds, self.task.base, table)
+
+    def of_key(
+        self,
+        key: str,
+        name: str,
+        seeds: Sequence[int],
+        config: ClusterConfig,
+        table: Policies | None = None,
+    ) -> list[tuple[RunSummary, ...]]:
+        """Return the runs of a configuration with what is handed in with it, which have a key together."""
+        missing = [seed for seed in seeds if (key, 0, seed) not in self.runs]
+        if missing:
+            for experiment in self.experiments:
+                experiment.handed_in.clear()
+                if table is not None:
+                    experiment.handed_in[config] = table
+            for experiment in self.experiments:  # all sizes are known before anything compiles
+                if not experiment.requests.source.waits:
+                    self.runner.expect(experiment.rows(config))
+            self.runner.share_sizes()
+            with progress.phase("simulating", len(self.experiments), "workloads") as work:
+                for place, experiment in enumerate(self.experiments):
+                    work.show(place, f"{name} on {experiment.requests.name}")
+                    made = _made(experiment, name, config, missing)
+                    self.runs |= {(key, place, seed): run for seed, run in made.items()}
+        return [
+            tuple(self.runs[key, place, seed] for seed in seeds)
+            for place in range(len(self.experiments))
+        ]
+
+
+def _made(
+    experiment: Experiment, name: str, config: ClusterConfig, seeds: Sequence[int]
+) -> dict[int, RunSummary]:
+    recorder = Recorder(experiment.names, experiment.measure, experiment.requests.classes)
+    places = [experiment.seeds.index(seed) for seed in seeds]
+    (runs,) = experiment.summaries([config], recorder, places)
+    failure = failure_of(seeds, runs)
+    if failure is not None:
+        raise ConfigError(f"{name} on {experiment.requests.name}: {failure.message}")
+    return dict(zip(seeds, runs, strict=True))

@@ -84,7 +84,7 @@ def _serve(task: Path, folder: Path, waiting: Waiting) -> None:
                 return
             try:
                 if evaluator is None:
-                    from sweeps.evolve.evaluating import TaskEvaluator
+                    from sweeps.evolve.score import TaskEvaluator
 
                     evaluator = TaskEvaluator(task, folder / "programs")
                 _tell(connection, {"begun": True})

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax import lazy
-from blis_jax.commands.shared_options import spellings
+from blis_jax.commands.help import spellings
 from blis_jax.errors import ConfigError, shortened
 from blis_jax.files import manifest
 from blis_jax.files.atomic_write import refuse_other_work

@@ -15,6 +15,7 @@ from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.measure import window_of
 from blis_jax.metrics.scalars import PERCENTILES_EXPLAINED
 from blis_jax.metrics.summaries import ALL
+from blis_jax.reports.arm_pictures import parts_of, timelines_of
 from blis_jax.reports.study import (
     Curve,
     MetricChange,
@@ -24,7 +25,6 @@ from blis_jax.reports.study import (
     Study,
     judged,
 )
-from blis_jax.reports.timelines import parts_of, timelines_of
 from blis_jax.reports.words import cluster_line, target_line
 from blis_jax.runs.many_runs import run_given, run_grid
 from blis_jax.statistics.intervals import Estimate

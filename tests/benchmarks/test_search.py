@@ -13,20 +13,21 @@ import pytest
 
 from benchmarks.search import __main__ as search
 from benchmarks.search import command, judging
-from benchmarks.search.judging import is_near_at, tolerance_of
+from benchmarks.search.judging import (
+    Found,
+    is_near_at,
+    median_interval,
+    needed,
+    ratio_of,
+    share_interval,
+    tolerance_of,
+)
 from benchmarks.search.report import (
     bar_lines,
     draw,
     joined,
     ratio_line,
     summary_of,
-)
-from benchmarks.search.statistics import (
-    Found,
-    median_interval,
-    needed,
-    ratio_of,
-    share_interval,
 )
 from benchmarks.search.turbo import (
     FIRST_OF_SEARCHES,

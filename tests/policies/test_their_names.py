@@ -8,7 +8,7 @@ import yaml
 from blis_jax import ClusterConfig, ConfigError
 from blis_jax.cluster.config import FIELDS
 from blis_jax.cluster.instance_groups import KEYS, groups_of
-from blis_jax.commands.shared_options import spellings
+from blis_jax.commands.help import spellings
 from blis_jax.policies import registry
 from blis_jax.policies.their_names import POLICIES, SETTINGS
 from sweeps.strategies.arms import arm_of

@@ -16,6 +16,7 @@ from blis_jax.commands.options import OverwriteSwitch
 from blis_jax.commands.options.outputs import OutputPaths, ReportOptions, outputs_of
 from blis_jax.errors import ConfigError
 from blis_jax.reports import answers, page
+from blis_jax.reports.arm_pictures import timeline
 from blis_jax.reports.differences import findings as findings_of
 from blis_jax.reports.drawing import drawn
 from blis_jax.reports.pictures import Axis, Series
@@ -27,7 +28,6 @@ from blis_jax.reports.study import (
     Study,
 )
 from blis_jax.reports.study_pictures import pictures
-from blis_jax.reports.timelines import timeline
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.statistics.paired import Difference
 from tests.support.browser import opened

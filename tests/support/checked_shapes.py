@@ -29,7 +29,7 @@ CHECKED = (
 )  # fmt: skip
 # names and settings on the host, and the fields of rows, which are read thousands of times while a program is traced
 LEFT_OUT = (
-    "core.kinds", "core.rows", "core.columns", "policies.numbers", "policies.registry",
+    "core.kinds", "core.columns", "policies.numbers", "policies.registry",
     "policies.reading", "policies.scenes",
     # checked by pydantic
     "workload.expansion", "workload.inference_perf", "workload.length_laws", "workload.revised_spec", "workload.spec",

@@ -7,9 +7,8 @@ from typing import Any
 
 from blis_jax.commands import cli
 from blis_jax.commands.door.catalogue import options_of, parsers, takes_value
-from blis_jax.commands.help import shown
+from blis_jax.commands.help import SHARED, VARIES, Shared, shown
 from blis_jax.commands.parser import Parser
-from blis_jax.commands.shared_options import SHARED, VARIES, Shared
 
 NAME = "blis_jax.commands.door.options_page"
 _DESCRIPTION = """\

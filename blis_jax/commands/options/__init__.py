@@ -24,8 +24,8 @@ from typing import (
 
 from blis_jax import lazy
 from blis_jax.commands.cli import command_text, run_command
+from blis_jax.commands.help import BY_NAME
 from blis_jax.commands.parser import Flag, Parser
-from blis_jax.commands.shared_options import BY_NAME
 
 if TYPE_CHECKING:
     from blis_jax.runs import scheduler

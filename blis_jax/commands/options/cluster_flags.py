@@ -13,9 +13,8 @@ from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
 from blis_jax.cluster.settings import DeclaredSetting, declared_in
 from blis_jax.cluster.speculation import SpeculativeSettings
 from blis_jax.commands.cli import Flag, Parser, at_least, number, numbers, one_of, truth, whole
-from blis_jax.commands.help import USUAL_SETTINGS
+from blis_jax.commands.help import HIDDEN, USUAL_SETTINGS
 from blis_jax.commands.options import CommandOptions, option
-from blis_jax.commands.shared_options import HIDDEN
 from blis_jax.core.kinds import GATEWAY, INSTANCE, KINDS, MEMORY
 from blis_jax.latency.registry import MODELS
 from blis_jax.policies import registry

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from blis_jax.commands.help import HIDDEN
 from blis_jax.commands.options import CommandOptions, option
-from blis_jax.commands.shared_options import HIDDEN
 from blis_jax.commands.values import OneOf, at_least, whole
 from blis_jax.errors import ConfigError
 

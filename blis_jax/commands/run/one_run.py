@@ -23,7 +23,7 @@ from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import trace_flags
 from blis_jax.commands.options.cluster_flags import FLOW_FLAGS, name_of
 from blis_jax.commands.options.outputs import with_ending
-from blis_jax.commands.run import decisions, scores
+from blis_jax.commands.run import flags, scores
 from blis_jax.commands.run.flags import NAME, RunOptions
 from blis_jax.commands.run.workload import (
     Source,
@@ -100,7 +100,7 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     if "trace" in options.named and not {"corrected", "variant"} & options.named.keys():
         config = served(config, is_real=True)
     wanted_scores = scores.scores_of(options, source.spec, trace, options)
-    decisions.check(options, config, notes)
+    flags.check(options, config, notes)
     workload, run = users or closed_loop_of(source), None
     if workload is None and trace is not None:
         workload = requests.closed_loop_of_rows(trace.rows)

@@ -11,8 +11,7 @@ import jax
 import numpy as np
 
 from blis_jax.commands import cli
-from blis_jax.commands.run.decisions import router_watched
-from blis_jax.commands.run.flags import LATEST_US, RunOptions
+from blis_jax.commands.run.flags import LATEST_US, RunOptions, router_watched
 from blis_jax.core.arrays import stacked
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import SLO_CLASSES

@@ -8,9 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.columns import apart, put
+from blis_jax.core.columns import Row, Whole, apart, put
 from blis_jax.core.pytrees import HasParts, Parts, pytree
-from blis_jax.core.rows import Row, Whole
 from blis_jax.core.types import UNROUTED
 from blis_jax.engine.phases.router_view.snapshot import may_be_unrouted
 from blis_jax.engine.writing import no_changes, no_writes

@@ -17,7 +17,7 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import LAST
 from blis_jax.engine.calendar import EventSource
 from blis_jax.memory.memory import Subject, Visit
-from blis_jax.memory.offload.station import FOREVER, next_end
+from blis_jax.memory.offload.here import FOREVER, next_end
 from blis_jax.memory.offload.waits import LONGEST_WAIT_US
 from blis_jax.tables.context import Context, SlotRows, Work, failing, row, waiting_mask
 from blis_jax.tables.offload import (

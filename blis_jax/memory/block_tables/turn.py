@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.columns import choose
+from blis_jax.core.columns import Row, choose
 from blis_jax.core.pytrees import pytree
-from blis_jax.core.rows import Row
 from blis_jax.memory.index_events import left_out
 from blis_jax.tables.blocks import (
     Blocks,

@@ -26,8 +26,8 @@ from blis_jax.memory.offload.here import (
     entries_of,
     num_tiers,
     numbers_of,
+    submitted,
 )
-from blis_jax.memory.offload.station import submitted
 from blis_jax.tables.blocks import Blocks, Do, MemoryTask
 from blis_jax.tables.context import Context, SlotRows
 from blis_jax.tables.offload import Count, OffloadTable, WaitPhase, waits_of

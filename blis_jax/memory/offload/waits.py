@@ -21,6 +21,7 @@ from blis_jax.memory.block_tables.contents import places
 from blis_jax.memory.offload.here import (
     Here,
     Prompt,
+    advanced,
     begun,
     ended,
     fetched,
@@ -30,7 +31,6 @@ from blis_jax.memory.offload.here import (
     prompt_of,
     tiers_of,
 )
-from blis_jax.memory.offload.station import advanced
 from blis_jax.tables.blocks import Asker, Blocks, Do, MemoryTask
 from blis_jax.tables.context import Context, SlotRows
 from blis_jax.tables.journeys import Reservation, Reservations

@@ -18,23 +18,21 @@ from jax.core import AbstractValue, ShapedArray
 from jax.extend import core
 
 from blis_jax.policies.as_data import moving
-from blis_jax.policies.as_data.arrays import (
-    Cells,
-    CellsForm,
-    Parameters,
-    RouterStream,
-    assembled,
-    elements,
-    grid,
-    has_instances,
-)
 from blis_jax.policies.as_data.graph import (
     HIDDEN,
     INT32,
     ROUNDED,
+    Cells,
+    CellsForm,
     Expression,
     ExpressionGraph,
+    Parameters,
+    RouterStream,
+    assembled,
     bare,
+    elements,
+    grid,
+    has_instances,
     is_power_of_two,
 )
 from blis_jax.policies.reading import NotAsDataError

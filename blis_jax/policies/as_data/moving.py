@@ -10,17 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 
-from blis_jax.policies.as_data.arrays import (
+from blis_jax.policies.as_data.graph import (
+    INT32,
     Cells,
     CellsForm,
+    Expression,
+    ExpressionGraph,
     Parameters,
     RouterStream,
     assembled,
+    bare,
     elements,
     grid,
     has_instances,
 )
-from blis_jax.policies.as_data.graph import INT32, Expression, ExpressionGraph, bare
 from blis_jax.policies.reading import NotAsDataError
 
 if TYPE_CHECKING:

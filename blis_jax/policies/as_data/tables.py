@@ -10,14 +10,18 @@ import numpy as np
 
 from blis_jax.core.exact import runtime_infinity
 from blis_jax.core.types import EngineShape
-from blis_jax.policies.as_data.arrays import Cells, RouterStream, assembled, grid, has_instances
 from blis_jax.policies.as_data.graph import (
     CONSTANT,
     INPUT,
     TRUTH,
+    Cells,
     Expression,
     ExpressionGraph,
+    RouterStream,
+    assembled,
     bare,
+    grid,
+    has_instances,
 )
 from blis_jax.policies.as_data.interpreter import (
     NUM_STATES,

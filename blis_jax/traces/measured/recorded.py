@@ -23,8 +23,15 @@ from blis_jax.traces.columns import Column
 from blis_jax.traces.delimited import read_table
 from blis_jax.traces.formats import plain, trace_v2, trace_v3
 from blis_jax.traces.measured.clients import CLIENTS
-from blis_jax.traces.measured.engine_log import COLUMNS, read_engine_log
-from blis_jax.traces.measured.run import MeasuredRun, ServerSettings, at, of_header, tpot_of
+from blis_jax.traces.measured.run import (
+    COLUMNS,
+    MeasuredRun,
+    ServerSettings,
+    at,
+    of_header,
+    read_engine_log,
+    tpot_of,
+)
 from blis_jax.traces.measured.sent import (
     TO_MS,
     Benchmark,

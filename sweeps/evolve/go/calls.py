@@ -8,8 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from sweeps.evolve.go.expressions import Expressions
-from sweeps.evolve.go.nodes import field, items, names_in, sorted_in, text_of, walk
-from sweeps.evolve.go.values import (
+from sweeps.evolve.go.nodes import (
     CLASS,
     DTYPES,
     FIXED,
@@ -22,7 +21,13 @@ from sweeps.evolve.go.values import (
     SCORER,
     GoValue,
     array,
+    field,
+    items,
+    names_in,
+    sorted_in,
+    text_of,
     typed,
+    walk,
 )
 
 if TYPE_CHECKING:

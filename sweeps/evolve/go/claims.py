@@ -6,9 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweeps.evolve.go.nodes import field, items, names_in, sorted_in, statements_of, text_of, walk
-from sweeps.evolve.go.values import (
+from sweeps.evolve.go.nodes import (
     GoValue,
+    field,
+    items,
+    names_in,
+    sorted_in,
+    statements_of,
+    text_of,
+    walk,
 )
 
 if TYPE_CHECKING:

@@ -8,9 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from blis_jax.core.types import OLD_CLASSES
-from sweeps.evolve.go.nodes import field, items, text_of
-from sweeps.evolve.go.source import GoProgram
-from sweeps.evolve.go.values import (
+from sweeps.evolve.go.nodes import (
     CLASS,
     FIELDS,
     INSTANCE,
@@ -23,9 +21,13 @@ from sweeps.evolve.go.values import (
     array,
     class_code,
     constant,
+    field,
+    items,
+    text_of,
     truth,
     typed,
 )
+from sweeps.evolve.go.source import GoProgram
 
 if TYPE_CHECKING:
     from tree_sitter import Node

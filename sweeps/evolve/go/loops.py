@@ -10,9 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweeps.evolve.go.claims import Claims, GoLoop, assignments, best_of, extreme_of
-from sweeps.evolve.go.nodes import field, items, owner_of, statements_of, text_of, walk
-from sweeps.evolve.go.statements import SWITCH, Statements
-from sweeps.evolve.go.values import (
+from sweeps.evolve.go.nodes import (
     CLASS,
     FIXED,
     INSTANCE,
@@ -21,8 +19,15 @@ from sweeps.evolve.go.values import (
     GoValue,
     array,
     constant,
+    field,
+    items,
+    owner_of,
+    statements_of,
+    text_of,
     typed,
+    walk,
 )
+from sweeps.evolve.go.statements import SWITCH, Statements
 
 if TYPE_CHECKING:
     from tree_sitter import Node

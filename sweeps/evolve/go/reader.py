@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING
 
 from sweeps.evolve import running
 from sweeps.evolve.go.loops import Loops
-from sweeps.evolve.go.nodes import field, items, parameters_of, receiver_of, statements_of, text_of
+from sweeps.evolve.go.nodes import (
+    INSTANCE,
+    GoValue,
+    array,
+    field,
+    items,
+    parameters_of,
+    receiver_of,
+    statements_of,
+    text_of,
+    typed,
+)
 from sweeps.evolve.go.source import GoProgram
-from sweeps.evolve.go.values import INSTANCE, GoValue, array, typed
 from sweeps.evolve.go.writer import MaskedBlock
 
 if TYPE_CHECKING:

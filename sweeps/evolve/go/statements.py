@@ -7,15 +7,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sweeps.evolve.go.nodes import (
+    DTYPES,
+    INSTANCE,
+    LIST,
+    NUMBERS,
+    GoValue,
+    array,
     field,
     items,
     parameters_of,
     sorted_in,
     statements_of,
     text_of,
+    typed,
     walk,
 )
-from sweeps.evolve.go.values import DTYPES, INSTANCE, LIST, NUMBERS, GoValue, array, typed
 from sweeps.evolve.go.variables import Variables
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from sweeps.evolve.go.nodes import field, items, text_of, walk
-from sweeps.evolve.go.values import (
+from sweeps.evolve.go.nodes import (
     CLASS,
     DTYPES,
     EMPTY,
@@ -17,8 +16,12 @@ from sweeps.evolve.go.values import (
     GoValue,
     array,
     constant,
+    field,
+    items,
+    text_of,
     truth,
     typed,
+    walk,
 )
 from sweeps.evolve.go.writer import Lines
 
@@ -383,9 +386,8 @@ class Variables(Lines):
             self.emit(f"{owner.code} = put({owner.code}, ({where},), {code}, {self.mask or True})")
         if owner.has:
             mask = self.mask or "True"
-            is_own = places[-1].is_own
             self.emit(
-                f"{owner.has} = {owner.has} | ({mask})" if is_own
+                f"{owner.has} = {owner.has} | ({mask})" if places[-1].is_own
                 else f"{owner.has} = put({owner.has}, ({places[-1].code},), True, {mask})"
             )  # fmt: skip
 

@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING
 
 from sweeps.evolve import running
 from sweeps.evolve.go.calls import Calls
-from sweeps.evolve.go.nodes import field, items, owner_of, sorted_in, statements_of, text_of, walk
-from sweeps.evolve.go.source import GoProgram
-from sweeps.evolve.go.values import (
+from sweeps.evolve.go.nodes import (
     GoValue,
+    field,
+    items,
+    owner_of,
+    sorted_in,
+    statements_of,
+    text_of,
+    walk,
 )
+from sweeps.evolve.go.source import GoProgram
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from surrogate.fitting import online
+from sweeps.search.engines.denoised import fitted_outputs
 from sweeps.search.engines.encoding import Encoding, Told, generator, modelled
 from sweeps.search.engines.known import (
     BranchedStart,
@@ -24,7 +25,6 @@ from sweeps.search.engines.known import (
     greedy,
     known_of,
 )
-from sweeps.search.engines.smooth_model import fitted_outputs
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
 

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from sweeps.search.engines.denoised import DRAWS, Denoised
+from sweeps.search.engines.denoised import DRAWS, Denoised, fitted
 from sweeps.search.engines.encoding import Told, generator, modelled
 from sweeps.search.engines.known import distinct, greedy
-from sweeps.search.engines.smooth_model import fitted
 from sweeps.search.objectives import nondominated
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.core.columns import PastTable, RowTable
-from blis_jax.core.rows import Row
+from blis_jax.core.columns import PastTable, Row, RowTable
 from blis_jax.core.types import LAST, EngineShape, never
 from blis_jax.engine.loop import context_of, first_order, first_state, requests_of
 from blis_jax.engine.mechanism import mechanism, params

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.evolve.evaluating import TaskEvaluator
+from sweeps.evolve.score import TaskEvaluator
 from tests.support.evolve.tasks import PROGRAM, task_file
 
 EXACT = "load - exact_product(3.0, context.scores)"

@@ -9,8 +9,8 @@ from blis_jax.calibrate.calibration import CalibrationPlan, calibrate
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.traces.measured import run as measured_run
-from blis_jax.traces.measured.engine_log import blocks_from_series, held_blocks
 from blis_jax.traces.measured.recorded import read_measured
+from blis_jax.traces.measured.run import blocks_from_series, held_blocks
 from tests.support.recorded.reference_data import REPO_ROOT, SHARED_DIR
 
 EXAMPLE = REPO_ROOT / "examples" / "measured_run"
@@ -246,10 +246,10 @@ def test_real_runs_have_the_published_means():
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is not here")
 def test_estimated_blocks_against_stated_ones():
     """The one run that states its blocks and logs their use: 2,588, found within 3 %."""
-    from blis_jax.traces.measured import engine_log
+    from blis_jax.traces.measured import run
 
     folder = REAL / "RTX4090_Llama-3.1-8B"
-    columns = engine_log._json_lines(folder / "requests.jsonl")
+    columns = run._json_lines(folder / "requests.jsonl")
     found = blocks_from_series(folder / "timeseries.csv", columns, measured_run.ServerSettings())
     assert found.blocks == pytest.approx(2588, rel=0.03)
 

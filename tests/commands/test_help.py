@@ -9,7 +9,7 @@ import pytest
 
 from blis_jax.commands.door.catalogue import options_of, parsers
 from blis_jax.commands.door.options_page import page
-from blis_jax.commands.help import FULL, SELDOM, USUAL_SETTINGS, written
+from blis_jax.commands.help import BY_NAME, FULL, SELDOM, USUAL_SETTINGS, VARIES, spellings, written
 from blis_jax.commands.options.seed_options import (
     SeedOptions,
     given_seeds,
@@ -18,7 +18,6 @@ from blis_jax.commands.options.seed_options import (
     seeds_text,
 )
 from blis_jax.commands.parser import Flag, Parser
-from blis_jax.commands.shared_options import BY_NAME, VARIES, spellings
 from blis_jax.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

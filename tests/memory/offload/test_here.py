@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.memory.offload.station import advanced, next_end, submitted
+from blis_jax.memory.offload.here import advanced, next_end, submitted
 from blis_jax.tables.offload import Count, Jobs, JobState, OffloadParams
 
 ENTRIES = 6  # of the CPU tier; transfers to storage come first, then those from it
