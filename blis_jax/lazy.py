@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from matplotlib import patches as patches
     from matplotlib import ticker as ticker
     from PIL import Image as pillow
+    from PIL import PngImagePlugin as png
     from pyarrow import parquet as parquet
     from rich import console as rich_console
     from rich import progress as rich_progress
@@ -81,6 +82,7 @@ else:
         Module(f"matplotlib.{name}") for name in ("figure", "lines", "patches", "ticker")
     )
     parquet, pillow = Module("pyarrow.parquet"), Module("PIL.Image")
+    png = Module("PIL.PngImagePlugin")
     rich_console, rich_progress, rich_table = (
         Module(f"rich.{name}") for name in ("console", "progress", "table")
     )
@@ -119,6 +121,7 @@ __all__ = [
     "jnp",
     "lax",
     "pillow",
+    "png",
     "rich_console",
     "rich_progress",
     "rich_table",

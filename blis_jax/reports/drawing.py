@@ -17,7 +17,6 @@ from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap, ListedColor
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from blis_jax.files.atomic_write import replacing
 from blis_jax.reports.pictures import (
@@ -34,6 +33,7 @@ from blis_jax.reports.pictures import (
     Words,
 )
 from blis_jax.reports.style import (
+    DATA,
     DPI,
     LINE_INCHES,
     RULES,
@@ -59,15 +59,10 @@ LEAST_OCTAVES, MOST_CHANGES = (
 )  # below them no halves and doubles, but so many steps of round numbers
 
 
-DATA = "Data"  # the text of a PNG that has what is drawn
-
-
 def save(picture: Picture, path: Path) -> None:
     """Write a PNG, whole or not at all; it carries its data as JSON, so that a later run can be compared with it."""
-    info = PngInfo()
-    info.add_itxt(DATA, json.dumps(picture.to_json()), zip=True)
     with drawn(picture) as made, replacing(path) as written:
-        write_png(made, written, info)
+        write_png(made, written, picture.to_json())
 
 
 def data_of(path: Path) -> Any:

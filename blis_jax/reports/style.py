@@ -7,6 +7,8 @@ readers with any kind of colour vision tell each set apart, and no colour means 
 from __future__ import annotations
 
 import io
+import json
+import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +24,6 @@ from blis_jax.files.atomic_write import replacing
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from PIL.PngImagePlugin import PngInfo
 
 
 GREY, BLUE, RED, GREEN = "#4d4d4d", "#0072b2", "#d55e00", "#009e73"
@@ -173,13 +174,56 @@ def save(
         write_png(made, written)
 
 
-def write_png(made: Figure, file: IO[bytes] | Path, info: PngInfo | None = None) -> None:
-    """Write a figure as a PNG of at most 256 colours, a third of the size, with no difference to see."""
+DATA = "Data"  # the text of a PNG that has what is drawn
+
+
+def write_png(made: Figure, file: IO[bytes] | Path, content: Any = None) -> None:
+    """Write a figure as a PNG of at most 256 colours, a third of the size, with no difference to see.
+
+    It carries what is drawn as JSON: `content`, or else what the figure shows.
+    """
     drawn = io.BytesIO()
     made.savefig(drawn, dpi=DPI, format="png")
+    info = lazy.png.PngInfo()
+    info.add_itxt(DATA, json.dumps(_shown(made) if content is None else content), zip=True)
     whole = lazy.pillow.open(drawn).convert("RGB")
     few = whole.quantize(256, lazy.pillow.Quantize.MAXCOVERAGE, dither=lazy.pillow.Dither.NONE)
     few.save(file, "PNG", optimize=True, pnginfo=info)
+
+
+def _shown(made: Figure) -> dict[str, Any]:
+    """Return the words of a figure, and the points, areas and bars of its panels in their axes' units."""
+    panels = [
+        {
+            "title": panel.get_title(),
+            "axes": [panel.get_xlabel(), panel.get_ylabel()],
+            "texts": [text.get_text() for text in panel.texts],
+            "lines": [_plain(line.get_xydata()) for line in panel.lines],
+            "points": [_plain(drawn.get_offsets()) for drawn in panel.collections],
+            "areas": [
+                _plain(path.vertices) for drawn in panel.collections for path in drawn.get_paths()
+            ],
+            "bars": [
+                _plain(bar.get_path().transformed(bar.get_patch_transform()).vertices)
+                for bar in panel.patches
+            ],
+            "images": [_plain(image.get_array()) for image in panel.images],
+        }
+        for panel in made.axes
+    ]
+    return {"words": [text.get_text() for text in made.texts], "panels": panels}
+
+
+def _plain(numbers: Any) -> Any:
+    """Return numbers as lists, to six digits; None where one is not finite."""
+    values = np.ma.filled(np.ma.asarray(numbers, float), np.nan).tolist()
+
+    def rounded(value: Any) -> Any:
+        if isinstance(value, list):
+            return [rounded(one) for one in value]
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+
+    return rounded(values)
 
 
 def put_words(

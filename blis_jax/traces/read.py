@@ -87,7 +87,10 @@ def sniff(path: Path) -> Sniff:
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; give the path of a trace") from None
     except (OSError, *NOT_WHOLE) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); give the path of a trace") from None
+        what = "; it ends too early: copy it again" if isinstance(error, EOFError) else ""
+        raise ConfigError(
+            f"{path} cannot be read ({error}){what or '; give the path of a trace'}"
+        ) from None
     if start.lstrip().startswith("["):
         listed = (text for _, text in json_rows(path)[1])
         return Sniff(path, tuple(islice(listed, LINES_LOOKED_AT)))

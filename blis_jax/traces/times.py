@@ -67,7 +67,8 @@ def read_in_unit(
         found.append((rows, own))
         if own.time_unit is None:  # the format says it
             break
-        if len(rows) and why_odd(rows, own.time_unit, fewest_slow=2) is None:
+        is_one_moment = found[0][0].arrival_us.any() and not np.ptp(rows.arrival_us)
+        if len(rows) and not is_one_moment and why_odd(rows, own.time_unit, fewest_slow=2) is None:
             own.report.notes.append(
                 f"times are read as {own.time_unit}, the first unit that can be true; --time-unit names another"
             )
@@ -84,6 +85,8 @@ def remark(rows: TraceRows, unit: str | None) -> str | None:
     if unit is None or why is None:
         return None
     pace = _Pace.of(rows, unit)
+    if pace.tokens_per_s > MOST_TOKENS_PER_S and pace.rate <= USUAL_PER_S:
+        return f"{why}: no server computes so much; look at the lengths"
     other = _unix_unit(rows, unit) or min(
         (name for name in UNITS_US if name != unit),
         key=lambda name: abs(math.log(pace.in_unit(name).rate / USUAL_PER_S)),

@@ -131,6 +131,10 @@ def test_damaged_gzip_and_folders_are_refused(tmp_path):
     (tmp_path / "cut.csv.gz").write_bytes(packed[: len(packed) // 2])
     with pytest.raises(ConfigError, match=r"not a whole packed file|cannot be read"):
         read_trace(tmp_path / "cut.csv.gz", TraceOptions(format="azure"))
+    small = gzip.compress(b"timestamp,isl,osl\n0,100,10\n1,200,20\n")
+    (tmp_path / "end.csv.gz").write_bytes(small[:-6])
+    with pytest.raises(ConfigError, match=r"it ends too early: copy it again"):
+        read_trace(tmp_path / "end.csv.gz")
     with pytest.raises(ConfigError, match="is a folder, but a azure trace is a file"):
         read_trace(tmp_path, TraceOptions(format="azure"))
 

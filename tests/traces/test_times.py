@@ -123,3 +123,12 @@ def test_windows_and_units_that_cannot_be(tmp_path, asked, words):
     with pytest.raises(ConfigError) as caught:
         read_trace(path, TraceOptions(**asked))
     assert words in str(caught.value)
+
+
+def test_a_length_that_no_server_computes_says_nothing_about_the_unit(tmp_path):
+    """A prompt of a billion tokens made every unit odd but the one in which all times are one moment."""
+    text = "timestamp,prompt_tokens,completion_tokens\n0,1000000000,10\n1,200,20\n2,300,4\n"
+    trace = read_text(tmp_path, text, "odd.csv", time_unit="auto")
+    assert trace.rows.arrival_us.tolist() == [0, 1_000_000, 2_000_000]
+    (note,) = [one for one in trace.report.notes if "tokens/s" in one]
+    assert note.endswith("no server computes so much; look at the lengths")

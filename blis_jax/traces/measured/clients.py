@@ -111,7 +111,8 @@ def _what_lacks(tool: str, lacking: Sequence[str], *, is_streamed: bool) -> str:
         again = _WITH_TIMES[tool]
         words.append(f"it has no start_times, so arrivals are unknown; measure again {again}")
     elif lacking:
-        words.append(f"it has no lists by request; measure again with {_DETAILS[tool]}")
+        what = "lists by request" if len(lacking) > 1 else f"list of {lacking[0]}"
+        words.append(f"it has no {what}; measure again with {_DETAILS[tool]}")
     if not is_streamed:
         words.append(
             "all its times of first tokens are 0: the client did not stream; measure again with streaming"
@@ -193,11 +194,17 @@ _CLOSED = ("synchronous", "concurrent", "throughput")
 
 def _is_guidellm(document: object) -> bool:
     benchmarks = at(document, "benchmarks")
+    if benchmarks == []:
+        return at(document, "metadata", "guidellm_version") is not None
     is_list = isinstance(benchmarks, list) and bool(benchmarks)
     return is_list and at(benchmarks[0], "requests", "successful") is not None
 
 
 def _read_guidellm(document: object, source: str) -> list[Benchmark]:
+    if not at(document, "benchmarks"):
+        raise ConfigError(
+            f"{source}: GuideLLM's report has no benchmark, so none came to its end; measure again"
+        )
     return [
         _guidellm_benchmark(benchmark, f"{source}: benchmark {place}")
         for place, benchmark in enumerate(at(document, "benchmarks"))

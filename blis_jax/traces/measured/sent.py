@@ -149,7 +149,8 @@ class Sent:
     def add(self, start_s: float, tokens: tuple[float, float], ttft_s: float, e2e_s: float) -> None:
         """Add a request that was answered; `tokens` of its prompt and its output."""
         if not (math.isfinite(start_s) and all(count >= 1 for count in tokens)):
-            lacks_lengths = math.isfinite(start_s) and any(map(math.isnan, tokens))
+            is_uncounted = any(map(math.isnan, tokens)) or (ttft_s > 0 and 0 in tokens)
+            lacks_lengths = math.isfinite(start_s) and is_uncounted
             self.num_without_lengths += lacks_lengths
             self.num_failed += not lacks_lengths
             return

@@ -322,3 +322,9 @@ def test_a_turn_that_waits_for_nothing_is_left_out(tmp_path):
         note.startswith("2 rows have a delay, but no earlier turn") for note in trace.report.notes
     )
     assert trace.report.first_bad[0].reason == "the arrival is missing, and so is a delay"
+
+
+def test_a_second_column_of_one_name_is_called_so(tmp_path):
+    trace = read_text(tmp_path, "timestamp,isl,osl,isl\n0,100,10,7\n1,200,20,7\n")
+    assert trace.rows.input_len.tolist() == [100, 200]
+    assert "column without effect: isl (the second of this name)" in trace.report.notes

@@ -388,6 +388,27 @@ def test_a_client_without_token_counts_is_not_called_failed(tmp_path: Path):
         read_measured(tmp_path / "records.jsonl")
 
 
+def test_outputs_of_0_tokens_that_were_seen_are_not_counted_ones(tmp_path: Path):
+    path = changed(tmp_path, "vllm_serve_detailed.json", output_lens=[0] * 25, errors=[""] * 25)
+    data = json.loads(path.read_text())
+    count = sum(one > 0 for one in data["ttfts"])
+    with pytest.raises(ConfigError, match=f"{count} requests were answered, but the file has not"):
+        read_measured(path)
+
+
+def test_what_a_file_lacks_is_named(tmp_path: Path):
+    found = read_result(changed(tmp_path, "vllm_serve_detailed.json", itls=None))
+    assert isinstance(found, Summary)
+    assert "it has no list of itls; measure again with --save-detailed" in found.lacking
+    (tmp_path / "empty.json").write_text(
+        json.dumps({"metadata": {"guidellm_version": "0.5.0"}, "benchmarks": []})
+    )
+    with pytest.raises(
+        ConfigError, match="GuideLLM's report has no benchmark, so none came to its"
+    ):
+        read_result(tmp_path / "empty.json")
+
+
 def test_seconds_and_micro_signs_are_units(tmp_path: Path, truth: MeasuredRun):
     records = [
         json.loads(line) for line in (FILES / "aiperf_records.jsonl").read_text().splitlines()
