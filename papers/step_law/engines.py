@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.calibrate.described_steps import held_out
+from blis_jax.calibrate.described_steps import fit_described, held_out
 from blis_jax.calibrate.step_fit import (
     FIRST,
     DeploymentFit,
@@ -21,11 +21,13 @@ from blis_jax.calibrate.step_fit import (
     law_us,
     samples_of,
 )
-from blis_jax.latency.model_description import is_shipped, model_description
+from blis_jax.latency.model_description import ModelDescription, is_shipped, model_description
 from blis_jax.latency.registry import SIZED
-from blis_jax.lazy import Module
+from blis_jax.latency.step_law import StepSums
+from blis_jax.lazy import Module, pandas
 from blis_jax.reports.render import table_text
-from blis_jax.traces.measured.steps import PHASES, EngineSteps, read_steps
+from blis_jax.traces.measured.steps import PHASES, EngineSteps, MeasuredEngine, read_steps
+from papers.real_servers.predict.collections.inferencex import named
 from papers.step_law.law import SERVED, MeasuredSteps, predicted_us
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ else:  # it loads JAX, for which no refusal waits
 
 DECODE_BAR, PREFILL_BAR = 0.01, 0.08  # median errors with every second step held out
 SEGMENT = "segment"  # column of a file that says which steps are a load of requests
+SERVERS = Path(__file__).resolve().parents[3] / "shared/data/real_serving_runs/inferencex_vllm.csv"
+GPUS = ("b200_sxm", "b300_sxm")
 GPU = "B300"  # named in the collection for one of the models
 
 
@@ -96,7 +100,14 @@ def tables(path: Path) -> tuple[list[str], list[TriedEngine]]:
     """Return the tables of the page, and what they are made of."""
     file = read_steps(path)
     runs = tried(file.runs)
-    found = [_measured(runs), _held_out(runs), _second_half(runs), _across(runs), _models(runs)]
+    found = [
+        _measured(runs),
+        _held_out(runs),
+        _second_half(runs),
+        _across(runs),
+        _models(runs),
+        _servers(runs),
+    ]
     if SEGMENT in file.table:
         found.append(replay.replayed(file.runs, file.table[SEGMENT].to_numpy()))
     return found, runs
@@ -243,9 +254,8 @@ def _without(
 def _models(runs: Sequence[TriedEngine]) -> str:
     """Return how far models are off that were predicted from their descriptions, and what their intervals hold."""
     head = ["deployment", "from its description", "interval, a factor of", "steps that it holds"]
-    described = [run.steps for run in runs if is_shipped(run.steps.engine.model)]
     rows, shares = [], []
-    for steps, ms, factor in held_out(described, model_description):
+    for steps, ms, factor in held_out([run.steps for run in runs], _describe):
         inside = np.abs(np.log(ms / steps.ms)) <= math.log(factor)
         by_phase = {
             name: float(inside[steps.phase == place].mean())
@@ -258,3 +268,54 @@ def _models(runs: Sequence[TriedEngine]) -> str:
         rows.append(["mean of phases and deployments", "", "", _percent(float(np.mean(shares)))])
     words = "Fitted to the other models, median error and share of steps held in decode / prefill / mixed, %:"
     return f"{words}\n\n" + table_text(head, rows)
+
+
+def _servers(runs: Sequence[TriedEngine]) -> str:
+    """Return what the law of all measured models says of the decoding of servers of others, on the same GPUs."""
+    law = fit_described([run.steps for run in runs], _describe)
+    if law is None or not SERVERS.is_file():
+        return "Servers of other models: their runs are not here."
+    table = pandas.read_csv(SERVERS)
+    table = table[table.system.isin(GPUS)]
+    measured = {run.steps.engine.model for run in runs}
+    head = [
+        "model",
+        "weights",
+        "runs",
+        "predicted ÷ measured",
+        "middle nine tenths",
+        "within the interval, %",
+    ]
+    rows = []
+    for (model, precision), part in table.groupby(["model_path", "precision"]):
+        description = model_description(named(model, precision))
+        if model in measured:
+            continue
+        ratio = np.concatenate(
+            [
+                law.predicted_ms(
+                    MeasuredEngine(model, int(tp), int(dp)), description, _decoding(some)
+                )
+                / some.silicon_tpot_ms
+                for (tp, dp), some in part.groupby(["tp_size", "attention_dp_size"])
+            ]
+        )
+        low, middle, high = np.quantile(ratio, [0.05, 0.5, 0.95])
+        inside = np.abs(np.log(ratio)) <= math.log(law.factor)
+        cells = [f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{100 * inside.mean():.0f}"]
+        rows.append([model, precision, str(len(ratio)), *cells])
+    words = (
+        f"Decoding of servers of other models, with an interval of a factor of {law.factor:.1f}:"
+    )
+    return f"{words}\n\n" + table_text(head, rows)
+
+
+def _decoding(runs: pandas.DataFrame) -> StepSums:
+    """Return the batch in decode of servers in the middle of their answers, every user being served."""
+    users = (runs.concurrency / runs.attention_dp_size).to_numpy(np.float64)
+    nothing, context = np.zeros(len(runs)), users * (runs.isl + runs.osl / 2).to_numpy(np.float64)
+    return StepSums(nothing, nothing, nothing, users, context, nothing)
+
+
+def _describe(name: str) -> ModelDescription | None:
+    return model_description(name) if is_shipped(name) else None
