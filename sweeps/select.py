@@ -78,7 +78,7 @@ def main(options: SelectOptions) -> int:
     check_statistics(options.confidence)
     prepare_backend(use_cache=not options.no_cache)
 
-    from sweeps.compare.selection.stage import select_best
+    from sweeps.compare.selection import select_best
 
     return select_best(options)
 

@@ -20,15 +20,14 @@ from sweeps.promote.promotion import GateClosedError, identity_of, make_promotio
 from sweeps.promote.store import PromotionStore, decision_path, findings_path
 
 if TYPE_CHECKING:
-    from sweeps.promote import gates, running
+    from sweeps.promote import gates, maps, running
     from sweeps.promote.evidence import concerns, survival
-    from sweeps.promote.maps import rows
 else:  # `--help` and refusals do not wait for them
     gates = lazy.Module("sweeps.promote.gates")
     running = lazy.Module("sweeps.promote.running")
     concerns = lazy.Module("sweeps.promote.evidence.concerns")
     survival = lazy.Module("sweeps.promote.evidence.survival")
-    rows = lazy.Module("sweeps.promote.maps.rows")
+    maps = lazy.Module("sweeps.promote.maps")
 
 NAME = options.NAME
 EXIT_GATE_CLOSED = 3
@@ -134,7 +133,7 @@ def _stage(name: str) -> Callable[[list[str]], int]:
                 f"Is the stage {name} of {promotion.given} for {promotion.target} made?",
                 [
                     f"Yes: {len(made)} files in {folder}.",
-                    *([rows.in_words(promotion)] if name == "maps" else []),
+                    *([maps.in_words(promotion)] if name == "maps" else []),
                 ],
                 "made of the stages before it, whose hashes it keeps.",
                 "this stage alone was made.",

@@ -2,7 +2,7 @@
 
 Others are with their features: an outage of an idle instance (`policies/movement/test_stops.py`), pools of instances
 for both and a cluster that never changes its size (`policies/movement/`, `test_queued_scenes.py`), an index without
-delay or loss (`phases/router_view/`).
+delay or loss (`phases/router_view.py`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, over_seeds
-from blis_jax.engine.phases.router_view.asked import prompt_times
+from blis_jax.engine.phases.router_view import prompt_times
 from blis_jax.latency.blackbox import blackbox, blackbox_attention
 from blis_jax.policies.scorers import (
     approx_prefix_cache,

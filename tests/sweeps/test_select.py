@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from blis_jax.reports.render import text
-from sweeps.compare.selection.report import findings_of
-from sweeps.compare.selection.stage import finalist_texts
+from sweeps.compare.selection import finalist_texts
+from sweeps.compare.selection_report import findings_of
 from sweeps.select import main
 from tests.support.findings_forms import assert_all_forms_agree
 from tests.sweeps.busy import result

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from blis_jax.core.columns import Row, Whole, apart, put
 from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.core.types import UNROUTED
-from blis_jax.engine.phases.router_view.snapshot import may_be_unrouted
+from blis_jax.engine.phases.snapshot import may_be_unrouted
 from blis_jax.engine.writing import no_changes, no_writes
 from blis_jax.policies.contexts import GatewayContext
 from blis_jax.tables.context import Context

@@ -24,7 +24,7 @@ from blis_jax.engine.phases.decisions import Decisions, no_decisions
 from blis_jax.engine.phases.departures.giving_up import victim_of, with_victim
 from blis_jax.engine.phases.departures.pools import with_tick
 from blis_jax.engine.phases.gateway import Asking, admission, decide_again
-from blis_jax.engine.phases.router_view.snapshot import refreshed, snapshots, unless_elsewhere
+from blis_jax.engine.phases.snapshot import refreshed, snapshots, unless_elsewhere
 from blis_jax.policies.classes import mean_saturation
 from blis_jax.policies.routing.pickers import first_where
 from blis_jax.tables.context import Context, count_of, failing

@@ -20,8 +20,8 @@ from blis_jax.engine.phases.decisions import Decisions, Routed, no_decisions
 from blis_jax.engine.phases.departures.oversized import is_unservable
 from blis_jax.engine.phases.departures.pools import is_over_budget
 from blis_jax.engine.phases.policy_calls import States, admit, request_view, route
-from blis_jax.engine.phases.router_view.asked import handed_over, with_asked_signals
-from blis_jax.engine.phases.router_view.snapshot import (
+from blis_jax.engine.phases.router_view import handed_over, with_asked_signals
+from blis_jax.engine.phases.snapshot import (
     cached_prompt_blocks,
     finds_instance,
     may_be_unrouted,

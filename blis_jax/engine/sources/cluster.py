@@ -40,7 +40,7 @@ from blis_jax.engine.phases.departures.stops import (
     torn_off,
 )
 from blis_jax.engine.phases.flow_control import route_again
-from blis_jax.engine.phases.router_view.snapshot import active_instances
+from blis_jax.engine.phases.snapshot import active_instances
 from blis_jax.engine.writing import no_writes
 from blis_jax.memory.memory import Left, Subject
 from blis_jax.tables.context import Context, SlotRows, Work

@@ -26,7 +26,7 @@ from sweeps.promote.checks.picker_rules import FLOW_GATE, PickerConfig, picker_f
 from sweeps.promote.configs.roles import HANDLER, POOLS
 from sweeps.promote.hypotheses.document import inventory
 from sweeps.promote.hypotheses.sent import mechanism_findings
-from sweeps.promote.maps.rows import CLASS_PRIORITY, objective_name
+from sweeps.promote.maps import CLASS_PRIORITY, objective_name
 from sweeps.promote.promotion import BASELINE, ENGINE_PRIORITY, UNSET, Files, Finding, Severity
 
 _ORDER: tuple[Severity, ...] = ("CRITICAL", "IMPORTANT", "SUGGESTION")

@@ -30,7 +30,7 @@ from sweeps.promote.configs.picker import (
     sheds_by_detector,
     with_idle_plugins,
 )
-from sweeps.promote.maps.rows import (
+from sweeps.promote.maps import (
     UNCLASSED_PRIORITY,
     named_policies,
     policy_row,

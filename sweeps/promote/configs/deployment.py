@@ -15,7 +15,7 @@ from blis_jax.policies.contract import Policy
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.promote.checks.documents import TargetTypes
 from sweeps.promote.configs.roles import MOVES_KV
-from sweeps.promote.maps.rows import CLASS_PRIORITY, objective_name, policy_row
+from sweeps.promote.maps import CLASS_PRIORITY, objective_name, policy_row
 from sweeps.promote.promotion import Promotion, not_mapped
 from sweeps.promote.store import data_file, yaml_text
 from sweeps.runs.requests import workload_from, workload_of

@@ -12,7 +12,7 @@ from blis_jax.core.kinds import NONE, ROUTER, SAME
 from sweeps.promote.checks.documents import TargetTypes
 from sweeps.promote.configs.deployment import numbers_of_policy
 from sweeps.promote.configs.roles import POOLS, PodRoles, roles_of, with_roles
-from sweeps.promote.maps.rows import policy_row
+from sweeps.promote.maps import policy_row
 from sweeps.promote.promotion import (
     GeneratedPlugin,
     Promotion,

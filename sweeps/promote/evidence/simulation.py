@@ -28,7 +28,7 @@ from blis_jax.records.record import SETTLED, RunRecord, Status
 from sweeps.promote.evidence.concerns import SimulatedScene
 from sweeps.promote.evidence.reports import DENIED, QUANTILES, SIMULATED_MARK
 from sweeps.promote.evidence.runs import FOLDER
-from sweeps.promote.maps.rows import policy_row
+from sweeps.promote.maps import policy_row
 from sweeps.runs.experiment import Experiment
 from sweeps.strategies.arms import key_of
 

@@ -24,7 +24,7 @@ from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled, gatew
 from sweeps.promote.golang.sources import Names, Plugin, readme, source, test_text, with_imports
 from sweeps.promote.golang.target import FOLDER, TargetVersion, load
 from sweeps.promote.golang.vectors import vectors_json
-from sweeps.promote.maps.rows import objective_name
+from sweeps.promote.maps import objective_name
 from sweeps.promote.promotion import (
     ENGINE_PRIORITY,
     Files,

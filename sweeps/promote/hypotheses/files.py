@@ -17,7 +17,7 @@ from sweeps.promote.hypotheses.document import (
 )
 from sweeps.promote.hypotheses.origins import confirmed_claims
 from sweeps.promote.hypotheses.tracks import TrackMaker, track_a, track_b, track_c
-from sweeps.promote.maps.rows import DICTIONARY, GapRow, SignalRow, parsed_rows
+from sweeps.promote.maps import DICTIONARY, GapRow, SignalRow, parsed_rows
 from sweeps.promote.promotion import Files, Finding, Promotion, file_named
 from sweeps.promote.store import render, yaml_text
 from sweeps.strategies.parts import ClosedPart

@@ -36,7 +36,7 @@ from sweeps.ledger.trial import REFERENCE, STRATEGY
 from sweeps.promote.checks.documents import CONFIG, OVERLAY
 from sweeps.promote.configs.deployment import class_shares
 from sweeps.promote.hypotheses.document import NotTransferred, OfferedTraffic
-from sweeps.promote.maps.rows import objective_name
+from sweeps.promote.maps import objective_name
 from sweeps.promote.promotion import (
     BASELINE,
     ENGINE_PRIORITY,

@@ -36,7 +36,7 @@ from sweeps.promote.hypotheses.origins import (
     saturation_rate,
     traffic_of,
 )
-from sweeps.promote.maps.rows import GapRow, SignalRow
+from sweeps.promote.maps import GapRow, SignalRow
 from sweeps.promote.promotion import Files, Promotion
 
 _IDLE_PREFILL = "its prefill pods get no request, as no connector moves KV from them; the simulator has none of them"

@@ -12,8 +12,8 @@ import pytest
 from sweeps.principles import __main__ as command
 from sweeps.principles.advice import case_of, touches
 from sweeps.principles.catalogue import WorkloadChoice, load_catalogue, workload_named
-from sweeps.principles.rules.instances import AGAINST, NO_EFFECT, RELIES, Case, facts_of
-from sweeps.principles.rules.routing import without_scorer
+from sweeps.principles.instance_rules import AGAINST, NO_EFFECT, RELIES, Case, facts_of
+from sweeps.principles.routing_rules import without_scorer
 from sweeps.strategies.arms import arm_of
 from tests.sweeps.tiny import TINY
 

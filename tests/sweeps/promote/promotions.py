@@ -12,7 +12,7 @@ import yaml
 from blis_jax.files.input_files import is_file
 from sweeps.promote.configs.deployment import order_of
 from sweeps.promote.golang.target import load
-from sweeps.promote.maps.rows import maps_files, objective_name
+from sweeps.promote.maps import maps_files, objective_name
 from sweeps.promote.promotion import (
     ENGINE_PRIORITY,
     Files,
@@ -107,7 +107,7 @@ def generated(
 
 def plugins(given: Promotion) -> tuple[GeneratedPlugin, ...]:
     """A plugin for each scorer and admission policy that the target has not, and for the engine's priority."""
-    from sweeps.promote.maps.rows import named_policies, policies_of, signals_read
+    from sweeps.promote.maps import named_policies, policies_of, signals_read
 
     functions = {
         (kind, one.name.replace("_", "-")): one for kind, one in policies_of(given.arm.config)

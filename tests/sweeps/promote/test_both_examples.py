@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sweeps.promote.__main__ import main
-from sweeps.promote.documents.bundle import BODY, MANIFEST, PATCH
+from sweeps.promote.bundle import BODY, MANIFEST, PATCH
 from sweeps.promote.evidence import survival
 from sweeps.promote.evidence.concerns import TARGET_PROFILE, Concern, concerns
 from sweeps.promote.golang.target import load

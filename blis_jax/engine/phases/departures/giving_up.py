@@ -19,7 +19,7 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import HasParts
 from blis_jax.core.types import LAST, NO_REQUEST
 from blis_jax.engine.phases.departures.stops import begun
-from blis_jax.engine.phases.router_view.snapshot import active_instances
+from blis_jax.engine.phases.snapshot import active_instances
 from blis_jax.engine.phases.steps.step_end import next_event
 from blis_jax.engine.writing import no_writes
 from blis_jax.policies.routing.pickers import first_where

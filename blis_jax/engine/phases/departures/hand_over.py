@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from blis_jax.core.columns import as_int
 from blis_jax.core.views import AnswerCuts
 from blis_jax.engine.phases.policy_calls import request_view
-from blis_jax.engine.phases.router_view.snapshot import active_instances
+from blis_jax.engine.phases.snapshot import active_instances
 from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.memory import Demand, Subject, Visit
 from blis_jax.policies.contract import HandOver, HandOverContext

@@ -25,7 +25,7 @@ from blis_jax.engine.phases.departures.stops import (
     returning,
     stop_times,
 )
-from blis_jax.engine.phases.router_view.snapshot import (
+from blis_jax.engine.phases.snapshot import (
     refreshed,
     snapshots,
 )

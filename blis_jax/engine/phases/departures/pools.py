@@ -29,7 +29,7 @@ from blis_jax.engine.phases.departures.reservation import (
     or_split,
     ranks_in_queue,
 )
-from blis_jax.engine.phases.router_view.snapshot import (
+from blis_jax.engine.phases.snapshot import (
     behind_transfers,
     comes_with_kv,
     in_pool,

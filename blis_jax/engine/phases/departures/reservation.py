@@ -21,7 +21,7 @@ from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import ENCODE, LAST, NO_REQUEST
 from blis_jax.engine.phases.policy_calls import States, request_view, route_by_cluster
-from blis_jax.engine.phases.router_view.snapshot import active_instances, in_pool
+from blis_jax.engine.phases.snapshot import active_instances, in_pool
 from blis_jax.engine.writing import no_writes
 from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand, Subject, Visit

@@ -20,7 +20,7 @@ from blis_jax.core.columns import as_int
 from blis_jax.core.types import LAST
 from blis_jax.engine.phases.departures.hand_over import answer_len
 from blis_jax.engine.phases.policy_calls import keeps_states, queue_context
-from blis_jax.engine.phases.router_view.asked import asked_of_queue
+from blis_jax.engine.phases.router_view import asked_of_queue
 from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.memory.block_tables.contents import Found
 from blis_jax.memory.memory import Choice, Demand, Grant, Subject, Visit

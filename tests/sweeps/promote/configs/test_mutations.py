@@ -17,7 +17,7 @@ from blis_jax.core.types import ROLES
 from blis_jax.policies import registry
 from sweeps.promote.configs.arms import REPORT, config_files
 from sweeps.promote.hypotheses.tracks import TrackMaker
-from sweeps.promote.maps.rows import setting_row
+from sweeps.promote.maps import setting_row
 from sweeps.promote.promotion import NotMappedError, Promotion
 from sweeps.strategies.arms import Arm, arm_of
 from sweeps.strategies.moved import PATHS

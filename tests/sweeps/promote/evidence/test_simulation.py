@@ -15,7 +15,7 @@ from sweeps.promote.evidence.concerns import TARGET_PROFILE, concern_named, conc
 from sweeps.promote.evidence.judging import judge
 from sweeps.promote.evidence.runs import scenes_of
 from sweeps.promote.evidence.simulation import simulate
-from sweeps.promote.maps.rows import gap_rows
+from sweeps.promote.maps import gap_rows
 from sweeps.promote.promotion import ARMS, Promotion
 from sweeps.runs.experiment import Experiment
 from sweeps.strategies.arms import arm_of

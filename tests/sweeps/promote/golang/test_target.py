@@ -14,7 +14,7 @@ from blis_jax.policies.contract import GatewayContext, QueueContext
 from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.checks.documents import target_types
 from sweeps.promote.golang import target as targets
-from sweeps.promote.maps.rows import policy_rows
+from sweeps.promote.maps import policy_rows
 from sweeps.promote.store import target_file, target_names
 
 _MEMBER = re.compile(r"(\w+)(\(.*)")

@@ -24,7 +24,7 @@ from sweeps.promote.hypotheses.document import (
 )
 from sweeps.promote.hypotheses.files import hypothesis_files, origin_findings
 from sweeps.promote.hypotheses.profiles import README, profile_files
-from sweeps.promote.maps.rows import DICTIONARY, gap_rows
+from sweeps.promote.maps import DICTIONARY, gap_rows
 from sweeps.promote.promotion import Files
 from sweeps.strategies.file import list_library
 from tests.support.recorded.reference_data import REPO_ROOT

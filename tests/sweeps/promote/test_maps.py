@@ -12,16 +12,16 @@ from blis_jax.cluster.named_policies import is_policy_number
 from blis_jax.core.types import RequestView, Snapshots
 from blis_jax.errors import ConfigError
 from blis_jax.policies import contract, registry
+from sweeps.promote import maps
 from sweeps.promote.golang.plugins import policies_of_kind
-from sweeps.promote.maps import rows
-from sweeps.promote.maps.rows import DICTIONARY, PAGE, maps_files, reference_page, signals_read
+from sweeps.promote.maps import DICTIONARY, PAGE, maps_files, reference_page, signals_read
 from sweeps.strategies.file import list_library, load_strategy
 from sweeps.strategies.moved import PATHS
 from sweeps.strategies.space import space_of
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.promotions import MINE, maps_of, promotion, read_yaml
 
-SIGNALS = {row.name for row in rows.signal_rows()}
+SIGNALS = {row.name for row in maps.signal_rows()}
 READABLE = {
     "gateway": contract.GatewayContext,
     "picker": contract.PickerContext,
@@ -37,14 +37,14 @@ READABLE = {
 
 
 def test_map_a_has_every_setting_once() -> None:
-    named = [name for row in rows.setting_rows() for name in row.settings]
-    numbers = [name for name in named if name.endswith(f".{rows.NUMBER}")]
+    named = [name for row in maps.setting_rows() for name in row.settings]
+    numbers = [name for name in named if name.endswith(f".{maps.NUMBER}")]
     assert sorted(named) == sorted([*FIELDS, *numbers])
     assert all(is_policy_number(name) for name in numbers)
 
 
 def test_map_a_has_every_policy_once() -> None:
-    named = [row.policy for row in rows.policy_rows()]
+    named = [row.policy for row in maps.policy_rows()]
     assert sorted(named) == sorted(
         f"{kind}/{name}"
         for kind, names in registry.NAMES.items()
@@ -53,7 +53,7 @@ def test_map_a_has_every_policy_once() -> None:
 
 
 def test_map_a_has_every_kind() -> None:
-    assert {row.kind for row in rows.interface_rows()} == set(contract.KINDS)
+    assert {row.kind for row in maps.interface_rows()} == set(contract.KINDS)
 
 
 @pytest.mark.parametrize("name", list_library())
@@ -61,11 +61,11 @@ def test_map_a_has_every_parameter_of_the_library(name: str) -> None:
     strategy = load_strategy(name)
     targets = [one.target for one in space_of(strategy).dimensions]
     for setting in (*targets, *strategy.mechanism, "scorer.Mine.gain"):
-        assert rows.setting_row(setting).status in ("exact", "approximate", "code", "none")
+        assert maps.setting_row(setting).status in ("exact", "approximate", "code", "none")
 
 
 def test_map_b_has_every_field_that_a_policy_may_read() -> None:
-    named = [row.name for row in rows.signal_rows()]
+    named = [row.name for row in maps.signal_rows()]
     fields = {
         f"{place}.{field.name}"
         for place, owner in READABLE.items()
@@ -87,25 +87,25 @@ def test_what_is_read_is_what_the_function_asks_for() -> None:
 
 
 def test_signals_of_gaps_have_rows() -> None:
-    for row in rows.gap_rows():
+    for row in maps.gap_rows():
         assert set(row.signals) <= SIGNALS
-    ids = [row.id for row in rows.gap_rows()]
+    ids = [row.id for row in maps.gap_rows()]
     assert len(ids) == len(set(ids)) >= 14
 
 
 def test_simulated_gaps_are_settings_of_a_cluster() -> None:
     from blis_jax.cluster.config import ClusterConfig
 
-    concerns = [row.simulate for row in rows.gap_rows() if row.simulate]
+    concerns = [row.simulate for row in maps.gap_rows() if row.simulate]
     assert len(concerns) >= 5
     for settings in concerns:
         assert ClusterConfig(num_instances=2, routing_policy="weighted").replace(**settings)
 
 
 def test_a_row_without_a_fallback_is_refused() -> None:
-    row = rows.setting_row("kv_offload_threshold").model_dump() | {"fallback": ""}
+    row = maps.setting_row("kv_offload_threshold").model_dump() | {"fallback": ""}
     with pytest.raises(ConfigError, match="needs a fallback"):
-        rows.parsed_rows(rows.SettingRow, [row], "settings")
+        maps.parsed_rows(maps.SettingRow, [row], "settings")
 
 
 def test_the_page_of_the_docs_is_current() -> None:

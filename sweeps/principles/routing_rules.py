@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from blis_jax.metrics.metric import split_name
-from sweeps.principles.rules.instances import (
+from sweeps.principles.instance_rules import (
     AGAINST,
     NO_EFFECT,
     RELIES,

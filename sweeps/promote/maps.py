@@ -1,4 +1,4 @@
-"""Read the rows of Maps A, B and C from `data/`, and make stage 1: which of them a promotion needs."""
+"""Read the rows of Maps A, B and C from `maps/data/`, and make stage 1: which of them a promotion needs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from blis_jax.metrics.scalars import lookup
-from sweeps.promote.documents.bundle import (
+from sweeps.promote.bundle import (
     BESIDE_PATCH,
     BODY,
     MANIFEST,
@@ -19,11 +19,11 @@ from sweeps.promote.documents.bundle import (
     PATCH,
     bundle_files,
 )
-from sweeps.promote.documents.pages import REPORT, document_files, resolution_of
 from sweeps.promote.evidence.verdicts import VERDICTS, evidence_findings, hypothesis_findings
+from sweeps.promote.pages import REPORT, document_files, resolution_of
 from sweeps.promote.promotion import Files
-from tests.sweeps.promote.documents import made_content
-from tests.sweeps.promote.documents.made_content import entry
+from tests.sweeps.promote import made_content
+from tests.sweeps.promote.made_content import entry
 
 SECTIONS = [
     "Hypothesis", "Experiment Design", "Results", "Root Cause Analysis", "Devil's Advocate",

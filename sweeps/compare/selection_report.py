@@ -17,7 +17,7 @@ from sweeps.compare.report import quantity
 from sweeps.runs.measured import versions
 
 if TYPE_CHECKING:
-    from sweeps.compare.selection.stage import FinalAnswer, FinalQuestion
+    from sweeps.compare.selection import FinalAnswer, FinalQuestion
     from sweeps.strategies.arms import Arm
 
 Fresh = tuple[range, list[Difference]]

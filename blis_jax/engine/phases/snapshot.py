@@ -12,7 +12,7 @@ from blis_jax.core.columns import branch, choose
 from blis_jax.core.exact import exact_quotient
 from blis_jax.core.pytrees import Parts
 from blis_jax.core.types import ENCODE, ROLES, Snapshots
-from blis_jax.engine.phases.router_view.asked import adapters_now, has_adapter, prompts_now
+from blis_jax.engine.phases.router_view import adapters_now, has_adapter, prompts_now
 from blis_jax.policies.reading import ADAPTERS, CPU_TIER, KV
 from blis_jax.tables.adapters import SeenAdapters
 from blis_jax.tables.blocks import Blocks, InstanceMemory

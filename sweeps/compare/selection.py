@@ -34,7 +34,7 @@ from blis_jax.statistics.sequential import (
 )
 from sweeps.claims.grammar import SHARE, Claim, our_name, parse_constraint
 from sweeps.compare.result import setting_of
-from sweeps.compare.selection.report import document_of, findings_of
+from sweeps.compare.selection_report import document_of, findings_of
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import KeptRuns, metric_values, pair_of
 from sweeps.runs.options import FOLDER, NUM_SEEDS, ComparisonOptions

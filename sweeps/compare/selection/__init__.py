@@ -1,1 +1,0 @@
-"""`blis-jax select`: the best of several arms, with a stated probability of being right."""

@@ -1,1 +1,0 @@
-"""What principles say in numbers: facts, and rules about instances, routing and fairness."""
