@@ -161,6 +161,7 @@ def draw(tables: Tables, path: Path) -> None:
         panels[0][0].set_ylabel("score on the search's seeds, %")
         style.save(
             figure, path, "What a search without a language model gains",
-            "Score of the best formula so far: the gain over the router to beat, less what any class loses. "
+            "Each panel: the router to beat; it08_opt and row 21 are strategies of this repository's ledger. Score of "
+            "the best formula so far: the gain over that router, less what any class loses. "
             "Step up: a formula that is better on all seeds of the search. The verdict is on other seeds.",
         )  # fmt: skip

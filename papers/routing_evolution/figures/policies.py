@@ -145,6 +145,8 @@ def burst_ablation(panels: Any, table: Any) -> FigureWords:
     _draw_gains(panels[1, 0], table)
     return FigureWords(
         "The gate alone is better than the compound, and bursts lessen the gain",
+        "4:3: the router weighs cached prefixes 4 and short queues 3; gate: sheddable requests are rejected under "
+        "load; priorities: by class; compound: all three. The track's metric is the P99 of the worst instance. "
         "Above: 2,000 requests in about 1 s, gamma gaps with CV 2, 8 instances. The gate does the work; "
         "priorities without it make the tail of all worse, and on top of it too. Below: the gain against "
         "round-robin with the same number of requests on both sides, negative is better. The track's "
@@ -228,7 +230,9 @@ def cluster_sizes(panels: Any, table: Any) -> FigureWords:
     names = {ROUND_ROBIN: "round-robin", COMPOUND: "compound (4:3, gate, priorities)"}
     return FigureWords(
         "The gain does not fall with the cluster once every size has as long a burst",
-        "ORTH at 250 requests/s an instance; P99 of the worst instance, the track's metric. Left, as published: "
+        "4:3: cached prefixes weigh 4, short queues 3; gate: sheddable requests are rejected under load. Three classes "
+        "share one prefix of 512 tokens, at 250 requests/s an instance; P99 of the worst instance, the track's "
+        "metric. Left, as published: "
         "4 instances take 2,000 requests in 2 s, 16 in 0.5 s, and at overload the tail grows with the "
         f"duration. Right: as long a burst at every size. {SEEDS}, in the "
         "lower row of the change paired by seed.",
@@ -282,7 +286,7 @@ def memory_term(panels: Any, table: Any) -> FigureWords:
         panel.set_xlabel("KV blocks of an instance (1,000; uneven steps)")
     return FigureWords(
         "With 1,000 blocks affinity ends runs only with a memory term; three seeds do not tell its cost",
-        "MIXED at 50 requests/s, 300 requests, 4 instances: a stand-in, since the track's workload was never "
+        "The workload mixed at 50 requests/s, 300 requests, 4 instances: a stand-in, since the track's was never "
         "committed. Without a memory term, runs with 1,000 blocks are cut at 20 s, twice what the "
         "others take: requests evict each other's blocks without end. P99 of all requests of the cluster, seeds "
         "42, 123 and 7777 with BLIS's own requests; bars: 95 % interval of the mean; "
@@ -327,8 +331,9 @@ def disaggregation(panels: Any, table: Any) -> FigureWords:
     panels[0][0].set_ylabel("TTFT P99 (ms)")
     return FigureWords(
         "A pool for prefill gains by parallel steps and by exhausted caches; without them it loses",
-        "GROUPS-8: prompts of 1,024 tokens, half of them shared in one of eight groups; 10 s, 4:3 routing; P99 of "
-        "the worst instance. A pool for prefill gets the same prompts with one token to make. In BLIS such "
+        "Prompts of 1,024 tokens, half of them shared in one of eight groups, for 10 s; the router weighs cached "
+        "prefixes 4 and short queues 3; P99 of the worst instance. A pool for prefill gets the same prompts with one "
+        "token to make. In BLIS such "
         "a request ends in its prefill step, after which the instance counts as idle from the step's start: "
         "it computes any number of steps in parallel. And the shared instances run out of their 5,000 blocks at "
         "400 requests/s. Seeds 42, 123 and 7777 with BLIS's own requests; bars: 95 % interval of the mean.",
