@@ -46,7 +46,8 @@ test-all: $(installed)
 turn: $(installed)
 	$(venv_python) -m tests.support.rotation
 
-# Golden runs on the newest versions that pyproject.toml allows (odd TURN: the oldest), for one of the Pythons that it names.
+# The wheel in an empty environment, with the newest versions that pyproject.toml allows (odd TURN: the oldest), for one of
+# the Pythons that it names: its commands, then golden runs.
 allowed: $(installed)
 	WORKERS=$(WORKERS) $(venv_python) -m tests.support.allowed $(TURN)
 
