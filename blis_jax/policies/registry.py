@@ -115,9 +115,10 @@ _DRAWS = re.compile(r"(random|np\.random|numpy\.random)\.\w+")
 
 def _check_memory(policy: Policy, made: ast.FunctionDef, source: Path) -> None:
     """Refuse what happens once, when the program is made, and never in a run: draws of Python, global values."""
+    own = _own_names(made)
     for node in ast.walk(made):
         said = None
-        if isinstance(node, ast.Global | ast.Nonlocal):
+        if isinstance(node, ast.Global | ast.Nonlocal) and not own.issuperset(node.names):
             said = f"changes {', '.join(node.names)} outside of it"
             instead = "keep what it remembers in `state`, which start= begins"
         elif isinstance(node, ast.Call) and _DRAWS.fullmatch(ast.unparse(node.func)):
@@ -128,6 +129,24 @@ def _check_memory(policy: Policy, made: ast.FunctionDef, source: Path) -> None:
                 f"{policy.words} ({source.name}, line {node.lineno}) {said}, which happens once, before the run; "  # type: ignore[attr-defined]
                 f"{instead}"
             )
+
+
+def _own_names(made: ast.FunctionDef) -> set[str]:
+    """Return the names that a function, or one inside it, assigns as its own variables."""
+    stored: set[str] = set()
+    inner = list(ast.iter_child_nodes(made))
+    borrowed: set[str] = set()
+    while inner:
+        node = inner.pop()
+        if isinstance(node, ast.FunctionDef):
+            stored |= _own_names(node)
+            continue
+        if isinstance(node, ast.Nonlocal | ast.Global):
+            borrowed |= {*node.names}
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            stored.add(node.id)
+        inner += ast.iter_child_nodes(node)
+    return stored - borrowed
 
 
 def _compared_texts(made: ast.FunctionDef) -> Iterator[tuple[int, str]]:

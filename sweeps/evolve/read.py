@@ -15,6 +15,7 @@ from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import show_answer
 from sweeps.evolve.go.reader import policy_of
 from sweeps.evolve.go.source import GoProgram, read
+from sweeps.evolve.programs import EvolvedRouter
 
 NAME = "sweeps.evolve.read"
 SIZES = (1, 5)  # of the clusters in which the policy is tried
@@ -83,11 +84,9 @@ def _tried(program: GoProgram, path: Path) -> frozenset[str]:
         policy = registry.find("routing", f"{path}:route")
         return frozenset().union(*(signals_of(policy, size, num_scorers=2) for size in SIZES))
     except Exception as error:
+        said = EvolvedRouter(program.name, f"{path}:route", is_go=True).told(error)
         path.unlink()
-        raise ConfigError(
-            f"{program.name}: what was read of it cannot be run ({error}), so nothing is written; write the function "
-            "in a simpler way"
-        ) from error
+        raise ConfigError(f"{said}; nothing is written") from error
 
 
 def _answer(

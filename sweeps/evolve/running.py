@@ -6,7 +6,6 @@ in that order. An instance's ID is its number there, and -1 stands for the empty
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ import numpy as np
 from blis_jax.core.exact import exact_product as times
 from blis_jax.core.exact import exact_quotient as over
 from blis_jax.core.types import NO_DRAW
-from blis_jax.errors import ConfigError
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.routing.pickers import DrawState, draw_below
 
@@ -296,10 +294,6 @@ class Slice:
         count = (self.count if end is None else jnp.asarray(end, INT)) - start
         return Slice(jnp.roll(self.values, -start), count)
 
-    def take(self, places: Any) -> Slice:
-        """Return the slice with its values in the order of these places."""
-        return Slice(self.values[places], self.count)
-
     def append(self, value: Any, mask: Mask = True) -> Slice:
         """Return the slice with a value more where the mask holds."""
         return self.extend(jnp.asarray(value)[None], jnp.asarray(mask)[None])
@@ -312,40 +306,6 @@ class Slice:
         grown = jnp.pad(self.values, (0, mask.shape[0]))
         grown = grown.at[jnp.where(mask, place, size)].set(values.astype(grown.dtype), mode="drop")
         return Slice(grown, self.count + jnp.sum(mask, dtype=INT))
-
-
-def order_of(
-    less: Callable[[Any, Any], Any], size: int, count: Any, mask: Mask, most: int
-) -> jax.Array:
-    """Return the places of `count` elements, of at most `size`, as Go's sort puts them in order where the mask holds.
-
-    Up to `most` elements Go inserts one after another, so equal ones keep their order.
-
-    Raises:
-        ConfigError: there may be more.
-    """
-    if size > most:
-        raise ConfigError(
-            f"a slice of up to {size} elements is sorted, and Go gives equal ones an order of its own above {most}; "
-            "use sort.SliceStable up to 20, or an arg max"
-        )
-    order: list[Any] = [jnp.asarray(place, INT) for place in range(size)]
-    for place in range(1, size):
-        moves = place < count
-        for at_ in range(place, 0, -1):
-            first, second = order[at_ - 1], order[at_]
-            moves = moves & less(second, first)
-            order[at_ - 1] = jnp.where(moves, second, first)
-            order[at_] = jnp.where(moves, first, second)
-    kept = lax.iota(INT, size)
-    return jnp.where(mask, jnp.stack(order), kept) if size else kept
-
-
-def ascending(values: Any, count: Any, mask: Mask) -> jax.Array:
-    """Return the places of numbers in ascending order where the mask holds; what is not there stays behind."""
-    place = lax.iota(INT, values.shape[0])
-    order = jnp.lexsort((place, values, place >= count))
-    return jnp.where(mask, order, place)
 
 
 def either(mask: Mask, first: Slice, second: Slice) -> Slice:
@@ -370,13 +330,11 @@ __all__ = [
     "REAL",
     "GoRouter",
     "Slice",
-    "ascending",
     "at",
     "either",
     "extreme",
     "lanes",
     "last_where",
-    "order_of",
     "over",
     "put",
     "quotient",

@@ -100,6 +100,16 @@ def test_what_no_run_would_show_is_refused(tmp_path: Path, text: str, says: str)
         registry.find("routing", f"{path}:mine")
 
 
+def test_variables_of_its_own_may_change(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        HEAD + "@routing_policy()\ndef mine(params, state, context):\n    place = jnp.int32(0)\n\n"
+        "    def next_one():\n        nonlocal place\n        place = place + 1\n\n"
+        "    next_one()\n    return place, state\n"
+    )  # fmt: skip
+    assert registry.find("routing", f"{path}:mine").name
+
+
 def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
     score = "return context.snapshots.queue_depth * jnp.nan, state"
     with pytest.raises(ConfigError, match=r"scorer mine \(mine.py, line 3\) gives NaN"):

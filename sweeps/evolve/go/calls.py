@@ -24,7 +24,6 @@ from sweeps.evolve.go.nodes import (
     field,
     items,
     names_in,
-    sorted_in,
     text_of,
     typed,
     walk,
@@ -63,10 +62,6 @@ class Calls(Expressions, ABC):
     def _is_function(self, name: str) -> bool:
         found = self.find(name)
         return found is not None and found.kind == "function"
-
-    @abstractmethod
-    def less(self, node: Node, function: Node, values: list[GoValue]) -> GoValue:
-        """Translate what a sort asks of two places, or of two elements; statements know how."""
 
     @abstractmethod
     def called(self, node: Node, name: str, given: list[Node]) -> GoValue:
@@ -212,7 +207,6 @@ class Calls(Expressions, ABC):
         acts = (".Intn", "append", "make")
         return node is not None and any(
             one.type == "for_statement"
-            or sorted_in(one)
             or (one.type == "call_expression" and text_of(field(one, "function")).endswith(acts))
             for one in walk(node)
         )

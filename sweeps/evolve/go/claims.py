@@ -11,7 +11,6 @@ from sweeps.evolve.go.nodes import (
     field,
     items,
     names_in,
-    sorted_in,
     statements_of,
     text_of,
     walk,
@@ -97,7 +96,7 @@ class Claims:
             if node.type != "call_expression":
                 continue
             function = field(node, "function")
-            if text_of(function).endswith(".Intn") or sorted_in(node):
+            if text_of(function).endswith(".Intn"):
                 return True
             if function.type == "identifier":
                 name = text_of(function)
@@ -289,8 +288,6 @@ def _declared(body: Node) -> list[str]:
 
 def _changed(node: Node) -> list[str]:
     """Return the variables that a statement assigns, or an element of which."""
-    if node.type == "call_expression":
-        return [text_of(one) for one in sorted_in(node)]
     if node.type == "assignment_statement":
         targets = items(field(node, "left"))
     elif node.type in ("inc_statement", "dec_statement"):

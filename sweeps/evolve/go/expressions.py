@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _COMPARED = ("<", ">", "<=", ">=", "==", "!=")
-_UNKNOWN = {
+UNKNOWN = {
     "OutputTokens": "the answer's length is not known when a request is routed",
     "MaxOutputLen": "the context of a policy has no bound of the answer's length",
     "TenantID": "tenants have numbers here, no names",
@@ -164,9 +164,7 @@ class Expressions:
                 node, "a struct field, which may be kept between requests, is not read"
             )
         if owner.kind == "request":
-            return self.refuse(
-                node, _UNKNOWN.get(name, "the context of a policy has no such field")
-            )
+            return self.refuse(node, UNKNOWN.get(name, "the context of a policy has no such field"))
         return self.refuse(node, "not read")
 
     def of_instance(self, vector: str, place: GoValue) -> str:

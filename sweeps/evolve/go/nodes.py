@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -70,16 +69,6 @@ def parameters_of(function: Node) -> tuple[list[str], list[Node]]:
         names += own
         kinds += [field(one, "type")] * len(own)
     return names, kinds
-
-
-SORTS = re.compile(r"(sort|slices)\.\w+")
-
-
-def sorted_in(node: Node) -> list[Node]:
-    """Return the slices that a call of package sort or slices puts in order; none of another node."""
-    if node.type != "call_expression" or not SORTS.fullmatch(text_of(field(node, "function"))):
-        return []
-    return [one for one in items(field(node, "arguments")) if one.type == "identifier"]
 
 
 def names_in(node: Node) -> Iterator[Node]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from blis_jax.errors import ConfigError
 from sweeps.evolve import running
 from sweeps.evolve.go.loops import Loops
 from sweeps.evolve.go.nodes import (
@@ -20,6 +21,7 @@ from sweeps.evolve.go.nodes import (
     typed,
 )
 from sweeps.evolve.go.source import GoProgram
+from sweeps.evolve.go.steps.writer import steps_of
 from sweeps.evolve.go.writer import MaskedBlock
 
 if TYPE_CHECKING:
@@ -49,17 +51,6 @@ class GoFunction(Loops):
         name = self.fresh("closure")
         self.closures[name] = node, [dict(scope) for scope in self.scopes]
         return GoValue(name, "function")
-
-    def less(self, node: Node, function: Node, values: list[GoValue]) -> GoValue:
-        """Translate what a sort asks of two places, or of two elements."""
-        closure = self.value(function)
-        if closure.kind != "function":
-            return self.refuse(function, "a closure is wanted")
-        root = self.closures[closure.code][0]
-        names, _ = parameters_of(root)
-        if len(names) != len(values):
-            return self.refuse(node, "this sort is not read")
-        return self.called_with("", root, closure, names, values)
 
     def called(self, node: Node, name: str, given: list[Node]) -> GoValue:
         """Translate a call: the function is translated once for each kinds of its arguments."""
@@ -214,9 +205,20 @@ from blis_jax.policies import routing_policy
 def policy_of(program: GoProgram, module: str = "mine") -> str:
     """Return the Python file of a policy `route` that decides as the program does.
 
+    What has no form as vectors is written statement by statement.
+
     Raises:
         ConfigError: the program has something that is not read; the sentence says where and what.
     """
+    notes = list(program.notes)
+    try:
+        return _vectors_of(program.without_structs(), module)
+    except ConfigError:
+        program.notes[:] = notes
+        return steps_of(program, module)
+
+
+def _vectors_of(program: GoProgram, module: str) -> str:
     route = Route(program)
     route.translate()
     others = [one for one in route.told if {text_of(one)} != set(route.targets)]

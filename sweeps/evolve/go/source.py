@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as made_of
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import tree_sitter, tree_sitter_go
@@ -47,6 +47,21 @@ class GoProgram:
             ConfigError: always; it names the file, the line and what stands there.
         """
         raise ConfigError(f"{self.name}:{self.line(node)}: {what}: {shown(node)}")
+
+    def without_structs(self) -> GoProgram:
+        """Return the program with every struct written as its fields; notes are told together.
+
+        Raises:
+            ConfigError: a struct is used in a way that has no such form.
+        """
+        root = self.route
+        while root.parent is not None:
+            root = root.parent
+        written = without_structs(self.name, root, self.text, self.first_line)
+        if written == self.text:
+            return self
+        made = _program(self.name, _parser().parse(written).root_node, self.text, self.first_line)
+        return replace(made, notes=self.notes)
 
     def note(self, what: str) -> None:
         """Keep a sentence for the program's user, once."""
@@ -107,17 +122,22 @@ def _wrapped(path: Path, text: str, first_line: int) -> tuple[str, int]:
     return _BEGIN + text + _FINISH, first_line - _BEGIN.count("\n")
 
 
+def _parser() -> Any:
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_go.language()))
+
+
 def _parsed(name: str, text: str, first_line: int) -> GoProgram:
     source = text.encode()
-    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_go.language()))
-    root = parser.parse(source).root_node
+    root = _parser().parse(source).root_node
     if root.has_error:
         bad = next(node for node in walk(root) if node.type == "ERROR" or node.is_missing)
         raise ConfigError(
             f"{name}:{bad.start_point.row + first_line}: this is not Go: {shown(bad) or 'something is missing'}"
         )
-    written = without_structs(name, root, source, first_line)
-    root = root if written == source else parser.parse(written).root_node
+    return _program(name, root, source, first_line)
+
+
+def _program(name: str, root: Node, source: bytes, first_line: int) -> GoProgram:
     functions = {
         text_of(field(node, "name")): node
         for node in root.named_children

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sweeps.evolve.go.nodes import (
-    DTYPES,
-    INSTANCE,
-    LIST,
     NUMBERS,
     GoValue,
     array,
     field,
     items,
-    parameters_of,
-    sorted_in,
     statements_of,
     text_of,
     typed,
@@ -26,13 +20,6 @@ from sweeps.evolve.go.variables import Variables
 
 if TYPE_CHECKING:
     from tree_sitter import Node
-
-
-_ASCENDING = ("sort.Ints", "sort.Float64s", "sort.Strings", "slices.Sort")
-_BY_FUNCTION = {  # up to how many elements Go inserts them one by one; whether the elements are compared, not places
-    "sort.Slice": (12, False), "sort.SliceStable": (20, False),
-    "slices.SortFunc": (12, True), "slices.SortStableFunc": (20, True),
-}  # fmt: skip
 
 
 SWITCH = "switch_"  # begins the name of a switch that `break` leaves, as those of loops are numbers
@@ -67,93 +54,10 @@ class Statements(Variables):
             if to.axes != source.axes or to.is_alias or to.kind != source.kind or to.is_list:
                 self.refuse(node, "this copy is not read")
             self.emit(f"{to.code} = {self.chosen(source.code, to.code)}")
-        elif sorted_in(call):
-            self.tell(node)
-            self._sort(call, name)
         elif name == "panic":
             return  # a program that panics ends; what it would have computed is never seen
         else:
             self.refuse(node, "this call is not read")
-
-    def _sort(self, node: Node, name: str) -> None:
-        """Translate `sort.Slice(slice, less)` and the like; several slices are the fields of structs."""
-        slices, given = sorted_in(node), items(field(node, "arguments"))
-        owners = [self._own(one) for one in slices]
-        if any(not self._is_sortable(one) for one in owners):
-            self.refuse(node, "this is not sorted here; sort a slice of numbers of snapshots")
-        first, function = owners[0], given[len(slices) :]
-        count = f"{first.code}.count" if first.is_list else "go.count"
-        vector = f"{first.code}.values" if first.is_list else first.code
-        mask = self.mask or "True"
-        if name in _ASCENDING and len(slices) == 1 and not function:
-            rank = f"go.text_rank({vector})" if first.kind == "id" else vector
-            code = f"ascending({rank}, {count}, {mask})"
-        elif name in _BY_FUNCTION and len(function) == 1:
-            code = self._order(node, name, slices, owners, function[0], (vector, count, mask))
-        else:
-            self.refuse(node, "this sort is not read")
-        order = self.fresh(f"order_{self.program.line(node)}")
-        self.emit(f"{order} = {code}")
-        for one in owners:
-            self.emit(
-                f"{one.code} = {one.code}" + (f".take({order})" if one.is_list else f"[{order}]")
-            )
-
-    def _is_sortable(self, owner: GoValue) -> bool:
-        is_one = owner.axes in ((LIST,), (INSTANCE,)) and not owner.is_map and not owner.is_alias
-        return is_one and owner.kind in DTYPES
-
-    def _order(
-        self,
-        node: Node,
-        name: str,
-        slices: list[Node],
-        owners: list[GoValue],
-        function: Node,
-        of: tuple[str, str, str],
-    ) -> str:
-        """Return the code of the order into which a comparison puts slices."""
-        vector, count, mask = of
-        most, has_elements = _BY_FUNCTION[name]
-        if has_elements:
-            pairs = [(f"first_{at_}", f"second_{at_}", one.kind) for at_, one in enumerate(owners)]
-            values = [GoValue(one, kind) for one, _, kind in pairs] + [
-                GoValue(two, kind) for _, two, kind in pairs
-            ]
-            answer = self.less(node, function, values)
-            code = f"(({answer.code}) < 0)"
-            for one, two, owner in zip(
-                (p[0] for p in pairs), (p[1] for p in pairs), owners, strict=True
-            ):
-                at_ = f"{owner.code}.at" if owner.is_list else f"{owner.code}.__getitem__"
-                code = re.sub(
-                    rf"\b{one}\b", f"{at_}(first)", re.sub(rf"\b{two}\b", f"{at_}(second)", code)
-                )
-        else:
-            self._check_less(function, [text_of(one) for one in slices])
-            places = [GoValue("first", "int"), GoValue("second", "int")]
-            code = self.less(node, function, places).code
-        return f"order_of(lambda first, second: {code}, {vector}.shape[0], {count}, {mask}, {most})"
-
-    def _check_less(self, function: Node, slices: list[str]) -> None:
-        """Refuse a comparison that uses its places for anything but the slice that is sorted."""
-        if function.type != "func_literal":
-            self.refuse(function, "write the comparison where the sort is")
-        places, _ = parameters_of(function)
-        for one in walk(field(function, "body")):
-            if one.type != "identifier" or text_of(one) not in (*places, *slices):
-                continue
-            above = one.parent
-            is_element = (
-                above is not None
-                and above.type == "index_expression"
-                and text_of(field(above, "operand")) in slices
-                and text_of(field(above, "index")) in places
-            )
-            if not is_element:
-                self.refuse(
-                    above or one, "the comparison's places may only index the slice that is sorted"
-                )
 
     # --- branches ---------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from sweeps.evolve.go.nodes import (
     field,
     items,
     owner_of,
-    sorted_in,
     statements_of,
     text_of,
     walk,
@@ -58,7 +57,6 @@ class Lines(Calls):
         self.elements = [
             node for node in walk(root) if node.type == "index_expression" and _is_target(node)
         ]
-        self.elements += [one for node in walk(root) for one in sorted_in(node)]
         returns = [
             node
             for node in walk(root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.support.evolve.later_programs import LATER
+from tests.support.evolve.searched_programs import SEARCHED
 
 _TOP = """package sim
 
@@ -71,7 +72,7 @@ _BEST = """
 def whole(name: str) -> str:
     """Return a program as a whole `routing.go`."""
     helpers, block = PROGRAMS[name]
-    used = [f'"{one}"' for one in ("slices", "sort") if f"{one}." in helpers + block]
+    used = [f'"{one}"' for one in ("slices", "sort", "strings") if f"{one}." in helpers + block]
     top = _TOP.replace('"math/rand"', "\n\t".join(['"math/rand"', *used]))
     return top + helpers + _ROUTE + block + _END
 
@@ -439,4 +440,4 @@ func isBusy(s RoutingSnapshot, limit int) bool {
 	}
 """),
 }  # fmt: skip
-PROGRAMS |= LATER
+PROGRAMS |= LATER | SEARCHED

@@ -36,6 +36,7 @@ SMALL = [
     IMAGE,
 ]
 STRATEGIES = ("iter13_class_lead@found", "examples/policies/calm.yaml")
+WINNER = "papers/openevolve/winner.yaml"  # a router that a program search found
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +95,7 @@ def promotions(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, WINNER])
 def test_from_file_to_pull_request(
     strategy: str, promotions: Callable[[str], tuple[Path, dict[str, str]]], tmp_path: Path
 ) -> None:

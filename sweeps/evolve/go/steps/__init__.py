@@ -1,0 +1,1 @@
+"""Routing functions of Go read statement by statement."""

@@ -1,0 +1,212 @@
+"""Literals and calls of Go as calls of stepping."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sweeps.evolve.go.nodes import field, items, text_of
+from sweeps.evolve.go.steps.expressions import StepExpressions
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+class StepCalls(StepExpressions):
+    """Translate literals and calls."""
+
+    # --- literals -----------------------------------------------------------------------------------------
+
+    def _composite_literal(self, node: Node) -> str:
+        return self.literal_of(node, field(node, "type"), field(node, "body"))
+
+    def literal_of(self, node: Node, kind: Node, body: Node) -> str:
+        """Return the code of a literal of a type."""
+        if kind.type == "pointer_type":
+            return f"pointer_to({self.literal_of(node, items(kind)[0], body)})"
+        code, given = self.type_code(kind, len(items(body))), items(body)
+        if code in self.struct_codes:
+            return self._struct_literal(node, code, given)
+        if kind.type not in ("slice_type", "array_type", "map_type", "implicit_length_array_type"):
+            return self.program.refuse(node, "this literal is not read")
+        inner = field(kind, "value" if kind.type == "map_type" else "element")
+        values, keys = [], []
+        for one in given:
+            if one.type == "keyed_element":
+                key, value = (items(part)[0] for part in items(one))
+                if kind.type != "map_type":
+                    return self.program.refuse(one, "keys in this literal are not read")
+                keys.append(self.value(key))
+            else:
+                value = items(one)[0]
+            values.append(
+                self.literal_of(value, inner, value)
+                if value.type == "literal_value"
+                else self.value(value)
+            )
+        ends = [f"keys=({', '.join(keys)},)"] if keys else []
+        return f"{code}.filled({', '.join([*values, *ends])})"
+
+    def _struct_literal(self, node: Node, code: str, given: list[Node]) -> str:
+        kinds, parts = self.fields_of[code], []
+        for place, one in enumerate(given):
+            if one.type == "keyed_element":
+                key, value = (items(part)[0] for part in items(one))
+                name = text_of(key)
+            else:
+                name, value = list(kinds)[min(place, len(kinds) - 1)], items(one)[0]
+            if name not in kinds:
+                self.program.refuse(one, f"{code} has no such field")
+            made = (
+                self.literal_of(value, kinds[name], value)
+                if value.type == "literal_value"
+                else self.value(value)
+            )
+            parts.append(f"{name!r}: {made}")
+        return f"{code}.made(**{{{', '.join(parts)}}})" if parts else f"{code}.zero()"
+
+    def size_of(self, node: Node) -> str:
+        """Return the code of an array's length."""
+        constant = self.fold(node)
+        return (
+            constant.code
+            if constant is not None
+            else self.program.refuse(node, "an array of this length is not read")
+        )
+
+    # --- calls --------------------------------------------------------------------------------------------
+
+    def _type_conversion_expression(self, node: Node) -> str:
+        return f"{self.type_code(field(node, 'type'))}({self.value(field(node, 'operand'))})"
+
+    def _call_expression(self, node: Node) -> str:
+        function, given = field(node, "function"), items(field(node, "arguments"))
+        while function.type == "parenthesized_expression":
+            function = items(function)[0]
+        if function.type == "selector_expression":
+            return self._method(node, function, given)
+        name = text_of(function)
+        found = self.find(name) if function.type == "identifier" else None
+        if function.type == "identifier" and found is None:
+            builtin = getattr(self, f"call_{name}", None)
+            if builtin is not None:
+                return builtin(node, given)
+            code = self.plain_type(name) or self.types.get(name, "")
+            if code:
+                return f"{code}({self.value(given[0])})"
+        if found is not None and found.kind == "function":
+            assert found.node is not None
+            self._check_depth(node, found.node)
+            return f"{found.code}({', '.join(['go', *self.arguments(found.node, given)])})"
+        callee = self.value(function)
+        literal = (
+            found.node
+            if found is not None
+            else function
+            if function.type == "func_literal"
+            else None
+        )
+        return f"{callee}({', '.join(self.arguments(literal, given))})"
+
+    def _check_depth(self, node: Node, function: Node) -> None:
+        if function in self.above(node):
+            self.program.refuse(node, "a function that calls itself is not read")
+
+    def arguments(self, function: Node | None, given: list[Node]) -> list[str]:
+        """Return the codes of arguments; those of a variadic parameter are one slice."""
+        codes = [
+            self.value(items(one)[0] if one.type == "variadic_argument" else one) for one in given
+        ]
+        last = self.variadic_of(function) if function is not None else None
+        if last is None or (given and given[-1].type == "variadic_argument"):
+            return codes
+        fixed = len(self.parameters(function)[0]) - 1  # type: ignore[arg-type]
+        return [
+            *codes[:fixed],
+            f"Container('slice', {self.type_code(last)}).filled({', '.join(codes[fixed:])})",
+        ]
+
+    def _method(self, node: Node, function: Node, given: list[Node]) -> str:
+        owner, name = field(function, "operand"), text_of(field(function, "field"))
+        package = (
+            text_of(owner)
+            if owner.type == "identifier" and self.find(text_of(owner)) is None
+            else ""
+        )
+        if package:
+            return self._of_package(node, package, name, given)
+        if self.kind_at(owner) == "router" and (self.router, name) in self.methods:
+            root = self.methods[self.router, name]
+            self._check_depth(node, root)
+            return (
+                f"{self.method_code(root, name)}({', '.join(['go', *self.arguments(root, given)])})"
+            )
+        if ("RoutingSnapshot", name) in self.methods and name != "EffectiveLoad":
+            root = self.methods["RoutingSnapshot", name]
+            codes = ["go", self.value(owner), *self.arguments(root, given)]
+            return f"{self.method_code(root, name)}({', '.join(codes)})"
+        roots = [root for (_, own), root in self.methods.items() if own == name]
+        codes = self.arguments(roots[0] if len(roots) == 1 else None, given)
+        return f"go.call({', '.join([self.value(owner), repr(name), *codes])})"
+
+    def _of_package(self, node: Node, package: str, name: str, given: list[Node]) -> str:
+        codes = [
+            self.value(items(one)[0] if one.type == "variadic_argument" else one) for one in given
+        ]
+        text = f"{package}.{name}"
+        if package in ("math", "bits"):
+            return f"of_math({', '.join([repr(name), *codes])})"
+        if package == "strings":
+            return f"of_strings({', '.join([repr(name), *codes])})"
+        if text.startswith("fmt.Sprint") or text in (
+            "fmt.Errorf",
+            "errors.New",
+            "strconv.Itoa",
+            "strconv.FormatFloat",
+        ):
+            return "told()"
+        if (
+            text in ("sort.Ints", "sort.Float64s", "sort.Strings", "slices.Sort", "slices.Reverse")
+            and len(codes) == 1
+        ):
+            return f"put_in_order(go, {text!r}, {codes[0]})"
+        if text in ("sort.Slice", "sort.SliceStable", "slices.SortFunc", "slices.SortStableFunc"):
+            return f"put_in_order(go, {text!r}, {codes[0]}, {codes[1]})"
+        if package == "slices":
+            return f"of_slices({', '.join([repr(name), *codes])})"
+        what = "this call is not read" if package == "sort" else f"package {package} is not read"
+        return self.program.refuse(node, what)
+
+    def call_len(self, node: Node, given: list[Node]) -> str:
+        """Translate `len(…)`."""
+        return f"length({self.value(given[0])})"
+
+    def call_append(self, node: Node, given: list[Node]) -> str:
+        """Translate `append(…)`."""
+        old = self.value(given[0])
+        if len(given) == 2 and given[1].type == "variadic_argument":
+            return f"append_all(go, {old}, {self.value(items(given[1])[0])})"
+        return f"go.append({', '.join([old, *map(self.value, given[1:])])})"
+
+    def call_make(self, node: Node, given: list[Node]) -> str:
+        """Translate `make(…)`."""
+        size = f"{self.value(given[1])}" if len(given) > 1 and given[0].type != "map_type" else ""
+        return f"{self.type_code(given[0])}.made({size})"
+
+    def call_new(self, node: Node, given: list[Node]) -> str:
+        """Translate `new(…)`."""
+        return f"pointer_to({self.type_code(given[0])}.zero())"
+
+    def call_delete(self, node: Node, given: list[Node]) -> str:
+        """Translate `delete(…)`."""
+        return f"go.delete({self.value(given[0])}, {self.value(given[1])})"
+
+    def call_copy(self, node: Node, given: list[Node]) -> str:
+        """Translate `copy(…)`."""
+        return f"go.copy({self.value(given[0])}, {self.value(given[1])})"
+
+    def call_max(self, node: Node, given: list[Node]) -> str:
+        """Translate `max(…)` and `min(…)`."""
+        name = text_of(field(node, "function"))
+        return f"largest({', '.join([repr(name), *map(self.value, given)])})"
+
+    call_min = call_max

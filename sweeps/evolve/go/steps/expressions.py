@@ -1,0 +1,251 @@
+"""Expressions of Go as calls of stepping."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from sweeps.evolve.go.expressions import UNKNOWN
+from sweeps.evolve.go.nodes import field, items, statements_of, text_of, walk
+from sweeps.evolve.go.steps.constants import StepConstants
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+_OF_ROUTER = {"scorers": "go.scorers()", "weights": "go.shares()", "rng": "go", "observers": "NIL"}
+_OF_REQUEST = {
+    "SLOClass": "go.request_class", "SessionID": "go.session", "InputTokens": "go.tokens",
+    "ArrivalTime": "go.arrival_us",
+}  # fmt: skip
+_OF_STATE = {"Snapshots": "go.snapshots", "Clock": "go.clock_us"}
+_FUNCTIONS = {
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "div",
+    "%": "rem",
+    "==": "same",
+    "<": "less",
+    "<=": "not_more",
+}
+_TURNED = {">": "less", ">=": "not_more"}
+_BITS = ("&", "|", "^", "&^", "<<", ">>")
+_SCORERS = ("scoreLoadBalance", "scoreQueueDepth", "scoreKVUtilization")
+_PLACES = (
+    "identifier",
+    "selector_expression",
+    "index_expression",
+    "unary_expression",
+    "parenthesized_expression",
+)
+
+
+class StepExpressions(StepConstants):
+    """Translate expressions but for literals and calls."""
+
+    def value(self, node: Node) -> str:
+        """Return the code of an expression."""
+        constant = self.fold(node)
+        if constant is not None:
+            return constant.code
+        method = getattr(self, f"_{node.type}", None)
+        return method(node) if method else self.program.refuse(node, "not read")
+
+    place = value
+
+    def copied(self, node: Node, is_declared: bool = False) -> str:
+        """Return the code of a value that a variable takes: structs are copied, and a constant gets a type."""
+        constant = self.fold(node)
+        if constant is not None:
+            return constant.typed() if is_declared else constant.code
+        if node.type == "func_literal":
+            code = self.value(node)
+            self.literal = node
+            return code
+        code = self.value(node)
+        return (
+            f"copied({code})"
+            if node.type in _PLACES and not code.startswith("go.snapshots")
+            else code
+        )
+
+    def _nil(self, node: Node) -> str:
+        return "NIL"
+
+    def _parenthesized_expression(self, node: Node) -> str:
+        return self.value(items(node)[0])
+
+    def _identifier(self, node: Node) -> str:
+        found = self.find(text_of(node))
+        if found is not None:
+            return f"partial({found.code}, go)" if found.kind == "function" else found.code
+        if text_of(node) in _SCORERS:
+            return f"go.named_scorer({text_of(node)!r})"
+        return self.program.refuse(node, "a name from outside the function is not read")
+
+    def _selector_expression(self, node: Node) -> str:
+        name, operand = text_of(field(node, "field")), field(node, "operand")
+        kind = self.kind_at(operand)
+        if kind == "router":
+            if name not in _OF_ROUTER:
+                self.program.refuse(
+                    node, "a struct field, which may be kept between requests, is not read"
+                )
+            return _OF_ROUTER[name]
+        if kind == "request":
+            if name not in _OF_REQUEST:
+                self.program.refuse(
+                    node, UNKNOWN.get(name, "the context of a policy has no such field")
+                )
+            return _OF_REQUEST[name]
+        if kind == "state":
+            return _OF_STATE[name] if name in _OF_STATE else self.program.refuse(node, "not read")
+        if operand.type == "identifier" and self.find(text_of(operand)) is None:
+            self.program.refuse(node, f"package {text_of(operand)} is not read")
+        return f"go.get({self.value(operand)}, {name!r})"
+
+    def _index_expression(self, node: Node) -> str:
+        return f"item({self.value(field(node, 'operand'))}, {self.value(field(node, 'index'))})"
+
+    def _slice_expression(self, node: Node) -> str:
+        ends = [node.child_by_field_name(name) for name in ("start", "end")]
+        if node.child_by_field_name("capacity") is not None:
+            self.program.refuse(node, "a part of this is not read")
+        start, end = ("0" if one is None and place == 0 else "None" if one is None else self.value(one)
+                      for place, one in enumerate(ends))  # fmt: skip
+        return f"part({self.value(field(node, 'operand'))}, {start}, {end})"
+
+    def _unary_expression(self, node: Node) -> str:
+        sign, code = text_of(field(node, "operator")), self.value(field(node, "operand"))
+        names = {"-": "negative", "!": "no", "^": "inverted", "*": "place_at", "&": "pointer_to"}
+        if sign == "+":
+            return code
+        return f"{names[sign]}({code})" if sign in names else self.program.refuse(node, "not read")
+
+    def _binary_expression(self, node: Node) -> str:
+        return self.operation(
+            node, text_of(field(node, "operator")), field(node, "left"), field(node, "right")
+        )
+
+    def operation(self, node: Node, sign: str, left: Node, right: Node) -> str:
+        """Return the code of an operation."""
+        first, second = self.value(left), self.value(right)
+        if sign in _FUNCTIONS:
+            return f"{_FUNCTIONS[sign]}({first}, {second})"
+        if sign in _TURNED:
+            return f"{_TURNED[sign]}({second}, {first})"
+        if sign == "!=":
+            return f"no(same({first}, {second}))"
+        if sign in ("&&", "||"):
+            return f"go.{'both' if sign == '&&' else 'either'}({first}, lambda: {second})"
+        if sign in _BITS:
+            return f"bits({sign!r}, {first}, {second})"
+        return self.program.refuse(node, "this operator is not read")
+
+    def function(self, node: Node, name: str, is_closure: bool = False) -> None:
+        """Write a function; the writer knows how."""
+        raise NotImplementedError
+
+    def _func_literal(self, node: Node) -> str:
+        above = node.parent
+        while above is not None and above.type in (
+            "expression_list",
+            "literal_element",
+            "keyed_element",
+        ):
+            above = above.parent
+        is_kept = above is not None and above.type in ("literal_value", "assignment_statement")
+        loops = [one for one in self.above(node) if one.type == "for_statement"]
+        if is_kept and loops:
+            self.program.refuse(
+                node, "a closure that a loop keeps is not read; name it before the loop"
+            )
+        name = self.fresh(f"function_{self.program.line(node)}")
+        self.declared.add(name)
+        self.function(node, name, is_closure=True)
+        return name
+
+    # --- what a tree says -----------------------------------------------------------------------------------
+
+    def changed_in(self, nodes: list[Node]) -> list[str]:
+        """Return the names that are assigned in nodes, as often as they are."""
+        names = []
+        for node in (one for root in nodes for one in walk(root)):
+            if node.type == "assignment_statement":
+                names += [text_of(one) for one in items(field(node, "left"))]
+            elif node.type in ("inc_statement", "dec_statement"):
+                names.append(text_of(items(node)[0]))
+        return names
+
+    def bound_of(self, condition: Node, body: Node) -> str:
+        """Return the code of how many passes a loop may have that counts in its body; `None` if it does not."""
+        changed = self.changed_in([body])
+        if condition.type == "binary_expression" and text_of(field(condition, "operator")) == "&&":
+            parts = (self.bound_of(field(condition, name), body) for name in ("left", "right"))
+            return next((one for one in parts if one != "None"), "None")
+        if condition.type != "binary_expression" or any(
+            one.type == "continue_statement" for one in walk(body)
+        ):
+            return "None"
+        sign = text_of(field(condition, "operator"))
+        for name, other, up in (("left", "right", "<"), ("right", "left", ">")):
+            one, end = field(condition, name), field(condition, other)
+            if one.type != "identifier" or changed.count(text_of(one)) != 1 or sign[0] not in "<>":
+                continue
+            step = next(
+                (
+                    found
+                    for node in statements_of(body)
+                    if (found := self._step(node, text_of(one)))
+                ),
+                0,
+            )
+            if (
+                not step
+                or (step > 0) != sign.startswith(up)
+                or any(text_of(n) in changed for n in walk(end))
+            ):
+                continue
+            return f"go.bound({self.value(one)}, {self.value(end)}, {step})"
+        return "None"
+
+    def _step(self, node: Node, name: str) -> int:
+        if node.type in ("inc_statement", "dec_statement") and text_of(items(node)[0]) == name:
+            return 1 if node.type == "inc_statement" else -1
+        if node.type == "assignment_statement" and text_of(field(node, "left")) == name:
+            by, sign = self.fold(items(field(node, "right"))[0]), text_of(field(node, "operator"))
+            if by is not None and isinstance(by.value, Fraction) and sign in ("+=", "-="):
+                return int(by.value) if sign == "+=" else -int(by.value)
+        return 0
+
+    def is_free(self, body: Node, key: str) -> bool:
+        """Return whether the order of a loop's passes changes nothing, as far as its statements show."""
+        for node in walk(body):
+            if node.type in ("break_statement", "return_statement", "labeled_statement"):
+                return False
+            if node.type == "call_expression":
+                name = text_of(field(node, "function"))
+                if name not in ("len", "delete", "float64", "int") and not name.startswith("math."):
+                    return False
+            if node.type == "assignment_statement":
+                targets = items(field(node, "left"))
+                if not all(
+                    one.type == "index_expression" and text_of(field(one, "index")) == key
+                    for one in targets
+                ):
+                    return False
+        return True
+
+    def appends_over(self, target: Node, given: Node) -> bool:
+        """Return whether a slice takes the place of another one of its parts are put together for."""
+        if given.type != "call_expression" or text_of(field(given, "function")) != "append":
+            return False
+        parts = items(field(given, "arguments"))
+        if len(parts) != 2 or parts[1].type != "variadic_argument":
+            return False
+        both = [parts[0], items(parts[1])[0]]
+        return all(
+            one.type == "slice_expression" and text_of(field(one, "operand")) == text_of(target)
+            for one in both
+        )

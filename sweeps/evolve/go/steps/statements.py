@@ -1,0 +1,303 @@
+"""Declarations, assignments and branches of Go as statements that say where they happen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sweeps.evolve.go.nodes import field, items, statements_of, text_of, walk
+from sweeps.evolve.go.steps.calls import StepCalls
+from sweeps.evolve.go.steps.types import Variable
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+    from sweeps.evolve.go.source import GoProgram
+
+
+_SILENT = ("fmt.Print", "log.Print", "logrus.", "log.Debug", "slog.")
+
+
+class StepStatements(StepCalls):
+    """Translate declarations, assignments and branches."""
+
+    def __init__(self, program: GoProgram) -> None:
+        super().__init__(program)
+        self.lines: list[str] = []
+        self.indent = 0
+        self.loops: list[tuple[str, str, bool]] = []  # label, name, whether it is a switch
+        self.told: list[Node] = []
+        self.targets: list[Node] = []
+        self.results: list[list[str]] = []  # types of what the functions around return
+
+    def emit(self, code: str) -> None:
+        """Add a line of Python."""
+        self.lines.append("    " * self.indent + code)
+
+    def tell(self, node: Node, whole: bool = True) -> None:
+        """Add the Go of a statement as comments, or its first line alone."""
+        lines = self.program.lines_of(node)
+        for place, text in enumerate(lines if whole else lines[:1]):
+            self.emit(f"# {self.program.line(node) + place}: {text.strip()}")
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Translate what is below in a scope of its own."""
+        self.scopes.append({})
+        yield
+        self.scopes.pop()
+
+    # --- statements ---------------------------------------------------------------------------------
+
+    def run(self, statements: list[Node]) -> None:
+        """Translate statements in their order."""
+        for node in statements:
+            method = getattr(self, f"do_{node.type}", None)
+            if method is None:
+                self.program.refuse(node, "this statement is not read")
+            method(node)
+
+    def do_block(self, node: Node) -> None:
+        """Translate a block."""
+        with self.scope():
+            self.run(statements_of(node))
+
+    def do_empty_statement(self, node: Node) -> None:
+        """Leave out what does nothing."""
+
+    def do_type_declaration(self, node: Node) -> None:
+        """Declare types; they are written before the function."""
+        for spec in (one for one in items(node) if one.type in ("type_spec", "type_alias")):
+            self.local_type(spec)
+
+    def do_expression_statement(self, node: Node) -> None:
+        """Translate a call, and leave out what only checks or tells."""
+        call = items(node)[0]
+        name = text_of(field(call, "function")) if call.type == "call_expression" else ""
+        if name == "panic" or name.startswith(_SILENT):
+            return  # a program that panics ends; what it would have computed is never seen
+        self.tell(node)
+        self.emit(self.value(call))
+
+    def do_if_statement(self, node: Node) -> None:
+        """Translate `if …; … { … } else …`."""
+        taken, other = field(node, "consequence"), node.child_by_field_name("alternative")
+        inner = statements_of(taken)
+        self.tell(node, whole=False)
+        with self.scope():
+            first = node.child_by_field_name("initializer")
+            if first is not None:
+                self.run([first])
+            if other is None and len(inner) == 1 and text_of(inner[0]).startswith("panic("):
+                return
+            name = self.fresh(f"is_{self.program.line(node)}")
+            self.declared.add(name)
+            self.emit(f"{name} = go.test({self.value(field(node, 'condition'))})")
+            self._branch(name, lambda: self.do_block(taken))
+            if other is not None:
+                self._branch(f"no({name})", lambda: self.run([other]))
+
+    def _branch(self, condition: str, inside: object) -> None:
+        self.emit(f"if go.when({condition}):")
+        self.indent += 1
+        inside()  # type: ignore[operator]
+        self.emit("go.end()")
+        self.indent -= 1
+
+    def do_expression_switch_statement(self, node: Node, label: str = "") -> None:
+        """Translate `switch … { case …: … default: … }`."""
+        self.tell(node, whole=False)
+        line = self.program.line(node)
+        name = self.fresh(f"switch_{line}")
+        with self.scope():
+            if node.child_by_field_name("initializer") is not None:
+                self.run([field(node, "initializer")])
+            given = node.child_by_field_name("value")
+            tag = self.fresh(f"tag_{line}")
+            if given is not None:
+                self.emit(f"{tag} = {self.copied(given)}")
+                self.declared.add(tag)
+            self.emit(f"go.begin({name!r})")
+            cases = [
+                one
+                for one in node.named_children
+                if one.type in ("expression_case", "default_case")
+            ]
+            met = self._conditions(cases, tag if given is not None else "")
+            self.loops.append((label, name, True))
+            falls = ""
+            for case, condition in zip(cases, met, strict=True):
+                self.tell(case, whole=False)
+                if falls:
+                    self.emit(f"{condition} = any_mask({condition}, {falls})")
+                inner = [one for part in case.named_children if part.type == "statement_list"
+                         for one in statements_of(part)]  # fmt: skip
+                is_falling = bool(inner) and inner[-1].type == "fallthrough_statement"
+                falls = condition if is_falling else ""
+                with self.scope():
+                    body = inner[:-1] if is_falling else inner
+                    self._branch(condition, lambda body=body: self.run(body))
+            self.loops.pop()
+            self.emit("go.end()")
+
+    def _conditions(self, cases: list[Node], tag: str) -> list[str]:
+        """Name the conditions of the cases; the first that holds counts."""
+        before, names = "False", []
+        for case in cases:
+            names.append(self.fresh(f"case_{self.program.line(case)}"))
+            self.declared.add(names[-1])
+            if case.type == "default_case":
+                continue
+            codes = [self.value(one) for one in items(field(case, "value"))]
+            tests = [f"same({tag}, {code})" if tag else f"go.test({code})" for code in codes]
+            code = tests[0]
+            for one in tests[1:]:
+                code = f"any_mask({code}, {one})"
+            self.emit(f"{names[-1]} = {code}" if before == "False" else
+                      f"{names[-1]} = both_masks({code}, no({before}))")  # fmt: skip
+            before = names[-1] if before == "False" else f"any_mask({before}, {names[-1]})"
+        for case, name in zip(cases, names, strict=True):
+            if case.type == "default_case":
+                self.emit(f"{name} = no({before})")
+        return names
+
+    # --- declarations and assignments -----------------------------------------------------------------
+
+    def do_short_var_declaration(self, node: Node) -> None:
+        """Translate `a, b := …`."""
+        self.tell(node)
+        names = items(field(node, "left"))
+        for name, code in zip(
+            names, self._values(node, items(field(node, "right")), len(names)), strict=True
+        ):
+            if text_of(name) in self.scopes[-1]:
+                self.assign(name, code)
+            else:
+                self.declare(name, code)
+
+    def _values(self, node: Node, given: list[Node], wanted: int) -> list[str]:
+        if len(given) == wanted:
+            codes = [self.copied(one, is_declared=True) for one in given]
+            if wanted == 1:
+                return codes
+        elif given[0].type == "index_expression":
+            codes = [
+                f"found({self.value(field(given[0], 'operand'))}, {self.value(field(given[0], 'index'))})"
+            ]
+        else:
+            codes = [self.value(given[0])]
+        names = [self.fresh("new") for _ in range(wanted)]
+        self.declared |= {*names}
+        self.emit(f"{', '.join(names)} = {', '.join(codes)}")
+        return names
+
+    def declare(self, name: Node, code: str, kind: str = "") -> None:
+        """Make a variable of a value."""
+        text = text_of(name)
+        if text == "_":
+            self.emit(code)
+            return
+        python = self.fresh(text)
+        self.declared.add(python)
+        self.emit(f"{python} = {code}")
+        self.scopes[-1][text] = Variable(python, kind or self.kind_of_code(code), self.literal)
+        self.literal = None
+
+    def do_var_declaration(self, node: Node) -> None:
+        """Translate `var a T = …`."""
+        self.tell(node)
+        for spec in (one for one in walk(node) if one.type == "var_spec"):
+            self._var_spec(spec)
+
+    def _var_spec(self, spec: Node, wrap: str = "{}") -> None:
+        names = [one for one in spec.children_by_field_name("name") if one.is_named]
+        given, kind = spec.child_by_field_name("value"), spec.child_by_field_name("type")
+        wanted = self.type_code(kind) if kind is not None else ""
+        if given is None:
+            codes = [f"{wanted}.zero()" for _ in names]
+        else:
+            values = self._values(spec, items(given), len(names))
+            codes = [f"{wanted}({one})" if wanted else one for one in values]
+        for name, code in zip(names, codes, strict=True):
+            self.declare(name, wrap.format(code))
+
+    def do_const_declaration(self, node: Node) -> None:
+        """Keep constants; their values stand where their names do."""
+        self.tell(node)
+        self.scopes[-1] |= self.constants_of(node)
+
+    def do_assignment_statement(self, node: Node) -> None:
+        """Translate `a, b = …` and `a += …`."""
+        self.tell(node)
+        targets, sign = items(field(node, "left")), text_of(field(node, "operator"))
+        given = items(field(node, "right"))
+        if sign != "=":
+            self.assign(targets[0], self.operation(node, sign[:-1], targets[0], given[0]))
+            return
+        if len(targets) == 1 and self.appends_over(targets[0], given[0]):
+            old, more = items(field(given[0], "arguments"))
+            self.assign(
+                targets[0], f"append_all(go, {self.value(old)}, {self.value(more)}, is_over=True)"
+            )
+            return
+        codes = (
+            self._values(node, given, len(targets)) if len(targets) > 1 else [self.value(given[0])]
+        )
+        for target, code in zip(targets, codes, strict=True):
+            self.assign(target, code)
+
+    def do_inc_statement(self, node: Node) -> None:
+        """Translate `a++` and `a--`."""
+        self.tell(node)
+        function = "add" if node.type == "inc_statement" else "sub"
+        target = items(node)[0]
+        self.assign(target, f"{function}({self.value(target)}, 1)")
+
+    do_dec_statement = do_inc_statement
+
+    def assign(self, target: Node, code: str) -> None:
+        """Translate `target = value`."""
+        while target.type == "parenthesized_expression":
+            target = items(target)[0]
+        if target.type == "index_expression":
+            self.emit(
+                f"go.put({self.place(field(target, 'operand'))}, {self.value(field(target, 'index'))}, {code})"
+            )
+        elif target.type == "selector_expression":
+            if self.kind_at(field(target, "operand")) == "router":
+                self.program.refuse(
+                    target, "an assignment to this is not read: it would be kept between requests"
+                )
+            self.emit(
+                f"go.put_field({self.place(field(target, 'operand'))}, {text_of(field(target, 'field'))!r}, {code})"
+            )
+        elif target.type == "unary_expression":
+            self.emit(f"go.store({self.value(field(target, 'operand'))}, {code})")
+        elif text_of(target) == "_":
+            self.emit(code)
+        else:
+            self._set(target, code)
+
+    def _set(self, target: Node, code: str) -> None:
+        found = self.find(text_of(target))
+        if found is None or found.kind in (
+            "router",
+            "request",
+            "state",
+            "function",
+            "const",
+            "snapshots",
+        ):
+            self.program.refuse(
+                target, "an assignment to this is not read: it would be kept between requests"
+            )
+        if found.code in self.package_names:
+            self.program.refuse(
+                target, "a variable of the package, which is kept between requests, is not assigned"
+            )
+        self.assigned.add(found.code)
+        is_free = text_of(target) in self.unmasked
+        self.emit(
+            f"{found.code} = {code}" if is_free else f"{found.code} = go.set({found.code}, {code})"
+        )

@@ -1,0 +1,215 @@
+"""A routing function in Go as Python that JAX traces statement by statement: what has no form as vectors.
+
+`steps_of` writes what the translation to vectors refuses: labels, pointers, closures that change what is outside,
+slices of slices, maps by any key. Each statement becomes one of Python that says where it happens, see stepping.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sweeps.evolve.go.nodes import (
+    field,
+    items,
+    parameters_of,
+    receiver_of,
+    statements_of,
+    text_of,
+    walk,
+)
+from sweeps.evolve.go.steps.loops import StepLoops
+from sweeps.evolve.go.steps.types import Variable
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+    from sweeps.evolve.go.source import GoProgram
+
+
+_DECISIONS = ("NewRoutingDecision", "NewRoutingDecisionWithScores")
+OF_BLIS = ("RoutingSnapshot", "RoutingDecision", "Request", "RouterState", "ScorerConfig")
+EFFECTIVE_LOAD = ("RoutingSnapshot", "EffectiveLoad")
+_HEAD = '''\
+"""The routing function of {name}.
+
+Read from Go by `blis-jax evolve read`, statement by statement; `# n:` is line n of {name}. Run it as
+`--routing-policy {module}.py:route`{scorers}.
+{notes}"""
+
+{imports}
+
+
+'''
+
+
+class StepWriter(StepLoops):
+    """Write the functions of a program, and the file."""
+
+    def write(self) -> list[str]:
+        """Return the Python of the whole program, without its head."""
+        used = self.used_names()
+        for name, spec in self.specs.items():
+            if (
+                name in used
+                and name not in (*OF_BLIS, self.router)
+                and field(spec, "type").type == "struct_type"
+            ):
+                self.plain_type(name)
+        for spec in self.package_variables():
+            names = [one for one in spec.children_by_field_name("name") if one.is_named]
+            if any(text_of(one) in used - {"_"} for one in names):
+                self.tell(spec)
+                self._var_spec(spec, wrap="kept({})")
+                self.package_names |= {self.scopes[0][text_of(one)].code for one in names}
+        for name in self.functions:
+            self.scopes[0][name] = Variable(self.fresh(name), "function", self.functions[name])
+        for name, node in self.functions.items():
+            if name in used and name not in _DECISIONS:
+                self.function(node, self.scopes[0][name].code)
+        for (owner, name), node in self.methods.items():
+            if name not in used or node == self.program.route or (owner, name) == EFFECTIVE_LOAD:
+                continue
+            if owner in (self.router, "RoutingSnapshot"):
+                self.function(node, self.method_code(node, name))
+            elif owner in self.types:
+                made = self.fresh(f"{owner}_{name}")
+                self.function(node, made)
+                kind = text_of(field(items(field(node, "receiver"))[0], "type"))
+                self.emit(f"{self.types[owner]}.methods[{name!r}] = {made}, {kind.startswith('*')}")
+                self.emit("")
+                self.emit("")
+        self._route()
+        return self.lines
+
+    def used_names(self) -> set[str]:
+        """Return the names that the routing function needs, through others too."""
+        todo, seen = [self.program.route], set[str]()
+        by_name: dict[str, list[Node]] = {}
+        for name, node in self.functions.items():
+            by_name.setdefault(name, []).append(node)
+        for (_, name), node in self.methods.items():
+            by_name.setdefault(name, []).append(node)
+        for spec in self.package_variables():
+            for one in spec.children_by_field_name("name"):
+                by_name.setdefault(text_of(one), []).append(spec)
+        for decision in _DECISIONS:
+            by_name.pop(decision, None)
+        while todo:
+            for one in walk(todo.pop()):
+                name = text_of(one) if one.type.endswith("identifier") else ""
+                if name and name not in seen:
+                    seen.add(name)
+                    todo += [node for node in by_name.get(name, []) if node != self.program.route]
+        return seen
+
+    def function(self, node: Node, name: str, is_closure: bool = False) -> None:
+        """Write a function, a method or a closure."""
+        names, kinds = self.parameters(node)
+        with self.scope():
+            python = []
+            receiver = (
+                items(field(node, "receiver"))[0] if node.type == "method_declaration" else None
+            )
+            if receiver is not None:
+                own = [text_of(one) for one in receiver.children_by_field_name("name")] or ["_"]
+                names, kinds = [*own, *names], [field(receiver, "type"), *kinds]
+            for one, kind in zip(names, kinds, strict=True):
+                python.append(self.fresh(one if one != "_" else "unused"))
+                self.scopes[-1][one] = Variable(python[-1], self.kind_of(kind))
+            if receiver is not None and self.kind_of(field(receiver, "type")) == "router":
+                python = python[1:]
+                self.scopes[-1][names[0]] = Variable("go", "router")
+                names, kinds = names[1:], kinds[1:]
+            first = [] if is_closure else ["go"]
+            self.emit(f"def {name}({', '.join([*first, *python])}):")
+            start, inner = len(self.lines), (self.declared, self.assigned)
+            self.declared, self.assigned = {*python}, set()
+            outer_loops, self.loops = self.loops, []
+            self.indent += 1
+            for one, kind in zip(python, kinds, strict=True):
+                wanted = self.type_code(kind) if kind is not None else ""
+                if wanted in self.numbers:
+                    self.emit(f"{one} = {wanted}({one})")
+                elif wanted in self.struct_codes or wanted.startswith("Container('array'"):
+                    self.emit(f"{one} = copied({one})")
+            self.emit("go.enter()")
+            self.results.append(self.result_types(node))
+            self._body(node)
+            self.emit("return go.result()")
+            self.results.pop()
+            self.indent -= 1
+            self._say_nonlocal(start)
+            (self.declared, self.assigned), self.loops = inner, outer_loops
+            if not is_closure:
+                self.emit("")
+                self.emit("")
+
+    def _say_nonlocal(self, start: int) -> None:
+        """Name the variables of the functions around that this one assigns."""
+        outside = sorted(self.assigned - self.declared)
+        if outside:
+            self.lines.insert(start, "    " * (self.indent + 1) + f"nonlocal {', '.join(outside)}")
+
+    def _body(self, node: Node) -> None:
+        named = self.named_results(node)
+        for one, kind in named:
+            self.declare(one, f"{self.type_code(kind)}.zero()")
+        self.run(statements_of(field(node, "body")))
+        ends = statements_of(field(node, "body"))[-1:]
+        if not self.results[-1] and not (ends and ends[0].type == "return_statement"):
+            self.emit("go.returns()")
+
+    def _route(self) -> None:
+        route = self.program.route
+        (receiver,), (request, state) = receiver_of(route) or ["_"], parameters_of(route)[0]
+        draws = any(
+            text_of(field(one, "function")).endswith((".Intn", ".Int31n", ".Perm"))
+            for one in walk(self.root) if one.type == "call_expression"
+        )  # fmt: skip
+        self.draws = draws
+        with self.scope():
+            self.scopes[-1] |= {
+                receiver: Variable("go", "router"), request: Variable("go", "request"),
+                state: Variable("go", "state"), "snapshots": Variable("go.snapshots", "snapshots"),
+            }  # fmt: skip
+            self.emit(
+                "@routing_policy(start=none_used, is_random=True)" if draws else "@routing_policy()"
+            )
+            self.emit("def route(params, state, context):")
+            self.indent += 1
+            self.emit(f'"""Choose the instance that {self.program.name} chooses."""')
+            self.emit("go = SteppingRouter(context, state)")
+            self.declared = {"go"}
+            self.results.append(["decision"])
+            with self.scope():
+                self.run(statements_of(field(route, "body")))
+            self.results.pop()
+            self.emit("return go.chosen_instance(go.result())")
+            self.indent -= 1
+        texts = {text_of(one) for one in self.targets}
+        others = [one for one in self.told if {text_of(one)} != texts]
+        if others or len(self.told) > 1:
+            self.program.refuse(
+                (others or self.told)[0],
+                "observers are told of another instance than the one that is chosen",
+            )
+
+
+def steps_of(program: GoProgram, module: str) -> str:
+    """Return the Python file of a policy `route` that decides as the program does, statement by statement.
+
+    Raises:
+        ConfigError: the program has something that is not read; the sentence says where and what.
+    """
+    writer = StepWriter(program)
+    lines = writer.write()
+    body = (
+        "\n".join([*writer.type_lines, "" if not writer.type_lines else "\n", *lines]).strip("\n")
+        + "\n"
+    )
+    return _HEAD.format(
+        name=program.name, module=module,
+        scorers=" with its `--routing-scorers`" if "'scorers'" in body or "'weights'" in body else "",
+        notes="".join(f"{one}.\n" for one in program.notes),
+        imports=writer.imports(body),
+    ) + body  # fmt: skip

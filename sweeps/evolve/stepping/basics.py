@@ -1,0 +1,208 @@
+"""What is known while JAX traces, masks, and texts out of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.lazy import jax, jnp
+
+Value = Any  # a number of NumPy or JAX, a text, or a place: which one is known while JAX traces
+INT, REAL = np.int64, np.float64
+
+
+class Nil:
+    """Go's nil, and the type of what is nil at first."""
+
+    def zero(self) -> Nil:
+        """Return nil."""
+        return self
+
+    def __call__(self, value: Value) -> Value:
+        """Return the value."""
+        return value
+
+
+NIL = Nil()
+
+
+class Words:
+    """A text that only a reader sees."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """The name of a session, of which only is known whether there is one."""
+
+    is_there: Value
+
+
+@dataclass(frozen=True)
+class Snap:
+    """A snapshot, by its place; -1 is none."""
+
+    place: Value
+
+
+@dataclass(frozen=True, eq=False)
+class InstanceId:
+    """The ID of the instance at a place; that at -1 is empty."""
+
+    place: Value
+    router: Value
+
+    @property
+    def text(self) -> Value:
+        """Return the ID as a text."""
+        row = self.place
+        if self.router._row is not None:
+            row = jnp.where(row >= 0, self.router._row[row], -1)
+        names = ("", *(f"instance_{one}" for one in range(self.router.size)))
+        return names[int(row) + 1] if known(row) else Text(names, row + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """A text out of a table."""
+
+    table: tuple[str, ...]
+    index: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Length:
+    """A whole number that is not known, and the ends between which it lies."""
+
+    value: Value
+    most: int
+    least: int = 0
+
+    def moved(self, by: int) -> Length:
+        """Return the number with a known one added."""
+        return Length(self.value + by, self.most + by, self.least + by)
+
+
+def known(value: Value) -> bool:
+    """Return whether a number is known while JAX traces."""
+    return isinstance(value, (bool, int, float, np.generic))
+
+
+def value_of(value: Value) -> Value:
+    """Return a number without what is known of its ends."""
+    return value.value if isinstance(value, Length) else value
+
+
+def static_bool(value: Value) -> Value:
+    """Return a condition, as a bool of Python where it is known.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if not isinstance(value, jax.Array) or value.dtype != bool:
+        raise ConfigError("a bool is wanted")
+    return value
+
+
+def both_masks(first: Value, second: Value) -> Value:
+    """Return where both masks hold."""
+    if first is False or second is False:
+        return False
+    if first is True or first is second:
+        return second
+    return first if second is True else first & second
+
+
+def no(mask: Value) -> Value:
+    """Return where a mask does not hold."""
+    return not mask if isinstance(mask, bool) else ~static_bool(mask)
+
+
+def any_mask(first: Value, second: Value) -> Value:
+    """Return where a mask holds."""
+    return no(both_masks(no(first), no(second)))
+
+
+def alike(first: Value, second: Value) -> tuple[Value, Value]:
+    """Return two numbers as those of one type; a constant takes the other's.
+
+    Raises:
+        ConfigError: they are no numbers of one type.
+    """
+    first, second = value_of(first), value_of(second)
+    for one in (first, second):
+        if not known(one) and not isinstance(one, jax.Array):
+            raise ConfigError(f"{named(one)} is no number")
+    kinds = [None if isinstance(one, (bool, int, float)) else np.dtype(one.dtype)
+             for one in (first, second)]  # fmt: skip
+    if None not in kinds and kinds[0] != kinds[1]:
+        raise ConfigError(f"numbers of two types, {kinds[0]} and {kinds[1]}")
+    kind = kinds[0] or kinds[1]
+    if kind is None:
+        return first, second
+    return of_kind(first, kind), of_kind(second, kind)
+
+
+def of_kind(value: Value, kind: np.dtype[Value]) -> Value:
+    """Return a constant as a number of a dtype."""
+    return kind.type(value) if isinstance(value, (bool, int, float)) else value
+
+
+def named(value: Value) -> str:
+    """Return what a value is, for sentences."""
+    names = {"SliceValue": "a slice", "MapValue": "a map", "Record": "a struct", "Pointer": "a pointer",
+             "Text": "a text", "str": "a text", "InstanceId": "an ID", "Session": "a session's name",
+             "Nil": "nil", "Snap": "a snapshot", "Words": "a text of fmt"}  # fmt: skip
+    return names.get(type(value).__name__, "this")
+
+
+def is_bare(value: Value, old: Value) -> bool:
+    """Return whether a constant without a type meets a number that has one."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and hasattr(old, "dtype")
+
+
+def is_text(value: Value) -> bool:
+    """Return whether a value is a text that is known, or one out of a table."""
+    return isinstance(value, (str, Text, InstanceId))
+
+
+def as_text(value: Value) -> Value:
+    """Return a text of Python where it is known, else one out of a table.
+
+    Raises:
+        ConfigError: the text is not known, as words of fmt and the names of sessions.
+    """
+    found = value.text if isinstance(value, InstanceId) else value
+    if not isinstance(found, (str, Text)):
+        raise ConfigError(f"{named(value)} is no text that is known here")
+    return found
+
+
+def table_of(text: Value) -> tuple[str, ...]:
+    """Return the texts that one may be."""
+    return text.table if isinstance(text, Text) else (text,)
+
+
+def looked_up(text: Value, function: Callable[[str], Value]) -> Value:
+    """Return what a function says of a text, by a table where that is not known."""
+    if isinstance(text, str):
+        return function(text)
+    return jnp.asarray(np.array([function(one) for one in text.table]))[text.index]
+
+
+def of_text(function: Callable[[str], Value], text: Value) -> Value:
+    """Return what a function says of a text: a text, a bool or a whole number."""
+    text = as_text(text)
+    if isinstance(text, str):
+        return function(text)
+    answers = [function(one) for one in text.table]
+    if isinstance(answers[0], str):
+        return Text(tuple(answers), text.index)
+    if isinstance(answers[0], bool):
+        return looked_up(text, function)
+    return Length(looked_up(text, function).astype(INT), max(answers), min(answers))

@@ -1,0 +1,399 @@
+"""What a function of Go runs on where it is read statement by statement: masks where Go has branches and loops.
+
+Every variable keeps its value where the present statement does not happen. What JAX does not know while it traces is a
+mask; what is known is decided at once, so that a loop over three weights has three passes. Values are those of
+types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from blis_jax.core.types import SLO_CLASSES
+from blis_jax.errors import ConfigError
+from blis_jax.lazy import jnp
+from sweeps.evolve.running import INT, GoRouter, over
+from sweeps.evolve.stepping.basics import (
+    NIL,
+    InstanceId,
+    Length,
+    Session,
+    Snap,
+    Text,
+    Value,
+    Words,
+    alike,
+    both_masks,
+    known,
+    no,
+    static_bool,
+    value_of,
+)
+from sweeps.evolve.stepping.containers import ArrayOf, MapValue, SliceValue
+from sweeps.evolve.stepping.library import Tokens
+from sweeps.evolve.stepping.operations import less
+from sweeps.evolve.stepping.places import Place, Pointer, Record, chosen, copied, record_of
+from sweeps.evolve.stepping.types import FLOAT, WHOLE
+
+MOST_PASSES = 64  # of a loop of which nothing but its condition says where it ends
+
+
+@dataclass
+class MaskFrame:
+    """A branch, a loop, a pass of a loop, or a function, and where its statements happen."""
+
+    mask: Value
+    name: str = ""
+    results: list[Value] = field(default_factory=list)
+    is_last: bool = False  # of a loop: whether the next pass is one too many
+    is_bound: bool = False  # of a loop: whether it is known that there is none
+
+
+class SteppingRouter(GoRouter):
+    """The state of a router when it decides, and of its function where a statement happens."""
+
+    def __init__(self, context: Value, state: Value) -> None:
+        super().__init__(context, state)
+        self.frames = [MaskFrame(True, "function")]
+        is_all = isinstance(context.snapshots.is_active, np.ndarray)
+        self.snapshots = SliceValue(
+            [Snap(place) for place in range(self.size)], SNAPSHOT,
+            count=self.size if is_all else Length(self.count, self.size), is_kept=True,
+        )  # fmt: skip
+
+    # --- where a statement happens ----------------------------------------------------------------
+
+    @property
+    def mask(self) -> Value:
+        """Return where the present statement happens."""
+        return self.frames[-1].mask
+
+    def test(self, condition: Value) -> Value:
+        """Return a condition that a branch is about."""
+        return static_bool(condition)
+
+    def when(self, condition: Value) -> bool:
+        """Begin a branch; return whether it may happen at all."""
+        mask = both_masks(self.mask, condition)
+        if mask is False:
+            return False
+        self.frames.append(MaskFrame(mask))
+        return True
+
+    def begin(self, name: str) -> None:
+        """Begin a block that `break` may leave."""
+        self.frames.append(MaskFrame(self.mask, name))
+
+    def end(self) -> None:
+        """End the innermost branch or block."""
+        self.frames.pop()
+
+    def leave(self, name: str) -> None:
+        """Leave everything up to the frame of this name, as `break`, `continue` and `return` do."""
+        left = self.mask
+        for frame in reversed(self.frames):
+            frame.mask = both_masks(frame.mask, no(left)) if frame.mask is not left else False
+            if frame.name == name:
+                return
+
+    def both(self, first: Value, second: Callable[[], Value]) -> Value:
+        """Return `first && second()`; the second happens where the first holds."""
+        if first is False or not self.when(first):
+            return False
+        try:
+            return both_masks(first, static_bool(second()))
+        finally:
+            self.end()
+
+    def either(self, first: Value, second: Callable[[], Value]) -> Value:
+        """Return `first || second()`; the second happens where the first does not hold."""
+        return no(self.both(no(first), lambda: no(second())))
+
+    # --- variables ----------------------------------------------------------------------------------
+
+    def set(self, old: Value, new: Value) -> Value:
+        """Return what a variable holds after `old = new`; a struct stays where it is."""
+        if isinstance(old, Place):
+            old.assign(copied(new), self.mask)
+            return old
+        if isinstance(new, (int, float)) and not isinstance(new, bool):  # a constant
+            new = alike(new, old)[0]
+        return chosen(self.mask, copied(new), old)
+
+    def put(self, owner: Value, key: Value, value: Value) -> None:
+        """Assign `owner[key] = value`."""
+        if isinstance(owner, Pointer):
+            owner = record_of(owner)
+        owner.put(key, copied(value), self.mask)
+
+    def put_field(self, owner: Value, name: str, value: Value) -> None:
+        """Assign `owner.name = value`."""
+        if not isinstance(owner, (Record, Pointer)):
+            raise ConfigError(
+                "an assignment to this is not read: it would be kept between requests"
+            )
+        owner.put(name, copied(value), self.mask)
+
+    def store(self, pointer: Value, value: Value) -> None:
+        """Assign `*pointer = value`."""
+        pointer.assign(copied(value), self.mask)
+
+    def append(self, old: SliceValue, *values: Value) -> SliceValue:
+        """Return `append(old, values...)`."""
+        return old.appended([copied(one) for one in values], self.mask)
+
+    def delete(self, owner: MapValue, key: Value) -> None:
+        """Delete a key of a map."""
+        owner.delete(key, self.mask)
+
+    def copy(self, to: SliceValue, source: SliceValue) -> None:
+        """Copy what both slices have room for."""
+        given = [copied(one) for one in source.values()]
+        for place, value in enumerate(given[: to.most]):
+            there = both_masks(less(place, source.count), less(place, to.count))
+            to.put(place, value, both_masks(self.mask, there))
+
+    # --- loops ----------------------------------------------------------------------------------------
+
+    def each(self, over: Value, name: str) -> Iterator[tuple[Value, Value]]:
+        """Yield the key and element of every pass of `for … := range over`."""
+        self.frames.append(MaskFrame(self.mask, name))
+        for key, element, there in _passes(over):
+            mask = both_masks(self.frames[-1].mask, there)
+            if mask is not False:
+                self.frames.append(MaskFrame(mask, f"{name} pass"))
+                yield key, copied(element)
+                self.frames.pop()
+            elif there is False:
+                break
+        self.frames.pop()
+
+    def loop(self, most: Value, name: str) -> Iterator[None]:
+        """Begin a loop of `most` passes at most, if that is known; each asks whether it `goes` on."""
+        depth = len(self.frames)
+        self.frames.append(MaskFrame(self.mask, name))
+        try:
+            for number in range((MOST_PASSES if most is None else most) + 1):
+                self.frames[-1].is_last = number == (MOST_PASSES if most is None else most)
+                self.frames[-1].is_bound = most is not None
+                yield
+        finally:
+            del self.frames[depth:]
+
+    def goes(self, condition: Value) -> bool:
+        """Begin a pass of a loop where a condition holds; return whether there may be one.
+
+        Raises:
+            ConfigError: nothing that is known ends the loop.
+        """
+        loop = self.frames[-1]
+        loop.mask = both_masks(loop.mask, static_bool(condition))
+        if loop.mask is not False and loop.is_last and not loop.is_bound:
+            raise ConfigError(
+                "a loop without a bound is not read: nothing known says after how many passes it ends"
+            )
+        if loop.mask is False or loop.is_last:
+            return False
+        self.frames.append(MaskFrame(loop.mask, f"{loop.name} pass"))
+        return True
+
+    def bound(self, start: Value, end: Value, step: int) -> int | None:
+        """Return how many passes a loop from a start to an end may have; None if that is not known."""
+        first, last = (_ends(one) for one in (start, end))
+        if first is None or last is None:
+            return None
+        distance = last[1] - first[0] if step > 0 else first[1] - last[0]
+        return max(0, distance // abs(step) + 2)
+
+    # --- functions ------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Begin a function."""
+        self.frames.append(MaskFrame(self.mask, "function"))
+
+    def returns(self, *values: Value) -> None:
+        """Return from the present function where this happens."""
+        frame = next(one for one in reversed(self.frames) if one.name == "function")
+        new = [copied(one) for one in values]
+        if self.mask is not False:
+            frame.results = (
+                [chosen(self.mask, *pair) for pair in zip(new, frame.results, strict=True)]
+                if frame.results
+                else new
+            )
+        self.leave("function")
+
+    def result(self) -> Value:
+        """End a function; return what it returns."""
+        results = self.frames.pop().results
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def call(self, owner: Value, name: str, *given: Value) -> Value:
+        """Call a method."""
+        if isinstance(owner, (Record, Pointer)):
+            return owner.of.method(self, owner, name, given)
+        if isinstance(owner, Snap) and name == "EffectiveLoad":
+            return self.effective_load[owner.place]
+        if owner is self and name in ("Intn", "Int31n", "Int63n", "Perm"):
+            return self._drawn(name, given[0])
+        raise ConfigError("this call is not read")
+
+    def _drawn(self, name: str, limit: Value) -> Value:
+        if name == "Perm":  # as Go makes it: each place by a number of its own
+            made: list[Value] = []
+            count, most = value_of(limit), _ends(limit)
+            if most is None:
+                raise ConfigError("a permutation of this many is not read")
+            for place in range(most[1]):
+                is_there = both_masks(self.mask, less(place, limit))
+                other = self.intn(jnp.asarray(place + 1), is_there)
+                made.append(INT(0))
+                made[place] = SliceValue(made, WHOLE).get(other)
+                made = [
+                    chosen(both_masks(less(place, limit), other == at_), INT(place), one)
+                    for at_, one in enumerate(made)
+                ]
+            return SliceValue(made, WHOLE, count=count if known(count) else limit)
+        drawn = self.intn(value_of(limit), self.mask)
+        return drawn if name == "Intn" else drawn.astype(np.asarray(value_of(limit)).dtype
+                                                         if known(limit) else value_of(limit).dtype)  # fmt: skip
+
+    # --- fields ---------------------------------------------------------------------------------------
+
+    def get(self, owner: Value, name: str) -> Value:
+        """Return `owner.name`."""
+        if isinstance(owner, (Record, Pointer)):
+            return owner.get(name)
+        if isinstance(owner, Snap):
+            if name == "ID":
+                return InstanceId(owner.place, self)
+            return getattr(self, _OF_SNAPSHOT[name])[owner.place]
+        raise ConfigError(f"not read: .{name}")
+
+    @property
+    def request_class(self) -> Text:
+        """Return the request's class."""
+        return Text(SLO_CLASSES, self.slo_class)
+
+    @property
+    def tokens(self) -> Tokens:
+        """Return the prompt's tokens, of which only the number is known."""
+        return Tokens(self.input_len)
+
+    @property
+    def session(self) -> Session:
+        """Return the request's session, of which only is known whether there is one."""
+        return Session(self.has_session)
+
+    def scorer(self, place: Value) -> Callable[..., MapValue]:
+        """Return a scorer by its number."""
+        return self._scored(self.scores[place])
+
+    def scorers(self) -> SliceValue:
+        """Return the router's scorers."""
+        places = range(self.num_scorers)
+        return SliceValue([self.scorer(place) for place in places], NIL, is_kept=True)
+
+    def shares(self) -> SliceValue:
+        """Return the scorers' weights."""
+        places = range(self.num_scorers)
+        return SliceValue([self.weights[place] for place in places], FLOAT, is_kept=True)
+
+    def named_scorer(self, name: str) -> Callable[..., MapValue]:
+        """Return a scorer of BLIS by its name in Go."""
+        load, count = self.effective_load, self.there
+        if name == "scoreKVUtilization":
+            values = 1.0 - self.kv_utilization
+        elif name == "scoreLoadBalance":
+            values = over(1.0, 1.0 + load.astype(np.float64))
+        else:
+            least = jnp.min(jnp.where(count, load, jnp.iinfo(INT).max))
+            most = jnp.maximum(jnp.max(jnp.where(count, load, 0)), 0)
+            share = over((most - load).astype(np.float64), (most - least).astype(np.float64))
+            values = jnp.where(most == least, 1.0, share)
+        return self._scored(values)
+
+    def _scored(self, values: Value) -> Callable[..., MapValue]:
+        def scores(*given: Value) -> MapValue:
+            if given[-1] is not self.snapshots:
+                raise ConfigError("a scorer is asked about all snapshots alone")
+            return self._by_instance(values)
+
+        return scores
+
+    def _by_instance(self, values: Value) -> MapValue:
+        made = MapValue(FLOAT)
+        for snap in self.snapshots.cells:
+            made.put(InstanceId(snap.place, self), values[snap.place],
+                     less(snap.place, self.snapshots.count))  # fmt: skip
+        return made
+
+    def chosen_instance(self, target: Value) -> tuple[Value, Value]:
+        """Return the decision for an instance's ID, and the router's next state."""
+        if not isinstance(target, InstanceId):
+            raise ConfigError("a decision that names no instance is not read")
+        return self.decided(jnp.asarray(target.place, INT))
+
+
+_OF_SNAPSHOT = {
+    "QueueDepth": "queue_depth", "BatchSize": "batch_size", "KVUtilization": "kv_utilization",
+    "FreeKVBlocks": "free_kv_blocks", "CacheHitRate": "cache_hit_rate", "InFlightRequests": "in_flight",
+    "PendingRequests": "in_flight",
+}  # fmt: skip
+
+
+class _SnapshotType:
+    """The type of snapshots: no instance is its zero."""
+
+    def zero(self) -> Snap:
+        return Snap(-1)
+
+
+SNAPSHOT = _SnapshotType()
+
+
+def _ends(value: Value) -> tuple[int, int] | None:
+    """Return the least and the largest number that a value may be, where they are known."""
+    if isinstance(value, Length):
+        return value.least, value.most
+    return (int(value), int(value)) if known(value) else None
+
+
+def _passes(over: Value) -> Iterator[tuple[Value, Value, Value]]:
+    """Yield key, element and whether it is there."""
+    if isinstance(over, SliceValue):
+        cells, count = over.values(), over.count
+        for place, element in enumerate(cells):
+            yield INT(place), element, less(place, count)
+    elif isinstance(over, ArrayOf):
+        for place in range(len(over.cells)):
+            yield INT(place), over.cells[place], True
+    elif isinstance(over, MapValue):
+        yield from [(entry.key, entry.value, entry.is_there) for entry in over.entries]
+    else:
+        ends = _ends(over)
+        if ends is None:
+            raise ConfigError("a loop up to this bound is not read")
+        for place in range(ends[1]):
+            yield INT(place), NIL, less(place, over)
+
+
+def told(*_: Value) -> Words:
+    """Return words that only a reader sees."""
+    return Words()
+
+
+def in_order(over: Value) -> Value:
+    """Return what a loop goes over whose order counts.
+
+    Raises:
+        ConfigError: it is a map.
+    """
+    if isinstance(over, MapValue):
+        raise ConfigError(
+            "Go ranges over a map in a random order, on which this loop depends; range over snapshots"
+        )
+    return over
