@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from sweeps.evolve.evaluating import TaskEvaluator
 
 from benchmarks.__main__ import cpu_name
 from blis_jax.backend import prepare_backend
 from papers.pages import ROOT, hand_over, table_parser
 from sweeps.evolve.breeding import searched
+from sweeps.evolve.score import TaskEvaluator
 from sweeps.evolve.task import load_task
 
 PAGE = ROOT / "docs" / "how-to" / "evolve.md"

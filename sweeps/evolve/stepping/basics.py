@@ -30,12 +30,12 @@ class Nil:
 NIL = Nil()
 
 
-class Words:
+class UnreadText:
     """A text that only a reader sees."""
 
 
 @dataclass(frozen=True)
-class Session:
+class SessionName:
     """The name of a session, of which only is known whether there is one."""
 
     is_there: Value
@@ -62,11 +62,11 @@ class InstanceId:
         if self.router._row is not None:
             row = jnp.where(row >= 0, self.router._row[row], -1)
         names = ("", *(f"instance_{one}" for one in range(self.router.size)))
-        return names[int(row) + 1] if known(row) else Text(names, row + 1)
+        return names[int(row) + 1] if known(row) else TableText(names, row + 1)
 
 
 @dataclass(frozen=True, eq=False)
-class Text:
+class TableText:
     """A text out of a table."""
 
     table: tuple[str, ...]
@@ -155,9 +155,9 @@ def of_kind(value: Value, kind: np.dtype[Value]) -> Value:
 
 def named(value: Value) -> str:
     """Return what a value is, for sentences."""
-    names = {"SliceValue": "a slice", "MapValue": "a map", "Record": "a struct", "Pointer": "a pointer",
-             "Text": "a text", "str": "a text", "InstanceId": "an ID", "Session": "a session's name",
-             "Nil": "nil", "Snap": "a snapshot", "Words": "a text of fmt"}  # fmt: skip
+    names = {"SliceValue": "a slice", "MapValue": "a map", "StructValue": "a struct", "Pointer": "a pointer",
+             "TableText": "a text", "str": "a text", "InstanceId": "an ID", "SessionName": "a session's name",
+             "Nil": "nil", "Snap": "a snapshot", "UnreadText": "a text of fmt"}  # fmt: skip
     return names.get(type(value).__name__, "this")
 
 
@@ -168,7 +168,7 @@ def is_bare(value: Value, old: Value) -> bool:
 
 def is_text(value: Value) -> bool:
     """Return whether a value is a text that is known, or one out of a table."""
-    return isinstance(value, (str, Text, InstanceId))
+    return isinstance(value, (str, TableText, InstanceId))
 
 
 def as_text(value: Value) -> Value:
@@ -178,14 +178,14 @@ def as_text(value: Value) -> Value:
         ConfigError: the text is not known, as words of fmt and the names of sessions.
     """
     found = value.text if isinstance(value, InstanceId) else value
-    if not isinstance(found, (str, Text)):
+    if not isinstance(found, (str, TableText)):
         raise ConfigError(f"{named(value)} is no text that is known here")
     return found
 
 
 def table_of(text: Value) -> tuple[str, ...]:
     """Return the texts that one may be."""
-    return text.table if isinstance(text, Text) else (text,)
+    return text.table if isinstance(text, TableText) else (text,)
 
 
 def looked_up(text: Value, function: Callable[[str], Value]) -> Value:
@@ -202,7 +202,7 @@ def of_text(function: Callable[[str], Value], text: Value) -> Value:
         return function(text)
     answers = [function(one) for one in text.table]
     if isinstance(answers[0], str):
-        return Text(tuple(answers), text.index)
+        return TableText(tuple(answers), text.index)
     if isinstance(answers[0], bool):
         return looked_up(text, function)
     return Length(looked_up(text, function).astype(INT), max(answers), min(answers))

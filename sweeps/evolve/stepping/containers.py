@@ -25,7 +25,15 @@ from sweeps.evolve.stepping.basics import (
     value_of,
 )
 from sweeps.evolve.stepping.operations import add, sub
-from sweeps.evolve.stepping.places import CHOICES, Place, Pointer, Record, chosen, copied, same
+from sweeps.evolve.stepping.places import (
+    CHOICES,
+    CopiedValue,
+    Pointer,
+    StructValue,
+    chosen,
+    copied,
+    same,
+)
 
 
 def element_at(cells: list[Value], place: Value) -> Value:
@@ -38,7 +46,7 @@ def element_at(cells: list[Value], place: Value) -> Value:
     if known(place):
         return cells[min(max(int(place), 0), len(cells) - 1)]
     first = cells[0]
-    if isinstance(first, Record):
+    if isinstance(first, StructValue):
         places = [(place == number, one) for number, one in enumerate(cells)]
         return Pointer(places, first.of, is_place=True)
     if isinstance(first, Snap):
@@ -57,7 +65,7 @@ def put_element(cells: list[Value], place: Value, value: Value, mask: Value) -> 
     places = [int(place)] if known(place) else range(len(cells))
     for number in places:
         is_it = mask if known(place) else both_masks(mask, place == number)
-        if isinstance(cells[number], Place):
+        if isinstance(cells[number], CopiedValue):
             cells[number].assign(value, is_it)
         elif is_bare(value, cells[number]):
             kind = np.dtype(cells[number].dtype)
@@ -67,7 +75,7 @@ def put_element(cells: list[Value], place: Value, value: Value, mask: Value) -> 
 
 
 @dataclass(eq=False)
-class ArrayOf(Place):
+class ArrayOf(CopiedValue):
     """An array."""
 
     cells: list[Value]

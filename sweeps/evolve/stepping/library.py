@@ -13,10 +13,10 @@ from sweeps.evolve.stepping.basics import (
     INT,
     REAL,
     Length,
-    Text,
+    TableText,
+    UnreadText,
     Value,
     alike,
-    any_mask,
     as_text,
     both_masks,
     known,
@@ -27,7 +27,6 @@ from sweeps.evolve.stepping.basics import (
 from sweeps.evolve.stepping.containers import ArrayOf, MapValue, SliceValue
 from sweeps.evolve.stepping.operations import less
 from sweeps.evolve.stepping.places import Pointer, chosen, copied, record_of, same
-from sweeps.evolve.stepping.types import TEXT
 
 MOST_SORTED = {  # up to how many elements Go inserts them one by one, so that equal ones keep their order
     "sort.Slice": 12, "sort.SliceStable": 20, "slices.SortFunc": 12, "slices.SortStableFunc": 20,
@@ -76,7 +75,7 @@ def item(owner: Value, key: Value) -> Value:
     if isinstance(owner, (SliceValue, ArrayOf, MapValue)):
         return owner.get(key)
     text = as_text(owner)
-    texts = text.table if isinstance(text, Text) else (text,)
+    texts = text.table if isinstance(text, TableText) else (text,)
     most = max(len(one) for one in texts)
     table = np.zeros((len(texts), max(most, 1)), np.uint8)
     for row, one in enumerate(texts):
@@ -84,7 +83,7 @@ def item(owner: Value, key: Value) -> Value:
     place = value_of(key)
     if isinstance(text, str) and known(place):
         return table[0, min(int(place), table.shape[1] - 1)]
-    return jnp.asarray(table)[text.index if isinstance(text, Text) else 0, place]
+    return jnp.asarray(table)[text.index if isinstance(text, TableText) else 0, place]
 
 
 def found(owner: Value, key: Value) -> tuple[Value, Value]:
@@ -256,7 +255,19 @@ def kept(value: Value) -> Value:
     return value
 
 
-__all__ = [
-    "TEXT", "any_mask", "append_all", "found", "item", "kept", "largest", "length", "of_math", "of_slices",
-    "of_strings", "part", "put_in_order",
-]  # fmt: skip
+def told(*_: Value) -> UnreadText:
+    """Return words that only a reader sees."""
+    return UnreadText()
+
+
+def in_order(over: Value) -> Value:
+    """Return what a loop goes over whose order counts.
+
+    Raises:
+        ConfigError: it is a map.
+    """
+    if isinstance(over, MapValue):
+        raise ConfigError(
+            "Go ranges over a map in a random order, on which this loop depends; range over snapshots"
+        )
+    return over

@@ -13,8 +13,8 @@ from sweeps.evolve.stepping.basics import (
     INT,
     REAL,
     Length,
+    UnreadText,
     Value,
-    Words,
     alike,
     as_text,
     is_text,
@@ -34,8 +34,8 @@ def _wrapped(function: Callable[..., Value], first: Value, second: Value) -> Val
 
 def add(first: Value, second: Value) -> Value:
     """Return `first + second`."""
-    if isinstance(first, Words) or isinstance(second, Words):
-        return Words()
+    if isinstance(first, UnreadText) or isinstance(second, UnreadText):
+        return UnreadText()
     if isinstance(first, Length) and known(second):
         return first.moved(int(second))
     if isinstance(second, Length) and known(first):
@@ -43,7 +43,7 @@ def add(first: Value, second: Value) -> Value:
     if is_text(first) or is_text(second):
         if isinstance(first, str) and isinstance(second, str):
             return first + second
-        return Words()
+        return UnreadText()
     return _wrapped(operator.add, *alike(first, second))
 
 

@@ -20,11 +20,11 @@ from sweeps.evolve.stepping.basics import (
     INT,
     InstanceId,
     Nil,
-    Session,
+    SessionName,
     Snap,
-    Text,
+    TableText,
+    UnreadText,
     Value,
-    Words,
     alike,
     any_mask,
     as_text,
@@ -40,14 +40,14 @@ from sweeps.evolve.stepping.basics import (
 from sweeps.evolve.stepping.operations import compared
 
 if TYPE_CHECKING:
-    from sweeps.evolve.stepping.types import StructType
+    from sweeps.evolve.stepping.types import StructKind
 
 
 def same(first: Value, second: Value) -> Value:
     """Return whether `first == second`."""
     first, second = copied(first), copied(second)
-    if isinstance(first, Session) or isinstance(second, Session):
-        one, two = (first, second) if isinstance(first, Session) else (second, first)
+    if isinstance(first, SessionName) or isinstance(second, SessionName):
+        one, two = (first, second) if isinstance(first, SessionName) else (second, first)
         if isinstance(two, str) and not two:
             return no(one.is_there)
         raise ConfigError("sessions have no names here; ask whether there is one")
@@ -65,7 +65,7 @@ def same(first: Value, second: Value) -> Value:
         for one_, two_ in pairs:
             either = any_mask(either, both_masks(one_[0], two_[0]))
         return either
-    if isinstance(first, Record) and isinstance(second, Record):
+    if isinstance(first, StructValue) and isinstance(second, StructValue):
         parts = [same(first.fields[name], second.fields[name]) for name in first.fields]
         return functools.reduce(both_masks, parts, True)
     if isinstance(first, bool) and isinstance(second, bool):
@@ -102,8 +102,8 @@ def chosen(mask: Value, new: Value, old: Value) -> Value:
             return choose(mask, new, old)
     if is_text(new) and is_text(old):
         return _chosen_text(mask, new, old)
-    if isinstance(new, Words) or isinstance(old, Words):
-        return Words()
+    if isinstance(new, UnreadText) or isinstance(old, UnreadText):
+        return UnreadText()
     if isinstance(new, bool) and isinstance(old, bool):
         return new if new == old else (mask if new else no(mask))
     first, second = alike(new, old)
@@ -123,8 +123,8 @@ def _chosen_text(mask: Value, new: Value, old: Value) -> Value:
     one, two = as_text(new), as_text(old)
     if isinstance(one, str) and one == two:
         return one
-    first, second = (part.index if isinstance(part, Text) else INT(0) for part in (one, two))
-    return Text(
+    first, second = (part.index if isinstance(part, TableText) else INT(0) for part in (one, two))
+    return TableText(
         (*table_of(one), *table_of(two)), jnp.where(mask, first, second + len(table_of(one)))
     )
 
@@ -133,16 +133,16 @@ def copied(value: Value) -> Value:
     """Return a value as an assignment copies it: structs and arrays are copied, slices and maps are shared."""
     if isinstance(value, Pointer) and value.is_place:
         return record_of(value)
-    if isinstance(value, Place):
+    if isinstance(value, CopiedValue):
         return value.copied()
     return value
 
 
-class Place(ABC):
+class CopiedValue(ABC):
     """A struct or an array: what an assignment copies."""
 
     @abstractmethod
-    def copied(self) -> Place:
+    def copied(self) -> CopiedValue:
         """Return a copy."""
 
     @abstractmethod
@@ -151,10 +151,10 @@ class Place(ABC):
 
 
 @dataclass(eq=False)
-class Record(Place):
+class StructValue(CopiedValue):
     """A struct."""
 
-    of: StructType
+    of: StructKind
     fields: dict[str, Value]
 
     def get(self, name: str) -> Value:
@@ -166,15 +166,15 @@ class Record(Place):
     def put(self, name: str, value: Value, mask: Value) -> None:
         """Assign a field where a mask holds."""
         old = self.get(name)
-        if isinstance(old, Place):
+        if isinstance(old, CopiedValue):
             old.assign(value, mask)
         else:
             self.fields[name] = chosen(mask, value, old) if not is_bare(value, old) else of_kind(
                 value, np.dtype(old.dtype)) if mask is True else chosen(mask, value, old)  # fmt: skip
 
-    def copied(self) -> Record:
+    def copied(self) -> StructValue:
         """Return a copy."""
-        return Record(self.of, {name: copied(one) for name, one in self.fields.items()})
+        return StructValue(self.of, {name: copied(one) for name, one in self.fields.items()})
 
     def assign(self, other: Value, mask: Value) -> None:
         """Take another struct's fields where a mask holds."""
@@ -182,9 +182,9 @@ class Record(Place):
             self.put(name, value, mask)
 
 
-def _chosen_record(mask: Value, new: Record, old: Record) -> Record:
+def _chosen_record(mask: Value, new: StructValue, old: StructValue) -> StructValue:
     pairs = {name: chosen(mask, new.fields[name], old.fields[name]) for name in new.fields}
-    return Record(new.of, pairs)
+    return StructValue(new.of, pairs)
 
 
 @dataclass(eq=False)
@@ -200,7 +200,7 @@ class Pointer:
         parts = [(mask, place.get(name)) for mask, place in self.places]
         if not parts:
             raise ConfigError(f"a field of nil is not read: {name}")
-        if isinstance(parts[0][1], Record) and len(parts) > 1:
+        if isinstance(parts[0][1], StructValue) and len(parts) > 1:
             return Pointer(parts, parts[0][1].of, is_place=True)
         found = parts[0][1]
         for mask, value in parts[1:]:
@@ -243,7 +243,7 @@ def pointer_to(value: Value) -> Value:
     """
     if isinstance(value, Pointer):
         return Pointer(value.places, value.of)
-    if isinstance(value, Record):
+    if isinstance(value, StructValue):
         return Pointer([(True, value)], value.of)
     if isinstance(value, Snap):
         return value
@@ -268,7 +268,7 @@ def record_of(value: Value) -> Value:
 
 
 CHOICES: list[tuple[type, Callable[[Value, Value, Value], Value]]] = [
-    (Record, _chosen_record),
+    (StructValue, _chosen_record),
     (Pointer, _chosen_pointer),
     (Snap, lambda mask, new, old: Snap(chosen(mask, *(INT(one.place) if known(one.place) else one.place
                                                       for one in (new, old))))),

@@ -20,11 +20,10 @@ from sweeps.evolve.stepping.basics import (
     NIL,
     InstanceId,
     Length,
-    Session,
+    SessionName,
     Snap,
-    Text,
+    TableText,
     Value,
-    Words,
     alike,
     both_masks,
     known,
@@ -35,7 +34,14 @@ from sweeps.evolve.stepping.basics import (
 from sweeps.evolve.stepping.containers import ArrayOf, MapValue, SliceValue
 from sweeps.evolve.stepping.library import Tokens
 from sweeps.evolve.stepping.operations import less
-from sweeps.evolve.stepping.places import Place, Pointer, Record, chosen, copied, record_of
+from sweeps.evolve.stepping.places import (
+    CopiedValue,
+    Pointer,
+    StructValue,
+    chosen,
+    copied,
+    record_of,
+)
 from sweeps.evolve.stepping.types import FLOAT, WHOLE
 
 MOST_PASSES = 64  # of a loop of which nothing but its condition says where it ends
@@ -116,7 +122,7 @@ class SteppingRouter(GoRouter):
 
     def set(self, old: Value, new: Value) -> Value:
         """Return what a variable holds after `old = new`; a struct stays where it is."""
-        if isinstance(old, Place):
+        if isinstance(old, CopiedValue):
             old.assign(copied(new), self.mask)
             return old
         if isinstance(new, (int, float)) and not isinstance(new, bool):  # a constant
@@ -131,7 +137,7 @@ class SteppingRouter(GoRouter):
 
     def put_field(self, owner: Value, name: str, value: Value) -> None:
         """Assign `owner.name = value`."""
-        if not isinstance(owner, (Record, Pointer)):
+        if not isinstance(owner, (StructValue, Pointer)):
             raise ConfigError(
                 "an assignment to this is not read: it would be kept between requests"
             )
@@ -233,7 +239,7 @@ class SteppingRouter(GoRouter):
 
     def call(self, owner: Value, name: str, *given: Value) -> Value:
         """Call a method."""
-        if isinstance(owner, (Record, Pointer)):
+        if isinstance(owner, (StructValue, Pointer)):
             return owner.of.method(self, owner, name, given)
         if isinstance(owner, Snap) and name == "EffectiveLoad":
             return self.effective_load[owner.place]
@@ -265,7 +271,7 @@ class SteppingRouter(GoRouter):
 
     def get(self, owner: Value, name: str) -> Value:
         """Return `owner.name`."""
-        if isinstance(owner, (Record, Pointer)):
+        if isinstance(owner, (StructValue, Pointer)):
             return owner.get(name)
         if isinstance(owner, Snap):
             if name == "ID":
@@ -274,9 +280,9 @@ class SteppingRouter(GoRouter):
         raise ConfigError(f"not read: .{name}")
 
     @property
-    def request_class(self) -> Text:
+    def request_class(self) -> TableText:
         """Return the request's class."""
-        return Text(SLO_CLASSES, self.slo_class)
+        return TableText(SLO_CLASSES, self.slo_class)
 
     @property
     def tokens(self) -> Tokens:
@@ -284,9 +290,9 @@ class SteppingRouter(GoRouter):
         return Tokens(self.input_len)
 
     @property
-    def session(self) -> Session:
+    def session(self) -> SessionName:
         """Return the request's session, of which only is known whether there is one."""
-        return Session(self.has_session)
+        return SessionName(self.has_session)
 
     def scorer(self, place: Value) -> Callable[..., MapValue]:
         """Return a scorer by its number."""
@@ -379,21 +385,3 @@ def _passes(over: Value) -> Iterator[tuple[Value, Value, Value]]:
             raise ConfigError("a loop up to this bound is not read")
         for place in range(ends[1]):
             yield INT(place), NIL, less(place, over)
-
-
-def told(*_: Value) -> Words:
-    """Return words that only a reader sees."""
-    return Words()
-
-
-def in_order(over: Value) -> Value:
-    """Return what a loop goes over whose order counts.
-
-    Raises:
-        ConfigError: it is a map.
-    """
-    if isinstance(over, MapValue):
-        raise ConfigError(
-            "Go ranges over a map in a random order, on which this loop depends; range over snapshots"
-        )
-    return over

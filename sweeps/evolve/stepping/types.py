@@ -22,7 +22,7 @@ from sweeps.evolve.stepping.basics import (
 )
 from sweeps.evolve.stepping.containers import ArrayOf, MapValue, SliceValue
 from sweeps.evolve.stepping.operations import is_real
-from sweeps.evolve.stepping.places import Pointer, Record, copied, pointer_to, record_of
+from sweeps.evolve.stepping.places import Pointer, StructValue, copied, pointer_to, record_of
 
 
 @dataclass(frozen=True)
@@ -81,22 +81,22 @@ BOOL, TEXT = PlainType(False), PlainType("")
 
 
 @dataclass(eq=False)
-class StructType:
+class StructKind:
     """A struct: its fields with their types, and its methods."""
 
     name: str
     kinds: dict[str, Value]
     methods: dict[str, tuple[Callable[..., Value], bool]] = field(default_factory=dict)
 
-    def zero(self) -> Record:
+    def zero(self) -> StructValue:
         """Return a struct of zeros."""
-        return Record(self, {name: kind.zero() for name, kind in self.kinds.items()})
+        return StructValue(self, {name: kind.zero() for name, kind in self.kinds.items()})
 
     def __call__(self, value: Value) -> Value:
         """Return a value of this type."""
         return value
 
-    def made(self, **given: Value) -> Record:
+    def made(self, **given: Value) -> StructValue:
         """Return the struct of a literal."""
         record = self.zero()
         for name, value in given.items():
@@ -113,7 +113,7 @@ class StructType:
         return function(go, copied(record_of(owner)), *given)
 
 
-EMPTY = StructType("struct{}", {})
+EMPTY = StructKind("struct{}", {})
 
 
 @dataclass(frozen=True)

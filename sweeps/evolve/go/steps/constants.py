@@ -18,7 +18,7 @@ _BITS = ("&", "|", "^", "&^", "<<", ">>")
 
 
 @dataclass(frozen=True)
-class Constant:
+class FoldedConstant:
     """A constant: exact, with the code of its type where it has one."""
 
     value: Fraction | bool | str
@@ -49,60 +49,60 @@ class Constant:
 class StepConstants(StepTypes):
     """Fold constants, which are exact in Go."""
 
-    def fold(self, node: Node) -> Constant | None:
+    def fold(self, node: Node) -> FoldedConstant | None:
         """Return an expression as a constant; None of another one."""
         method = getattr(self, f"_fold_{node.type}", None)
         return method(node) if method else None
 
-    def _fold_int_literal(self, node: Node) -> Constant:
-        return Constant(Fraction(int(text_of(node).replace("_", ""), 0)))
+    def _fold_int_literal(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(Fraction(int(text_of(node).replace("_", ""), 0)))
 
-    def _fold_float_literal(self, node: Node) -> Constant:
-        return Constant(Fraction(text_of(node).replace("_", "")), is_float=True)
+    def _fold_float_literal(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(Fraction(text_of(node).replace("_", "")), is_float=True)
 
-    def _fold_rune_literal(self, node: Node) -> Constant:
-        return Constant(Fraction(ord(json.loads(f'"{text_of(node)[1:-1]}"'))))
+    def _fold_rune_literal(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(Fraction(ord(json.loads(f'"{text_of(node)[1:-1]}"'))))
 
-    def _fold_interpreted_string_literal(self, node: Node) -> Constant:
-        return Constant(json.loads(text_of(node)))
+    def _fold_interpreted_string_literal(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(json.loads(text_of(node)))
 
-    def _fold_raw_string_literal(self, node: Node) -> Constant:
-        return Constant(text_of(node)[1:-1])
+    def _fold_raw_string_literal(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(text_of(node)[1:-1])
 
-    def _fold_true(self, node: Node) -> Constant:
-        return Constant(text_of(node) == "true")
+    def _fold_true(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(text_of(node) == "true")
 
     _fold_false = _fold_true
 
-    def _fold_parenthesized_expression(self, node: Node) -> Constant | None:
+    def _fold_parenthesized_expression(self, node: Node) -> FoldedConstant | None:
         return self.fold(items(node)[0])
 
-    def _fold_iota(self, node: Node) -> Constant:
-        return Constant(Fraction(self.iota))
+    def _fold_iota(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(Fraction(self.iota))
 
-    def _fold_identifier(self, node: Node) -> Constant | None:
+    def _fold_identifier(self, node: Node) -> FoldedConstant | None:
         found = self.find(text_of(node))
         if found is None and text_of(node) == "iota":
-            return Constant(Fraction(self.iota))
+            return FoldedConstant(Fraction(self.iota))
         return found.constant if found is not None else None
 
-    def _fold_selector_expression(self, node: Node) -> Constant | None:
+    def _fold_selector_expression(self, node: Node) -> FoldedConstant | None:
         name = text_of(field(node, "field"))
         if text_of(field(node, "operand")) == "math" and self.find("math") is None and name in MATH:
-            return Constant(MATH[name], is_float=name not in WHOLE_MATH)
+            return FoldedConstant(MATH[name], is_float=name not in WHOLE_MATH)
         return None
 
-    def _fold_unary_expression(self, node: Node) -> Constant | None:
+    def _fold_unary_expression(self, node: Node) -> FoldedConstant | None:
         operand, sign = self.fold(field(node, "operand")), text_of(field(node, "operator"))
         if operand is None:
             return None
         if sign == "!" and isinstance(operand.value, bool):
-            return Constant(not operand.value)
+            return FoldedConstant(not operand.value)
         if isinstance(operand.value, Fraction) and sign in "+-":
             return replace(operand, value=-operand.value if sign == "-" else operand.value)
         return None
 
-    def _fold_call_expression(self, node: Node) -> Constant | None:
+    def _fold_call_expression(self, node: Node) -> FoldedConstant | None:
         function, given = field(node, "function"), items(field(node, "arguments"))
         if (
             function.type != "identifier"
@@ -115,7 +115,7 @@ class StepConstants(StepTypes):
             return None
         return replace(of, kind=code, is_float=of.is_float and code.startswith("FLOAT"))
 
-    def _fold_binary_expression(self, node: Node) -> Constant | None:
+    def _fold_binary_expression(self, node: Node) -> FoldedConstant | None:
         first, second = self.fold(field(node, "left")), self.fold(field(node, "right"))
         if first is None or second is None:
             return None
@@ -125,13 +125,15 @@ class StepConstants(StepTypes):
         if isinstance(a, str) and isinstance(b, str):
             texts: dict[str, str | bool] = {"+": a + b, "==": a == b, "!=": a != b}
             made = texts.get(sign)
-            return None if made is None else Constant(made)
+            return None if made is None else FoldedConstant(made)
         if isinstance(a, bool) and isinstance(b, bool):
             made = {"&&": a and b, "||": a or b, "==": a == b, "!=": a != b}.get(sign)
-            return None if made is None else Constant(made)
+            return None if made is None else FoldedConstant(made)
         return None
 
-    def _folded(self, sign: str, first: Constant, second: Constant) -> Constant | None:
+    def _folded(
+        self, sign: str, first: FoldedConstant, second: FoldedConstant
+    ) -> FoldedConstant | None:
         a, b = first.value, second.value
         assert isinstance(a, Fraction) and isinstance(b, Fraction)
         kind = first.kind or (second.kind if sign not in ("<<", ">>") else "")
@@ -141,7 +143,7 @@ class StepConstants(StepTypes):
         )
         compared = {"<": a < b, ">": a > b, "<=": a <= b, ">=": a >= b, "==": a == b, "!=": a != b}
         if sign in compared:
-            return Constant(compared[sign])
+            return FoldedConstant(compared[sign])
         made: Fraction | None = {"+": a + b, "-": a - b, "*": a * b}.get(sign)
         if sign in "/%" and b != 0:
             whole = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
@@ -156,7 +158,7 @@ class StepConstants(StepTypes):
             i, j = int(a), int(b)
             made = Fraction({"&": i & j, "|": i | j, "^": i ^ j, "&^": i & ~j}[sign] if sign not in ("<<", ">>")
                             else i << j if sign == "<<" else i >> j)  # fmt: skip
-        return None if made is None else Constant(made, is_float, kind)
+        return None if made is None else FoldedConstant(made, is_float, kind)
 
     def constants_of(self, group: Node) -> dict[str, Variable]:
         """Return the constants of a declaration, counted by iota; those that are not known are left out."""

@@ -224,7 +224,7 @@ class StepTypes:
         self.fields_of[code] = kinds
         self.struct_codes.add(code)
         pairs = ", ".join(f"{field_!r}: {self.type_code(of)}" for field_, of in kinds.items())
-        self.type_lines.append(f"{code} = StructType({name!r}, {{{pairs}}})")
+        self.type_lines.append(f"{code} = StructKind({name!r}, {{{pairs}}})")
         return code
 
     def type_code(self, node: Node, size: int = 0) -> str:
