@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import reference
+from tests.support.browser import opened
 from tests.support.recorded.reference_data import REPO_ROOT
 
 DOCS = REPO_ROOT / "docs"
@@ -203,6 +204,28 @@ def test_the_build_warns_of_a_page_that_is_too_long(
         caplog.clear()
         hooks.on_page_content(f"{prose}<p>more</p>", page, {}, None)
         assert not caplog.records
+
+
+FILTERED = """<article><h1>Options</h1>
+<details><summary>options of run</summary><table><tbody><tr><td>--seed</td></tr><tr><td>--rate</td></tr></table></details>
+<details><summary>options of compare</summary><table><tbody><tr><td>--seeds</td></tr></table></details></article>"""
+
+
+def test_rows_of_reference_tables_are_filtered(tmp_path: Path) -> None:
+    script = (DOCS / "filter.js").read_text(encoding="utf-8")
+    (tmp_path / "options.html").write_text(
+        f"<meta charset=utf-8>{FILTERED}<script>{script}</script>"
+    )
+    rows = "return [...document.querySelectorAll('tr')].filter((row) => !row.hidden).map((row) => row.textContent).join()"
+    opens = "return [...document.querySelectorAll('details')].map((one) => one.open).join()"
+    typed = "const f = document.querySelector('.filter'); f.value = '{}'; f.dispatchEvent(new Event('input')); "
+    with opened(tmp_path / "options.html") as page:
+        assert page.run(rows) == "--seed,--rate,--seeds" and page.run(opens) == "false,false"
+        assert page.run(typed.format("SEED run") + rows) == "--seed"
+        assert page.run(opens) == "true,false"
+        assert page.run(typed.format("nothing") + rows) == ""
+        assert page.run(typed.format("") + rows) == "--seed,--rate,--seeds"
+        assert page.run(opens) == "false,false" and not page.console()
 
 
 def test_the_first_use_of_a_word_links_to_the_glossary(hooks: Any) -> None:

@@ -61,7 +61,7 @@ def unpacked(name: str, folder: Path) -> Path:
 
 
 def test_a_sweep_of_version_0_1_is_read(tmp_path: Path) -> None:
-    """`blis_jax.sweep --strategy iter00_baseline --set workload.num_requests=20 --seeds 3`, whose figures are today's."""
+    """`blis_jax.sweep --strategy iter00_baseline --set workload.num_requests=20 --seeds 3`; its figures are today's."""
     pytest.importorskip("h5netcdf")
     dataset = load(unpacked("sweep.nc", tmp_path))
     assert dataset.attrs["package_version"] == "0.1.0" and dataset.sizes["seed"] == 3
