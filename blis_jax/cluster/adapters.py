@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.cluster.settings import setting
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import mapping
-from blis_jax.files.strict_yaml import number_at, section_of
+from blis_jax.files.strict_yaml import number_at, section_of, whole_at
 from blis_jax.workload.table import RequestTable, with_column
 
 if TYPE_CHECKING:
@@ -199,9 +199,10 @@ def _tiers(section: object, place: str) -> Iterator[OverheadTier]:
 
 
 def _whole(value: object, place: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**31:
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a whole number")
-    return value
+    whole = whole_at(value, place)
+    if abs(whole) >= 2**31:
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a whole number below 2^31")
+    return whole
 
 
 # --- what follows for a cluster -------------------------------------------------------------------

@@ -16,7 +16,7 @@ from blis_jax.cluster.machines import deployment
 from blis_jax.cluster.settings import setting
 from blis_jax.errors import ConfigError, choices, shortened
 from blis_jax.files.input_files import given_keys, mapping
-from blis_jax.files.strict_yaml import number_at, section_of
+from blis_jax.files.strict_yaml import number_at, section_of, whole_at
 from blis_jax.latency.deployment import kv_bytes_per_token
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def config_of(
             f"{place}: block_size and blocks_per_chunk say the same; give one of them"
         )
     _check_threshold(said.get("store_threshold", 0), f"{place}.store_threshold")
-    _check_policy(said.get("eviction_policy", "lru"), f"{place}.eviction_policy")
+    _check_policy(said.get("eviction_policy") or "lru", f"{place}.eviction_policy")
     for name in ("offload_prompt_only", "self_describing_kv_events", "saves_prefill"):
         _truth(said.get(name, True), f"{place}.{name}")
     tiers = said.get("secondary_tiers", ())
@@ -166,7 +166,7 @@ def config_of(
 
 
 def _tier(entry: Mapping[str, Any], place: str, devices: Mapping[str, Any]) -> SecondaryTier:
-    said = {name: value for name, value in entry.items() if value is not None}
+    said = {name: value for name, value in entry.items() if value not in (None, "")}
     for name in ("type", "root_dir"):
         if not isinstance(said.get(name), str) or not said[name]:
             raise ConfigError(f"{place}.{name} is missing; give {_EXAMPLES[name]}")
@@ -252,9 +252,10 @@ def _truth(value: object, place: str) -> None:
 
 
 def _count(value: object, place: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**62:
+    count = whole_at(value, place)
+    if not 0 < count < 2**62:
         raise ConfigError(f"{place}: got {shortened(value)}, allowed is a whole number above 0")
-    return value
+    return count
 
 
 # --- what follows for a cluster -------------------------------------------------------------------

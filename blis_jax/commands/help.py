@@ -19,7 +19,7 @@ SELDOM = frozenset((
     # how much is computed, and how
     "slots", "clock", "variant", "random-state", "block-s", "bootstrap", "draws", "most-seeds", "depth", "design",
     "reference", "every-seed", "levels", "bases", "pairs", "trajectories", "gradients", "initial", "rungs", "starts",
-    "explore", "inert", "device", "workloads-dir", "json",
+    "explore", "inert", "device", "workloads-dir", "json", "signal-age", "lora-adapter-capacity", "adapter-zipf",
     # what BLIS prints beside the figures, and what is written beside the results
     "slo-ttft", "slo-itl", "slo-e2e", "fitness-weights", "detectors", "saturation-config", "saturation-report",
     "saturation-final-window", "trace-level", "counterfactual-k", "summarize-trace", "kv-timeline", "trace-output",

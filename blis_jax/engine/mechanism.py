@@ -44,7 +44,7 @@ from blis_jax.engine.phases.policy_calls import DrawingRouterParams, Router, Rou
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies, Policy
-from blis_jax.policies.reading import ADAPTERS, CACHES, DEMAND, SCORERS, Absent, reading
+from blis_jax.policies.reading import ADAPTER, ADAPTERS, CACHES, DEMAND, SCORERS, Absent, reading
 from blis_jax.policies.seeds import RandomSource, router_draws
 
 NO_SCORERS = (
@@ -152,7 +152,7 @@ def _absent(config: ClusterConfig) -> Absent:
     adapters = (
         "the LoRA adapters, which only blis-2026-08 has; take that profile, or another scorer"
     )
-    return (CACHES, why), (ADAPTERS, adapters)
+    return (CACHES, why), (ADAPTERS, adapters), (ADAPTER, adapters)
 
 
 def has_priorities(functions: Mechanism) -> bool:

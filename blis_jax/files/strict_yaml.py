@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -154,6 +155,16 @@ def number_at(value: object, place: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{place}: got {shortened(value)}, allowed is a number")
     return float(value)
+
+
+def whole_at(value: object, place: str) -> int:
+    """Return the whole number that a file has at a place; of 2e9 or 1.5 its whole part, as Go reads YAML."""
+    if isinstance(value, float) or (isinstance(value, str) and EXPONENT.fullmatch(value)):
+        number = number_at(value, place)
+        value = int(number) if math.isfinite(number) else value
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a whole number")
+    return value
 
 
 def read_documents(text: str, source: str) -> list[Any]:

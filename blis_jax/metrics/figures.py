@@ -24,7 +24,7 @@ from blis_jax.metrics.metric import HIGHER, LOWER, Number, of_run
 from blis_jax.records.record import RunRecord, Status
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
+    from jaxtyping import Bool, Float, Int
 
     from blis_jax.core.arrays import Values
 
@@ -229,6 +229,15 @@ def worst_p99_ms(
     is_there = record.requests.instance[None, :] == instances[:, None]
     is_there = is_there & (completed > 0)[:, None]
     groups = xp.concatenate([is_timed[None, :], is_there & is_timed[None, :]])
+    worst = xp.nan_to_num(p99s_ms(times_us, groups), nan=-np.inf).max()
+    return choose(xp.isfinite(worst), worst, np.nan)
+
+
+def p99s_ms(
+    times_us: Int[np.ndarray, "request"], groups: Bool[np.ndarray, "group request"]
+) -> Float[np.ndarray, "group"]:
+    """Return the P99 of some times, µs, in each group of requests, in ms; NaN where a group is empty."""
+    xp = namespace(times_us)
     is_empty = ~groups.any(axis=1)
     beyond = xp.where(is_empty, 0.0, np.inf)[:, None]
     ranked = xp.sort(xp.where(groups, times_us[None, :].astype(np.float64), beyond), axis=1)
@@ -239,8 +248,20 @@ def worst_p99_ms(
     low, high = xp.take_along_axis(ranked, places, axis=1).T
     gap, part = high - low, rank - below
     p99 = xp.where(part >= 0.5, high - gap * (1 - part), low + gap * part)  # as numpy has it
-    worst = xp.where(is_empty, -np.inf, p99).max()
-    return choose(xp.isfinite(worst), worst / 1000, np.nan)
+    return xp.where(is_empty, np.nan, p99 / 1000)
+
+
+def adapter_p99s_ms(
+    record: RunRecord, is_chosen: Bool[np.ndarray, "request"]
+) -> Float[np.ndarray, "adapter"] | None:
+    """Return the TTFT P99 of the requests of each LoRA adapter, in ms; NaN where it has none, None without adapters."""
+    requests = record.requests
+    if record.adapters is None or requests.adapter is None:
+        return None
+    places = namespace(requests.adapter).arange(record.adapters.num_loads.shape[1])
+    is_timed = is_chosen & (requests.ttft_us >= 0)
+    groups = (requests.adapter[None, :] == places[:, None]) & is_timed[None, :]
+    return p99s_ms(requests.ttft_us, groups)
 
 
 def draft_figures(record: RunRecord) -> dict[str, Number]:

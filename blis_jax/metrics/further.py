@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from blis_jax.core.arrays import namespace, ratio
 from blis_jax.core.types import SLO_CLASSES
-from blis_jax.metrics.figures import draft_figures, jain_index, worst_p99_ms
+from blis_jax.metrics.figures import adapter_p99s_ms, draft_figures, jain_index, worst_p99_ms
 from blis_jax.metrics.metric import (
     HIGHER,
     LOWER,
@@ -88,3 +88,32 @@ def itl_per_token_mean_ms(measured: MeasuredRequests) -> Number:
 def mean_acceptance_length(record: RunRecord) -> Number:
     """Return 1 + accepted drafts ÷ verifications of a request's drafts, as vLLM logs it; NaN without any."""
     return draft_figures(record).get("mean_acceptance_length", math.nan)
+
+
+# --- LoRA adapters; NaN where none is ever loaded --------------------------------------------------
+
+
+@of_requests("ms", LOWER, "TTFT P99 of the worst adapter, ms", has_classes=False)
+def worst_adapter_ttft_p99_ms(measured: MeasuredRequests) -> Number:
+    """Return the largest of the TTFT P99 of each LoRA adapter's measured requests."""
+    each = adapter_p99s_ms(measured.record, measured.is_chosen)
+    if each is None:
+        return math.nan
+    xp = namespace(each)
+    return xp.where(xp.isnan(each).all(), math.nan, xp.nan_to_num(each, nan=-math.inf).max())
+
+
+@of_requests("ms", LOWER, "TTFT P99, mean over adapters, ms", has_classes=False)
+def mean_adapter_ttft_p99_ms(measured: MeasuredRequests) -> Number:
+    """Return the mean over LoRA adapters of the TTFT P99 of each one's measured requests: all count alike."""
+    each = adapter_p99s_ms(measured.record, measured.is_chosen)
+    if each is None:
+        return math.nan
+    xp = namespace(each)
+    return ratio(xp.nan_to_num(each).sum(), (~xp.isnan(each)).sum(), math.nan)
+
+
+@of_run("1", LOWER)
+def num_adapter_loads(record: RunRecord) -> Number:
+    """Return loads of LoRA adapters that ended; many more than instances times adapters is thrashing."""
+    return math.nan if record.adapters is None else record.adapters.num_loads.sum()

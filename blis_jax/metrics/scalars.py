@@ -11,7 +11,7 @@ import numpy as np
 
 from blis_jax.core.arrays import namespace, ratio
 from blis_jax.core.types import CLASS_NAMES
-from blis_jax.errors import ConfigError, choices
+from blis_jax.errors import ConfigError, choices, closest
 from blis_jax.metrics import figures
 from blis_jax.metrics.metric import (
     ALL,
@@ -78,6 +78,8 @@ def lookup(name: str, more: Mapping[str, Metric] = {}) -> tuple[Metric, str | No
     """Return the metric that a name means, `more` included, and the SLO class in its brackets; None: the whole run."""
     base, slo_class = split_name(name)
     known = METRICS | _POOLED | {metric.name: metric for metric in _of_sources()} | dict(more)
+    if name.startswith(OF_ADAPTER):
+        return _of_adapter(name), None
     if base not in known:
         raise ConfigError(
             f"metric {name!r} is unknown; {choices(base, known)}; most take [class] behind their name"
@@ -95,6 +97,37 @@ def _of_sources() -> Iterator[Metric]:
     for name, one in DECLARED.items():
         own = partial(_own_figure, name)
         yield Metric(name, own, one.unit, one.direction, one.meaning, has_classes=False)
+
+
+OF_ADAPTER = "adapter."
+
+
+def _of_adapter(name: str) -> Metric:
+    """A metric of the requests of one LoRA adapter, `adapter.ID.METRIC`; NaN in a run without the adapter."""
+    adapter, dot, base = name.removeprefix(OF_ADAPTER).rpartition(".")
+    with_groups = [one for one, metric in METRICS.items() if metric.has_classes]
+    if not (dot and adapter and base in with_groups):
+        raise ConfigError(
+            f"metric {name!r} is not {OF_ADAPTER}ID.METRIC with the id of a LoRA adapter and a metric of requests; "
+            f"write for instance {OF_ADAPTER}{adapter or 'ID'}.ttft_p99_ms{closest(base, with_groups)}"
+        )
+    metric = METRICS[base]
+    what = f"{metric.estimand}, of requests that name the adapter {adapter}"
+    own, title = partial(_adapter_figure, adapter, metric), f"{metric.axis}, {adapter}"
+    return Metric(name, own, metric.unit, metric.direction, what, title, has_classes=False)
+
+
+def _adapter_figure(adapter: str, metric: Metric, measured: MeasuredRequests) -> Number:
+    if not isinstance(measured, Selection):
+        raise ConfigError(
+            f"{OF_ADAPTER}{adapter}.{metric.name} is computed of whole records, and so many runs keep none; take "
+            "compare, fewer runs at a time, or worst_adapter_ttft_p99_ms"
+        )
+    record = measured.record
+    ids = () if record.adapters is None else record.adapters.ids
+    if adapter not in ids or record.requests.adapter is None:
+        return math.nan
+    return metric.compute(measured.where(record.requests.adapter == ids.index(adapter)))
 
 
 def _own_figure(name: str, measured: MeasuredRequests) -> Number:

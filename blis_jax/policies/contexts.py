@@ -74,6 +74,8 @@ class GatewayContext:
     draws: Int[Array, "draw"] | Absent = None  # uniform below 2^31: BLIS's stream
     outstanding: Outstanding | Absent = None
     has_session: Bool[Array, ""] | Absent = None  # it is a turn of a session
+    # place of the request's LoRA adapter in the list of those declared, -1: it names none
+    adapter: Int[Array, ""] | Absent = None
     # routing only: what every scorer says, not cut to 0 to 1, and its weight's share of all weights
     scorer_scores: Float[Array, "scorer instance"] | Absent = None
     scorer_shares: Float[Array, "scorer"] | Absent = None

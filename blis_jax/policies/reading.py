@@ -32,14 +32,16 @@ MATCH = "snapshots.prefix_match_blocks"
 KV = ("snapshots.kv_utilization", "snapshots.free_kv_blocks", "snapshots.cache_hit_rate")
 CPU_TIER = ("snapshots.pending_transfer_us", "snapshots.kv_thrashing_rate")
 CACHES, PROMPT_TIME = "snapshots.cached_prompt_blocks", "snapshots.prompt_us"
-ADAPTERS = "snapshots.has_adapter"
+ADAPTERS, ADAPTER = "snapshots.has_adapter", "adapter"
 SCORERS = ("scorer_scores", "scorer_shares")
 DEMAND = ("now_us", "num_blocks", "num_used_blocks", "num_waiting_blocks", "num_running")
 NUM_KEYS = "shape.num_keys"
 OF_SNAPSHOTS = (MATCH, *KV, *CPU_TIER, CACHES, ADAPTERS, PROMPT_TIME)
 # by context: what is there only for a policy that reads it; a signal of `snapshots` has that before its name
 SIGNALS: dict[str, tuple[str, ...]] = {
-    "GatewayContext": (*RANDOM, *OF_SNAPSHOTS, "contents", "outstanding", "has_session", *SCORERS),
+    "GatewayContext": (
+        *(*RANDOM, *OF_SNAPSHOTS, "contents", "outstanding", "has_session", ADAPTER, *SCORERS),
+    ),
     "PickerContext": ("key", "draws"),
     "QueueContext": ("key", "num_cached_blocks", "contents", "handed"),
     "VictimContext": ("num_own_blocks",),

@@ -64,14 +64,14 @@ def run_record(seen: Observation, num_repairs: int = 0) -> RunRecord:
         kv_model=BLOCK_LEVEL if BlockRecords in seen.raw else NO_EVICTION,
         is_august=seen.rules.has_order,
         splits=splits,
-        adapters=_adapter_records(seen),
+        adapters=adapter_records(seen),
         offload=offload_records(seen),
         drafts=draft_records(seen),
         figures={name: float(figure) for name, figure in seen.raw.figures.items()},
     )
 
 
-def _adapter_records(seen: Observation) -> AdapterRecords | None:
+def adapter_records(seen: Observation) -> AdapterRecords | None:
     """Return the loads of adapters, if there may be any."""
     if AdapterTable not in seen.raw:
         return None
@@ -167,6 +167,7 @@ def _columns(seen: Observation) -> dict[str, Any]:
         ttft_parts_us=seen.first_token_parts(has_token, token_us, output_time),
         ended_step_idx=ended,
         accepted_tokens=seen.accepted_tokens,
+        adapter=seen.adapter,
         **seen.waits,
         **after_moves(seen),
     )

@@ -26,6 +26,7 @@ from blis_jax.records.splits import (
 )
 from blis_jax.records.stays import Timeouts, final_status, gateway_waits, routed_later
 from blis_jax.records.tied_stretches import InstanceHistory, entry_times, histories
+from blis_jax.tables.adapters import AdapterTable
 from blis_jax.tables.blocks import Eviction
 from blis_jax.tables.drafts import DraftTable
 from blis_jax.tables.journeys import Journey, Journeys, Reservation, Reservations
@@ -96,6 +97,8 @@ class Observation(HasParts):
         self.output_len = xp.asarray(table.output_len)[:n].astype(np.int64)
         self.slo_class = xp.asarray(table.slo_class)[:n].astype(np.int64)
         self.tenant = xp.asarray(table.tenant)[:n].astype(np.int64)
+        named = getattr(table, "adapter", None) if AdapterTable in raw else None
+        self.adapter = None if named is None else xp.asarray(named)[:n] - 1
         own: list[object] = []
         if hasattr(table, "timeout_us"):
             own.append(Timeouts(xp.asarray(table.timeout_us)[:n].astype(np.int64)))

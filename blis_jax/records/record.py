@@ -134,6 +134,8 @@ class RequestRecords:
     regret: Int[np.ndarray, "request"] | Absent = None
     # output tokens that were drafted for it and accepted; None: a run without drafts
     accepted_tokens: Int[np.ndarray, "request"] | Absent = None
+    # place of its LoRA adapter in the cluster's list, -1: it names none; None: no adapter is ever loaded
+    adapter: Int[np.ndarray, "request"] | Absent = None
 
     @property
     def num_later_tokens(self) -> Int[np.ndarray, "request"]:

@@ -25,6 +25,7 @@ from blis_jax.workload.revised_spec import (
     SpikeSpec,
 )
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
+from blis_jax.workload.spec_parts import AdapterPopularity
 
 HOURS = 24
 HOUR_US = 3_600_000_000
@@ -66,7 +67,40 @@ def expanded(spec: WorkloadSpec) -> Expansion:
         for index, cohort in enumerate(spec.cohorts)
         for member in _members(cohort, f"cohorts[{index}]")
     ]
-    return Expansion((*clients, *members), (*paces, *[None] * len(members)), rate)
+    made = Expansion((*clients, *members), (*paces, *[None] * len(members)), rate)
+    return made if spec.adapters is None else _by_adapter(made, spec.adapters)
+
+
+def _by_adapter(made: Expansion, adapters: AdapterPopularity) -> Expansion:
+    """The clients with one in place of each that names no adapter for every adapter, at its share of the rate."""
+    clients: list[ClientSpec] = []
+    paces: list[Pace | None] = []
+    for client, pace in zip(made.clients, made.paces, strict=True):
+        assert isinstance(client, RevisedClient)
+        parts = [client] if client.adapter else list(_spread(client, adapters))
+        clients += parts
+        paces += [pace] * len(parts)
+    return Expansion(tuple(clients), tuple(paces), made.aggregate_rate)
+
+
+def _spread(client: RevisedClient, adapters: AdapterPopularity) -> Iterator[RevisedClient]:
+    document = client.model_dump(exclude_unset=True)
+    for name, share in zip(adapters.names, adapters.shares, strict=True):
+        own: dict[str, Any] = {"id": f"{client.id}-{name}", "adapter": name}
+        own["rate_fraction"] = client.rate_fraction * share
+        if client.lifecycle is not None:
+            own["lifecycle"] = {
+                "windows": [
+                    window.model_dump(exclude_unset=True)
+                    | (
+                        {}
+                        if window.trace_rate is None
+                        else {"trace_rate": window.trace_rate * share}
+                    )
+                    for window in client.lifecycle.windows
+                ]
+            }
+        yield _client("adapters", document | own)
 
 
 def refuse_adapters(spec: WorkloadSpec) -> None:
@@ -75,13 +109,13 @@ def refuse_adapters(spec: WorkloadSpec) -> None:
     Raises:
         UnsupportedError: a client or cohort names one.
     """
+    why = "LoRA adapters belong to a cluster; draw the requests with `drawn`, and give them to a run with `placed`"
+    if getattr(spec, "adapters", None) is not None:
+        raise UnsupportedError(f"adapters: {why}")
     for name in ("clients", "cohorts"):
         for index, source in enumerate(getattr(spec, name, ())):
             if getattr(source, "adapter", ""):
-                raise UnsupportedError(
-                    f"{name}[{index}].adapter: LoRA adapters are simulated by the command run alone, with requests "
-                    "of BLIS's own streams; leave adapter out"
-                )
+                raise UnsupportedError(f"{name}[{index}].adapter: {why}")
 
 
 def _client(source: str, document: Mapping[str, Any]) -> RevisedClient:

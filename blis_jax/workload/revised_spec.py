@@ -27,6 +27,7 @@ from blis_jax.workload.length_laws import (
 from blis_jax.workload.source import REVISED
 from blis_jax.workload.spec_parts import (
     ActiveWindow,
+    AdapterPopularity,
     ArrivalSpec,
     ClientSpec,
     LifecycleSpec,
@@ -74,6 +75,9 @@ def check_sources(workload: RevisedWorkload) -> None:
         _check_absolute_rates(workload)
     if workload.inference_perf is not None:
         check_clients(workload.inference_perf)
+    if workload.adapters is not None and any(one.concurrency for one in workload.clients):
+        why = "given beside clients with concurrency, whose users cannot be split; give these an adapter each"
+        raise problem_at(["adapters"], why)
     _check_classes(workload)
     _check_sessions(workload)
 
@@ -99,12 +103,10 @@ def _check_absolute_rates(workload: RevisedWorkload) -> None:
 
 
 def _check_absolute_cohort(cohort: CohortSpec, index: int) -> None:
+    why = f"not allowed where {ABSOLUTE}; give a spike with trace_rate, or aggregate_rate"
     for name in ("diurnal", "drain"):
         if getattr(cohort, name) is not None:
-            raise problem_at(
-                ["cohorts", index, name],
-                f"not allowed where {ABSOLUTE}; give a spike with trace_rate, or aggregate_rate",
-            )
+            raise problem_at(["cohorts", index, name], why)
     if cohort.spike is None or cohort.spike.trace_rate is None:
         raise problem_at(
             ["cohorts", index, "spike"],
@@ -367,6 +369,7 @@ class RevisedWorkload(WorkloadSpec):
     clients: tuple[RevisedClient, ...] = ()
     cohorts: tuple[CohortSpec, ...] = ()
     servegen_data: RevisedServeGen | None = None  # type: ignore[assignment]
+    adapters: AdapterPopularity | None = None
     goodput_slo_targets: dict[str, ClassTargets] = Field(default_factory=dict)
 
     @property
@@ -379,8 +382,11 @@ class RevisedWorkload(WorkloadSpec):
 
     @property
     def waits(self) -> bool:
-        """Return True: users and sessions wait for answers, and the others may be given up at a deadline."""
-        return True
+        """Return whether users or sessions wait for answers, or requests may be given up at a deadline."""
+        return self.inference_perf is not None or any(
+            one.timeout or one.reasoning is not None or getattr(one, "concurrency", 0)
+            for one in (*self.clients, *self.cohorts)
+        )
 
     @property
     def has_rate(self) -> bool:

@@ -141,6 +141,20 @@ def override(spec: WorkloadSpec, **changes: Any) -> WorkloadSpec:
         raise ConfigError(sentence(error, spec.law_types)) from None
 
 
+def with_zipf(spec: WorkloadSpec, exponent: float) -> WorkloadSpec:
+    """Return the same workload whose adapters' popularity falls as 1 / place^exponent.
+
+    Raises:
+        ConfigError: the workload spreads no requests over adapters.
+    """
+    adapters = getattr(spec, "adapters", None)
+    if adapters is None:
+        raise ConfigError(
+            "the workload has no adapters whose popularity could change; give it the key adapters with names"
+        )
+    return override(spec, adapters={"names": adapters.names, "zipf": exponent})
+
+
 def list_builtin() -> tuple[str, ...]:
     """Return the names of the workloads that come with the package."""
     folder = resources.files("blis_jax") / "data" / "workloads"

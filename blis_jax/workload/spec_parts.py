@@ -8,10 +8,10 @@ revision reads differently is in `blis_jax.workload.revised_spec`.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from blis_jax.files.strict_yaml import LAW_TYPES
 from blis_jax.workload.inference_perf import InferencePerfSpec
@@ -205,6 +205,36 @@ class MeasureSpec(Strict):
 
     warm_up_s: NonNegative = 0.0
     cool_down_s: NonNegative = 0.0
+
+
+class AdapterPopularity(Strict):
+    """LoRA adapters that share the requests of every client and cohort without one of its own (ours)."""
+
+    names: Annotated[tuple[str, ...], Field(min_length=1)]  # the most popular one first
+    zipf: NonNegative = 1.0  # popularity falls as 1 / place^zipf; 0: all alike
+    weights: tuple[Positive, ...] = ()  # of the names, in place of that law
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Return the share of each name in the requests."""
+        places = range(1, len(self.names) + 1)
+        weights = self.weights or tuple(place**-self.zipf for place in places)
+        return tuple(weight / math.fsum(weights) for weight in weights)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> AdapterPopularity:
+        if not all(self.names) or len(set(self.names)) < len(self.names):
+            raise problem_at(["names"], "a name is empty or given twice; give each adapter once")
+        if self.weights and "zipf" in self.model_fields_set:
+            raise problem_at(
+                ["weights"], "given beside zipf, allowed is one of them; leave one out"
+            )
+        if self.weights and len(self.weights) != len(self.names):
+            raise problem_at(
+                ["weights"],
+                f"got {len(self.weights)}, allowed is one for each of the {len(self.names)} names",
+            )
+        return self
 
 
 class WorkloadSpec(Strict):

@@ -222,7 +222,7 @@ def experiment_of(setting: CommonSetting, sweep: SavedSweep) -> Experiment | Non
     """Return what makes a run of a saved sweep again, for its page; None where that takes a trace."""
     if setting.trace is not None:
         return None
-    spec = parse_spec(sweep.dataset.attrs["spec"], str(sweep.path))
+    spec = parse_spec(sweep.dataset.attrs["spec"], str(sweep.path), None)
     return Experiment.on(spec, setting.seeds, setting.stream, targets=setting.targets)
 
 

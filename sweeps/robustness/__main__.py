@@ -86,6 +86,12 @@ class _Axes(CommandOptions, title="axes, values with commas"):
     signal_age: str | None = _axis(
         "us between two looks of the router at load and KV (the strategies' own)"
     )
+    lora_adapter_capacity: str | None = _axis(
+        "LoRA adapters that an instance holds (the strategies' own)"
+    )
+    adapter_zipf: str | None = _axis(
+        "exponents by which the popularity of LoRA adapters falls with their place (the workload's own)"
+    )
 
     def axes(self) -> dict[str, str]:
         """Return the values that are given, by axis."""
@@ -93,6 +99,7 @@ class _Axes(CommandOptions, title="axes, values with commas"):
             "rate": self.rate, "arrival_cv": self.arrival_cv, "kv_blocks": self.total_kv_blocks,
             "kv_cpu_blocks": self.kv_cpu_blocks, "instances": self.num_instances, "shape": self.shape,
             "step_constant": self.step_constant, "signal_age": self.signal_age,
+            "lora_adapter_capacity": self.lora_adapter_capacity, "adapter_zipf": self.adapter_zipf,
         }  # fmt: skip
         return {axis: text for axis, text in values.items() if text is not None}
 

@@ -96,6 +96,13 @@ OPTIONAL = (
         "signal_age", "us", "age of the router's signals of load and KV", (0,), 0, high=1e9,
         is_whole=True,
     ),
+    MapAxisKind(
+        "lora_adapter_capacity", "adapters per instance", "LoRA adapters that an instance holds", (4,), 4,
+        low=1, high=4096, is_whole=True,
+    ),
+    MapAxisKind(
+        "adapter_zipf", "1", "exponent by which the popularity of LoRA adapters falls", (1.0,), 1.0, high=10,
+    ),
 )  # fmt: skip
 BY_NAME = {kind.name: kind for kind in (*KINDS, *OPTIONAL)}
 NAMES = tuple(BY_NAME)
@@ -267,8 +274,8 @@ def _points(design: str, num_axes: int, count: int, seed: int, round_index: int)
 
 
 def config_in(config: ClusterConfig, place: Place) -> ClusterConfig:
-    """Set the cell's memory, instances and step constant in a configuration, and the age of signals if
-    the cell has one.
+    """Set the cell's memory, instances and step constant in a configuration, and the age of signals and the room for
+    adapters if the cell has one.
 
     Raises:
         ConfigError: the latency model has no step constant.
@@ -281,6 +288,8 @@ def config_in(config: ClusterConfig, place: Place) -> ClusterConfig:
     if "signal_age" in place:
         age = place["signal_age"]
         config = config.replace(load_refresh_interval=age, snapshot_refresh_interval=age)
+    if "lora_adapter_capacity" in place:
+        config = config.replace(lora_adapter_capacity=place["lora_adapter_capacity"])
     return config.replace(
         total_kv_blocks=place["kv_blocks"],
         kv_cpu_blocks=place["kv_cpu_blocks"],

@@ -160,9 +160,9 @@ class MapRunner:
 
     def _rows(self, place: Place, arm: int, seeds: Sequence[int]) -> list[Row]:
         """Return a cell's runs of one strategy."""
-        key = place["shape"], place["rate"], place["arrival_cv"]
+        key = place["shape"], place["rate"], place["arrival_cv"], place.get("adapter_zipf")
         if key not in self.specs:
-            self.specs[key] = self.plan.shapes[key[0]].at(key[1], key[2], self.plan.extent)
+            self.specs[key] = self.plan.shapes[key[0]].at(key[1], key[2], self.plan.extent, key[3])
         config = config_in(self.plan.arms[arm].config, place)
         return self.drawn.rows(config, self.specs[key], seeds, key)
 

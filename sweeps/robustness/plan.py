@@ -17,7 +17,7 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.sequential import StoppingRule
 from blis_jax.traces.source import TraceSource
-from blis_jax.workload.spec import WorkloadSpec, override
+from blis_jax.workload.spec import WorkloadSpec, override, with_zipf
 from sweeps.claims.grammar import Claim, parse_constraint, reported_names
 from sweeps.robustness.cells import BY_NAME, Place, config_in
 from sweeps.runs.axes import StudyAxis
@@ -79,8 +79,10 @@ class Shape:
         """Return whether some client's requests come in rounds."""
         return any(client.multi_turn for client in self.spec.clients)
 
-    def at(self, rate: float, cv: float, extent: Extent) -> WorkloadSpec:
+    def at(self, rate: float, cv: float, extent: Extent, zipf: float | None = None) -> WorkloadSpec:
         """Return the workload at `rate` requests per second, whose gaps have the coefficient of variation `cv`.
+
+        The popularity of its adapters falls with the exponent `zipf`, by default its own.
 
         Gaps are gamma, or Weibull where the shape has them. Rounds follow each other at most so
         far apart that all fit in; fewer conversations begin, so that requests come at the rate.
@@ -94,8 +96,9 @@ class Shape:
             rounds.append(_squeezed(client, duration_s))
         fractions = [client.rate_fraction for client in self.spec.clients]
         per_arrival = sum(f * r for f, r in zip(fractions, rounds, strict=True)) / sum(fractions)
+        spec = self.spec if zipf is None else with_zipf(self.spec, zipf)
         return override(
-            self.spec,
+            spec,
             clients=document["clients"],
             aggregate_rate=rate / per_arrival,
             num_requests=num_requests,
@@ -130,8 +133,10 @@ class TraceShape:
         """Return whether prompts share contents."""
         return self.spec.is_sharing
 
-    def at(self, rate: float, cv: float, extent: Extent) -> TraceSource:
-        """Return the trace at `rate` requests per second on average; burstiness and extent stay its own."""
+    def at(self, rate: float, cv: float, extent: Extent, zipf: float | None = None) -> TraceSource:
+        """Return the trace at `rate` requests per second on average; all else stays its own."""
+        if zipf is not None:
+            raise ConfigError("--adapter-zipf: a trace names its adapters; leave the axis out")
         return self.spec.at_rate(rate)
 
 
@@ -142,7 +147,8 @@ def load_shape(name: str) -> Shape:
         ConfigError: the workload has no clients whose rate could be set.
     """
     spec = workload_from(name, "--shape", follows=False)
-    if not spec.clients or spec.servegen_data or spec.inference_perf:
+    made_of = ("servegen_data", "inference_perf", "cohorts")
+    if not spec.clients or any(getattr(spec, name, None) for name in made_of):
         raise ConfigError(
             f"--shape: {name} has no clients of its own, so its rate cannot be set; give a workload "
             "with clients"
@@ -336,10 +342,11 @@ def _check_workloads(plan: MapPlan) -> None:
     """Refuse workloads that cannot be made or measured; says what is changed in them."""
     rates = next(axis.values for axis in plan.axes if axis.name == "rate")
     cvs = next(axis.values for axis in plan.axes if axis.name == "arrival_cv")
+    zipf = plan.reference.get("adapter_zipf")
     for shape in plan.shapes.values():
         for rate in rates:
             for cv in cvs:
-                plan.measures[shape.name].check(shape.at(rate, cv, plan.extent))
+                plan.measures[shape.name].check(shape.at(rate, cv, plan.extent, zipf))
         if isinstance(shape, TraceShape):
             _note_small_classes_of(plan, shape)
             continue

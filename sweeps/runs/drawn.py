@@ -14,6 +14,7 @@ from blis_jax.commands.run.requests import draw_requests, run_of_users
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
+from blis_jax.runs.closed_loop import placed as placed_in
 from blis_jax.runs.closed_loop import simulate_closed_loop
 from blis_jax.runs.driver import Runner, Timing
 from blis_jax.runs.many_runs import Grid, simulate
@@ -22,14 +23,15 @@ from blis_jax.runs.runs import Row
 from blis_jax.traces.closed_loop import closed_loop_of_rows, loop_rows
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.reference import draw, drawn
-from blis_jax.workload.source import RequestSource, until_horizon
+from blis_jax.workload.reference.arrays import table_of as table_of_drawn
+from blis_jax.workload.source import FIRST_REVISION, RequestSource, until_horizon
 from blis_jax.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.policies.contract import Policies
     from blis_jax.records.record import RunRecord
-    from blis_jax.workload.table import RequestTable
+    from blis_jax.workload.table import RequestTable, WorkloadNames
 
 T = TypeVar("T")
 
@@ -46,7 +48,7 @@ class DrawnRows:
         that gives random policies their seed, of policies/seeds.py.
         """
         self.stream, self.most_requests, self.policy_seeds = stream, most_requests, policy_seeds
-        self.kept: OrderedDict[Hashable, RequestTable] = OrderedDict()
+        self.kept: OrderedDict[Hashable, tuple[RequestTable, WorkloadNames | None]] = OrderedDict()
         self.num_requests = 0
 
     def rows(
@@ -67,7 +69,7 @@ class DrawnRows:
         return [
             Row(
                 config,
-                placed(self.table(source, seed, size, key), source, seed, config),
+                placed(*self._kept(source, seed, size, key), source, seed, config),
                 policy_seed_under(self.policy_seeds, seed),
             )
             for seed in seeds
@@ -77,14 +79,20 @@ class DrawnRows:
         self, source: RequestSource, seed: int, block_size: int, key: Hashable = None
     ) -> RequestTable:
         """Return the requests of one run, drawn if they are not at hand."""
+        return self._kept(source, seed, block_size, key)[0]
+
+    def _kept(
+        self, source: RequestSource, seed: int, block_size: int, key: Hashable
+    ) -> tuple[RequestTable, WorkloadNames | None]:
+        """The requests of one run, and what they are called if a cluster goes by it."""
         place = key, seed, block_size
         if place not in self.kept:
-            self.kept[place] = table_of(source, seed, block_size, self.stream)
-            self.num_requests += self.kept[place].num_rows
+            self.kept[place] = _drawn_of(source, seed, block_size, self.stream)
+            self.num_requests += self.kept[place][0].num_rows
         self.kept.move_to_end(place)
         most = self.num_requests if self.most_requests is None else self.most_requests
         while self.num_requests > most and len(self.kept) > 1:
-            self.num_requests -= self.kept.popitem(last=False)[1].num_rows
+            self.num_requests -= self.kept.popitem(last=False)[1][0].num_rows
         return self.kept[place]
 
 
@@ -105,23 +113,39 @@ def part_runner(num_blocks: int | None) -> Runner:
 
 def table_of(spec: RequestSource, seed: int, block_size: int, stream: str) -> RequestTable:
     """Return the requests of one run: those of a trace, or those that a stream draws from a seed."""
+    return _drawn_of(spec, seed, block_size, stream)[0]
+
+
+def _drawn_of(
+    spec: RequestSource, seed: int, block_size: int, stream: str
+) -> tuple[RequestTable, WorkloadNames | None]:
+    """The same, with what requests of August's workloads are called."""
+    names = None
     if isinstance(spec, TraceSource):
-        return spec.table(seed, block_size)
+        return spec.table(seed, block_size), None
     assert isinstance(spec, WorkloadSpec)
     if stream == "jax":
         table, _ = draw_requests(spec, seed, block_size)
+    elif spec.revision != FIRST_REVISION:
+        table, names = table_of_drawn(drawn(spec, seed), block_size)
     else:
         table, _ = draw(spec, seed, block_size)
     if not table.num_rows:
         raise ConfigError(f"seed {seed}: no request arrives before the horizon; raise the horizon")
-    return table
+    return table, names
 
 
 def placed(
-    table: RequestTable, spec: RequestSource, seed: int, config: ClusterConfig
+    table: RequestTable,
+    names: WorkloadNames | None,
+    spec: RequestSource,
+    seed: int,
+    config: ClusterConfig,
 ) -> RequestTable:
-    """Return the requests of one run with what its cluster goes by, which rows of traces alone have."""
-    return spec.placed(table, seed, config) if isinstance(spec, TraceSource) else table
+    """Return the requests of one run with what its cluster goes by, such as other models and LoRA adapters."""
+    if isinstance(spec, TraceSource):
+        return spec.placed(table, seed, config)
+    return table if names is None else placed_in(config, table, names)
 
 
 def followed(

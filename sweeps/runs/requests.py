@@ -69,7 +69,7 @@ def load_workload(name: str) -> WorkloadSpec:
             f"workload {name!r} is unknown; use one of {', '.join(known)}{closest(name, known)}"
         )
     file = resources.files("sweeps") / FOLDER / f"{name}.yaml"
-    return parse_spec(file.read_text(encoding="utf-8"), file.name)
+    return parse_spec(file.read_text(encoding="utf-8"), file.name, None)
 
 
 def workload_of(
@@ -89,17 +89,22 @@ def workload_from(
 ) -> WorkloadSpec:
     """Return a workload by its name, from a file, or of its content; `where` begins errors.
 
-    One with keys that BLIS of August alone knows, such as users who wait for answers, is refused unless runs are
-    followed.
+    One with users or sessions that wait for answers is refused unless runs are followed.
     """
-    revision = None if follows else FIRST_REVISION
-    if not isinstance(given, str):
-        spec = parse_spec(yaml.safe_dump(dict(given)), where, revision)
-    elif given in list_workloads():
-        spec = load_workload(given)
-    else:
-        spec = load_spec(_workload_path(given, where, folder or Path()), revision)
+    spec = _read(given, where, folder, None)
+    if spec.waits and not follows:
+        _read(given, where, folder, FIRST_REVISION)  # which says what takes it
     return override(spec, num_requests=num_requests) if num_requests else spec
+
+
+def _read(
+    given: str | Mapping[str, Any], where: str, folder: Path | None, revision: str | None
+) -> WorkloadSpec:
+    if not isinstance(given, str):
+        return parse_spec(yaml.safe_dump(dict(given)), where, revision)
+    if given in list_workloads():
+        return load_workload(given)
+    return load_spec(_workload_path(given, where, folder or Path()), revision)
 
 
 def workload_content(spec: RequestSource) -> dict[str, Any]:

@@ -240,7 +240,7 @@ def workload_named(
         spec = load_workload(name_or_path)
     elif name_or_path.endswith((".yaml", ".yml")):
         beside = (folder or Path()) / name_or_path
-        spec = load_spec(beside if beside.is_file() else Path(name_or_path))
+        spec = load_spec(beside if beside.is_file() else Path(name_or_path), None)
     else:
         names = list_workloads()
         raise ConfigError(

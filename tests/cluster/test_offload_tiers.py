@@ -51,6 +51,18 @@ def test_the_cpu_has_room_for_whole_blocks():
     assert offload_tiers.cpu_capacity(ClusterConfig(revision="blis-2026-08")) == 0
 
 
+def test_numbers_and_empty_texts_are_read_as_go_reads_them():
+    made = config(cpu_bytes_to_use="4e9", eviction_policy="", secondary_tiers=[
+        TIER | {"device_class": "", "locality": "", "n_read_threads": 2.0,
+                "read_bandwidth": 1, "write_bandwidth": 2, "base_latency": 3}
+    ]).kv_offload_config  # fmt: skip
+    assert made.cpu_bytes_to_use == 4 * 10**9
+    (tier,) = made.secondary_tiers
+    assert (tier.read_bandwidth, tier.write_bandwidth, tier.n_read_threads) == (1.0, 2.0, 2)
+    with pytest.raises(ConfigError, match="whole number above 0"):
+        config(cpu_bytes_to_use=0.5)
+
+
 def test_settings_survive_as_plain_values():
     tier = TIER | {"device_class": "nvme_gen3", "latency_jitter_stddev": 0.5}
     made = config(secondary_tiers=[tier], offload_prompt_only=False)

@@ -4,6 +4,7 @@ import pytest
 
 from blis_jax.errors import ConfigError, UnsupportedError
 from blis_jax.workload.drawing.plan import compile_plan
+from blis_jax.workload.expansion import expanded
 from blis_jax.workload.reference import draw
 from blis_jax.workload.remarks import ineffective_settings
 from blis_jax.workload.revised_spec import CohortSpec, RevisedClient, RevisedWorkload
@@ -281,7 +282,7 @@ def test_a_file_without_any_client_is_refused():
             BASE,
             "timeout: 900",
             "adapter: x",
-            r"clients\[0\]\.adapter: LoRA adapters are simulated by",
+            r"clients\[0\]\.adapter: LoRA adapters belong to a cluster",
         ),
         (BASE + COHORT, "prefix_group: g", "adapter: x", r"cohorts\[0\]\.adapter: LoRA"),
         (
@@ -415,3 +416,66 @@ clients:
     output_distribution: {type: constant, params: {value: 4}}
 """
     assert not isinstance(parse_spec(plain, revision=None), RevisedWorkload)
+
+
+# Adapters by popularity
+
+POPULAR = f"""
+version: "2"
+aggregate_rate: 50
+num_requests: 20
+adapters: {{names: [x, y, z], zipf: 1.0}}
+clients:
+  - id: a
+    rate_fraction: 0.5
+    arrival: {{process: poisson}}{LAWS}
+  - id: b
+    rate_fraction: 0.5
+    adapter: own
+    arrival: {{process: poisson}}{LAWS}
+    lifecycle: {{windows: [{{start_us: 0, end_us: 9000, trace_rate: 3}}]}}
+"""
+
+
+def test_clients_without_an_adapter_are_spread_over_those_of_the_workload() -> None:
+    first, second, third, own = expanded(parsed(POPULAR)).clients
+    assert [one.adapter for one in (first, second, third, own)] == ["x", "y", "z", "own"]
+    assert [one.id for one in (first, second, third, own)] == ["a-x", "a-y", "a-z", "b"]
+    shares = [one.rate_fraction for one in (first, second, third)]
+    assert shares == pytest.approx([0.5 * 6 / 11, 0.5 * 3 / 11, 0.5 * 2 / 11])
+    assert first.arrival == third.arrival and first.input_distribution == own.input_distribution
+
+
+def test_weights_take_the_place_of_the_law_and_rates_of_windows_are_shared_out() -> None:
+    text = swapped(POPULAR, "zipf: 1.0", "weights: [1, 1, 2]").replace("    adapter: own\n", "")
+    clients = expanded(parsed(text)).clients
+    assert [one.rate_fraction for one in clients] == [0.125, 0.125, 0.25] * 2
+    assert [one.lifecycle.windows[0].trace_rate for one in clients[3:]] == [0.75, 0.75, 1.5]
+    assert (
+        clients[:3]
+        == expanded(
+            parsed(
+                swapped(
+                    text,
+                    "    lifecycle: {windows: [{start_us: 0, end_us: 9000, trace_rate: 3}]}\n",
+                    "",
+                )
+            )
+        ).clients[:3]
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("names: [x, y, z]", "names: []", "adapters.names"),
+        ("names: [x, y, z]", "names: [x, x]", "given twice"),
+        ("zipf: 1.0", "zipf: -1", "adapters.zipf"),
+        ("zipf: 1.0", "zipf: 1.0, weights: [1, 2, 3]", "beside zipf"),
+        ("zipf: 1.0", "weights: [1, 2]", "got 2, allowed is one for each of the 3"),
+        ("rate_fraction: 0.5\n    adapter", "concurrency: 2\n    adapter", "users cannot be split"),
+    ],
+)
+def test_a_popularity_that_makes_no_sense_is_refused(old: str, new: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parsed(swapped(POPULAR, old, new))

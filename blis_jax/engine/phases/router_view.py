@@ -16,7 +16,7 @@ from blis_jax.core.exact import exact_product, full_blocks
 from blis_jax.core.types import LAST, NO_REQUEST
 from blis_jax.core.views import Members, StepBatch
 from blis_jax.policies.contexts import LeadingContents, Outstanding
-from blis_jax.policies.reading import PROMPT_TIME, seen_by
+from blis_jax.policies.reading import ADAPTER, PROMPT_TIME, seen_by
 from blis_jax.tables.adapters import NO_ADAPTER, AdapterTable, RequestAdapters, SeenAdapters
 from blis_jax.tables.context import Context, SlotRows
 from blis_jax.tables.joined import arrival_times
@@ -70,6 +70,8 @@ def with_asked_signals(
     if Sessions in ctx.requests:
         has_session = ctx.requests[Sessions].has_one[request]
         context = dataclasses.replace(context, has_session=has_session)
+    if ctx.mechanism.reads(ADAPTER):
+        context = dataclasses.replace(context, adapter=_named(ctx, request))
     return context
 
 
@@ -138,6 +140,13 @@ def adapters_now(ctx: Context, state: State, seen: SeenAdapters) -> SeenAdapters
     return SeenAdapters(state[AdapterTable].used[: ctx.shape.num_instances] > 0)
 
 
+def _named(ctx: Context, request: jax.Array) -> jax.Array:
+    """The adapter that the request names, `NO_ADAPTER` for none."""
+    if RequestAdapters not in ctx.requests:
+        return jnp.int32(NO_ADAPTER)
+    return ctx.requests[RequestAdapters].of[request]
+
+
 def has_adapter(
     ctx: Context, state: State, view: View, request: jax.Array | None
 ) -> Bool[Array, "instance"]:
@@ -145,7 +154,7 @@ def has_adapter(
     nowhere = jnp.zeros((ctx.shape.num_instances,), bool)
     if request is None or SeenAdapters not in view or RequestAdapters not in ctx.requests:
         return nowhere
-    adapter = ctx.requests[RequestAdapters].of[request]
+    adapter = _named(ctx, request)
     is_loaded = view[SeenAdapters].is_loaded[:, adapter]
     return jnp.where(adapter == NO_ADAPTER, nowhere, is_loaded)
 

@@ -37,6 +37,7 @@ from blis_jax.metrics.summaries import (
     rate_amounts,
 )
 from blis_jax.records.from_tables import (
+    adapter_records,
     draft_records,
     instance_records,
     offload_records,
@@ -48,6 +49,7 @@ from blis_jax.records.observation import Observation
 from blis_jax.records.record import (
     COUNTED,
     SETTLED,
+    AdapterRecords,
     DraftRecords,
     InstanceRecords,
     OffloadRecords,
@@ -160,6 +162,11 @@ class LaneRun:
     def drafts(self) -> DraftRecords | None:
         """Return the counts of drafted tokens, if there are any."""
         return draft_records(self.seen)
+
+    @property
+    def adapters(self) -> AdapterRecords | None:
+        """Return the loads of LoRA adapters, if there may be any."""
+        return adapter_records(self.seen)
 
     @property
     def num_instances(self) -> Any:

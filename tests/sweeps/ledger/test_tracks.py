@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.support.recorded.reference_data import REPO_ROOT
 
 TRACKS = REPO_ROOT / "sweeps" / "tracks"
 ROWS = {
+    "adapters": {f"slots-{count}" for count in (2, 3, 4, 6, 8, 16)},
     "routing": {str(number) for number in range(11, 21)},
     "opportunities_memory": {
         "c",
@@ -64,6 +66,9 @@ def test_rows_are_judged_on_seeds_that_their_searches_did_not_see(
 ) -> None:
     for row in ledger.rows():
         arm = row.hypothesis.arms["strategy"].text
-        strategy = load_strategy(Path(arm.partition("@")[0]).name)
-        assert strategy.search.calls == (50 if (track, row.id) == ("routing", "20") else 30)
+        strategy = load_strategy(Path(re.split("[@:]", arm)[0]).name)
+        if (
+            track != "adapters"
+        ):  # where nothing but a few candidates was tried, on the strategy's seeds
+            assert strategy.search.calls == (50 if (track, row.id) == ("routing", "20") else 30)
         assert not set(row.hypothesis.seeds) & set(strategy.seeds)
