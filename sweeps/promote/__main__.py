@@ -191,18 +191,28 @@ def _decide(decision: str) -> Callable[[list[str]], int]:
     return run
 
 
+NOT_MADE = ": not made"
+
+
 def _status(words: list[str]) -> int:
     asked = options.read_action(options.FolderOptions, "status", words)
     store = PromotionStore(asked.folder())
     heading, *lines = running.status_lines(store)
-    closed = next((line.strip() for line in lines if ": closed, " in line), "")
+    missing = next((line.strip() for line in lines if ": closed, " in line or NOT_MADE in line), "")
+    step = f"{asked.folder()}/bundle is the change."
+    if NOT_MADE in missing:
+        step = f"make it: blis-jax promote {missing.partition(':')[0]} --output {asked.folder()}"
+    elif "no findings yet" in missing:
+        step = f"look through it: blis-jax promote {missing.partition(':')[0]} --output {asked.folder()}"
+    elif missing:
+        step = "mend what that gate found, or approve it with a reason."
     render.show_answer(
         Answer.of(
             f"Where does the promotion of {heading} stand?",
-            closed or "every gate is open.",
+            missing or "every gate is open.",
             "hashes of all files against those that each stage was made of.",
             "nothing was run.",
-            "mend what that gate found." if closed else f"{asked.folder()}/bundle is the change.",
+            step,
         ),
         "\n".join(lines),
     )

@@ -156,3 +156,16 @@ def test_a_policy_file_that_changed_is_noticed(
     capsys.readouterr()
     assert main(words(tmp_path / "out", "maps", strategy)) == 2
     assert "was made with different content" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("with_fakes")
+def test_status_names_what_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "out"
+    for strategy, stage, step in (
+        (["iter00_baseline"], "maps", "make it: blis-jax promote translate"),
+        ([], "translate", "look through it: blis-jax promote gate 1"),
+    ):
+        assert main(words(folder, stage, *strategy)) == 0
+        capsys.readouterr()
+        assert main(words(folder, "status")) == 0
+        assert step in " ".join(capsys.readouterr().out.split())
