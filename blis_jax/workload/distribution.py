@@ -88,7 +88,10 @@ class Distribution:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.rate < math.inf:
-            raise ConfigError(f"--rate must be a finite number above 0, got {self.rate:g}")
+            at_once = "; for requests that come all at once give a large one, such as 1e6"
+            raise ConfigError(
+                f"--rate must be a finite number above 0, got {self.rate:g}{at_once * math.isinf(self.rate)}"
+            )
         if not 1 <= self.num_requests <= MOST_REQUESTS:
             raise ConfigError(
                 f"--num-requests must be between 1 and {MOST_REQUESTS}, got {self.num_requests}"

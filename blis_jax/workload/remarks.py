@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from blis_jax.workload.distribution import is_gamma_too_bursty, prefix_lengths
-from blis_jax.workload.length_laws import BoundedExponentialLaw, ConstantLaw, ExponentialLaw
+from blis_jax.workload.length_laws import (
+    BoundedExponentialLaw,
+    ConstantLaw,
+    ExponentialLaw,
+    GaussianLaw,
+)
 from blis_jax.workload.reference.laws import has_own_windows
 from blis_jax.workload.revised_spec import RevisedWorkload
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
@@ -20,6 +25,7 @@ def ineffective_settings(spec: WorkloadSpec) -> list[str]:
         for key in ("servegen_data", "inference_perf")
         if spec.clients and getattr(spec, key) is not None
     ]
+    remarks += _shares(spec)
     if isinstance(spec, RevisedWorkload):
         remarks += _revised(spec)
     lengths, clients_of = prefix_lengths(spec.clients), dict[str, list[int]]()
@@ -35,6 +41,21 @@ def ineffective_settings(spec: WorkloadSpec) -> list[str]:
             for remark in parts:
                 clients_of.setdefault(remark, []).append(index)
     return [*remarks, *(f"{_place(at)}{remark}" for remark, at in clients_of.items())]
+
+
+LEAST_OFF = 0.01  # of the sum of shares from 1
+
+
+def _shares(spec: WorkloadSpec) -> Iterator[str]:
+    """Shares that do not add up to 1, where all clients send at all times: BLIS divides them by their sum."""
+    cohorts = spec.cohorts if isinstance(spec, RevisedWorkload) else ()
+    has_windows = cohorts or any(client.lifecycle is not None for client in spec.clients)
+    total = sum(client.rate_fraction for client in spec.clients)
+    if not has_windows and spec.aggregate_rate and total and abs(total - 1) > LEAST_OFF:
+        yield (
+            f"rate_fraction: the clients' add up to {total:g}, not to 1; they are divided by that, so all send "
+            f"{spec.aggregate_rate:g} requests/s together"
+        )
 
 
 MOST_LISTED = 3  # clients by their places
@@ -112,6 +133,12 @@ def _multimodal(client: ClientSpec) -> Iterator[str]:
 def _lengths(client: ClientSpec) -> Iterator[str]:
     for name in ("input_distribution", "output_distribution"):
         law = getattr(client, name)
+        if isinstance(law, GaussianLaw) and not law.params.min <= law.params.mean <= law.params.max:
+            edge = law.params.max if law.params.mean > law.params.max else law.params.min
+            yield (
+                f"{name}: mean {law.params.mean:g} lies outside min {law.params.min} to max {law.params.max}, so "
+                f"{edge} is drawn most of the time"
+            )
         is_unbounded = isinstance(law, ExponentialLaw) and not isinstance(
             law, BoundedExponentialLaw
         )

@@ -58,16 +58,21 @@ def parse_spec(
         raise ConfigError(f"{source}: {error}") from None
 
 
+HINT = "did you mean"  # of `closest`
+
+
 def _has_later_key(error: ValidationError, data: object) -> bool:
-    """Return whether a key that February refuses is one of August's."""
-    unknown = _unknown_keys(error)
+    """Return whether a key that February refuses is one of August's, or is nearly one."""
+    unknown, is_near = _unknown_keys(error), False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)
         try:
             RevisedWorkload.model_validate(data)
         except ValidationError as other:
+            known_near = [HINT in sentence(one) for one in (error, other)]
+            is_near = bool(unknown) and known_near == [False, True]
             unknown -= _unknown_keys(other)
-    return bool(unknown)
+    return is_near or bool(unknown)
 
 
 def _unknown_keys(error: ValidationError) -> set[tuple[int | str, ...]]:

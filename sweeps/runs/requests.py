@@ -20,6 +20,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.latency.model_description import beyond_context
 from blis_jax.metrics.measure import Measure
 from blis_jax.traces.source import STREAM, USUAL_SEEDS, TraceSource
+from blis_jax.workload.remarks import ineffective_settings
 from blis_jax.workload.source import FIRST_REVISION
 from blis_jax.workload.spec import (
     WorkloadSpec,
@@ -203,6 +204,9 @@ def requests_of(
             f"--rng jax: the clients of {name} are those of BLIS of August 2026, and its own streams alone draw them; "
             "leave --rng out"
         )
+    if name.endswith((".yaml", ".yml")) and not _is_quiet(options):
+        for remark in ineffective_settings(spec):
+            cli.say(command, f"note: {name}: {remark}")
     return StudyRequests(spec, seeds, stream, name)
 
 

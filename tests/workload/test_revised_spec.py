@@ -404,6 +404,8 @@ clients:
     with pytest.raises(ConfigError, match="id_x: unknown key") as caught:
         parse_spec(text.replace("concurrency: 2", "concurrency: 2\n    id_x: 3"), revision=None)
     assert "think_time_us" in str(caught.value)  # the keys of August
+    with pytest.raises(ConfigError, match="did you mean 'concurrency'"):
+        parse_spec(text.replace("concurrency", "concurency"), revision=None)
     plain = """
 version: "2"
 aggregate_rate: 5

@@ -379,6 +379,16 @@ def test_settings_without_effect_are_named():
     ]
 
 
+def test_settings_that_contradict_each_other_are_named():
+    (remark,) = ineffective_settings(
+        parse_spec(swapped("rate_fraction: 0.4", "rate_fraction: 0.22"))
+    )
+    assert remark.startswith("rate_fraction: the clients' add up to 0.82, not to 1")
+    (remark,) = ineffective_settings(parse_spec(swapped("mean: 256,", "mean: 9000,")))
+    assert "input_distribution: mean 9000 lies outside min" in remark
+    assert "2048 is drawn most of the time" in remark
+
+
 def test_settings_without_effect_on_multimodal_prompts_are_named():
     law = "{type: constant, params: {value: 3}}"
     text = swapped(
