@@ -9,6 +9,8 @@ The runs are real ones, of pairs of strategies on the built-in burst `mixed`. Tw
 Printed are the % of answers with any verdict "better" or "worse", by what an answer is about, and by its number of
 seeds; in the last column of `--decide`, which looks at 20, 30, 45, … seeds. A second table has the tests that a
 verdict on a pooled P99 asks, each as if it were asked alone, for three classes on 20 seeds and each pair of strategies.
+A third table has the verdict by pair of strategies of one percentile, on seeds and pairs by which no rule was chosen;
+beside it, in how many % of the differences that are there it finds them.
 """
 
 from __future__ import annotations
@@ -33,10 +35,13 @@ from sweeps.strategies.arms import arm_of
 
 ARMS = (
     "iter00_baseline", "iter13_class_lead@found", "iter21_intent@found", "iter23_thin_tiers@begun",
+    "iter22_joint@found", "iter25_every_class@found",
 )  # fmt: skip
 PAIRS = ((1, 2), (0, 3), (0, 1))
+FRESH_PAIRS = ((1, 2), (2, 3), (0, 1), (2, 4), (0, 5), (2, 5))
 CLASSES = ("critical", "standard", "sheddable")
-NUM_SAMPLES, POOL, FIRST_SEED = 300, 400, 70_000
+NUM_SAMPLES, POOL, FIRST_SEED, FIRST_FRESH = 300, 400, 70_000, 80_000
+FRESH_SEEDS = (20, 30, 50, 100, 200)
 SEEDS, MOST_SEEDS = (5, 10, 20, 50, 100), 153
 ANYTIME = Inference(num_resamples=0, is_anytime=True)
 POOLED = tuple(f"pooled_ttft_p99_ms[{name}]" for name in CLASSES)
@@ -62,16 +67,16 @@ TESTS: Mapping[str, Callable[[Pair], float]] = {
     "exchange": lambda pair: exchange_p_value(
         pair.exchanged if pair.exchanged is not None else pair.change()
     ),
-    "the largest of all three": lambda pair: pair.p_value(),
+    "the verdict": lambda pair: pair.p_value(),
 }
 Runs = Sequence[RunSummary]
 
 
-def recorded(num_seeds: int) -> list[Runs]:
+def recorded(num_seeds: int, first: int = FIRST_SEED) -> list[Runs]:
     """Return the runs of every strategy on these many seeds."""
     names = (*MEANS, *BY_RUN, "output_tokens_per_s", "goodput_rps")
     recorder = Recorder(names, Measure(DEFAULT_TARGETS), CLASSES)
-    seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
+    seeds = range(first, first + num_seeds)
     experiment = Experiment.on(load_workload("mixed"), seeds, "jax")
     return [experiment.summaries([arm_of(text).config], recorder)[0] for text in ARMS]
 
@@ -175,6 +180,29 @@ def print_tests(arms: Sequence[Runs], num_samples: int) -> None:
     ))  # fmt: skip
 
 
+def print_pairs(arms: Sequence[Runs], num_samples: int) -> None:
+    """Print how often an answer about three classes is false, and finds what is there, for each pair of strategies."""
+    print_rows(("pair of strategies", *(f"{size} seeds: false, found" for size in FRESH_SEEDS)), ())
+    for places in FRESH_PAIRS:
+        first, second = (arms[place] for place in places)
+        alike, rng, cells = of_one_percentile(first, second), np.random.default_rng(13), []
+        for size in FRESH_SEEDS:
+            false = found = 0
+            for _ in range(num_samples):
+                seeds = rng.integers(0, len(first), size)
+                before, scaled, after = (
+                    [runs[at] for at in seeds] for runs in (first, alike, second)
+                )
+                false += is_false(before, scaled, POOLED, BY_STUDENT)
+                judged = differences([pair_of(before, after, name) for name in POOLED], BY_STUDENT)
+                found += sum(difference.verdict in (BETTER, WORSE) for difference in judged)
+            cells.append(
+                f"{100 * false / num_samples:.1f}, {100 * found / num_samples / len(POOLED):.0f}"
+            )
+        names = " and ".join(ARMS[place].partition("_")[0] for place in places)
+        print(f"| {names} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     """Print the table."""
     num_samples = asked(__doc__, "samples", NUM_SAMPLES)
@@ -183,6 +211,8 @@ def main() -> None:
     print_answers(arms, num_samples)
     print()
     print_tests(arms, num_samples)
+    print()
+    print_pairs(recorded(POOL, FIRST_FRESH), num_samples)
 
 
 if __name__ == "__main__":
