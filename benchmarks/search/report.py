@@ -43,6 +43,7 @@ from blis_jax.reports.style import (
 from sweeps.search.objectives import Valuation
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -109,6 +110,7 @@ def draw(points: pd.DataFrame, path: Path, strategy: str, goal: float) -> None:
 
 CHECKPOINTS = (50, 100, 150, 200)
 BAR = 2 / 3  # of the best rival's evaluations
+SAMPLES, DRAWS = 200, 1000
 AT_MOST = 0.8  # the ratio that the plan of fresh random states asks about
 OURS = (
     "ensemble",
@@ -316,20 +318,36 @@ def ratio_line(points: pd.DataFrame, ours: str, theirs: str, goal: float, looks:
     }
     states = sorted(by_state[ours].keys() & by_state[theirs].keys())
     counts = [[by_state[engine][state] for state in states] for engine in (ours, theirs)]
-    found = ratio_of(*counts, float(points["calls"].max()))
+    most = float(points["calls"].max())
+    found = ratio_of(*counts, most)
     said = f"{found.ratio:.2f} {_bracket(found)}"
     if looks > 1:
         confidence = 1 - 0.05 / looks
         low, high = found.interval(confidence)
+        sizes = [at * len(states) for at in range(1, looks + 1)]
+        shares = [share_below(counts, most, size, confidence) for size in sizes]
+        powers = [
+            f"{100 * share:.0f} % of samples of {n}" for share, n in zip(shares, sizes, strict=True)
+        ]
         verdict = "below" if high < AT_MOST else "above" if low > AT_MOST else "no verdict on"
         said += (
             f" at 95 %; as one of {looks} looks, at {100 * confidence:.1f} %, {_bracket(found, confidence)}: {verdict} "
-            f"{AT_MOST:g}"
+            f"{AT_MOST:g}; if pairs are drawn from these, that interval lies below {AT_MOST:g} in {', '.join(powers)}"
         )
     return (
         f"Evaluations of {ours} over those of {theirs}, {len(states)} pairs: {said}; against {AT_MOST:g}: "
         f"p = {found.p_against(AT_MOST):.2g}. Bootstrap."
     )
+
+
+def share_below(
+    counts: Sequence[Sequence[float]], most: float, pairs: int, confidence: float
+) -> float:
+    """Return in which share of samples of so many of the pairs the interval of their ratio lies below `AT_MOST`."""
+    known = np.array(counts, float)
+    samples = np.random.default_rng(1).integers(known.shape[1], size=(SAMPLES, pairs))
+    ratios = (ratio_of(*known[:, sample], most, DRAWS) for sample in samples)
+    return float(np.mean([ratio.interval(confidence)[1] < AT_MOST for ratio in ratios]))
 
 
 def _bracket(found: Ratio, confidence: float = 0.95) -> str:

@@ -27,6 +27,7 @@ from benchmarks.search.report import (
     draw,
     joined,
     ratio_line,
+    share_below,
     summary_of,
 )
 from benchmarks.search.turbo import (
@@ -312,6 +313,16 @@ def test_every_engine_of_ours_has_a_line_against_the_best_rival() -> None:
 
 
 # --- the command ----------------------------------------------------------------------------------
+
+
+def test_more_pairs_decide_oftener() -> None:
+    """Pairs whose ratio is 0.5 for sure, pairs that are equal, and pairs of which most are censored."""
+    sure, equal = [50.0, 60.0, 40.0], [100.0, 120.0, 80.0]
+    assert share_below([sure, equal], 200.0, 8, 0.95) == 1.0
+    assert share_below([equal, equal], 200.0, 8, 0.95) == 0.0
+    ours, theirs = [60.0, 70.0, 80.0, 50.0, 65.0], [70.0, math.inf, math.inf, 60.0, math.inf]
+    few, many = (share_below([ours, theirs], 200.0, pairs, 0.95) for pairs in (10, 80))
+    assert few < many
 
 
 def test_wrong_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
