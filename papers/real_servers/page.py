@@ -153,8 +153,8 @@ def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[s
 
 KIND_WORDS = {
     "same": "as measured before",
-    "other_concurrency": "more or fewer at once than measured",
-    "other_layout": "other workload, lengths, number of instances or sharing of experts",
+    "other_concurrency": "up to twice as many or half as few at once as measured",
+    "other_layout": "other workload, lengths, number of instances, sharing of experts, or farther in numbers at once",
     "other_deployment": "other TP, copies of attention, or GPU of those measured",
     "other_software": "version of vLLM not measured with this model",
     "other_model": "other model",

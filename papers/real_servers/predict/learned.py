@@ -26,13 +26,14 @@ REFERENCE_GPU = "H100"
 # How far a row is from what a fit has seen. The first four are steps of one ladder.
 LADDER = (
     "same",  # its deployment and load, or concurrencies between those
-    "other_concurrency",  # below or above all that were measured of its layout
-    "other_layout",  # lengths, number of instances, sharing of experts, or workload
+    "other_concurrency",  # up to twice as many as were measured of its layout, or down to half
+    "other_layout",  # lengths, number of instances, sharing of experts, or workload; fewer or more at once than that
     "other_deployment",  # TP or copies of attention, or the first time on such GPUs
 )
 # The first stands alone; the others may come together.
 FAR = ("other_software", "other_model", "other_hardware")
 KINDS = (*LADDER, *FAR)
+NEAR = 2.0  # times the requests at once; errors grow with the distance from what was measured
 NEW_SERVERS = ("other_deployment", "other_model", "other_hardware")
 
 
@@ -76,7 +77,12 @@ class SeenRuns:
             key = f"{deployment_key(server)}, "
             is_known = any(layout.startswith(key) for layout in self.layouts)
             return ("other_layout" if is_known else "other_deployment",)
-        return ("same" if span[0] <= _at_once(scene) <= span[1] else "other_concurrency",)
+        low, high = span
+        if low <= (many := _at_once(scene)) <= high:
+            return ("same",)
+        return (
+            "other_concurrency" if low <= many * NEAR and many <= high * NEAR else "other_layout",
+        )
 
 
 @dataclass(frozen=True)

@@ -105,10 +105,12 @@ def test_what_is_left_out_says_which_kind_of_row_it_is():
     assert clusters._side(runs)[:3] == [f"{runs[0].layout}  lower"] * 2 + [
         f"{runs[0].layout}  upper"
     ]
-    assert set(clusters._kinds(runs, clusters._side(runs))) == {"other_concurrency"}
+    near = [run(many) for many in (8, 4, 16)]
+    kinds = ["other_concurrency", "other_layout", "other_concurrency"]  # 4 is far from 16
+    assert clusters._kinds(near, clusters._side(near)) == kinds
     assert set(clusters._kinds(runs, [one.layout for one in runs])) == {"other_layout"}
     assert clusters._kinds(runs, clusters.halves(runs)).count("same") == 2  # 8, between 1 and 64
-    assert set(clusters._kinds(runs, [one.name for one in runs])) == {"same", "other_concurrency"}
+    assert set(clusters._kinds(runs, [one.name for one in runs])) == {"same", "other_layout"}
 
 
 KIND_OF = {
@@ -132,6 +134,9 @@ def test_intervals_by_what_was_not_seen():
         low, high = fit.interval("tpot_mean", 10.0, scene)
         assert math.log(high / 10) == pytest.approx(0.125 * (place + 1))
         assert low * high == pytest.approx(100)
+    assert [known.unseen(run(many).scene) for many in (3, 4, 65)] == [
+        ("other_layout",), ("other_concurrency",), ("other_layout",)
+    ]  # fmt: skip
     both = Scene(RealServer("a/b", "L40S"), run(8).scene.load)
     assert known.unseen(both) == ("other_model", "other_hardware")
     _, high = fit.interval("tpot_mean", 10.0, both)
