@@ -207,7 +207,8 @@ def test_the_build_warns_of_a_page_that_is_too_long(
 
 
 FILTERED = """<article><h1>Options</h1>
-<details><summary>options of run</summary><table><tbody><tr><td>--seed</td></tr><tr><td>--rate</td></tr></table></details>
+<details><summary>options of run</summary>
+<table><tbody><tr><td>--seed</td></tr><tr><td>--rate</td></tr></table></details>
 <details><summary>options of compare</summary><table><tbody><tr><td>--seeds</td></tr></table></details></article>"""
 
 
@@ -216,7 +217,8 @@ def test_rows_of_reference_tables_are_filtered(tmp_path: Path) -> None:
     (tmp_path / "options.html").write_text(
         f"<meta charset=utf-8>{FILTERED}<script>{script}</script>"
     )
-    rows = "return [...document.querySelectorAll('tr')].filter((row) => !row.hidden).map((row) => row.textContent).join()"
+    shown = "[...document.querySelectorAll('tr')].filter((row) => !row.hidden)"
+    rows = f"return {shown}.map((row) => row.textContent).join()"
     opens = "return [...document.querySelectorAll('details')].map((one) => one.open).join()"
     typed = "const f = document.querySelector('.filter'); f.value = '{}'; f.dispatchEvent(new Event('input')); "
     with opened(tmp_path / "options.html") as page:

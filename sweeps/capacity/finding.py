@@ -14,7 +14,8 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.core.outcome import WHOLE
 from blis_jax.errors import ConfigError, closest
-from blis_jax.latency.registry import Coefficients, lookup
+from blis_jax.latency.model_description import is_shipped
+from blis_jax.latency.registry import FROM_SIZES, SIZED, Coefficients, fitted, lookup
 from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.summaries import select
 from blis_jax.records.record import RunRecord
@@ -203,6 +204,15 @@ def families(
 def _hardware(gpu: str, model: str | None, tp: int | None, price: float, arm: Arm) -> Hardware:
     if model is None:
         model, tp = arm.config.model, tp or arm.config.tp
+    law = arm.config.latency_model
+    has_none = is_shipped(model) and not fitted(model)
+    if law in FROM_SIZES or has_none:
+        law, why = (SIZED[0], model) if has_none else (law, f"the latency model {law}")
+        raise ConfigError(
+            f"--gpus {gpu}: instances there have fitted coefficients, and {why} has none; leave --gpus out and name "
+            f"the GPU in the policy, whose GPUs are counted as well: --policy 'vllm:latency_model={law};"
+            f"model={model};hardware={gpu};tensor_parallel_size={tp or arm.config.tp}'"
+        )
     try:
         fit = lookup(model, gpu, tp)
     except ConfigError as error:

@@ -187,6 +187,13 @@ def test_both_pools_have_an_instance(size: int) -> None:
     [
         (("H100", "T4"), MODEL, {}, "--gpus T4: "),
         (("H100",), MODEL, {"A100-80": 1.0}, "--prices: 'A100-80' is not among --gpus"),
+        (
+            ("H100",),
+            "meta-llama/llama-3.1-70b-instruct",
+            {},
+            "leave --gpus out and name the GPU in the policy, whose GPUs are counted as well: --policy "
+            "'vllm:latency_model=trained-physics;model=meta-llama/llama-3.1-70b-instruct;hardware=H100;",
+        ),
     ],
 )
 def test_clusters_that_cannot_be_are_refused(
@@ -195,3 +202,9 @@ def test_clusters_that_cannot_be_are_refused(
     with pytest.raises(ConfigError) as refused:
         families(gpus, model, None, prices, False, Arm("mine", ClusterConfig()))
     assert says in str(refused.value)
+
+
+def test_a_law_without_fits_is_told_how_its_gpus_are_counted() -> None:
+    arm = Arm("mine", ClusterConfig(latency_model="trained-physics", model=MODEL))
+    with pytest.raises(ConfigError, match="latency model trained-physics has none; leave --gpus"):
+        families(("H100",), None, None, {}, False, arm)
