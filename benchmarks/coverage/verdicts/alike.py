@@ -38,7 +38,7 @@ ARMS = (
     "iter22_joint@found", "iter25_every_class@found",
 )  # fmt: skip
 PAIRS = ((1, 2), (0, 3), (0, 1))
-FRESH_PAIRS = ((1, 2), (2, 3), (0, 1), (2, 4), (0, 5), (2, 5))
+FRESH_PAIRS = ((1, 2), (2, 3), (0, 1), (2, 4), (0, 5))
 CLASSES = ("critical", "standard", "sheddable")
 NUM_SAMPLES, POOL, FIRST_SEED, FIRST_FRESH = 300, 400, 70_000, 80_000
 FRESH_SEEDS, FOUND_IN_ONE_OF = (20, 30, 50, 100), 3
