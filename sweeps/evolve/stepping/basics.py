@@ -104,9 +104,9 @@ def static_bool(value: Value) -> Value:
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    if not isinstance(value, jax.Array) or value.dtype != bool:
+    if not isinstance(value, (jax.Array, np.ndarray)) or value.dtype != bool:
         raise ConfigError("a bool is wanted")
-    return value
+    return jnp.asarray(value)
 
 
 def both_masks(first: Value, second: Value) -> Value:
@@ -120,7 +120,8 @@ def both_masks(first: Value, second: Value) -> Value:
 
 def no(mask: Value) -> Value:
     """Return where a mask does not hold."""
-    return not mask if isinstance(mask, bool) else ~static_bool(mask)
+    mask = static_bool(mask)
+    return not mask if isinstance(mask, bool) else ~mask
 
 
 def any_mask(first: Value, second: Value) -> Value:
@@ -134,7 +135,10 @@ def alike(first: Value, second: Value) -> tuple[Value, Value]:
     Raises:
         ConfigError: they are no numbers of one type.
     """
-    first, second = value_of(first), value_of(second)
+    first, second = (
+        jnp.asarray(one) if isinstance(one, np.ndarray) else one
+        for one in (value_of(first), value_of(second))
+    )
     for one in (first, second):
         if not known(one) and not isinstance(one, jax.Array):
             raise ConfigError(f"{named(one)} is no number")

@@ -292,7 +292,7 @@ class SteppingRouter(GoRouter):
     @property
     def session(self) -> SessionName:
         """Return the request's session, of which only is known whether there is one."""
-        return SessionName(self.has_session)
+        return SessionName(jnp.asarray(self.has_session, bool))
 
     def scorer(self, place: Value) -> Callable[..., MapValue]:
         """Return a scorer by its number."""

@@ -13,6 +13,7 @@ import pytest
 from blis_jax import ClusterConfig, ConfigError, simulate
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.policies import registry
+from blis_jax.policies.reading import signals_of
 from blis_jax.workload.spec import load_builtin, override
 from sweeps.evolve.go.reader import policy_of
 from sweeps.evolve.go.source import read
@@ -141,6 +142,14 @@ def refusal(text: str, folder: Path) -> str:
     with pytest.raises(ConfigError) as refused:
         decided(registry.find("routing", f"{path}:route"), cases_of(3, 2, 3))
     return EvolvedRouter("routing.go", f"{path}:route", is_go=True).told(refused.value)
+
+
+@pytest.mark.parametrize("name", ["objects", "strings"])
+def test_what_a_stepwise_program_reads_is_told(name: str, tmp_path: Path) -> None:
+    made = policy(tmp_path, name)
+    alone, many = (signals_of(made, size, num_scorers=2) for size in (1, 5))
+    assert {"objects": "has_session", "strings": "request.slo_class"}[name] in many
+    assert alone <= many
 
 
 def test_more_than_a_dozen_are_not_sorted(tmp_path: Path) -> None:
