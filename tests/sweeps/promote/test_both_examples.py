@@ -36,7 +36,6 @@ SMALL = [
     IMAGE,
 ]
 STRATEGIES = ("iter13_class_lead@found", "examples/policies/calm.yaml")
-WINNER = "papers/openevolve/winner.yaml"  # a router that a program search found
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +94,7 @@ def promotions(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [*STRATEGIES, WINNER])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_from_file_to_pull_request(
     strategy: str, promotions: Callable[[str], tuple[Path, dict[str, str]]], tmp_path: Path
 ) -> None:
