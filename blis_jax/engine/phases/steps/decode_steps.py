@@ -120,7 +120,14 @@ def fast_steps(
         return jnp.int32(1), None
     limit = jnp.minimum(jnp.minimum(by_finish, by_sum), MAX_FAST_STEPS).astype(jnp.int32)
     limit = jnp.minimum(jnp.maximum(limit, 1), most)
-    stretch = _stretch(ctx, state, work, instance, until, limit, hooks)
+    nothing = no_stretch(ctx)
+    assert nothing is not None
+    nothing = dataclasses.replace(nothing, takes=Parts())
+    stretch = ctx.when(
+        limit > 0,
+        lambda: _stretch(ctx, state, work, instance, until, limit, hooks),
+        lambda: nothing,
+    )
     count, slots = jnp.sum(stretch.num_steps, dtype=jnp.int32), SlotRows(state, instance)
     taken = jnp.sum(stretch.taken, dtype=jnp.int32)
     takes = ctx.memory.takes_of(ctx, slots, work.inst.step_index, taken)

@@ -115,7 +115,18 @@ def _timed(
     if stretch is None:
         return alike()
     in_runs = functools.partial(_in_runs, ctx, state, work, instance, stretch)
-    return ctx.when(stretch.num_runs > 0, in_runs, alike)
+
+    def in_one() -> tuple[_Timed, EarlierRecords | None]:
+        """Return the only run of a stretch, over which blocks were summed when it started."""
+        before = lane.now, inst.total_duration, lane.sum_used
+        return _Timed(lane.num_steps, stretch.durations[0], stretch.unlimited, *before), no_earlier(
+            ctx
+        )
+
+    def some() -> tuple[_Timed, EarlierRecords | None]:
+        return ctx.when(stretch.num_runs == 1, in_one, in_runs)
+
+    return ctx.when(stretch.num_runs > 0, some, alike)
 
 
 def _in_runs(
