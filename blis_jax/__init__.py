@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     sweep: Study
     train_surrogate: Study
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = [
     "TTFT_PARTS",
     "ClusterConfig",

@@ -208,7 +208,7 @@ def test_the_build_warns_of_a_page_that_is_too_long(
 
 FILTERED = """<article><h1>Options</h1>
 <details><summary>options of run</summary>
-<table><tbody><tr><td>--seed</td></tr><tr><td>--rate</td></tr></table></details>
+<table><tbody><tr><td>--seed</td></tr><tr><td>--rate</td></tr></tbody></table></details>
 <details><summary>options of compare</summary><table><tbody><tr><td>--seeds</td></tr></table></details></article>"""
 
 

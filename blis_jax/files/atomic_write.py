@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import blis_jax
 from blis_jax.errors import ConfigError, refusing_unwritable
 
 try:
@@ -227,9 +228,9 @@ def write_text(path: Path, text: str) -> None:
         written.write_text(text, encoding="utf-8")
 
 
-def json_text(document: object) -> str:
-    """Return the JSON text of a document; refuses NaN and infinities."""
-    return json.dumps(whole_numbers(document), indent=2, ensure_ascii=False, allow_nan=False)
+def json_text(document: object, indent: int | None = 2) -> str:
+    """Return the JSON text of a document, on one line without an indent; refuses NaN and infinities."""
+    return json.dumps(whole_numbers(document), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def finite(value: float | None, digits: int | None = None) -> float | None:
@@ -297,7 +298,9 @@ def fingerprint(content: object) -> str:
 
 
 def version_of(package: str) -> str:
-    """Return the version that is installed, or `unknown`."""
+    """Return the version that is installed, or `unknown`; of this package, that of the code that runs."""
+    if package == "blis-jax":
+        return blis_jax.__version__
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

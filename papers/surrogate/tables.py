@@ -140,7 +140,7 @@ def bars(table: pd.DataFrame) -> list[str]:
     counts = table["bar"].value_counts()
     tested = len(table) - counts.get("no signal", 0)
     blank = f"; in {len(table) - tested} points differ by less than the noise" * (
-        tested < len(table)
+        int(tested < len(table))
     )
     return [
         f"{first.train_points} training points, {first.num_points} test points, {first.runs} runs in all.",
@@ -319,15 +319,21 @@ def show_tables(names: Sequence[str], folder: Path, parts: Sequence[str]) -> Non
 
 def _met(name: str, folder: Path) -> str:
     """Return how many outputs of a space are near enough."""
-    path = folder / f"{name}_bars.csv"
+    path = _table_path(folder, name, "bars")
     if not path.exists():
         return f"{name}: no table of bars yet."
     bars = pd.read_csv(path)["bar"]
     return f"{name}: {int((bars == 'met').sum())} of {len(bars)} outputs meet their bar."
 
 
+def _table_path(folder: Path, name: str, part: str) -> Path:
+    """Return the file of a table, which is packed where it ships."""
+    packed = folder / f"{name}_{part}.csv.xz"
+    return packed if packed.exists() else folder / f"{name}_{part}.csv"
+
+
 def _text(name: str, space: PaperSpace, folder: Path, parts: Sequence[str]) -> str:
-    paths = {part: folder / f"{name}_{part}.csv" for part in parts}
+    paths = {part: _table_path(folder, name, part) for part in parts}
     there = {part: pd.read_csv(path) for part, path in paths.items() if path.exists()}
     texts = ["\n".join(_TABLES[part](table)) for part, table in there.items()]
     return "\n\n".join([f"## {name}: {space.title}", *texts]) if texts else ""

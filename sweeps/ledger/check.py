@@ -235,7 +235,11 @@ def _hashes(data: bytes) -> list[str]:
     return [found[0]["hash"] for found in lines if found and "hash" in found[0]]
 
 
-NUMBERS = ("blis_jax", "jax", "numpy", "backend")  # what exact equality may depend on
+NUMBERS = (
+    "jax",
+    "numpy",
+    "backend",
+)  # what exact equality may depend on; of ours every version gives the same
 ROUNDING = 1e-9  # relative; what another version or backend may change
 
 

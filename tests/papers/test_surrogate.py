@@ -15,7 +15,7 @@ def test_saved_tables_are_printed_without_computing(capsys: pytest.CaptureFixtur
 
 
 def test_saved_bars_follow_from_the_numbers() -> None:
-    table = pd.read_csv(command.SAVED / "iter08_bars.csv").set_index("output")
+    table = pd.read_csv(command.SAVED / "iter08_bars.csv.xz").set_index("output")
     assert table.loc[MOST_WANTED, "r2"] >= 0.98
     others = table.drop(index=MOST_WANTED)
     is_reached = (others["r2"] >= 0.95) | (others["r2"] >= 0.9 * others["reliability"])
@@ -75,7 +75,7 @@ def test_sets_that_all_points_share_are_of_the_same_world_and_of_other_seeds() -
 
 def test_on_saved_sets_the_simulated_baseline_keeps_the_bar() -> None:
     """R² of 0.55 for tokens/s on each of the four sets of 32 seeds that were drawn last."""
-    table = pd.read_csv(command.SAVED / "iter08_common_seeds.csv")
+    table = pd.read_csv(command.SAVED / "iter08_common_seeds.csv.xz")
     tokens = table[table["output"] == "tokens_per_sec"]
     assert len(tokens) == 6 and (tokens["points"] >= 60).all() and (tokens["num_seeds"] == 32).all()
     is_new = tokens["first_seed"] >= FIRST_COMMON_SEED
@@ -86,7 +86,7 @@ def test_on_saved_sets_the_simulated_baseline_keeps_the_bar() -> None:
 
 def test_what_holds_on_one_set_of_seeds_is_said_by_metric() -> None:
     """Points of one set share what is unknown of its seeds: 91 % on average, and far from it on single sets."""
-    table = pd.read_csv(command.SAVED / "iter08_common_seeds.csv")
+    table = pd.read_csv(command.SAVED / "iter08_common_seeds.csv.xz")
     assert 0.88 < table["share_simulated"].mean() < 0.94
     said = "\n".join(tables.common_seeds(table))
     assert (
@@ -98,7 +98,7 @@ def test_what_holds_on_one_set_of_seeds_is_said_by_metric() -> None:
 
 def test_saved_intervals_for_any_seeds_keep_their_bar() -> None:
     """86 to 94 % of means over 32 seeds that nothing was fitted to; one metric or two are above."""
-    table = pd.read_csv(command.SAVED / "iter08_any_seeds.csv")
+    table = pd.read_csv(command.SAVED / "iter08_any_seeds.csv.xz")
     whole = table[(table["region"] == "whole space") & (table["num_seeds"] == 32)]
     assert len(whole) == 5 * 43 and (whole["points"] >= 512).all()
     assert (whole["covered"] / whole["points"] - whole["share"]).abs().max() < 1e-5

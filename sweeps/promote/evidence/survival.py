@@ -19,7 +19,7 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import finite, write_json, write_text
+from blis_jax.files.atomic_write import finite, json_text, write_text
 from blis_jax.files.content import digest
 from blis_jax.files.journal import Journal
 from blis_jax.metrics.metric import LOWER, name_in, names_in, split_name
@@ -306,7 +306,7 @@ def write_page(
         table = survivals_of(promotions, seeds, num_requests, only, parts).plain()
     text = page_of(table, command, written_on(path))
     write_text(path, text)
-    write_json(path.with_suffix(".json"), table)
+    write_text(path.with_suffix(".json"), json_text(table, indent=None))
 
 
 def page_of(
