@@ -115,11 +115,11 @@ def _resampling(
     return BlockResampling(bins, length, blocks.block_weights(bins.num_bins, length, inference))
 
 
-def _figures(one: BlockResampling) -> dict[str, Callable[[np.ndarray], Resampled]]:
+def _figures(resampling: BlockResampling) -> dict[str, Callable[[np.ndarray], Resampled]]:
     return {
-        "mean": one.mean,
+        "mean": resampling.mean,
         **{
-            name: lambda values, level=level: one.quantile(values, level)  # type: ignore[misc]
+            name: lambda values, level=level: resampling.quantile(values, level)  # type: ignore[misc]
             for name, level in LEVELS.items()
         },
     }

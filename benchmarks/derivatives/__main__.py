@@ -90,7 +90,7 @@ def main(options: DerivativesOptions) -> int:
 
     lines = _kept(output, num_seeds) if options.resume else []
     for case in cases():
-        is_there = any((one.case, one.clock) == (case.name, case.clock) for one in lines)
+        is_there = any((line.case, line.clock) == (case.name, case.clock) for line in lines)
         if case.name in wanted and not is_there:
             lines += lines_of(case, range(FIRST_SEED, FIRST_SEED + num_seeds))
             if output is not None:
@@ -98,7 +98,7 @@ def main(options: DerivativesOptions) -> int:
                     path.write_text(tables.as_csv(lines), "utf-8")
     if options.surrogate is not None:
         seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
-        lines = [one for one in lines if one.kind != "surrogate"]
+        lines = [line for line in lines if line.kind != "surrogate"]
         lines += tables.surrogate_lines(options.surrogate, seeds)
         if output is not None:
             with replacing(output) as path:
@@ -116,7 +116,7 @@ def _kept(output: Path | None, num_seeds: int) -> list[Line]:
     if not output.exists():
         return []
     lines = tables.from_csv(input_files.read_text(output, "the table to go on from"))
-    if any(one.kind == "pathwise" and one.num_seeds != num_seeds for one in lines):
+    if any(line.kind == "pathwise" and line.num_seeds != num_seeds for line in lines):
         raise ConfigError(f"{output} has rows of another number of seeds; leave --resume out")
     return lines
 

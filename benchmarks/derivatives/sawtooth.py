@@ -113,8 +113,8 @@ def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
         walks.append(
             Walk(
                 values,
-                np.array([[one[name].value for name in METRICS] for one in slopes]),
-                np.array([[one[name].slopes[0] for name in METRICS] for one in slopes]),
+                np.array([[slope[name].value for name in METRICS] for slope in slopes]),
+                np.array([[slope[name].slopes[0] for name in METRICS] for slope in slopes]),
                 np.array([decisions(run.record) for run in runs]),
                 np.array([run.record.requests.ttft_us for run in runs]),
             )
@@ -137,11 +137,11 @@ def table(parts: Sequence[Parts], width_us: float) -> str:
     """Write means over the seeds per µs of β0 with standard errors, as Markdown."""
     rows = []
     for place, name in enumerate(METRICS):
-        ramps = np.array([one.ramps[place] for one in parts]) / width_us
-        jumps = np.array([one.jumps[place] for one in parts]) / width_us
+        ramps = np.array([part.ramps[place] for part in parts]) / width_us
+        jumps = np.array([part.jumps[place] for part in parts]) / width_us
         rows.append((name, *map(_with_error, (ramps + jumps, ramps, jumps))))
-    flipped = np.mean([one.share_flipped for one in parts])
-    worst = max(one.worst for one in parts)
+    flipped = np.mean([part.share_flipped for part in parts])
+    worst = max(part.worst for part in parts)
     lines = table_lines(("metric", "whole change", "ramps", "jumps"), rows)
     lines.append(
         f"{len(parts)} seeds; ms per µs of β0. Decisions flip in {100 * flipped:.1f} % of the steps of the "

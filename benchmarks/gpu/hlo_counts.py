@@ -108,10 +108,10 @@ def scan_body(computations: Computations) -> str:
     return max(bodies, key=lambda name: len(computations[name]))
 
 
-def _content(computations: Computations, one: Instruction) -> Sequence[Instruction]:
-    if one.opcode == "fusion":
-        return computations[one.called("calls")]
-    return (one,)
+def _content(computations: Computations, instruction: Instruction) -> Sequence[Instruction]:
+    if instruction.opcode == "fusion":
+        return computations[instruction.called("calls")]
+    return (instruction,)
 
 
 def _roots(content: Sequence[Instruction]) -> Iterator[Instruction]:
@@ -126,9 +126,9 @@ def _roots(content: Sequence[Instruction]) -> Iterator[Instruction]:
             yield one
 
 
-def kind_of(computations: Computations, one: Instruction) -> str:
+def kind_of(computations: Computations, instruction: Instruction) -> str:
     """Return what a kernel mainly does, by what it ends in."""
-    opcodes = {root.opcode for root in _roots(_content(computations, one))}
+    opcodes = {root.opcode for root in _roots(_content(computations, instruction))}
     if opcodes & _WRITES:
         return "in-place scatter"
     for opcode in ("sort", "reduce", "concatenate", "transpose", "while"):
@@ -136,7 +136,7 @@ def kind_of(computations: Computations, one: Instruction) -> str:
             return KINDS.get(opcode, opcode)
     if opcodes <= {"copy", "parameter"}:
         return "copy"
-    return "elementwise" if one.opcode == "fusion" else one.opcode
+    return "elementwise" if instruction.opcode == "fusion" else instruction.opcode
 
 
 def _touched(content: Sequence[Instruction], part: Instruction) -> int:
@@ -156,34 +156,44 @@ def _touched(content: Sequence[Instruction], part: Instruction) -> int:
     return min(total, part.num_bytes)
 
 
-def bytes_of(computations: Computations, body: Mapping[str, Instruction], one: Instruction) -> int:
+def bytes_of(
+    computations: Computations, body: Mapping[str, Instruction], instruction: Instruction
+) -> int:
     """Return the bytes that a kernel reads and writes."""
-    content = _content(computations, one)
-    if one.opcode != "fusion":
-        return one.num_bytes + sum(body[name].num_bytes for name in one.operands if name in body)
+    content = _content(computations, instruction)
+    if instruction.opcode != "fusion":
+        return instruction.num_bytes + sum(
+            body[name].num_bytes for name in instruction.operands if name in body
+        )
     read = sum(_touched(content, part) for part in content if part.opcode == "parameter")
     updates = [part for part in content if part.opcode in _WRITES]
     if not updates:
-        return read + one.num_bytes
+        return read + instruction.num_bytes
     sizes = {part.name: part.num_bytes for part in content}
     return read + sum(min(sizes.get(name, 0) for name in part.operands) for part in updates)
 
 
 def _tables(instructions: Sequence[Instruction]) -> set[tuple[str, tuple[int, ...]]]:
     """Shapes of the arrays that the loop carries and that are too large to be rewritten in each turn."""
-    carried = next(one for one in instructions if one.opcode == "parameter").shapes
+    carried = next(
+        instruction for instruction in instructions if instruction.opcode == "parameter"
+    ).shapes
     return {shape for shape in carried if prod(shape[1][1:]) > TABLE_ENTRIES}
 
 
 def _kernels(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
-    return (one for one in instructions if one.opcode not in NO_KERNEL | {"while"})
+    return (
+        instruction
+        for instruction in instructions
+        if instruction.opcode not in NO_KERNEL | {"while"}
+    )
 
 
 def _inner(computations: Computations, instructions: Sequence[Instruction]) -> int:
     total = 0
-    for one in instructions:
-        if one.opcode == "while":
-            for part in (one.called("body"), one.called("condition")):
+    for instruction in instructions:
+        if instruction.opcode == "while":
+            for part in (instruction.called("body"), instruction.called("condition")):
                 inside = computations[part]
                 total += len(list(_kernels(inside))) + _inner(computations, inside)
     return total

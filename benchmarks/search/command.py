@@ -78,7 +78,9 @@ def scores_along(
 def _values(space: Space, text: str) -> tuple[str, range]:
     name, _, ends = text.partition("=")
     low_text, _, high_text = ends.partition(":")
-    whole = {one.name: one for one in space.dimensions if one.kind == "integer"}
+    whole = {
+        dimension.name: dimension for dimension in space.dimensions if dimension.kind == "integer"
+    }
     if name not in whole:
         raise ConfigError(
             f"--scan: {text!r} is not NAME=LOW:HIGH of a whole-number parameter; there are "

@@ -217,7 +217,7 @@ def _together(first: pd.DataFrame, then: pd.DataFrame, path: Path) -> pd.DataFra
 
 def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
     """Score the ends of earlier searches again, of a table with a row each; print how many are near enough."""
-    kinds = {one.name: int for one in space.dimensions if one.kind == "integer"}
+    kinds = {dimension.name: int for dimension in space.dimensions if dimension.kind == "integer"}
     rows = pd.read_csv(table, dtype=kinds)
     if missing := [
         name for name in ("engine", "random_state", "score", *space.names) if name not in rows
@@ -350,8 +350,8 @@ def share_below(
     return float(np.mean([ratio.interval(confidence)[1] < AT_MOST for ratio in ratios]))
 
 
-def _bracket(found: Ratio, confidence: float = 0.95) -> str:
-    low, high = found.interval(confidence)
+def _bracket(ratio: Ratio, confidence: float = 0.95) -> str:
+    low, high = ratio.interval(confidence)
     return f"[{low:.2f}, {high:.2f}]"
 
 

@@ -77,14 +77,14 @@ class KvOffloadConfig:
     @property
     def has_jitter(self) -> bool:
         """Return whether the times of transfers are drawn."""
-        return any(one.latency_jitter_stddev > 0 for one in self.secondary_tiers)
+        return any(tier.latency_jitter_stddev > 0 for tier in self.secondary_tiers)
 
     def plain(self) -> dict[str, Any]:
         """Return the content as `config_of` reads it, with the numbers of the tiers in the place of classes."""
         said = {name: value for name, value in vars(self).items() if value is not None}
         tiers = [
-            {"type": "fs", "root_dir": "/", "direct_io": True} | dataclasses.asdict(one)
-            for one in self.secondary_tiers
+            {"type": "fs", "root_dir": "/", "direct_io": True} | dataclasses.asdict(tier)
+            for tier in self.secondary_tiers
         ]
         return said | {"secondary_tiers": tiers}
 

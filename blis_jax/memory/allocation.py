@@ -53,14 +53,14 @@ class Answer:
     held: Int[Array, ""]  # tokens in the list afterwards, if granted
     task: dict[str, jax.Array]  # changes of the task, by column
 
-    def held_after(self, one: Tenant, asks: jax.Array) -> jax.Array:
+    def held_after(self, tenant: Tenant, asks: jax.Array) -> jax.Array:
         """Return the tokens in the list afterwards, if the request `asks`."""
-        held = jnp.where(asks & self.is_granted, self.held, one.held)
+        held = jnp.where(asks & self.is_granted, self.held, tenant.held)
         return jnp.where(asks & self.is_lost, 0, held)
 
-    def life_before(self, one: Tenant, asks: jax.Array) -> BlockLife:
+    def life_before(self, tenant: Tenant, asks: jax.Array) -> BlockLife:
         """Return what the request has been through if it gets nothing."""
-        return one.life
+        return tenant.life
 
 
 @pytree
@@ -69,14 +69,14 @@ class AnswerOfTier(Answer):
 
     is_left: Bool[Array, ""]  # it fails, and holds the blocks found
 
-    def held_after(self, one: Tenant, asks: jax.Array) -> jax.Array:
+    def held_after(self, tenant: Tenant, asks: jax.Array) -> jax.Array:
         """Return them with the blocks found."""
-        return jnp.where(asks & self.is_left, self.held, super().held_after(one, asks))
+        return jnp.where(asks & self.is_left, self.held, super().held_after(tenant, asks))
 
-    def life_before(self, one: Tenant, asks: jax.Array) -> BlockLife:
+    def life_before(self, tenant: Tenant, asks: jax.Array) -> BlockLife:
         """Return its life with these blocks in its list."""
-        chain = one.life.replace(jumps=self.jumps, offset=self.offset)
-        return choose(asks & self.is_left, chain, one.life)
+        chain = tenant.life.replace(jumps=self.jumps, offset=self.offset)
+        return choose(asks & self.is_left, chain, tenant.life)
 
 
 def no_tokens() -> Any:
@@ -97,41 +97,41 @@ def after_release(ctx: Context) -> jax.Array:
     return jnp.int32(Do.OFFLOAD if ctx.shape.has_cpu_tier else Do.NOTHING)
 
 
-def asked_by(one: Tenant) -> dict[str, jax.Array]:
+def asked_by(tenant: Tenant) -> dict[str, jax.Array]:
     """Return the columns of the task that say for whom blocks are allocated."""
     return {
-        "asker": one.asker,
-        "slot": one.slot,
-        "request": one.request,
-        "is_retry": as_int(one.is_retry),
-        "freed_slot": one.slot,
+        "asker": tenant.asker,
+        "slot": tenant.slot,
+        "request": tenant.request,
+        "is_retry": as_int(tenant.is_retry),
+        "freed_slot": tenant.slot,
     }
 
 
-def part_of(ctx: Context, one: Tenant, demand: Demand) -> tuple[jax.Array, jax.Array]:
+def part_of(ctx: Context, tenant: Tenant, demand: Demand) -> tuple[jax.Array, jax.Array]:
     """Return whether the tokens are of a prompt, and whether the reference would read past the end of the tokens."""
     if demand.is_last:
         return jnp.array(False), jnp.array(False)
-    beyond = one.in_decode & (demand.start - one.fixed.input_len >= one.fixed.output_len)
-    in_prefill = ~one.in_decode
+    beyond = tenant.in_decode & (demand.start - tenant.fixed.input_len >= tenant.fixed.output_len)
+    in_prefill = ~tenant.in_decode
     if ctx.mechanism.reserves_decode:
-        in_prefill = in_prefill & ~one.has_kv
+        in_prefill = in_prefill & ~tenant.has_kv
     return in_prefill, beyond
 
 
 def attempt(
-    ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.Array, refusal: Refusal
+    ctx: Context, work: Work, tenant: Tenant, demand: Demand, is_old: jax.Array, refusal: Refusal
 ) -> Answer:
     """Decide on a demand from counts alone; the blocks themselves move in the operations that follow.
 
     If `is_old`, the blocks found were found at an earlier attempt and head the slot's list.
     """
     size = ctx.shape.block_size
-    tokens, held, has_list = demand.tokens, one.held, one.held > 0
-    in_prefill, beyond = part_of(ctx, one, demand)
+    tokens, held, has_list = demand.tokens, tenant.held, tenant.held > 0
+    in_prefill, beyond = part_of(ctx, tenant, demand)
     pins = jnp.where(has_list | (tokens == 0), 0, demand.found.count)
     free_pins = jnp.where(pins > 0, demand.found.num_free, 0)
-    free = ctx.params.cluster.total_kv_blocks[one.instance] - work.inst.used_blocks
+    free = ctx.params.cluster.total_kv_blocks[tenant.instance] - work.inst.used_blocks
     is_short = refusal(in_prefill & (ceil_div(tokens, size) > free))
     in_last = in_last_block(held, size)
     stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, jnp.int32(size) - in_last))
@@ -140,11 +140,11 @@ def attempt(
     crashes = beyond | (in_prefill & (tokens < 0))
     is_granted = ~is_short & ~runs_out & ~crashes
     is_doomed = refusal(runs_out & (pins > 0))
-    jumps, offset = _jumps(ctx, one, demand, pins * jnp.int32(size))
+    jumps, offset = _jumps(ctx, tenant, demand, pins * jnp.int32(size))
     fills = (stored > 0) & (in_last_block(held + stored, size) == 0)
     then = jnp.int32(Do.RELEASE if demand.is_last else Do.NOTHING)
     then = jnp.where((takes > 0) | fills, jnp.int32(Do.TAKE), then)
-    failed = after_failure(ctx, one.is_retry)
+    failed = after_failure(ctx, tenant.is_retry)
     then = jnp.where(is_granted, then, failed)
     # a retry takes the blocks that were found now, even where nothing is taken yet
     pinning = jnp.where(is_doomed, jnp.int32(Pinning.DOOMED), jnp.int32(Pinning.NOTED))
@@ -156,7 +156,7 @@ def attempt(
     after = jnp.where(is_granted, held + tokens + pins * jnp.int32(size), 0)
     freed = jnp.where(is_doomed, pins, ceil_div(after, size))
     task = no_tokens() | {
-        **asked_by(one),
+        **asked_by(tenant),
         "do": then,
         "start": demand.start,
         "tokens": tokens,
@@ -176,20 +176,20 @@ def attempt(
 
 
 def _jumps(
-    ctx: Context, one: Tenant, demand: Demand, pinned: jax.Array
+    ctx: Context, tenant: Tenant, demand: Demand, pinned: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """The jumps of the list once the demand is stored; a new list begins with `pinned` tokens that were found."""
-    has_list = one.held > 0
+    has_list = tenant.held > 0
     # found blocks whose tokens are gone leave fewer tokens than they count for
     is_whole = (pinned == 0) | demand.found.is_clean
     at_first = jnp.where(is_whole, jnp.int32(NO_JUMPS), pinned)
-    held = jnp.where(has_list, one.held, pinned)
-    before = jnp.where(has_list, one.life.jumps, at_first)
-    old = jnp.where(has_list, one.life.offset, 0)
+    held = jnp.where(has_list, tenant.held, pinned)
+    before = jnp.where(has_list, tenant.life.jumps, at_first)
+    old = jnp.where(has_list, tenant.life.offset, 0)
     offset = demand.start - held
     after = jnp.int32(1)
     if ctx.shape.has_cpu_tier:  # which alone asks what content it is
-        after = after_jump(ctx, before, one.request, held, old, offset)
+        after = after_jump(ctx, before, tenant.request, held, old, offset)
     return jnp.where(offset == old, before, after), offset
 
 
@@ -201,11 +201,14 @@ def _jumps(
 
 
 def attempt_with_tier(
-    ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
+    ctx: Context, state: State, work: Work, tenant: Tenant, demand: Demand
 ) -> AnswerOfTier:
     """Look at the CPU tier first; at the second attempt, decide on the demand."""
-    looks, answer = _looks_at_tier(ctx, work, one, demand), _decided(ctx, state, work, one, demand)
-    asked = answer.task | _look(ctx, one, demand)
+    looks, answer = (
+        _looks_at_tier(ctx, work, tenant, demand),
+        _decided(ctx, state, work, tenant, demand),
+    )
+    asked = answer.task | _look(ctx, tenant, demand)
     return AnswerOfTier(
         is_granted=answer.is_granted & ~looks,
         is_lost=answer.is_lost,
@@ -218,34 +221,34 @@ def attempt_with_tier(
     )
 
 
-def _num_listed(ctx: Context, one: Tenant) -> jax.Array:
-    return ceil_div(one.held, ctx.shape.block_size)
+def _num_listed(ctx: Context, tenant: Tenant) -> jax.Array:
+    return ceil_div(tenant.held, ctx.shape.block_size)
 
 
-def _looks_at_tier(ctx: Context, work: Work, one: Tenant, demand: Demand) -> jax.Array:
+def _looks_at_tier(ctx: Context, work: Work, tenant: Tenant, demand: Demand) -> jax.Array:
     """Whether a block of the prompt might come back: there are some behind what is found or held.
 
     Behind a list in which tokens are missing or double the next block of the prompt is nowhere.
     """
-    size, listed = ctx.shape.block_size, _num_listed(ctx, one)
-    is_cut = in_last_block(one.held, size) > 0
-    goes_on = (demand.hits >= listed) | (one.life.offset == 0) | is_cut
-    is_short = jnp.maximum(demand.hits, listed) < full_blocks(one.fixed.input_len, size)
+    size, listed = ctx.shape.block_size, _num_listed(ctx, tenant)
+    is_cut = in_last_block(tenant.held, size) > 0
+    goes_on = (demand.hits >= listed) | (tenant.life.offset == 0) | is_cut
+    is_short = jnp.maximum(demand.hits, listed) < full_blocks(tenant.fixed.input_len, size)
     has_entries = work.pool.cpu_used > 0
-    return ~one.is_retry & goes_on & is_short & has_entries & (demand.tokens > 0)
+    return ~tenant.is_retry & goes_on & is_short & has_entries & (demand.tokens > 0)
 
 
-def _look(ctx: Context, one: Tenant, demand: Demand) -> dict[str, jax.Array]:
+def _look(ctx: Context, tenant: Tenant, demand: Demand) -> dict[str, jax.Array]:
     """The task that brings blocks back; those found are listed before, since others may take their places.
 
     Contents go on from the last block; behind one that is not full they begin anew.
     """
-    size, listed = jnp.int32(ctx.shape.block_size), _num_listed(ctx, one)
+    size, listed = jnp.int32(ctx.shape.block_size), _num_listed(ctx, tenant)
     notes = (demand.hits > 0) & (listed == 0)
     none = jnp.int32(0)
-    anew = after_jump(ctx, jnp.int32(NO_JUMPS), one.request, none, none, listed * size)
-    is_cut = in_last_block(one.held, ctx.shape.block_size) > 0
-    jumps = jnp.where(is_cut, anew, one.life.jumps)
+    anew = after_jump(ctx, jnp.int32(NO_JUMPS), tenant.request, none, none, listed * size)
+    is_cut = in_last_block(tenant.held, ctx.shape.block_size) > 0
+    jumps = jnp.where(is_cut, anew, tenant.life.jumps)
     return {
         "do": jnp.where(notes, jnp.int32(Do.PIN), jnp.int32(Do.RELOAD)),
         "pinning": jnp.int32(Pinning.NOTED),
@@ -255,22 +258,24 @@ def _look(ctx: Context, one: Tenant, demand: Demand) -> dict[str, jax.Array]:
         "cursor": jnp.maximum(demand.hits, listed),
         "has_reloaded": jnp.int32(0),
         "jumps": jnp.where(demand.hits >= listed, jnp.int32(NO_JUMPS), jumps),
-        "takes": _num_free(one, demand),  # of those found, for the second attempt
+        "takes": _num_free(tenant, demand),  # of those found, for the second attempt
     }
 
 
-def _num_free(one: Tenant, demand: Demand) -> jax.Array:
+def _num_free(tenant: Tenant, demand: Demand) -> jax.Array:
     """Blocks found that nobody holds; a member has not looked for any."""
-    return jnp.where(one.is_queued & (demand.hits > 0), demand.found.num_free, 0)
+    return jnp.where(tenant.is_queued & (demand.hits > 0), demand.found.num_free, 0)
 
 
-def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand) -> AnswerOfTier:
+def _decided(
+    ctx: Context, state: State, work: Work, tenant: Tenant, demand: Demand
+) -> AnswerOfTier:
     """What becomes of the demand with what is found now."""
     size, zero = jnp.int32(ctx.shape.block_size), jnp.int32(0)
-    held, has_list, listed = one.held, one.held > 0, _num_listed(ctx, one)
+    held, has_list, listed = tenant.held, tenant.held > 0, _num_listed(ctx, tenant)
     start, end = demand.start, demand.start + demand.tokens
-    in_prefill, beyond = part_of(ctx, one, demand)
-    is_again = ctx.memory.uses.keeps_to(one, one.is_retry)
+    in_prefill, beyond = part_of(ctx, tenant, demand)
+    is_again = ctx.memory.uses.keeps_to(tenant, tenant.is_retry)
     is_old = is_again & (work.task.has_reloaded == 1)
     found = demand.found.count
     finds_more = is_old & (found * size > start)
@@ -287,14 +292,14 @@ def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
     in_last = in_last_block(before, ctx.shape.block_size)
     stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, size - in_last))
     takes = ceil_div(tokens - stored, ctx.shape.block_size)
-    noted = jnp.where(is_again, work.task.takes, _num_free(one, demand))
+    noted = jnp.where(is_again, work.task.takes, _num_free(tenant, demand))
     num_free = jnp.where(finds_more, demand.found.num_free, noted)
-    free = ctx.params.cluster.total_kv_blocks[one.instance] - work.inst.used_blocks
+    free = ctx.params.cluster.total_kv_blocks[tenant.instance] - work.inst.used_blocks
     fails = ~covers & (takes > free - num_free)
     is_granted, is_left = ~fails & ~beyond, finds_more & fails & ~beyond
-    jumps, old = _chain(ctx, state, one, finds_more, pins, reach)
+    jumps, old = _chain(ctx, state, tenant, finds_more, pins, reach)
     offset = jnp.where(is_granted & ~covers, start - before, old)
-    jumped = after_jump(ctx, jumps, one.request, before, old, offset)
+    jumped = after_jump(ctx, jumps, tenant.request, before, old, offset)
     jumps = jnp.where(offset == old, jumps, jumped)
     fills = (stored > 0) & (in_last_block(before + stored, ctx.shape.block_size) == 0)
     then = jnp.int32(Do.RELEASE if demand.is_last else Do.NOTHING)
@@ -303,7 +308,7 @@ def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
     then = jnp.where((pins > 0) & (is_granted | is_left), jnp.int32(Do.PIN), then)
     after = before + jnp.where(is_granted, tokens, 0)
     task = no_tokens() | {
-        **asked_by(one),
+        **asked_by(tenant),
         "do": then,
         "start": start,
         "tokens": tokens,
@@ -329,7 +334,7 @@ def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
 def _chain(
     ctx: Context,
     state: State,
-    one: Tenant,
+    tenant: Tenant,
     finds_more: jax.Array,
     pins: jax.Array,
     reach: jax.Array,
@@ -341,14 +346,14 @@ def _chain(
     """
     size, blocks = jnp.int32(ctx.shape.block_size), state[Blocks]
     last = jnp.maximum(pins - 1, 0)
-    carried = blocks.key[one.instance, blocks.lists[one.instance, one.slot, last]]
-    natural = names(ctx, one.request, (pins * size)[None], jnp.int32(NO_JUMPS))[0]
+    carried = blocks.key[tenant.instance, blocks.lists[tenant.instance, tenant.slot, last]]
+    natural = names(ctx, tenant.request, (pins * size)[None], jnp.int32(NO_JUMPS))[0]
     other = ((carried >> 1) ^ (carried >> 32)).astype(jnp.int32) * jnp.int32(MIXING)
     other = (other ^ pins) * jnp.int32(MIXING) | 1
-    is_noted = ctx.memory.uses.keeps_to(one, one.is_retry) & (pins > 0)
+    is_noted = ctx.memory.uses.keeps_to(tenant, tenant.is_retry) & (pins > 0)
     at_first = jnp.where(is_noted & (carried != natural), other, jnp.int32(NO_JUMPS))
-    has_list = one.held > 0
-    jumps = jnp.where(has_list, one.life.jumps, at_first)
-    offset = jnp.where(has_list, one.life.offset, 0)
-    end = reach * size - (one.held + pins * size)
+    has_list = tenant.held > 0
+    jumps = jnp.where(has_list, tenant.life.jumps, at_first)
+    offset = jnp.where(has_list, tenant.life.offset, 0)
+    end = reach * size - (tenant.held + pins * size)
     return jnp.where(finds_more, jnp.int32(NO_JUMPS), jumps), jnp.where(finds_more, end, offset)

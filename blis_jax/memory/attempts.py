@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 
 
 def decision_of(
-    ctx: Context, state: State, work: Work, one: Tenant, demand: Demand, refusal: Refusal
+    ctx: Context, state: State, work: Work, tenant: Tenant, demand: Demand, refusal: Refusal
 ) -> Callable[[], Answer]:
     """Return the function that decides on the demand: that of the CPU tier where there is one, else an attempt."""
     if ctx.shape.has_mirror:
-        return lambda: attempt_with_tier(ctx, state, work, one, demand)
+        return lambda: attempt_with_tier(ctx, state, work, tenant, demand)
     now, is_old = demand, jnp.array(False)
     if not demand.is_last:
-        now, is_old = _after_reload(ctx, state, one, demand)
-    return lambda: attempt(ctx, work, one, now, is_old, refusal)
+        now, is_old = _after_reload(ctx, state, tenant, demand)
+    return lambda: attempt(ctx, work, tenant, now, is_old, refusal)
 
 
 def _after_reload(
-    ctx: Context, state: State, one: Tenant, demand: Demand
+    ctx: Context, state: State, tenant: Tenant, demand: Demand
 ) -> tuple[Demand, jax.Array]:
     """The demand of a retry, which may find more than before; and whether the blocks found are listed already."""
     size, found_now, start = jnp.int32(ctx.shape.block_size), demand.found.count, demand.start
     end = start + demand.tokens
     if not ctx.mechanism.defects.overrunning_reload:
         found_now = jnp.minimum(found_now, lax.div(end, size))
-    finds_more = one.is_retry & (found_now * size > start)
+    finds_more = tenant.is_retry & (found_now * size > start)
     # the blocks found first are kept, whatever the reload made of them
-    is_old = one.is_retry & ~finds_more
+    is_old = tenant.is_retry & ~finds_more
     most = jnp.where(is_old, demand.hits, found_now)
-    at = (ctx, state[Blocks], one.instance, one.slot, one.request)
-    found = ctx.when(one.is_retry, lambda: found_blocks(*at, most, is_old), lambda: demand.found)
+    at = (ctx, state[Blocks], tenant.instance, tenant.slot, tenant.request)
+    found = ctx.when(tenant.is_retry, lambda: found_blocks(*at, most, is_old), lambda: demand.found)
     return dataclasses.replace(
         demand,
         start=jnp.where(finds_more, found_now * size, start),
@@ -66,22 +66,22 @@ def _after_reload(
     ), is_old
 
 
-def life_after(ctx: Context, work: Work, one: Tenant, grant: Grant, visit: Visit) -> BlockLife:
+def life_after(ctx: Context, work: Work, tenant: Tenant, grant: Grant, visit: Visit) -> BlockLife:
     """Return what the request has been through after a visit; a second visit in one step takes a first token back."""
-    life, past, answer = one.life, one.past, grant.own
-    is_new = visit.gains & ~one.has_token
+    life, past, answer = tenant.life, tenant.past, grant.own
+    is_new = visit.gains & ~tenant.has_token
 
     def old(field: str, value: jax.Array) -> jax.Array:
         return jnp.where(is_new, value, getattr(life, field))
 
-    first = jnp.where(one.has_token, life.old_first_token, life.first_token)
+    first = jnp.where(tenant.has_token, life.old_first_token, life.first_token)
     # a request computed beyond its prompt never gets a first token
-    is_exact = visit.done == one.fixed.input_len
+    is_exact = visit.done == tenant.fixed.input_len
     token = jnp.where(visit.gains & is_exact, work.lane.num_records + 1, first)
     token = ctx.memory.preempted.first_token(first, token)
     is_stored = visit.asks & answer.is_granted
     return BlockLife.make(
-        visited_at=one.step,
+        visited_at=tenant.step,
         jumps=jnp.where(is_stored, answer.jumps, life.jumps),
         offset=jnp.where(is_stored, answer.offset, life.offset),
         first_token=jnp.where(visit.gains, token, life.first_token),
@@ -91,35 +91,35 @@ def life_after(ctx: Context, work: Work, one: Tenant, grant: Grant, visit: Visit
     )
 
 
-def _is_over(one: Subject, asks: jax.Array) -> jax.Array:
+def _is_over(subject: Subject, asks: jax.Array) -> jax.Array:
     """Whether a member in decode gets nothing in this step."""
-    return one.in_decode & ~asks & ~one.is_idle
+    return subject.in_decode & ~asks & ~subject.is_idle
 
 
-def _past(made: Past, one: Subject, asks: jax.Array) -> Past:
+def _past(made: Past, subject: Subject, asks: jax.Array) -> Past:
     """The row, whose steps since the first token count without this one."""
-    is_over = _is_over(one, asks)
-    lag = jnp.where(is_over, one.step, one.past.lag)
+    is_over = _is_over(subject, asks)
+    lag = jnp.where(is_over, subject.step, subject.past.lag)
     return made.replace(lag=lag, token_index=made.token_index + as_int(is_over))
 
 
 def _outcome(
-    ctx: Context, state: State, outcome: jax.Array, one: Tenant, asks: jax.Array
+    ctx: Context, state: State, outcome: jax.Array, tenant: Tenant, asks: jax.Array
 ) -> jax.Array:
     is_full = state[Blocks].num_evictions >= ctx.shape.eviction_capacity
-    return failing(outcome, is_full & _is_over(one, asks), Outcome.EVICTIONS_FULL)
+    return failing(outcome, is_full & _is_over(tenant, asks), Outcome.EVICTIONS_FULL)
 
 
 def _rows(
-    ctx: Context, state: State, work: Work, one: Tenant, rows: BlockRows, asks: jax.Array
+    ctx: Context, state: State, work: Work, tenant: Tenant, rows: BlockRows, asks: jax.Array
 ) -> BlockRows:
     """The record of the step, beside those of preemptions."""
-    is_over, none = _is_over(one, asks), no_block_rows(ctx)
+    is_over, none = _is_over(tenant, asks), no_block_rows(ctx)
     at = jnp.minimum(state[Blocks].num_evictions, none.eviction_at)
     entry = EvictionRecord.filled().replace(
-        request=one.request,
+        request=tenant.request,
         record=work.lane.num_records,
-        index=one.step,
+        index=tenant.step,
         scheduled_record=jnp.int32(PASSED_OVER),
     )
     at = jnp.where(is_over, at, none.eviction_at)

@@ -67,21 +67,21 @@ def settled(ctx: Context, state: State) -> State:
     return state.having(trimmed(ctx, state[RouterIndex], ctx.memory.is_settled(state)))
 
 
-def _is_touched(ctx: Context, one: Subject, visit: Visit) -> jax.Array:
+def _is_touched(ctx: Context, subject: Subject, visit: Visit) -> jax.Array:
     """Whether the prompt has been given room for a part of it; a cache with a CPU tier tells the router nothing."""
-    tells = ctx.params.cluster.kv_cpu_blocks[one.instance] == 0
-    return visit.asks & visit.is_granted & ~one.in_decode & tells
+    tells = ctx.params.cluster.kv_cpu_blocks[subject.instance] == 0
+    return visit.asks & visit.is_granted & ~subject.in_decode & tells
 
 
-def touched_at_once(ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
+def touched_at_once(ctx: Context, state: State, work: Work, subject: Subject, visit: Visit) -> Work:
     """Touch the prompt of a request that has been given room for a part of it."""
-    router, is_touched = state[RouterIndex], _is_touched(ctx, one, visit)
-    about = one.request, one.past.num_scheduled, one.past.progress
-    num_blocks = full_blocks(ctx.memory.preempted.prompt_len(ctx, one), ctx.shape.block_size)
+    router, is_touched = state[RouterIndex], _is_touched(ctx, subject, visit)
+    about = subject.request, subject.past.num_scheduled, subject.past.progress
+    num_blocks = full_blocks(ctx.memory.preempted.prompt_len(ctx, subject), ctx.shape.block_size)
 
     def write() -> RouterWrite:
-        nodes = nodes_of(ctx.requests, one.request)
-        done = touch(ctx, router, one.request, nodes, num_blocks, one.instance)
+        nodes = nodes_of(ctx.requests, subject.request)
+        done = touch(ctx, router, subject.request, nodes, num_blocks, subject.instance)
         return unless_lost(ctx, router, done, *about)
 
     done: RouterWrite = ctx.when(is_touched, write, lambda: work[RouterWrite])
@@ -91,14 +91,14 @@ def touched_at_once(ctx: Context, state: State, work: Work, one: Subject, visit:
     return dataclasses.replace(work.having(done), lane=work.lane.replace(outcome=outcome))
 
 
-def told_later(ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
+def told_later(ctx: Context, state: State, work: Work, subject: Subject, visit: Visit) -> Work:
     """Send the message of such an allocation, which the router hears later."""
-    late, is_touched, request = state[LateNews], _is_touched(ctx, one, visit), one.request
+    late, is_touched, request = state[LateNews], _is_touched(ctx, subject, visit), subject.request
     if ctx.mechanism.loses_index:
-        is_lost = is_touch_lost(ctx, request, one.past.num_scheduled, one.past.progress)
+        is_lost = is_touch_lost(ctx, request, subject.past.num_scheduled, subject.past.progress)
         request = jnp.where(is_lost, jnp.int32(ctx.shape.num_requests), request)
     kind = jnp.int32(NewsKind.ALLOCATION)
-    news = told(late, work.lane.now, one.instance, request, kind, is_on=is_touched)
+    news = told(late, work.lane.now, subject.instance, request, kind, is_on=is_touched)
     return work.having(news)
 
 

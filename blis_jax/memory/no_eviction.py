@@ -215,41 +215,41 @@ class NoEviction(Memory[OnPath, PathRows]):
             path=read_path(state[SharedBlocks], ctx.requests, instance, slot, request),
         )
 
-    def look_up(self, ctx: Context, state: State, work: Work, one: OnPath) -> Found:
+    def look_up(self, ctx: Context, state: State, work: Work, subject: OnPath) -> Found:
         """Count the leading blocks of the prompt that the instance's table names."""
         if not ctx.mechanism.finds_prefixes:
             return nothing_found()
-        prompt_blocks = full_blocks(one.fixed.input_len, ctx.shape.block_size)
-        return Found(cached_blocks(one.path, prompt_blocks), jnp.int32(0), jnp.array(True))
+        prompt_blocks = full_blocks(subject.fixed.input_len, ctx.shape.block_size)
+        return Found(cached_blocks(subject.path, prompt_blocks), jnp.int32(0), jnp.array(True))
 
     def allocate(
-        self, ctx: Context, state: State, work: Work, one: OnPath, demand: Demand
+        self, ctx: Context, state: State, work: Work, subject: OnPath, demand: Demand
     ) -> Grant:
         """Count the blocks; references to shared ones, and new copies of those that are filled."""
         size, inst = ctx.shape.block_size, work.inst
         tokens = jnp.where(demand.asks, demand.tokens, 0)
         hits = jnp.where(tokens > 0, demand.hits, 0)
-        base = jnp.where(_finds_blocks(ctx, one), hits * size, one.held)
-        held, path = base + tokens, one.path
+        base = jnp.where(_finds_blocks(ctx, subject), hits * size, subject.held)
+        held, path = base + tokens, subject.path
         new = ceil_div(held, size) - ceil_div(base, size)
-        needed = jnp.where(_stores_output(ctx, one), new, ceil_div(tokens, size))
-        is_short = needed > ctx.params.cluster.total_kv_blocks[one.instance] - inst.used_blocks
+        needed = jnp.where(_stores_output(ctx, subject), new, ceil_div(tokens, size))
+        is_short = needed > ctx.params.cluster.total_kv_blocks[subject.instance] - inst.used_blocks
         outcome = failing(work.lane.outcome, is_short, Outcome.KV_CHECK_TRIPPED)
         if ctx.mechanism.reserves_decode and ctx.shape.has_shared_outputs:
             # what was found on the prefill instance says nothing of the list here; the other model knows
-            is_found = one.past.cached_first * size >= one.fixed.input_len
-            outcome = failing(outcome, one.has_kv & is_found, Outcome.KV_CHECK_TRIPPED)
+            is_found = subject.past.cached_first * size >= subject.fixed.input_len
+            outcome = failing(outcome, subject.has_kv & is_found, Outcome.KV_CHECK_TRIPPED)
         if ctx.shape.has_shared_outputs or not demand.is_last:
-            fills = ~_stores_output(ctx, one) | _keeps_prefix(ctx, one)
+            fills = ~_stores_output(ctx, subject) | _keeps_prefix(ctx, subject)
             end = full_blocks(jnp.where(fills, held, base), size)
             start = full_blocks(base, size)
-            path, revived, is_full = allocate(path, _finds_blocks(ctx, one), hits, start, end)
+            path, revived, is_full = allocate(path, _finds_blocks(ctx, subject), hits, start, end)
             outcome = failing(outcome, is_full == 1, Outcome.COPIES_FULL)
         used = inst.used_blocks + new
         changes = {"misses": inst.misses + new}
         if not demand.is_last:
-            is_zero = one.is_queued & (tokens == 0)
-            lags = one.in_decode & ~demand.asks
+            is_zero = subject.is_queued & (tokens == 0)
+            lags = subject.in_decode & ~demand.asks
             outcome = self.unreached.outcome_of_lag(outcome, lags)
             order_now = jnp.where(lags, SEQUENTIAL_LAGGING, as_int(is_zero))
             used = used + revived
@@ -261,23 +261,23 @@ class NoEviction(Memory[OnPath, PathRows]):
         return Grant(jnp.array(True), held, outcome, changes, work.task, path)
 
     def rows_of_visit(
-        self, ctx: Context, state: State, work: Work, one: OnPath, grant: Grant, visit: Visit
+        self, ctx: Context, state: State, work: Work, subject: OnPath, grant: Grant, visit: Visit
     ) -> PathRows:
         """Return the rows of the path after the allocation."""
         path: PathRows = grant.own
         return path
 
     def release(
-        self, ctx: Context, work: Work, one: OnPath, grant: Grant
+        self, ctx: Context, work: Work, subject: OnPath, grant: Grant
     ) -> tuple[Grant, PathRows]:
         """Free the blocks that nobody else holds."""
         rows, num_held, num_freed = release(grant.own)
         private = ceil_div(grant.held, ctx.shape.block_size) - num_held
         cluster = ctx.params.cluster
         left = grant.inst["used_blocks"] - private - num_freed
-        total = cluster.total_kv_blocks[one.instance]
+        total = cluster.total_kv_blocks[subject.instance]
         share = exact_quotient(left.astype(jnp.float64), total.astype(jnp.float64))
-        offloads = share > cluster.offload_threshold[one.instance]
+        offloads = share > cluster.offload_threshold[subject.instance]
         outcome = failing(grant.outcome, offloads, Outcome.KV_CHECK_TRIPPED)
         inst = grant.inst | {"used_blocks": left}
         return dataclasses.replace(grant, outcome=outcome, inst=inst), rows
@@ -365,14 +365,18 @@ class NoEviction(Memory[OnPath, PathRows]):
         return outcome, work.pool
 
 
-def _stores_output(ctx: Context, one: OnPath) -> jax.Array:
+def _stores_output(ctx: Context, subject: OnPath) -> jax.Array:
     """Whether the tokens are outputs: of a member in decode, or of a request whose whole prompt is here already."""
-    return one.in_decode | one.has_kv if ctx.mechanism.reserves_decode else one.in_decode
+    return (
+        subject.in_decode | subject.has_kv if ctx.mechanism.reserves_decode else subject.in_decode
+    )
 
 
-def _finds_blocks(ctx: Context, one: OnPath) -> jax.Array:
+def _finds_blocks(ctx: Context, subject: OnPath) -> jax.Array:
     """Whether the list begins with the blocks that were found in the cache."""
-    return one.is_queued & ~one.has_kv if ctx.mechanism.reserves_decode else one.is_queued
+    return (
+        subject.is_queued & ~subject.has_kv if ctx.mechanism.reserves_decode else subject.is_queued
+    )
 
 
 def _steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[Array, "slot"]:
@@ -385,7 +389,7 @@ def _steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[
     return jnp.where(finish == LAST, jnp.int32(LAST), size - 1 - in_last_block(held, size))
 
 
-def _keeps_prefix(ctx: Context, one: OnPath) -> jax.Array:
+def _keeps_prefix(ctx: Context, subject: OnPath) -> jax.Array:
     """Whether a block that the next decode token fills is registered under the request's own prefix.
 
     Not after a fully cached prompt (the list holds outputs only) nor once the budget passed the request over
@@ -393,7 +397,7 @@ def _keeps_prefix(ctx: Context, one: OnPath) -> jax.Array:
     """
     if not ctx.shape.has_shared_outputs:
         return jnp.array(False)
-    size, past = ctx.shape.block_size, one.past
-    is_prefix = past.cached_first * size < one.fixed.input_len
-    is_partial = in_last_block(one.held, size) != 0
+    size, past = ctx.shape.block_size, subject.past
+    is_prefix = past.cached_first * size < subject.fixed.input_len
+    is_partial = in_last_block(subject.held, size) != 0
     return is_prefix & is_partial & (past.lag == 0)

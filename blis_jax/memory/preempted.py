@@ -51,9 +51,9 @@ class Preempted:
         """Return the columns of the record of a preemption."""
         return eviction
 
-    def prompt_len(self, ctx: Context, one: Subject) -> jax.Array:
+    def prompt_len(self, ctx: Context, subject: Subject) -> jax.Array:
         """Return the tokens of a request's prompt alone, whose blocks other requests may share."""
-        return one.fixed.input_len
+        return subject.fixed.input_len
 
     def prompts_in(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
         """Return the prompt tokens of the request in every slot."""
@@ -76,7 +76,7 @@ class Preempted:
         return blocks
 
     def of_victim(
-        self, ctx: Context, state: State, one: Tenant, evicts: Bool[Array, ""]
+        self, ctx: Context, state: State, tenant: Tenant, evicts: Bool[Array, ""]
     ) -> tuple[tuple[Regains, ...], dict[str, jax.Array]]:
         """Return this rule's own part of the rows of a request that is evicted, and what changes in its slot's row."""
         return (), {}
@@ -94,7 +94,7 @@ class Preempted:
         return rows
 
     def departs(
-        self, ctx: Context, state: State, one: Subject, left: Left, why: tuple[jax.Array, ...]
+        self, ctx: Context, state: State, subject: Subject, left: Left, why: tuple[jax.Array, ...]
     ) -> Left:
         """Return what a request that leaves the batch leaves behind.
 
@@ -129,9 +129,9 @@ class Restarted(Preempted):
 class Resumed(Preempted):
     """vLLM's rule: its output so far becomes prompt."""
 
-    def prompt_len(self, ctx: Context, one: Subject) -> jax.Array:
+    def prompt_len(self, ctx: Context, subject: Subject) -> jax.Array:
         """Return the tokens of the prompt that it came with."""
-        return ctx.request(one.request).input_len
+        return ctx.request(subject.request).input_len
 
     def prompts_in(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
         """Return the prompt tokens of the request in every slot."""
@@ -161,18 +161,18 @@ class Resumed(Preempted):
         )
 
     def of_victim(
-        self, ctx: Context, state: State, one: Tenant, evicts: Bool[Array, ""]
+        self, ctx: Context, state: State, tenant: Tenant, evicts: Bool[Array, ""]
     ) -> tuple[tuple[Regains, ...], dict[str, jax.Array]]:
         """Return the changes in which what it has made so far becomes prompt."""
-        made, spare = self._num_made(ctx, state, one), jnp.int32(ctx.shape.num_requests)
-        tokens = _regained(state, one.request) + made
-        regains = Regains(tokens, jnp.where(evicts, one.request, spare))
-        longer = jnp.where(evicts, one.fixed.input_len + made, one.row.input_len)
+        made, spare = self._num_made(ctx, state, tenant), jnp.int32(ctx.shape.num_requests)
+        tokens = _regained(state, tenant.request) + made
+        regains = Regains(tokens, jnp.where(evicts, tenant.request, spare))
+        longer = jnp.where(evicts, tenant.fixed.input_len + made, tenant.row.input_len)
         return (regains,), {"input_len": longer}
 
-    def _num_made(self, ctx: Context, state: State, one: Tenant) -> Int[Array, ""]:
+    def _num_made(self, ctx: Context, state: State, tenant: Tenant) -> Int[Array, ""]:
         """Output tokens that a running request has made in its current life."""
-        return jnp.where(one.in_decode, one.step - one.past.token_index, 0)
+        return jnp.where(tenant.in_decode, tenant.step - tenant.past.token_index, 0)
 
 
 class ResumedElsewhere(Resumed):
@@ -187,15 +187,15 @@ class ResumedElsewhere(Resumed):
         return dataclasses.replace(rows, life=_life(ctx, state, request))
 
     def departs(
-        self, ctx: Context, state: State, one: Subject, left: Left, why: tuple[jax.Array, ...]
+        self, ctx: Context, state: State, subject: Subject, left: Left, why: tuple[jax.Array, ...]
     ) -> Left:
         """Return what it leaves with the end of its life here; its tokens are gone if its instance stops."""
         _, *stops = why
         goes = functools.reduce(operator.or_, why)
-        token = jnp.where(one.in_decode, one.past.token_record + 1, 0)
-        left = _cut_off(ctx, state, one.request, left, goes, token)
+        token = jnp.where(subject.in_decode, subject.past.token_record + 1, 0)
+        left = _cut_off(ctx, state, subject.request, left, goes, token)
         for is_gone in stops:
-            left = _without_tokens(ctx, left, one.request, is_gone)
+            left = _without_tokens(ctx, left, subject.request, is_gone)
         return left
 
     def cut_off(
@@ -216,10 +216,10 @@ class ResumedElsewhere(Resumed):
 class ResumedWithJoins(ResumedElsewhere):
     """The same where requests are handed over: one that joined the batch with its KV has made a token before."""
 
-    def _num_made(self, ctx: Context, state: State, one: Tenant) -> Int[Array, ""]:
-        here = super()._num_made(ctx, state, one)
-        journey = state[Journeys].of(one.request)
-        has_joined = (journey.joins > 0) & (journey.joined_record == one.past.scheduled_record)
+    def _num_made(self, ctx: Context, state: State, tenant: Tenant) -> Int[Array, ""]:
+        here = super()._num_made(ctx, state, tenant)
+        journey = state[Journeys].of(tenant.request)
+        has_joined = (journey.joins > 0) & (journey.joined_record == tenant.past.scheduled_record)
         return here + as_int(has_joined)
 
 

@@ -102,7 +102,7 @@ def draft_records(seen: Observation) -> DraftRecords | None:
         return None
     table, rows = seen.raw[DraftTable], seen.num_instances
     counts = (table.num_drafts, table.num_draft_tokens, table.num_accepted_tokens)
-    return DraftRecords(*(seen.xp.asarray(one)[:rows].astype(np.int64) for one in counts))
+    return DraftRecords(*(seen.xp.asarray(count)[:rows].astype(np.int64) for count in counts))
 
 
 def request_records(seen: Observation) -> tuple[RequestRecords, SplitRecords | None]:

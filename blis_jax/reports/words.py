@@ -171,12 +171,12 @@ def _figures(values: np.ndarray) -> list[tuple[str, SteadyEstimate]]:
     ]
 
 
-def _row(name: str, metric: str, found: SteadyEstimate) -> str:
-    interval = f"[{found.low:.2f}, {found.high:.2f}]"
-    mark = "" if found.is_enough else "  short"
-    worth = f"{found.num_independent:.0f}" if np.isfinite(found.num_independent) else "all"
+def _row(name: str, metric: str, estimate: SteadyEstimate) -> str:
+    interval = f"[{estimate.low:.2f}, {estimate.high:.2f}]"
+    mark = "" if estimate.is_enough else "  short"
+    worth = f"{estimate.num_independent:.0f}" if np.isfinite(estimate.num_independent) else "all"
     return (
-        f"{name:<12} {metric:<10} {found.value:>10.2f} {interval:>22} {found.num_warm_up:>8} "
+        f"{name:<12} {metric:<10} {estimate.value:>10.2f} {interval:>22} {estimate.num_warm_up:>8} "
         f"{worth:>8}{mark}"
     )
 

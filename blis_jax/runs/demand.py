@@ -391,10 +391,10 @@ def grown(sizes: Sizes, outcome: Outcome) -> Sizes | None:
     return larger if larger != sizes else None
 
 
-def larger_shape(one: EngineShape, other: EngineShape) -> EngineShape:
+def larger_shape(engine_shape: EngineShape, other: EngineShape) -> EngineShape:
     """Return the shape that holds what either of two shapes holds: the greater size of each table, the wider clock."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(EngineShape):
-        pair = getattr(one, field.name), getattr(other, field.name)
+        pair = getattr(engine_shape, field.name), getattr(other, field.name)
         values[field.name] = max(pair, key=lambda v: _WIDER_CLOCK[v] if isinstance(v, str) else v)
     return EngineShape(**values)

@@ -384,11 +384,11 @@ class DrawnRun(Run):
         return True
 
 
-def larger_plan(one: PlanShape, other: PlanShape) -> PlanShape:
+def larger_plan(plan_shape: PlanShape, other: PlanShape) -> PlanShape:
     """Return the shape that holds the draws of two plans, which differ in sizes only."""
     clients = tuple(
         dataclasses.replace(mine, num_proposals=max(mine.num_proposals, theirs.num_proposals))
-        for mine, theirs in zip(one.clients, other.clients, strict=True)
+        for mine, theirs in zip(plan_shape.clients, other.clients, strict=True)
     )
-    num_requests = max(one.num_requests, other.num_requests)
-    return dataclasses.replace(one, clients=clients, num_requests=num_requests)
+    num_requests = max(plan_shape.num_requests, other.num_requests)
+    return dataclasses.replace(plan_shape, clients=clients, num_requests=num_requests)

@@ -98,7 +98,7 @@ def winner(params: NoParams, state: DrawState, context: GatewayContext) -> Choic
     """Weigh affinity less, the more requests in flight the instance with the best prefix has than the least."""
     seen = context.snapshots
     in_flight = seen.num_pending
-    prefix, load = (jnp.clip(one, 0.0, 1.0) for one in context.scorer_scores)
+    prefix, load = (jnp.clip(scorer_score, 0.0, 1.0) for scorer_score in context.scorer_scores)
     affinity, balance = context.scorer_shares[0], context.scorer_shares[1]
     warmest = first_best_of(context.scorer_scores[0], seen.is_active)
     least = jnp.min(jnp.where(seen.is_active, in_flight, LAST))

@@ -109,13 +109,13 @@ class Fitter:
         return _errors(self.runs[name], requests, fit.client)
 
 
-def _errors(run: VllmRun, found: SimulatedRequests, client: ClientView) -> list[Error]:
+def _errors(run: VllmRun, requests: SimulatedRequests, client: ClientView) -> list[Error]:
     return [
         Error(
             run.name,
             cell.figure,
             cell.stage,
-            predicted(run.scene, found, cell, client),
+            predicted(run.scene, requests, cell, client),
             run.measured[cell],
         )
         for cell in run.cells.values()

@@ -202,24 +202,24 @@ def llmd_tables(study: ClusterStudy) -> str:
     return "\n\n".join([*parts, rank_table(study)])
 
 
-def rank_table(found: ClusterStudy) -> str:
+def rank_table(of_clusters: ClusterStudy) -> str:
     """Make the table of which layout wins, each layout predicted from the others."""
     head = (
         "at once", "layouts", "figure", "pairs", "right, % [95 %]", "decided, %", "of these right, %",
     )  # fmt: skip
     rows = []
-    by_name = {run.name: run for run in found.runs}
-    layout_of = {run.name: run.layout for run in found.runs}
-    errors = found.errors["one layout"]
+    by_name = {run.name: run for run in of_clusters.runs}
+    layout_of = {run.name: run.layout for run in of_clusters.runs}
+    errors = of_clusters.errors["one layout"]
     half: dict[str, dict[str, float]] = {name: {} for name in RANKED}
     for side in (False, True):
-        mine = of_side(errors, found.runs, side)
+        mine = of_side(errors, of_clusters.runs, side)
         widths = half_widths(mine)
         for one in mine:
             if one.figure in half:
                 half[one.figure][one.run] = widths.get(one.figure, {}).get(one.kind, math.inf)
     for words, chosen in (("all", None), ("16 GPUs", 16)):
-        for concurrency in sorted({run.concurrency for run in found.runs}):
+        for concurrency in sorted({run.concurrency for run in of_clusters.runs}):
             for name in RANKED:
                 mine = [
                     error

@@ -177,7 +177,7 @@ def judged(contest: Contest, formula: Formula, *, is_short: bool) -> tuple[Formu
     """
     seeds = tuple(JUDGED)
     file = contest.task.file.model_copy(update={"seeds": seeds})
-    requests = tuple(replace(one, seeds=seeds) for one in contest.task.requests)
+    requests = tuple(replace(request, seeds=seeds) for request in contest.task.requests)
     task = replace(contest.task, file=file, requests=requests)
     baseline = router_of(file.baseline, task, task.path.parent / "programs")
     breeder = Breeder(TaskRuns(task, seeds), baseline, np.random.default_rng(0))
@@ -185,7 +185,7 @@ def judged(contest: Contest, formula: Formula, *, is_short: bool) -> tuple[Formu
     runs = breeder.runs_of(formula, seeds)
     before = breeder.runs.of(baseline, seeds)
     pairs = [RunPair(*one) for one in zip(task.requests, before, runs, strict=True)]
-    names = {one.name: task.names(one) for one in task.requests}
+    names = {request.name: task.names(request) for request in task.requests}
     whole = gain(pairs, task.metrics, Inference())
     verdict = _verdict(whole.low, whole.high)
     rows = [_row(contest, ALL, "gain", (-whole.mean, -whole.high, -whole.low), verdict)]

@@ -207,7 +207,7 @@ def findings_of(
 
 
 def _said(arm: str, rows: Sequence[Judged]) -> Sentence:
-    verdicts = [one.difference.verdict for one in rows]
+    verdicts = [row.difference.verdict for row in rows]
     better, worse, same = (verdicts.count(verdict) for verdict in (BETTER, WORSE, SAME))
     ends = sorted(rows, key=lambda one: one.difference.percent.mean)
     parts = [f"more goodput under {better}", f"less under {worse}"]
@@ -225,8 +225,8 @@ def _named(choice: Choice) -> str:
     return "/".join(f"{limit:g}" for limit in choice)
 
 
-def _percent(one: Judged) -> Quantity:
-    interval = one.difference.simultaneous_percent
+def _percent(judged: Judged) -> Quantity:
+    interval = judged.difference.simultaneous_percent
     return Quantity(interval.mean, interval.low, interval.high, " %", is_signed=True)
 
 

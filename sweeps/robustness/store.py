@@ -93,21 +93,21 @@ class MapStore(Store):
     def __init__(self, path: Path) -> None:
         super().__init__(path, "sweeps.robustness")
 
-    def refuse_other(self, found: xr.Dataset, wanted: xr.Dataset) -> None:
+    def refuse_other(self, dataset: xr.Dataset, wanted: xr.Dataset) -> None:
         """Refuse other cells, strategies and seeds too, and a map that has lost a variable."""
-        super().refuse_other(found, wanted)
+        super().refuse_other(dataset, wanted)
         lost = [
-            name for name in (*wanted.coords, "outcome", _CHECKS) if name not in found.variables
+            name for name in (*wanted.coords, "outcome", _CHECKS) if name not in dataset.variables
         ]
         if lost:
             raise ConfigError(f"{self.path} is damaged ({lost[0]} is missing); give --overwrite")
         axes = [kind.name for kind in kinds_in(wanted.coords)]
         for name in ("strategy", "seed", *axes):
-            if not np.array_equal(found[name].values, wanted[name].values):
+            if not np.array_equal(dataset[name].values, wanted[name].values):
                 what = "cells" if name in axes else f"{name} labels"
                 raise ConfigError(f"{self.path} has other {what} than this study; {self.advice}")
-        missing = [name for name in wanted.data_vars if name not in found]
-        missing += [name for name in wanted["slo_class"].values if name not in found["slo_class"]]
+        missing = [name for name in wanted.data_vars if name not in dataset]
+        missing += [name for name in wanted["slo_class"].values if name not in dataset["slo_class"]]
         if missing:
             raise ConfigError(
                 f"{self.path} has no {missing[0]}, which this study asks for; {self.advice}"

@@ -169,9 +169,9 @@ def of_search(quantile: Quantile, repetitions: int, num_seeds: int) -> tuple[flo
     return wrong / repetitions, exact / repetitions, spent / repetitions
 
 
-def is_wrong(found: Smallest, right: int) -> bool:
+def is_wrong(smallest: Smallest, right: int) -> bool:
     """Return whether the search claims too small a size, or that a sufficient one fails."""
-    size, below = found.num_instances, found.fails_at
+    size, below = smallest.num_instances, smallest.fails_at
     return (size is not None and size < right) or (below is not None and below >= right)
 
 

@@ -273,10 +273,10 @@ class Stopping(InstanceSource):
         return jnp.where(ends, slots.order != LAST, may_leave)
 
     def torn_off(
-        self, ctx: Context, state: State, one: Subject, left: Left, past: Past, ends: jax.Array
+        self, ctx: Context, state: State, subject: Subject, left: Left, past: Past, ends: jax.Array
     ) -> tuple[Left, Past]:
         """Return what becomes of the member, which is lost or begins again elsewhere."""
-        work, past = torn_off(ctx, state, left.work, one, past, ends)
+        work, past = torn_off(ctx, state, left.work, subject, past, ends)
         return Left(work, ctx.memory.rows_of_stopped(left.rows, ends)), past
 
     def closing(

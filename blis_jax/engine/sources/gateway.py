@@ -172,9 +172,11 @@ class IndexNews(EventSource):
         """Return the state without what the latest allocation has pushed out of the index."""
         return settled(ctx, state)
 
-    def visited(self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
+    def visited(
+        self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
+    ) -> Work:
         """Return the work with the touch of its prompt."""
-        return touched_at_once(ctx, state, work, one, visit)
+        return touched_at_once(ctx, state, work, subject, visit)
 
 
 class LateIndexNews(EventSource):
@@ -186,9 +188,11 @@ class LateIndexNews(EventSource):
         """Return that no message is on its way."""
         return (no_late_news(ctx.shape, ctx.mechanism),)
 
-    def visited(self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
+    def visited(
+        self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
+    ) -> Work:
         """Return the work with the message that the index hears later."""
-        return told_later(ctx, state, work, one, visit)
+        return told_later(ctx, state, work, subject, visit)
 
     def reach(self, ctx: Context, state: State, lane: Lane, event: NextEvent) -> tuple[State, Lane]:
         """Return the state whose index has heard of everything that is old enough."""

@@ -53,10 +53,12 @@ class OffloadTiers(EventSource):
         phase = waits_of(state[OffloadTable], instance, SlotRows(state, instance).request)
         return is_waiting & (phase != WaitPhase.LOOK_UP) & (phase != WaitPhase.WAIT)
 
-    def visited(self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
+    def visited(
+        self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
+    ) -> Work:
         """Return that a wait is forgotten of a request which held nothing and has got its blocks."""
-        is_it = visit.asks & visit.is_granted & (one.held == 0)
-        return work.having(Forgotten(one.instance, one.slot, is_it))
+        is_it = visit.asks & visit.is_granted & (subject.held == 0)
+        return work.having(Forgotten(subject.instance, subject.slot, is_it))
 
     def repeated(
         self,

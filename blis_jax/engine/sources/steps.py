@@ -268,10 +268,10 @@ class EarlyExits(EventSource):
         return jnp.where(ends, slots.request == state[Exits].leaving, may_leave)
 
     def torn_off(
-        self, ctx: Context, state: State, one: Subject, left: Left, past: Past, ends: jax.Array
+        self, ctx: Context, state: State, subject: Subject, left: Left, past: Past, ends: jax.Array
     ) -> tuple[Left, Past]:
         """Return the request's row as it was: no record is its last one."""
-        return left, choose(ends, one.past, past)
+        return left, choose(ends, subject.past, past)
 
     def completed(
         self, ctx: Context, state: State, written: SlotWrite, leaves: jax.Array

@@ -54,7 +54,7 @@ class Uses:
         """Return what memory does before anybody is served in a step."""
         return task
 
-    def keeps_to(self, one: Tenant, is_again: jax.Array) -> jax.Array:
+    def keeps_to(self, tenant: Tenant, is_again: jax.Array) -> jax.Array:
         """Return whether an attempt, if it `is_again`, asks for what the first did, whatever has come back since."""
         return is_again
 

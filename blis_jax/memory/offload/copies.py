@@ -72,9 +72,9 @@ class OffloadUses(Uses):
 class SavingUses(OffloadUses):
     """Likewise, but what comes back is not computed again: a second attempt asks for what is missing then."""
 
-    def keeps_to(self, one: Tenant, is_again: jax.Array) -> jax.Array:
+    def keeps_to(self, tenant: Tenant, is_again: jax.Array) -> jax.Array:
         """Return whether it is of no waiting request, which alone can find blocks."""
-        return is_again & ~one.is_queued
+        return is_again & ~tenant.is_queued
 
 
 def mirror(ctx: Context, state: State, is_on: jax.Array) -> State:

@@ -85,7 +85,7 @@ def is_power_of_two(node: Expression) -> bool:
 
 def _contracts(operation: str, operands: tuple[Expression, ...]) -> bool:
     if operation in MOVES:
-        return any(one.contracts for one in operands)
+        return any(operand.contracts for operand in operands)
     return operation == "mul.f" and not any(map(is_power_of_two, operands))
 
 
@@ -102,7 +102,7 @@ class ExpressionGraph:
         self, operation: str, operands: tuple[Expression, ...], what: str | int,
         is_scalar: bool, bounds: tuple[int, int] = WIDE,
     ) -> Expression:  # fmt: skip
-        text = f"{operation}|{what}|".encode() + b"".join(one.digest for one in operands)
+        text = f"{operation}|{what}|".encode() + b"".join(operand.digest for operand in operands)
         digest = hashlib.blake2b(text, digest_size=16).digest()
         made = Expression(
             operation, operands, what, is_scalar, bounds, _contracts(operation, operands), digest
@@ -129,7 +129,7 @@ class ExpressionGraph:
     def make(self, name: str, *operands: Expression) -> Expression:
         """Return an operation on nodes, or what it is known to be; what only moves exact values is exact."""
         made = self._made(name, *map(bare, operands))
-        is_exact = name in MOVES and not any(one.contracts for one in operands)
+        is_exact = name in MOVES and not any(operand.contracts for operand in operands)
         return self.marked(ROUNDED, made) if is_exact and made.contracts else made
 
     def _made(self, name: str, *operands: Expression) -> Expression:
@@ -137,12 +137,12 @@ class ExpressionGraph:
         known = self._known(name, *operands)
         if known is not None:
             return known
-        constants = [one.constant for one in operands]
+        constants = [operand.constant for operand in operands]
         if operation.is_folded and None not in constants:
             return self.constant(np.int64(folded(name, self.num_instances, *constants)))
         if operation.commutes:
             operands = (*sorted(operands[:2], key=lambda one: one.digest), *operands[2:])
-        is_scalar = all(one.is_scalar for one in operands)
+        is_scalar = all(operand.is_scalar for operand in operands)
         if not operation.is_by_place:
             is_scalar = (
                 operands[1].is_scalar if name == "at" else name not in ("put", "running_sum")
@@ -158,7 +158,7 @@ class ExpressionGraph:
 
     def _known(self, name: str, *operands: Expression) -> Expression | None:
         """Return a simpler node of the same bits."""
-        constants = [one.constant for one in operands]
+        constants = [operand.constant for operand in operands]
         first = operands[0]
         if name == "select":
             return self._choice(*operands)
@@ -186,13 +186,13 @@ class ExpressionGraph:
         if (
             name == "and"
             and 1 in constants
-            and all(one.bounds[0] >= 0 and one.bounds[1] <= 1 for one in operands)
+            and all(operand.bounds[0] >= 0 and operand.bounds[1] <= 1 for operand in operands)
         ):
             return operands[1 - constants.index(1)]
         if (
             name == "or"
             and 1 in constants
-            and all(one.bounds[0] >= 0 and one.bounds[1] <= 1 for one in operands)
+            and all(operand.bounds[0] >= 0 and operand.bounds[1] <= 1 for operand in operands)
         ):
             return self.constant(True)
         if name == "xor" and first.operation == "xor" and first.operands[1] is operands[1]:
@@ -235,7 +235,7 @@ class ExpressionGraph:
             return min(lows), max(highs)
         if name in ("first_most", "first_least", "first_most.f", "first_least.f"):
             return 0, self.num_instances - 1
-        bounds = [one.bounds for one in operands]
+        bounds = [operand.bounds for operand in operands]
         if name in ("and", "or", "xor") and all(low >= 0 and high <= 1 for low, high in bounds):
             return TRUTH
         if name in ("sum", "running_sum"):
@@ -347,7 +347,7 @@ def assembled(entries: np.ndarray, dtype: np.dtype[Any], graph: ExpressionGraph)
 
 def _vector(entries: list[Expression], graph: ExpressionGraph) -> Expression:
     """Return the vector of scalars."""
-    if all(one is entries[0] for one in entries):
+    if all(entry is entries[0] for entry in entries):
         return entries[0]
     of = entries[0].operands[0] if entries[0].operation == "at" else None
     if of is not None and all(

@@ -111,29 +111,31 @@ class Tabulation:
         return self.graph.constant(one)
 
     def each(
-        self, function: Callable[..., Expression], out: ShapedArray | CellsForm, *given: Cells
+        self, function: Callable[..., Expression], out: ShapedArray | CellsForm, *cells: Cells
     ) -> Cells:
         """Return an array of what a function makes of every node of others."""
         shape = tuple(out.shape)
         made = np.empty(shape[:-1] if has_instances(shape, self.graph) else shape, object)
-        nodes = [self._spread(one, shape, made.shape) for one in given]
+        nodes = [self._spread(one, shape, made.shape) for one in cells]
         for place in np.ndindex(made.shape):
-            made[place] = function(*(one[place] for one in nodes))
+            made[place] = function(*(node[place] for node in nodes))
         return Cells(shape, np.dtype(out.dtype), made)
 
-    def moved(self, function: Callable[..., np.ndarray], out: ShapedArray, *given: Cells) -> Cells:
+    def moved(self, function: Callable[..., np.ndarray], out: ShapedArray, *cells: Cells) -> Cells:
         """Return an array whose entries are those of others, as numpy moves them."""
-        entries = function(*(elements(one, self.graph) for one in given))
+        entries = function(*(elements(one, self.graph) for one in cells))
         return assembled(entries.reshape(out.shape), np.dtype(out.dtype), self.graph)
 
-    def _spread(self, one: Cells, shape: tuple[int, ...], of_nodes: tuple[int, ...]) -> np.ndarray:
+    def _spread(
+        self, cells: Cells, shape: tuple[int, ...], of_nodes: tuple[int, ...]
+    ) -> np.ndarray:
         """Return the nodes of an array as one of this shape; operations spread scalars, and axes of one entry."""
-        if one.shape == shape:
-            return one.nodes
-        if not one.shape:
-            return grid(one.node, of_nodes)
-        entries = np.broadcast_to(elements(one, self.graph), shape)
-        return assembled(entries, one.dtype, self.graph).nodes
+        if cells.shape == shape:
+            return cells.nodes
+        if not cells.shape:
+            return grid(cells.node, of_nodes)
+        entries = np.broadcast_to(elements(cells, self.graph), shape)
+        return assembled(entries, cells.dtype, self.graph).nodes
 
     def _next_draw(self, equation: core.JaxprEqn, given: list[Any]) -> Cells:
         """Return where a loop over the stream ends that draws again what is above a limit, as `draw_below` has it."""
@@ -153,7 +155,7 @@ def _draw_loop() -> tuple[str, ...]:
     with jax.enable_x64(True):
         shapes = [jax.ShapeDtypeStruct(size, jnp.int32) for size in ((NUM_DRAWS,), (), ())]
         made = jax.make_jaxpr(draw_below)(*shapes)
-    (loop,) = (one for one in made.jaxpr.eqns if one.primitive.name == "while")
+    (loop,) = (eqn for eqn in made.jaxpr.eqns if eqn.primitive.name == "while")
     return tuple(str(loop.params[part]) for part in ("cond_jaxpr", "body_jaxpr"))
 
 
@@ -163,15 +165,15 @@ def _draw_loop() -> tuple[str, ...]:
 def _plain(whole: str, real: str = "", int32: str = "") -> Any:
     """Return the rule of an operation of its own name: on whole numbers, on float64, on int32 which may wrap."""
 
-    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
+    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
         """Return the operation on each entry, the real or the whole one."""
-        name = real if given[-1].is_real else whole
+        name = real if cells[-1].is_real else whole
         if not name:
-            raise NotAsDataError(f"{whole or real} of {given[-1].dtype} is no operation of a table")
+            raise NotAsDataError(f"{whole or real} of {cells[-1].dtype} is no operation of a table")
 
         def one(*nodes: Expression) -> Expression:
             """Make the operation of one entry, wrapped where the result may leave int32."""
-            if not given[-1].is_real and int32 and out.dtype == jnp.int32:
+            if not cells[-1].is_real and int32 and out.dtype == jnp.int32:
                 wide = lowering.graph.make(name, *nodes)
                 fits = INT32[0] <= wide.bounds[0] and wide.bounds[1] <= INT32[1]
                 if not fits:
@@ -179,7 +181,7 @@ def _plain(whole: str, real: str = "", int32: str = "") -> Any:
                 return wide
             return lowering.graph.make(name, *nodes)
 
-        return lowering.each(one, out, *given)
+        return lowering.each(one, out, *cells)
 
     return rule
 
@@ -187,16 +189,16 @@ def _plain(whole: str, real: str = "", int32: str = "") -> Any:
 def _sum_of(whole: str, real: str, int32: str) -> Any:
     inner = _plain(whole, real, int32)
 
-    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
-        if given[0].is_real and any(node.contracts for one in given for node in one.nodes.flat):
+    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
+        if cells[0].is_real and any(node.contracts for one in cells for node in one.nodes.flat):
             raise NotAsDataError(moving.EXACT)
-        made: Cells = inner(lowering, params, out, *given)
+        made: Cells = inner(lowering, params, out, *cells)
         return made
 
     return rule
 
 
-def _product(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
+def _product(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
     def one(*nodes: Expression) -> Expression:
         """Make one product, unless it would be contracted with another."""
         for first, second in (nodes, nodes[::-1]):
@@ -207,9 +209,9 @@ def _product(lowering: Tabulation, params: Parameters, out: ShapedArray, *given:
                 raise NotAsDataError(moving.EXACT)
         return lowering.graph.make("mul.f", *nodes)
 
-    if given[0].is_real:
-        return lowering.each(one, out, *given)
-    made: Cells = _plain("mul", "", "mul32")(lowering, params, out, *given)
+    if cells[0].is_real:
+        return lowering.each(one, out, *cells)
+    made: Cells = _plain("mul", "", "mul32")(lowering, params, out, *cells)
     return made
 
 
@@ -237,36 +239,36 @@ def _quotient(
     return lowering.each(one, out, above, below)
 
 
-def _least_of(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
+def _least_of(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
     def one(*nodes: Expression) -> Expression:
         for first, second in (nodes, nodes[::-1]):
             if second.what == INFINITY:  # of exact_product
                 return lowering.graph.marked(ROUNDED, first)
         return lowering.graph.make("min.f", *nodes)
 
-    if given[0].is_real:
-        return lowering.each(one, out, *given)
-    made: Cells = _plain("min")(lowering, params, out, *given)
+    if cells[0].is_real:
+        return lowering.each(one, out, *cells)
+    made: Cells = _plain("min")(lowering, params, out, *cells)
     return made
 
 
 def _compared(name: str, swaps: bool = False, negates: bool = False) -> Any:
-    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
+    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
         """Return the comparison of each pair of entries."""
 
         def one(first: Expression, second: Expression) -> Expression:
             pair = (second, first) if swaps else (first, second)
-            made = lowering.graph.make(f"{name}.f" if given[0].is_real else name, *pair)
+            made = lowering.graph.make(f"{name}.f" if cells[0].is_real else name, *pair)
             return lowering.graph.negated(made) if negates else made
 
-        return lowering.each(one, out, *given)
+        return lowering.each(one, out, *cells)
 
     return rule
 
 
-def _not(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
-    flip = lowering.graph.constant(np.int64(1 if one.dtype == np.bool_ else -1))
-    return lowering.each(lambda node: lowering.graph.make("xor", node, flip), out, one)
+def _not(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
+    flip = lowering.graph.constant(np.int64(1 if cells.dtype == np.bool_ else -1))
+    return lowering.each(lambda node: lowering.graph.make("xor", node, flip), out, cells)
 
 
 def _select(
@@ -281,62 +283,69 @@ def _select(
     return lowering.each(one, out, which, *cases)
 
 
-def _converted(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
+def _converted(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
     to = np.dtype(out.dtype)
 
     def convert(node: Expression) -> Expression:
         """Return one entry in the type of the output."""
         if to.kind == "b":
-            zero = lowering.graph.constant(np.float64(0) if one.is_real else np.int64(0))
-            is_zero = lowering.graph.make("eq.f" if one.is_real else "eq", node, zero)
-            return node if one.dtype.kind == "b" else lowering.graph.negated(is_zero)
+            zero = lowering.graph.constant(np.float64(0) if cells.is_real else np.int64(0))
+            is_zero = lowering.graph.make("eq.f" if cells.is_real else "eq", node, zero)
+            return node if cells.dtype.kind == "b" else lowering.graph.negated(is_zero)
         if to.kind == "f":
-            return node if one.is_real else lowering.graph.make("real", node)
-        if one.is_real:
+            return node if cells.is_real else lowering.graph.make("real", node)
+        if cells.is_real:
             return lowering.graph.make("int32" if to == np.int32 else "int", node)
         fits = INT32[0] <= node.bounds[0] and node.bounds[1] <= INT32[1]
         return node if to == np.int64 or fits else lowering.graph.make("wrap32", node)
 
-    return lowering.each(convert, out, one)
+    return lowering.each(convert, out, cells)
 
 
 def _clamped(
-    lowering: Tabulation, params: Parameters, out: ShapedArray, low: Cells, one: Cells, high: Cells
+    lowering: Tabulation,
+    params: Parameters,
+    out: ShapedArray,
+    low: Cells,
+    cells: Cells,
+    high: Cells,
 ) -> Cells:
-    suffix = ".f" if one.is_real else ""
+    suffix = ".f" if cells.is_real else ""
     return lowering.each(
         lambda least, node, most: lowering.graph.make(
             f"min{suffix}", lowering.graph.make(f"max{suffix}", least, node), most
         ),
-        out, low, one, high,
+        out, low, cells, high,
     )  # fmt: skip
 
 
-def _power(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
+def _power(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
     power = params.get("y", 2)
-    if not one.is_real or power not in (1, 2):
+    if not cells.is_real or power not in (1, 2):
         raise NotAsDataError("a whole power above 2 is no operation of a table")
     return lowering.each(
-        lambda x: lowering.graph.make("mul.f", x, x) if power == 2 else x, out, one
+        lambda x: lowering.graph.make("mul.f", x, x) if power == 2 else x, out, cells
     )
 
 
-def _rounded(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
+def _rounded(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
     to_even = params["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN
     return lowering.each(
-        lambda node: lowering.graph.make("round.f" if to_even else "round_away.f", node), out, one
+        lambda node: lowering.graph.make("round.f" if to_even else "round_away.f", node), out, cells
     )
 
 
-def _finite(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
+def _finite(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
     most = lowering.graph.constant(math.inf)
     return lowering.each(
-        lambda node: lowering.graph.make("lt.f", lowering.graph.make("abs.f", node), most), out, one
+        lambda node: lowering.graph.make("lt.f", lowering.graph.make("abs.f", node), most),
+        out,
+        cells,
     )
 
 
-def _barrier(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
-    return lowering.each(lambda node: lowering.graph.marked(HIDDEN, node), out, one)
+def _barrier(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
+    return lowering.each(lambda node: lowering.graph.marked(HIDDEN, node), out, cells)
 
 
 RULES: Mapping[str, Any] = {

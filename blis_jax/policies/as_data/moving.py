@@ -35,60 +35,62 @@ EXACT = "a product that enters a sum may be rounded with it; write exact_product
 # --- shapes ---------------------------------------------------------------------------------------
 
 
-def _reshaped(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
-    return lowering.moved(lambda entries: entries, out, one)
+def _reshaped(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
+    return lowering.moved(lambda entries: entries, out, cells)
 
 
-def _broadcast(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
+def _broadcast(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
     shape, axes = tuple(out.shape), params["broadcast_dimensions"]
     kept = has_instances(shape, lowering.graph)
-    if not one.shape:
-        return Cells(shape, np.dtype(out.dtype), grid(one.node, shape[:-1] if kept else shape))
+    if not cells.shape:
+        return Cells(shape, np.dtype(out.dtype), grid(cells.node, shape[:-1] if kept else shape))
     between = [1] * len(shape)
-    for axis, size in zip(axes, one.shape, strict=True):
+    for axis, size in zip(axes, cells.shape, strict=True):
         between[axis] = size
-    if kept and has_instances(one.shape, lowering.graph) and axes[-1] == len(shape) - 1:
-        nodes = np.broadcast_to(one.nodes.reshape(between[:-1]), shape[:-1])
+    if kept and has_instances(cells.shape, lowering.graph) and axes[-1] == len(shape) - 1:
+        nodes = np.broadcast_to(cells.nodes.reshape(between[:-1]), shape[:-1])
         return Cells(shape, np.dtype(out.dtype), nodes)
     return lowering.moved(
-        lambda entries: np.broadcast_to(entries.reshape(between), shape), out, one
+        lambda entries: np.broadcast_to(entries.reshape(between), shape), out, cells
     )
 
 
-def _sliced(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
-    strides = params["strides"] or (1,) * len(one.shape)
+def _sliced(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
+    strides = params["strides"] or (1,) * len(cells.shape)
     parts = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
-    return lowering.moved(lambda entries: entries[tuple(slice(*part) for part in parts)], out, one)
+    return lowering.moved(
+        lambda entries: entries[tuple(slice(*part) for part in parts)], out, cells
+    )
 
 
 def _padded(
-    lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells, filler: Cells
+    lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells, filler: Cells
 ) -> Cells:
     if any(low < 0 or high < 0 or inner for low, high, inner in params["padding_config"]):
         raise NotAsDataError("padding by less than nothing is no operation of a table")
     made = grid(filler.node, tuple(out.shape))
     at = tuple(
         slice(low, low + size)
-        for (low, _, _), size in zip(params["padding_config"], one.shape, strict=True)
+        for (low, _, _), size in zip(params["padding_config"], cells.shape, strict=True)
     )
-    made[at] = elements(one, lowering.graph)
+    made[at] = elements(cells, lowering.graph)
     return assembled(made, np.dtype(out.dtype), lowering.graph)
 
 
-def _joined(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
+def _joined(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
     axis = params["dimension"]
-    return lowering.moved(lambda *all_: np.concatenate(all_, axis), out, *given)
+    return lowering.moved(lambda *all_: np.concatenate(all_, axis), out, *cells)
 
 
-def _stacked(lowering: Tabulation, params: Parameters, out: ShapedArray, *given: Cells) -> Cells:
+def _stacked(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
     axis = params.get("axis", 0)
-    return lowering.moved(lambda *all_: np.stack(all_, axis), out, *given)
+    return lowering.moved(lambda *all_: np.stack(all_, axis), out, *cells)
 
 
-def _turned(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
+def _turned(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
     if "permutation" in params:
-        return lowering.moved(lambda entries: entries.transpose(params["permutation"]), out, one)
-    return lowering.moved(lambda entries: np.flip(entries, params["dimensions"]), out, one)
+        return lowering.moved(lambda entries: entries.transpose(params["permutation"]), out, cells)
+    return lowering.moved(lambda entries: np.flip(entries, params["dimensions"]), out, cells)
 
 
 def _counted(lowering: Tabulation, params: Parameters, out: ShapedArray) -> Cells:
@@ -110,21 +112,21 @@ def _counted(lowering: Tabulation, params: Parameters, out: ShapedArray) -> Cell
 def _reduced(lane: str, pair: str) -> Any:
     """Return the rule of a reduction: across instances one operation, across other axes one entry after another."""
 
-    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
+    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
         """Return what is left of the axes that are reduced."""
-        graph, suffix = lowering.graph, ".f" if one.is_real else ""
-        if pair == "add" and one.is_real and any(node.contracts for node in one.nodes.flat):
+        graph, suffix = lowering.graph, ".f" if cells.is_real else ""
+        if pair == "add" and cells.is_real and any(node.contracts for node in cells.nodes.flat):
             raise NotAsDataError(EXACT)
         axes = set(params["axes"])
-        last = len(one.shape) - 1
-        nodes = one.nodes
-        is_vector = has_instances(one.shape, graph)
+        last = len(cells.shape) - 1
+        nodes = cells.nodes
+        is_vector = has_instances(cells.shape, graph)
         if is_vector and last in axes:
             nodes = _mapped(lambda node: lowering.graph.make(lane + suffix, node), nodes)
             axes.discard(last)
         for axis in sorted(axes, reverse=True):
             parts = [np.asarray(part, object) for part in np.moveaxis(nodes, axis, 0)]
-            begun = graph.constant(np.float64(0)) if pair == "add" and one.is_real else None
+            begun = graph.constant(np.float64(0)) if pair == "add" and cells.is_real else None
             made = parts.pop(0) if begun is None else grid(begun, parts[0].shape)
             for part in parts:
                 made = _mapped(lambda a, b: lowering.graph.make(pair + suffix, a, b), made, part)
@@ -148,36 +150,36 @@ def _mapped(function: Callable[..., Expression], *nodes: Any) -> np.ndarray:
     """Return what a function makes of each node of arrays of one shape."""
     made = np.empty(nodes[0].shape, object)
     for place in np.ndindex(made.shape):
-        made[place] = function(*(one[place] for one in nodes))
+        made[place] = function(*(node[place] for node in nodes))
     return made
 
 
 def _first_of(name: str) -> Any:
-    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
+    def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
         """Return the place of the extreme across instances."""
-        if len(one.shape) != 1 or not has_instances(one.shape, lowering.graph):
+        if len(cells.shape) != 1 or not has_instances(cells.shape, lowering.graph):
             raise NotAsDataError(
                 "the place of an extreme is an operation of a table only across instances"
             )
-        node = lowering.graph.make(name + (".f" if one.is_real else ""), one.node)
+        node = lowering.graph.make(name + (".f" if cells.is_real else ""), cells.node)
         return Cells((), np.dtype(out.dtype), grid(node, ()))
 
     return rule
 
 
-def _summed_up(lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells) -> Cells:
-    if one.is_real or params["reverse"] or len(one.shape) != 1:
+def _summed_up(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
+    if cells.is_real or params["reverse"] or len(cells.shape) != 1:
         raise NotAsDataError("a running sum of float64 is no operation of a table")
-    if has_instances(one.shape, lowering.graph):
-        node = lowering.graph.make("running_sum", one.node)
+    if has_instances(cells.shape, lowering.graph):
+        node = lowering.graph.make("running_sum", cells.node)
         made = grid(node, ())
     else:
-        made = np.empty(one.shape, object)
-        for at, node in enumerate(one.nodes):
+        made = np.empty(cells.shape, object)
+        for at, node in enumerate(cells.nodes):
             made[at] = node if at == 0 else lowering.graph.make("add", made[at - 1], node)
     if out.dtype == jnp.int32:
         made = _mapped(lambda node: _within_int32(lowering, node), made)
-    return Cells(one.shape, np.dtype(out.dtype), made)
+    return Cells(cells.shape, np.dtype(out.dtype), made)
 
 
 # --- places that are known only when the table runs -----------------------------------------------
@@ -218,30 +220,30 @@ def _pick(graph: ExpressionGraph, entries: list[Expression], at: Expression) -> 
     return made
 
 
-def _at(lowering: Tabulation, one: Cells, place: Expression) -> Expression:
+def _at(lowering: Tabulation, cells: Cells, place: Expression) -> Expression:
     """Return the entry of a one-dimensional array."""
-    if has_instances(one.shape, lowering.graph):
-        return lowering.graph.make("at", one.node, place)
-    return _pick(lowering.graph, list(one.nodes), place)
+    if has_instances(cells.shape, lowering.graph):
+        return lowering.graph.make("at", cells.node, place)
+    return _pick(lowering.graph, list(cells.nodes), place)
 
 
 def _gathered(
-    lowering: Tabulation, params: Parameters, out: ShapedArray, one: Cells, places: Cells
+    lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells, places: Cells
 ) -> Cells:
     """Return the rule of gather, of indices into one axis."""
     numbers, graph, dtype = params["dimension_numbers"], lowering.graph, np.dtype(out.dtype)
     axes, sizes = numbers.start_index_map, params["slice_sizes"]
     is_plain = len(axes) == 1 and tuple(numbers.collapsed_slice_dims) == tuple(axes)
     is_plain &= not numbers.operand_batching_dims
-    rest = [size for axis, size in enumerate(one.shape) if axis not in axes]
+    rest = [size for axis, size in enumerate(cells.shape) if axis not in axes]
     if not is_plain or [size for axis, size in enumerate(sizes) if axis not in axes] != rest:
         raise NotAsDataError("taking entries by places in several axes is no operation of a table")
     batch = tuple(places.shape[:-1])
     index = assembled(elements(places, graph).reshape(batch), places.dtype, graph)
-    rows = np.moveaxis(elements(one, graph), axes[0], -1)
+    rows = np.moveaxis(elements(cells, graph), axes[0], -1)
     made = np.empty(rest, object)
     for place in np.ndindex(*rest):
-        row = assembled(rows[place], one.dtype, graph)
+        row = assembled(rows[place], cells.dtype, graph)
         found = lowering.each(
             lambda at, row=row: _found(lowering, params, row, bare(at)),
             CellsForm(batch, dtype),
@@ -273,23 +275,23 @@ def _put(
     lowering: Tabulation,
     params: Parameters,
     out: ShapedArray,
-    one: Cells,
+    cells: Cells,
     places: Cells,
     new: Cells,
 ) -> Cells:
     """Return the rule of a scatter that writes entries of a vector."""
     graph, dtype = lowering.graph, np.dtype(out.dtype)
     if (
-        len(one.shape) != 1
+        len(cells.shape) != 1
         or params["mode"] == jax.lax.GatherScatterMode.CLIP
         or len(new.shape) > 1
     ):
         raise NotAsDataError("writing at places in several axes is no operation of a table")
     index = assembled(elements(places, graph).reshape(new.shape), places.dtype, graph)
-    if has_instances(one.shape, graph) and has_instances(new.shape, graph):
-        node = lowering.graph.make("put", index.node, new.node, one.node)
-        return Cells(one.shape, dtype, grid(node, ()))
-    entries = elements(one, graph).copy()
+    if has_instances(cells.shape, graph) and has_instances(new.shape, graph):
+        node = lowering.graph.make("put", index.node, new.node, cells.node)
+        return Cells(cells.shape, dtype, grid(node, ()))
+    entries = elements(cells, graph).copy()
     pairs = zip(elements(index, graph).reshape(-1), elements(new, graph).reshape(-1), strict=True)
     for place, value in pairs:
         for at in range(len(entries)):
@@ -302,28 +304,28 @@ def _placed(
     lowering: Tabulation,
     params: Parameters,
     out: ShapedArray,
-    one: Cells,
+    cells: Cells,
     new: Cells,
     *starts: Cells,
 ) -> Cells:
     """Return the rule of dynamic_update_slice of one entry."""
-    if len(one.shape) != 1 or new.shape != (1,):
+    if len(cells.shape) != 1 or new.shape != (1,):
         raise NotAsDataError("writing a part of an array is no operation of a table")
-    graph, size = lowering.graph, one.shape[0]
+    graph, size = lowering.graph, cells.shape[0]
     least = graph.make("max", starts[0].node, graph.constant(0))
     clipped = graph.make("min", least, graph.constant(size - 1))
     (value,) = elements(new, graph)
-    if has_instances(one.shape, graph):
+    if has_instances(cells.shape, graph):
         is_it = lowering.graph.make("eq", graph.place, clipped)
-        node = lowering.graph.make("select", is_it, value, one.node)
-        return Cells(one.shape, np.dtype(out.dtype), grid(node, ()))
+        node = lowering.graph.make("select", is_it, value, cells.node)
+        return Cells(cells.shape, np.dtype(out.dtype), grid(node, ()))
     entries = [
         lowering.graph.make(
             "select", lowering.graph.make("eq", clipped, graph.constant(at)), value, before
         )
-        for at, before in enumerate(one.nodes)
+        for at, before in enumerate(cells.nodes)
     ]
-    return assembled(grid(entries, one.shape), np.dtype(out.dtype), graph)
+    return assembled(grid(entries, cells.shape), np.dtype(out.dtype), graph)
 
 
 RULES: Mapping[str, Any] = {

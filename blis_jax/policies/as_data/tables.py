@@ -197,12 +197,12 @@ def _table(form: TableForm, traced: _Traced) -> OperationTable | None:
     inputs = {name: at for at, name in enumerate(form.inputs)}
     place = {id(node): len(inputs) + at for at, node in enumerate(constants)}
     place |= {id(node): inputs[str(node.what)] for node in order if node.operation == INPUT}
-    last_use = {id(one): at for at, node in enumerate(made) for one in node.operands}
+    last_use = {id(operand): at for at, node in enumerate(made) for operand in node.operands}
     last_use |= {id(node): len(made) for node in outputs}
     free = list(range(form.num_registers - 1, len(inputs) + form.num_constants - 1, -1))
     code: list[tuple[int, int, int, int, int]] = []
     for at, node in enumerate(made):
-        operands = [place[id(one)] for one in node.operands]
+        operands = [place[id(operand)] for operand in node.operands]
         if not free:
             return None
         place[id(node)] = free.pop()
@@ -231,5 +231,5 @@ def _ordered(outputs: list[Expression]) -> list[Expression]:
                 order[id(node)] = node
             else:
                 waiting.append((node, True))
-                waiting += [(one, False) for one in reversed(node.operands)]
+                waiting += [(operand, False) for operand in reversed(node.operands)]
     return list(order.values())

@@ -186,8 +186,10 @@ def saturation_autoscaler(
     return change, after
 
 
-def _one_of(is_first: jax.Array, one: SaturationState, other: SaturationState) -> SaturationState:
-    return jax.tree.map(lambda a, b: jnp.where(is_first, a, b), one, other)
+def _one_of(
+    is_first: jax.Array, saturation_state: SaturationState, other: SaturationState
+) -> SaturationState:
+    return jax.tree.map(lambda a, b: jnp.where(is_first, a, b), saturation_state, other)
 
 
 def _delay_us(mean_s: jax.Array, stddev_s: jax.Array, draw: jax.Array) -> jax.Array:

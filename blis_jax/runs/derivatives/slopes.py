@@ -96,11 +96,11 @@ class _Moving(NamedTuple):
     weights: Int[np.ndarray, "value"]  # how often a member occurs
 
 
-def metric_slopes(found: Derivatives, names: Iterable[str]) -> Slopes:
+def metric_slopes(derivatives: Derivatives, names: Iterable[str]) -> Slopes:
     """Differentiate metrics of one run.
 
     Args:
-        found: what `jacobian` gave.
+        derivatives: what `jacobian` gave.
         names: some of `SMOOTH_METRICS`, with `[class]` behind for one SLO class.
 
     Returns:
@@ -113,9 +113,11 @@ def metric_slopes(found: Derivatives, names: Iterable[str]) -> Slopes:
     names = list(names)
     for name in names:
         _check(name)
-    values = evaluate(found.record, names)
-    slopes = {name: Slope(values[name], _slopes_of(found, name, values[name])) for name in names}
-    return Slopes(slopes, found.wrt)
+    values = evaluate(derivatives.record, names)
+    slopes = {
+        name: Slope(values[name], _slopes_of(derivatives, name, values[name])) for name in names
+    }
+    return Slopes(slopes, derivatives.wrt)
 
 
 def grad(
@@ -146,35 +148,41 @@ def _check(name: str) -> None:
         )
 
 
-def _slopes_of(found: Derivatives, name: str, value: float) -> np.ndarray:
+def _slopes_of(derivatives: Derivatives, name: str, value: float) -> np.ndarray:
     metric, slo_class = lookup(name)
-    requests = found.record.requests
+    requests = derivatives.record.requests
     is_chosen = is_of_class(requests.slo_class, slo_class)
     if metric.name in _ENDS:
-        return found.ended_us / 1e6
+        return derivatives.ended_us / 1e6
     if metric.name in _RATES:
-        seconds = ended_us(found.record) / 1e6
-        return -value / seconds * found.ended_us / 1e6 if seconds > 0 else 0.0 * found.ended_us
+        seconds = ended_us(derivatives.record) / 1e6
+        return (
+            -value / seconds * derivatives.ended_us / 1e6
+            if seconds > 0
+            else 0.0 * derivatives.ended_us
+        )
     match = _LATENCY.fullmatch(metric.name)
     assert match is not None
-    sample = _itl(found) if match[1] == "itl" else _latency(found, match[1], is_chosen)
+    sample = _itl(derivatives) if match[1] == "itl" else _latency(derivatives, match[1], is_chosen)
     if not sample.values.size:
-        return np.full(len(found.wrt), np.nan)
+        return np.full(len(derivatives.wrt), np.nan)
     if match[2] == "mean":
         return np.average(sample.slopes, axis=1, weights=sample.weights) / 1000
     return percentile_slopes(sample, float(match[2][1:])) / 1000
 
 
-def _latency(found: Derivatives, name: str, is_chosen: Bool[np.ndarray, "request"]) -> _Moving:
-    requests = found.record.requests
+def _latency(
+    derivatives: Derivatives, name: str, is_chosen: Bool[np.ndarray, "request"]
+) -> _Moving:
+    requests = derivatives.record.requests
     if name == "tpot":
-        values, exists = latencies_us(found.record, name)
-        slopes = (found.e2e_us - found.ttft_us) / np.maximum(requests.made_len - 1, 1)
+        values, exists = latencies_us(derivatives.record, name)
+        slopes = (derivatives.e2e_us - derivatives.ttft_us) / np.maximum(requests.made_len - 1, 1)
         return _each_once(values[exists & is_chosen], slopes[:, exists & is_chosen])
     field = {"ttft": "ttft_us", "e2e": "e2e_us", "scheduling_delay": "sched_delay_us"}[name]
     values = getattr(requests, field)
     is_chosen = is_chosen & (values >= 0)
-    return _each_once(values[is_chosen], getattr(found, field)[:, is_chosen])
+    return _each_once(values[is_chosen], getattr(derivatives, field)[:, is_chosen])
 
 
 def _each_once(
@@ -188,9 +196,9 @@ def _has_any(times_us: Int[np.ndarray, "record"] | None) -> bool:
     return times_us is not None and bool((times_us >= 0).any())
 
 
-def _itl(found: Derivatives) -> _Moving:
-    steps = found.record.steps
-    gaps, handed = found.record.preemptions.gap_us, found.record.requests.handed_gap_us
+def _itl(derivatives: Derivatives) -> _Moving:
+    steps = derivatives.record.steps
+    gaps, handed = derivatives.record.preemptions.gap_us, derivatives.record.requests.handed_gap_us
     if _has_any(handed):
         raise ConfigError(
             "itl: the latency over a transfer spans steps, and is not differentiated; take tpot metrics"
@@ -200,9 +208,9 @@ def _itl(found: Derivatives) -> _Moving:
             "itl: a preempted request's latencies span steps, and are not differentiated; take tpot metrics, or "
             "preemption_mode restart"
         )
-    weights = completed_itl_counts(found.record)
-    values = steps.duration_us + found.record.instances.output_time_us[steps.instance]
-    slopes = found.step_duration_us + found.output_time_us[:, steps.instance]
+    weights = completed_itl_counts(derivatives.record)
+    values = steps.duration_us + derivatives.record.instances.output_time_us[steps.instance]
+    slopes = derivatives.step_duration_us + derivatives.output_time_us[:, steps.instance]
     is_held = weights > 0
     return _Moving(values[is_held], slopes[:, is_held], weights[is_held])
 

@@ -207,7 +207,7 @@ def _roles(
     if not has_prefill:
         message = f"{HANDLER} asks for a prefill pod, and no overlay enables one; set prefill.enabled and replicas"
         yield _critical(document, "no-prefill-pods", message)
-    commands = [_part(one, "decode", "vllm").get("customCommand", "") for one in overlays]
+    commands = [_part(overlay, "decode", "vllm").get("customCommand", "") for overlay in overlays]
     moves = _in_effect(overlays, "vllmCommon", "kvTransfer", "enabled")
     if not moves or any(TIER_FLAG in flags_of(command) for command in commands):
         message = (
@@ -218,7 +218,9 @@ def _roles(
 
 
 def _in_effect(overlays: Sequence[Document], *keys: str) -> bool:
-    return next((on for one in overlays if isinstance(on := _part(one, *keys), bool)), False)
+    return next(
+        (on for overlay in overlays if isinstance(on := _part(overlay, *keys), bool)), False
+    )
 
 
 def _roles_of_experiments(documents: Documents, target: TargetTypes) -> Iterator[Finding]:

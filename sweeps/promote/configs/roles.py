@@ -60,7 +60,7 @@ def with_roles(document: Mapping[str, Any], roles: PodRoles) -> dict[str, Any]:
     Scorers and picker are those of the decode profile, or of the only one; each profile has all of them.
     """
     profiles = document["schedulingProfiles"]
-    first = next((one for one in profiles if one["name"] == DECODE), profiles[0])
+    first = next((profile for profile in profiles if profile["name"] == DECODE), profiles[0])
     steps = [step for step in first["plugins"] if step["pluginRef"] not in _OF_ROLES]
     plugins = [plugin for plugin in document["plugins"] if plugin["type"] not in _OF_ROLES]
     made = [

@@ -276,10 +276,10 @@ def _against(before: tuple[Values, Values], after: tuple[Values, Values]) -> Est
     return Estimate(mean, low, high, found.num_seeds, found.method)
 
 
-def _verdict(found: Difference, against: Estimate | None, direction: str) -> str:
-    if found.verdict in (SAME, WORSE):
-        return NO_EFFECT if found.verdict == SAME else REVERSED
-    if found.verdict != BETTER:
+def _verdict(difference: Difference, against: Estimate | None, direction: str) -> str:
+    if difference.verdict in (SAME, WORSE):
+        return NO_EFFECT if difference.verdict == SAME else REVERSED
+    if difference.verdict != BETTER:
         return UNCLEAR
     if against is None or against.holds(0.0):
         return SURVIVES

@@ -150,7 +150,7 @@ def verdicts_document(
         "evidence": kinds[0] if len(kinds) == 1 else "mixed",
         "identities": {"translation": identity, "cluster": clusters, "run": digest(ids)[:16]},
         "num_reports": sum(len(run.reports) for run in runs),
-        "verdicts": [_verdict(one) for one in findings],
+        "verdicts": [_verdict(finding) for finding in findings],
     }
 
 
@@ -246,24 +246,24 @@ def hypothesis_findings(files: Files) -> Iterator[Finding]:
             yield Finding(
                 "CRITICAL", "track-is-empty", path, f"track {track} has no hypothesis; add one"
             )
-    for one in hypotheses:
-        metric = one.metric
-        problem = metric_problem(metric, [str(each["name"]) for each in one.workload.classes])
+    for hypothesis in hypotheses:
+        metric = hypothesis.metric
+        problem = metric_problem(
+            metric, [str(each["name"]) for each in hypothesis.workload.classes]
+        )
         if problem:
-            message = f"{one.id}: {problem}"
+            message = f"{hypothesis.id}: {problem}"
             yield Finding("CRITICAL", "metric-not-in-reports", path, message)
         if "inter_token_latency" in metric.path and metric.statistic != "mean":
-            message = f"{one.id}: percentiles of the inter-token latency count chunks; use time_per_output_token"
+            message = f"{hypothesis.id}: percentiles of the inter-token latency count chunks; use time_per_output_token"
             yield Finding("CRITICAL", "chunks-for-tokens", path, message)
-        wanted = dict.fromkeys((BASELINE, *one.references, one.subject))
-        missing = [arm for arm in wanted if arm not in one.arms]
+        wanted = dict.fromkeys((BASELINE, *hypothesis.references, hypothesis.subject))
+        missing = [arm for arm in wanted if arm not in hypothesis.arms]
         if missing:
-            message = (
-                f"{one.id}: arm {missing[0]} is missing, so the plugin path and the policy are one"
-            )
+            message = f"{hypothesis.id}: arm {missing[0]} is missing, so the plugin path and the policy are one"
             yield Finding("IMPORTANT", "arm-missing", path, message)
-        if one.track == "C" and not one.is_equivalence:
-            message = f"{one.id}: track C says that nothing changes; expect `same` with a tolerance"
+        if hypothesis.track == "C" and not hypothesis.is_equivalence:
+            message = f"{hypothesis.id}: track C says that nothing changes; expect `same` with a tolerance"
             yield Finding("IMPORTANT", "track-c-is-no-equivalence", path, message)
 
 

@@ -127,12 +127,12 @@ def _rows(where: Any, values: Any) -> Any:
 
 
 def _values(
-    one: TargetReading, shape: tuple[int, ...], known: Mapping[str, Any], generator: Any
+    reading: TargetReading, shape: tuple[int, ...], known: Mapping[str, Any], generator: Any
 ) -> Any:
     """Draw values by turns: random, all equal, zero, tied, small, huge."""
-    draws = one.declared["draws"]
+    draws = reading.declared["draws"]
     low, high = draws.get("low", 0), draws["high"]
-    is_real = one.type == "float64"
+    is_real = reading.type == "float64"
     values = (
         generator.uniform(low, high, shape) if is_real else generator.integers(low, high + 1, shape)
     )
@@ -217,18 +217,18 @@ def _between_readings(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[s
     }
 
 
-def _chosen(where: Any, one: Batch, other: Batch) -> Batch:
+def _chosen(where: Any, batch: Batch, other: Batch) -> Batch:
     readings = {
         name: np.where(_rows(where, values), values, other.readings[name])
-        for name, values in one.readings.items()
+        for name, values in batch.readings.items()
     }
-    return dataclasses.replace(one, readings=readings)
+    return dataclasses.replace(batch, readings=readings)
 
 
 # --- the file -------------------------------------------------------------------------------------
 
 
-def _lines(plugin: Plugin, batch: Batch, found: ExpectedDecisions) -> Iterator[str]:
+def _lines(plugin: Plugin, batch: Batch, expected: ExpectedDecisions) -> Iterator[str]:
     for at in range(len(batch.parameter_set)):
         vector: dict[str, Any] = {"set": int(batch.parameter_set[at]), "size": batch.size}
         for name, values in batch.readings.items():
@@ -237,20 +237,22 @@ def _lines(plugin: Plugin, batch: Batch, found: ExpectedDecisions) -> Iterator[s
             vector["draws"] = _plain(batch.draws[at])
         if plugin.function.state:
             vector["before"] = {name: _plain(values[at]) for name, values in batch.state.items()}
-            vector["after"] = {name: _plain(values[at]) for name, values in found.state.items()}
-        vector["expected"] = _decision(plugin.function.rule, found, at, batch.size)
+            vector["after"] = {name: _plain(values[at]) for name, values in expected.state.items()}
+        vector["expected"] = _decision(plugin.function.rule, expected, at, batch.size)
         yield json.dumps(vector)
 
 
 def _decision(
-    rule: PromotedRule, found: ExpectedDecisions, at: int, size: int
+    rule: PromotedRule, expected: ExpectedDecisions, at: int, size: int
 ) -> list[float | None]:
     """Return scores; for an admission and an order 1 or 0; for a routing the place."""
-    one = found.decisions[0][at]
+    one = expected.decisions[0][at]
     if rule.kind == "order":
         left, right = one
         is_less = (
-            left < right if left != right else found.decisions[1][at][0] < found.decisions[1][at][1]
+            left < right
+            if left != right
+            else expected.decisions[1][at][0] < expected.decisions[1][at][1]
         )
         return [float(is_less)]
     numbers = np.broadcast_to(one, (size,)) if rule.kind == "scorer" else np.reshape(one, (1,))

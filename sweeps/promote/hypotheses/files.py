@@ -104,21 +104,21 @@ def origin_findings(
     for name in _differing(made, document, "hypotheses"):
         message = f"{name} is not that of the promotion; make the stage again"
         yield Finding("CRITICAL", "not-of-its-origin", path, message)
-    for one in made.hypotheses:
-        other = there.pop(one.id, None)
+    for hypothesis in made.hypotheses:
+        other = there.pop(hypothesis.id, None)
         if other is None:
-            message = f"{one.id} is missing, and {one.origin} asks for it; make the stage again"
+            message = f"{hypothesis.id} is missing, and {hypothesis.origin} asks for it; make the stage again"
             yield Finding("CRITICAL", "not-of-its-origin", path, message)
             continue
-        for field in _differing(one, other)[:1]:
-            message = f"{one.id}: {field} is not what {one.origin} gives; make the stage again"
+        for field in _differing(hypothesis, other)[:1]:
+            message = f"{hypothesis.id}: {field} is not what {hypothesis.origin} gives; make the stage again"
             yield Finding("CRITICAL", "not-of-its-origin", path, message)
     for name in there:
         message = f"{name} comes from no row of ledger, maps or inventory; say why it is there in the decision"
         yield Finding("IMPORTANT", "not-of-its-origin", path, message)
 
 
-def _differing(one: ClosedPart, other: ClosedPart, but: str = "") -> list[str]:
+def _differing(closed_part: ClosedPart, other: ClosedPart, but: str = "") -> list[str]:
     """Return the fields in which two parts of one kind differ; one may be left out."""
-    names = (name for name in type(one).model_fields if name != but)
-    return [name for name in names if getattr(one, name) != getattr(other, name)]
+    names = (name for name in type(closed_part).model_fields if name != but)
+    return [name for name in names if getattr(closed_part, name) != getattr(other, name)]

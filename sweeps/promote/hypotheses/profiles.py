@@ -150,7 +150,7 @@ def overlays_of(files: Files) -> dict[str, Any]:
 
 def _picker_of(files: Files, arm: str) -> dict[str, Any]:
     """Return the configuration of an arm's picker."""
-    path = next(one for one in files if one.endswith(f"arms/{arm}/{CONFIG}"))
+    path = next(file for file in files if file.endswith(f"arms/{arm}/{CONFIG}"))
     return dict(read_mapping(files[path], path))
 
 

@@ -49,7 +49,7 @@ def mechanism_findings(files: Files) -> Iterator[Finding]:
 
 def _queue_findings(files: Files, document: HypothesisDocument, path: str) -> Iterator[Finding]:
     """Yield hypotheses under which the router's queue, if the treatment has one, can never form."""
-    config = next(one for one in files if one.endswith(f"arms/{TREATMENT}/{CONFIG}"))
+    config = next(file for file in files if file.endswith(f"arms/{TREATMENT}/{CONFIG}"))
     picker = read_mapping(files[config], config)
     most = next(
         (
@@ -62,12 +62,16 @@ def _queue_findings(files: Files, document: HypothesisDocument, path: str) -> It
     if most is None or "priorityBands" not in picker.get("flowControl", {}):
         return
     replicas = overlays_of(files).get(BASELINE, {}).get("decode", {}).get("replicas", 1)
-    for one in document.hypotheses:
-        clients = min(requests_of(one), MOST_THREADS * pods_of(one))
-        is_meant = one.track == "A" and one.profile.harness is not None and one.subject == TREATMENT
+    for hypothesis in document.hypotheses:
+        clients = min(requests_of(hypothesis), MOST_THREADS * pods_of(hypothesis))
+        is_meant = (
+            hypothesis.track == "A"
+            and hypothesis.profile.harness is not None
+            and hypothesis.subject == TREATMENT
+        )
         if is_meant and most * replicas >= clients:
             message = (
-                f"{one.id}: the router holds requests back from {most} x {replicas} in flight on, and its clients have "
-                f"{clients} at most, so its queue never forms; lower maxConcurrency or send more"
+                f"{hypothesis.id}: the router holds requests back from {most} x {replicas} in flight on, and its "
+                f"clients have {clients} at most, so its queue never forms; lower maxConcurrency or send more"
             )
             yield Finding("CRITICAL", "mechanism-not-sent", path, message)

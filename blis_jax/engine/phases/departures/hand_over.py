@@ -34,18 +34,18 @@ from blis_jax.tables.writes import JourneyWrite, ReservationWrite
 class Staying:
     """Requests stay where they are."""
 
-    def comes_with_kv(self, ctx: Context, state: State, one: Subject) -> jax.Array:
+    def comes_with_kv(self, ctx: Context, state: State, subject: Subject) -> jax.Array:
         """Return whether the request heads the queue and its KV has been transferred here."""
         return jnp.array(False)
 
     def asked(
-        self, ctx: Context, state: State, one: Subject, asked: Demand, comes: jax.Array
+        self, ctx: Context, state: State, subject: Subject, demand: Demand, comes: jax.Array
     ) -> Demand:
         """Return what the request asks for."""
-        return asked
+        return demand
 
     def ask(
-        self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit
+        self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
     ) -> tuple[jax.Array, Work]:
         """Return whether the visited request moves on after this step, and the work that remembers that."""
         return jnp.array(False), work
@@ -54,7 +54,7 @@ class Staying:
         """Return the steps still to come here, of those that its output needs behind this one."""
         return jnp.where(moves, 0, left - as_int(comes))
 
-    def first_token(self, made: Past, one: Subject, visit: Visit, is_new: jax.Array) -> Past:
+    def first_token(self, made: Past, subject: Subject, visit: Visit, is_new: jax.Array) -> Past:
         """Return the request's row where passed over members keep account of their steps, once it has joined."""
         return made
 
@@ -64,22 +64,22 @@ class Staying:
         """Return how many members whose last step here this was go on elsewhere; `visited` marks the one served."""
         return jnp.int32(0)
 
-    def is_moving(self, ctx: Context, state: State, one: Subject) -> jax.Array:
+    def is_moving(self, ctx: Context, state: State, subject: Subject) -> jax.Array:
         """Return whether the request that gives up its place moves on instead of having completed."""
         return jnp.array(False)
 
     def needs_none(
-        self, ctx: Context, state: State, one: Subject, is_short: jax.Array
+        self, ctx: Context, state: State, subject: Subject, is_short: jax.Array
     ) -> jax.Array:
         """Return whether a member needs no room for a last token, since it leaves before its end: `is_short`."""
         return is_short
 
     def moved_on(
-        self, ctx: Context, state: State, work: Work, one: Subject, moves: jax.Array
+        self, ctx: Context, state: State, work: Work, subject: Subject, moves: jax.Array
     ) -> tuple[Work, Past]:
         """Return the work and the request's row once it has left; if it completes, its last record is there."""
         finish_record = jnp.where(moves, 0, work.lane.num_records)
-        return work, one.past.replace(finish_record=finish_record)
+        return work, subject.past.replace(finish_record=finish_record)
 
 
 STAYING = Staying()
@@ -88,29 +88,29 @@ STAYING = Staying()
 class HandingOver(Staying):
     """A request whose prompt is computed is asked for, and waits for the end of its transfer, as in February."""
 
-    def comes_with_kv(self, ctx: Context, state: State, one: Subject) -> jax.Array:
+    def comes_with_kv(self, ctx: Context, state: State, subject: Subject) -> jax.Array:
         """Return whether the request heads the queue and its KV has been transferred here."""
-        return one.is_queued & (state[Journeys].of(one.request).computed > 0)
+        return subject.is_queued & (state[Journeys].of(subject.request).computed > 0)
 
     def ask(
-        self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit
+        self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
     ) -> tuple[jax.Array, Work]:
         """Return whether the policy moves the visited request after this step, and the work that remembers that."""
         policy, place = ctx.mechanism.at_gateway("hand_over")
-        journey = state[Journeys].of(one.request)
-        view, kept = request_view(ctx, one.request), ctx.memory.preempted
+        journey = state[Journeys].of(subject.request)
+        view, kept = request_view(ctx, subject.request), ctx.memory.preempted
         context = HandOverContext(
-            request=kept.with_kept(state, one.request, view),
-            instance=one.instance,
+            request=kept.with_kept(state, subject.request, view),
+            instance=subject.instance,
             is_up=active_instances(ctx, state),
             role=ctx.params.cluster.roles,
             now_us=work.lane.now,
-            key=decision_key(ctx, RandomSource.HAND_OVER, one.request),
+            key=decision_key(ctx, RandomSource.HAND_OVER, subject.request),
         )
         decision: HandOver
         decision, after = policy.ask(ctx.params.policy.hand_over, work.gateway[place], context)
-        is_asked = visit.gains & ~one.has_token & ~visit.comes & (journey.first_record < 0)
-        is_asked = is_asked & (one.fixed.output_len > 1)
+        is_asked = visit.gains & ~subject.has_token & ~visit.comes & (journey.first_record < 0)
+        is_asked = is_asked & (subject.fixed.output_len > 1)
         moves = is_asked & decision.moves
         states = jax.tree.map(
             lambda new, old: jnp.where(is_asked, new, old), after, work.gateway[place]
@@ -128,7 +128,7 @@ class HandingOver(Staying):
             **_joined(journey, work.lane, joins),
         )
         work = dataclasses.replace(work, gateway=gateway)
-        return moves, self._with_journey(state, work, one.request, journey)
+        return moves, self._with_journey(state, work, subject.request, journey)
 
     def num_moving(
         self, ctx: Context, work: Work, slots: SlotRows, visited: jax.Array, done: jax.Array
@@ -140,21 +140,21 @@ class HandingOver(Staying):
         delay = jnp.where(visited, work[JourneyWrite].journey.delay, delay)
         return jnp.sum(done & (delay < ctx.never), dtype=jnp.int32)
 
-    def is_moving(self, ctx: Context, state: State, one: Subject) -> jax.Array:
+    def is_moving(self, ctx: Context, state: State, subject: Subject) -> jax.Array:
         """Return whether the request that gives up its place moves on instead of having completed."""
-        return state[Journeys].of(one.request).delay < ctx.never
+        return state[Journeys].of(subject.request).delay < ctx.never
 
     def moved_on(
-        self, ctx: Context, state: State, work: Work, one: Subject, moves: jax.Array
+        self, ctx: Context, state: State, work: Work, subject: Subject, moves: jax.Array
     ) -> tuple[Work, Past]:
         """Return the work and the member's row once it has moved on, with the request's journey."""
-        work, past = super().moved_on(ctx, state, work, one, moves)
-        journey = state[Journeys].of(one.request)
-        start, transfer = self._transfer(ctx, state, work.lane, one, journey, moves)
+        work, past = super().moved_on(ctx, state, work, subject, moves)
+        journey = state[Journeys].of(subject.request)
+        start, transfer = self._transfer(ctx, state, work.lane, subject, journey, moves)
         is_first = journey.came_from < 0
         journey = journey.replace(
-            came_from=jnp.where(moves & is_first, one.instance, journey.came_from),
-            computed=jnp.where(moves, one.fixed.input_len, journey.computed),
+            came_from=jnp.where(moves & is_first, subject.instance, journey.came_from),
+            computed=jnp.where(moves, subject.fixed.input_len, journey.computed),
             first_record=jnp.where(moves, past.token_record, journey.first_record),
             scheduled_record=jnp.where(moves, past.scheduled_record, journey.scheduled_record),
             due=jnp.where(moves, start + transfer, journey.due),
@@ -162,20 +162,20 @@ class HandingOver(Staying):
             delay=jnp.where(moves, ctx.never, journey.delay),
             ended=journey.ended + as_int(moves),
         )
-        return self._with_journey(state, work, one.request, journey), past
+        return self._with_journey(state, work, subject.request, journey), past
 
     def _transfer(
         self,
         ctx: Context,
         state: State,
         lane: Lane,
-        one: Subject,
+        subject: Subject,
         journey: Journey,
         moves: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
         """When the transfer begins, and how long it takes."""
         start = lane.now + lane.duration
-        others = _num_on_link(ctx, state, one.instance, start).astype(ctx.clock)
+        others = _num_on_link(ctx, state, subject.instance, start).astype(ctx.clock)
         wait = journey.delay + others * jnp.where(moves, journey.link, 0)
         return start, jnp.where(moves, wait, 0)
 
@@ -187,34 +187,34 @@ class Splitting(HandingOver):
     """August's rule: a prefill part leaves once its prompt is computed; the routing has settled where to."""
 
     def asked(
-        self, ctx: Context, state: State, one: Subject, asked: Demand, comes: jax.Array
+        self, ctx: Context, state: State, subject: Subject, demand: Demand, comes: jax.Array
     ) -> Demand:
         """Return what a decode part asks for: one token, without a look into the caches.
 
         The KV of a decode part has its blocks already. A decode part that its instance has evicted heads the queue
         again, begins with the first token of its prompt, and finds what comes back from the CPU.
         """
-        journey = state[Journeys].of(one.request)
-        target = state[Reservations].of(one.request).target
+        journey = state[Journeys].of(subject.request)
+        target = state[Reservations].of(subject.request).target
         has_come = (target >= 0) & (journey.came_from >= 0)
-        again = one.is_queued & has_come & (journey.computed == 0)
+        again = subject.is_queued & has_come & (journey.computed == 0)
         is_part, nothing = comes | again, nothing_found()
-        start = jnp.where(comes, one.fixed.input_len, 0)
-        hides = is_part & ~one.is_forced
+        start = jnp.where(comes, subject.fixed.input_len, 0)
+        hides = is_part & ~subject.is_forced
         return dataclasses.replace(
-            asked,
-            start=jnp.where(is_part, start, asked.start),
-            tokens=jnp.where(is_part, 1, asked.tokens),
-            hits=jnp.where(is_part, 0, asked.hits),
-            found=jax.tree.map(lambda a, b: jnp.where(hides, a, b), nothing, asked.found),
+            demand,
+            start=jnp.where(is_part, start, demand.start),
+            tokens=jnp.where(is_part, 1, demand.tokens),
+            hits=jnp.where(is_part, 0, demand.hits),
+            found=jax.tree.map(lambda a, b: jnp.where(hides, a, b), nothing, demand.found),
         )
 
     def ask(
-        self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit
+        self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
     ) -> tuple[jax.Array, Work]:
         """Return whether a request that is split has its prompt computed."""
-        journey = state[Journeys].of(one.request)
-        target = state[Reservations].of(one.request).target
+        journey = state[Journeys].of(subject.request)
+        target = state[Reservations].of(subject.request).target
         is_prefill = (target >= 0) & (journey.came_from < 0)
         moves = is_prefill & visit.gains
         joins = visit.comes & visit.is_granted
@@ -222,30 +222,30 @@ class Splitting(HandingOver):
             delay=jnp.where(moves, jnp.zeros_like(journey.delay), journey.delay),
             **_joined(journey, work.lane, joins),
         )
-        return moves, self._with_journey(state, work, one.request, journey)
+        return moves, self._with_journey(state, work, subject.request, journey)
 
     def steps_left(self, left: jax.Array, moves: jax.Array, comes: jax.Array) -> jax.Array:
         """Return the steps still to come here; an answer of one token has come with the KV and takes none."""
         return jnp.where(moves, 0, jnp.where(comes, jnp.maximum(left, 0), left))
 
-    def first_token(self, made: Past, one: Subject, visit: Visit, is_new: jax.Array) -> Past:
+    def first_token(self, made: Past, subject: Subject, visit: Visit, is_new: jax.Array) -> Past:
         """Return the row as if a request that comes had made its first token in the step before."""
         comes = visit.comes & is_new
         return made.replace(
-            progress=jnp.where(comes, one.fixed.input_len, made.progress),
-            token_index=jnp.where(comes, one.step - 1, made.token_index),
+            progress=jnp.where(comes, subject.fixed.input_len, made.progress),
+            token_index=jnp.where(comes, subject.step - 1, made.token_index),
         )
 
     def needs_none(
-        self, ctx: Context, state: State, one: Subject, is_short: jax.Array
+        self, ctx: Context, state: State, subject: Subject, is_short: jax.Array
     ) -> jax.Array:
         """Return whether it needs no room for a last token; with KV that came, an answer of one token needs none."""
-        journey = state[Journeys].of(one.request)
-        has_joined = (journey.joins > 0) & (journey.joined_record == one.past.scheduled_record)
-        makes_one = has_joined & (one.fixed.output_len <= 1)
+        journey = state[Journeys].of(subject.request)
+        has_joined = (journey.joins > 0) & (journey.joined_record == subject.past.scheduled_record)
+        makes_one = has_joined & (subject.fixed.output_len <= 1)
         if AnswerCuts in ctx.params.cluster:
-            answer = answer_len(ctx, one.fixed, one.instance)
-            makes_one = makes_one | (answer < one.fixed.output_len)
+            answer = answer_len(ctx, subject.fixed, subject.instance)
+            makes_one = makes_one | (answer < subject.fixed.output_len)
         return is_short | makes_one
 
     def _transfer(
@@ -253,7 +253,7 @@ class Splitting(HandingOver):
         ctx: Context,
         state: State,
         lane: Lane,
-        one: Subject,
+        subject: Subject,
         journey: Journey,
         moves: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:

@@ -297,24 +297,27 @@ def _stored(ctx: Context, state: State, nothing: Writes, instance: jax.Array) ->
 
 
 def _or_dropped(
-    ctx: Context, state: State, stored: Writes, one: Subject, has_room: jax.Array
+    ctx: Context, state: State, stored: Writes, subject: Subject, has_room: jax.Array
 ) -> Writes:
     """The instance waits for the request; or, if what came back does not make room, that leaves its slot.
 
     Blocks that it shares by then stay held for ever, as in BLIS.
     """
     is_dropped = ~has_room & (stored.task.do != Do.RELOAD)
-    reservation, journey = state[Reservations].of(one.request), state[Journeys].of(one.request)
+    reservation, journey = (
+        state[Reservations].of(subject.request),
+        state[Journeys].of(subject.request),
+    )
     inst = stored.inst
     none, spare = jnp.zeros_like(journey.transfer), jnp.int32(ctx.shape.num_requests)
-    request = jnp.where(is_dropped, one.request, spare)
+    request = jnp.where(is_dropped, subject.request, spare)
     dropped = reservation.replace(is_dropped=jnp.int32(1), ends=ctx.never)
     changes = JourneyWrite(request, journey.replace(transfer=none)), ReservationWrite(dropped)
-    awaiting = _awaiting(ctx, inst, one.row.queued)
+    awaiting = _awaiting(ctx, inst, subject.row.queued)
     waits = {
         name: jnp.where(has_room, value, getattr(inst, name)) for name, value in awaiting.items()
     }
-    rows = ctx.memory.rows_of_leaver(ctx, one.request)
+    rows = ctx.memory.rows_of_leaver(ctx, subject.request)
     left = dataclasses.replace(stored.slot, row=free_slot(ctx), memory=rows)
     return dataclasses.replace(
         stored.having(*changes),

@@ -82,28 +82,28 @@ def forgotten(past: Past) -> Past:
 
 
 def torn_off(
-    ctx: Context, state: State, work: Work, one: Subject, past: Past, stops: jax.Array
+    ctx: Context, state: State, work: Work, subject: Subject, past: Past, stops: jax.Array
 ) -> tuple[Work, Past]:
     """Return the work and the row of a member that leaves because its instance stops; both unchanged
     if it does not stop.
     """
     before, written = state[Availability], work[JourneyWrite]
     has_moved = ctx.mechanism.hand_over is not None
-    journey = written.journey if has_moved else state[Journeys].of(one.request)
-    is_lost = stops & (before.stop_loses[one.instance] == 1)
-    made = one.step - 1 - one.past.token_index
+    journey = written.journey if has_moved else state[Journeys].of(subject.request)
+    is_lost = stops & (before.stop_loses[subject.instance] == 1)
+    made = subject.step - 1 - subject.past.token_index
     # the step in which it joined with its KV made a token, also if it was preempted since
     has_joined = journey.joined_record >= 0
     after = restarted(journey).replace(
-        came_from=jnp.where(journey.came_from < 0, one.instance, journey.came_from),
+        came_from=jnp.where(journey.came_from < 0, subject.instance, journey.came_from),
         ended=journey.ended + 1,
-        past_itl=journey.past_itl + jnp.where(one.in_decode, made, 0) + as_int(has_joined),
+        past_itl=journey.past_itl + jnp.where(subject.in_decode, made, 0) + as_int(has_joined),
         is_lost=as_int(is_lost),
-        due=jnp.where(is_lost, ctx.never, work.lane.now + before.leave_delay[one.instance]),
+        due=jnp.where(is_lost, ctx.never, work.lane.now + before.leave_delay[subject.instance]),
     )
     kept = jax.tree.map(lambda new, old: jnp.where(stops, new, old), after, journey)
     row = jax.tree.map(lambda new, old: jnp.where(stops, new, old), forgotten(past), past)
-    request = jnp.where(stops, one.request, written.request)
+    request = jnp.where(stops, subject.request, written.request)
     return work.having(JourneyWrite(request, kept)), row
 
 

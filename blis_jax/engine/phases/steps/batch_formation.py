@@ -73,20 +73,20 @@ def chunk_of(
     return jnp.minimum(jnp.where(is_cut, threshold, remaining), budget)
 
 
-def _demand(ctx: Context, work: Work, one: Subject, found: Found, comes: jax.Array) -> Demand:
+def _demand(ctx: Context, work: Work, subject: Subject, found: Found, comes: jax.Array) -> Demand:
     """Tokens that the request can use: a chunk of its prompt, behind what is cached, or the next output token.
 
     A request that comes with its KV stores its whole prompt at once.
     """
-    budget, past, in_decode = work.lane.budget, one.past, one.in_decode
-    hits = jnp.where(one.is_queued, found.count, 0)
-    start = jnp.where(one.is_again, past.step_progress, past.progress)
-    start = jnp.where(in_decode, one.position, start)
-    start = jnp.where(one.is_queued, hits * ctx.shape.block_size, start)
-    chunk = chunk_of(ctx, budget, one.fixed, start, one.instance)
-    chunk = jnp.where(comes, one.fixed.input_len - start, chunk)
+    budget, past, in_decode = work.lane.budget, subject.past, subject.in_decode
+    hits = jnp.where(subject.is_queued, found.count, 0)
+    start = jnp.where(subject.is_again, past.step_progress, past.progress)
+    start = jnp.where(in_decode, subject.position, start)
+    start = jnp.where(subject.is_queued, hits * ctx.shape.block_size, start)
+    chunk = chunk_of(ctx, budget, subject.fixed, start, subject.instance)
+    chunk = jnp.where(comes, subject.fixed.input_len - start, chunk)
     return Demand(
-        asks=(one.is_forced | (budget > 0)) & ~one.is_idle,
+        asks=(subject.is_forced | (budget > 0)) & ~subject.is_idle,
         start=start,
         tokens=jnp.where(in_decode, 1, chunk),
         hits=hits,
@@ -94,36 +94,36 @@ def _demand(ctx: Context, work: Work, one: Subject, found: Found, comes: jax.Arr
     )
 
 
-def _visit(one: Subject, demand: Demand, grant: Grant, comes: jax.Array) -> Visit:
+def _visit(subject: Subject, demand: Demand, grant: Grant, comes: jax.Array) -> Visit:
     """What the request gets; its last step is known as soon as its prompt is computed."""
     tokens = jnp.where(demand.asks, demand.tokens, 0)
-    done = jnp.where(one.is_queued, demand.start, one.past.progress) + tokens
-    is_in = one.in_batch | one.is_queued
-    gains = grant.is_granted & is_in & ~one.in_decode & (done >= one.fixed.input_len)
+    done = jnp.where(subject.is_queued, demand.start, subject.past.progress) + tokens
+    is_in = subject.in_batch | subject.is_queued
+    gains = grant.is_granted & is_in & ~subject.in_decode & (done >= subject.fixed.input_len)
     counted = jnp.where(comes, as_int(demand.asks), tokens)
     return Visit(demand.asks, grant.is_granted, tokens, counted, comes, done, gains)
 
 
-def stale_tokens(ctx: Context, one: Subject) -> jax.Array:
+def stale_tokens(ctx: Context, subject: Subject) -> jax.Array:
     """Return the tokens that a request which the budget did not reach is counted with: those of its last visit."""
     if not ctx.mechanism.defects.stale_token_counts:
         return jnp.int32(0)
-    served = one.step - 1 - one.past.token_index - one.past.lag
-    return jnp.where(one.in_decode & (served > 0), 1, one.past.num_new)
+    served = subject.step - 1 - subject.past.token_index - subject.past.lag
+    return jnp.where(subject.in_decode & (served > 0), 1, subject.past.num_new)
 
 
-def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit) -> Work:
+def _counted(ctx: Context, work: Work, subject: Subject, grant: Grant, visit: Visit) -> Work:
     """The counters of the step and of the batch; a request counts with the tokens of its last visit."""
     lane, inst = work.lane, work.inst
-    is_granted, in_decode = visit.is_granted, one.in_decode | visit.comes
-    counts = is_granted & (one.in_batch | one.is_queued) & ~one.is_idle
-    before = jnp.where(one.is_again & one.in_batch, one.past.num_new, 0)
-    now = jnp.where(visit.asks, visit.counted, stale_tokens(ctx, one))
+    is_granted, in_decode = visit.is_granted, subject.in_decode | visit.comes
+    counts = is_granted & (subject.in_batch | subject.is_queued) & ~subject.is_idle
+    before = jnp.where(subject.is_again & subject.in_batch, subject.past.num_new, 0)
+    now = jnp.where(visit.asks, visit.counted, stale_tokens(ctx, subject))
     change = jnp.where(counts, now - before, 0)
-    is_member = (one.asker == Asker.MEMBER) & ~one.is_forced
-    joins, gained = one.is_queued & is_granted, visit.gains & ~one.has_token
-    cursor = jnp.where(is_member, one.row.order, lane.cursor)
-    cursor = jnp.where(one.asker == Asker.GHOST, jnp.int32(LAST), cursor)
+    is_member = (subject.asker == Asker.MEMBER) & ~subject.is_forced
+    joins, gained = subject.is_queued & is_granted, visit.gains & ~subject.has_token
+    cursor = jnp.where(is_member, subject.row.order, lane.cursor)
+    cursor = jnp.where(subject.asker == Asker.GHOST, jnp.int32(LAST), cursor)
     of_lane = {
         "cursor": cursor,
         "num_to_visit": lane.num_to_visit - as_int(is_member),
@@ -134,7 +134,9 @@ def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit)
         "num_scheduled": lane.num_scheduled + as_int(joins),
         "num_decode": lane.num_decode + as_int(joins & visit.comes),
     }
-    of_lane["num_decode"] = ctx.memory.unreached.num_decode(of_lane["num_decode"], one, visit.asks)
+    of_lane["num_decode"] = ctx.memory.unreached.num_decode(
+        of_lane["num_decode"], subject, visit.asks
+    )
     return grant.on(
         work,
         lane=of_lane,
@@ -149,22 +151,22 @@ def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit)
 def _row(
     ctx: Context,
     work: Work,
-    one: Subject,
+    subject: Subject,
     grant: Grant,
     visit: Visit,
     moves: jax.Array,
 ) -> Resident:
     """The slot's row: a second visit in the same step, or an eviction, takes the step of completion back."""
-    row, step, fixed = one.row, one.step, one.fixed
-    output_len = answer_len(ctx, fixed, one.instance)
+    row, step, fixed = subject.row, subject.step, subject.fixed
+    output_len = answer_len(ctx, fixed, subject.instance)
     left = fixed.input_len + jnp.maximum(output_len, 1) - 1 - visit.done
     left = ctx.pools.steps.steps_left(left, moves, visit.comes)
     finish = jnp.where(left >= 0, step + left, jnp.int32(RUNAWAY))
     finish = jnp.where(visit.gains, finish, row.finish)
-    finish = ctx.memory.unreached.finish(finish, one, visit.asks)
-    is_past = visit.is_granted | one.is_again | one.has_token
+    finish = ctx.memory.unreached.finish(finish, subject, visit.asks)
+    is_past = visit.is_granted | subject.is_again | subject.has_token
     steps = jnp.where(is_past, step, step - 1)
-    joins = one.is_queued & visit.is_granted
+    joins = subject.is_queued & visit.is_granted
     return row.replace(
         order=jnp.where(joins, work.inst.next_order, row.order),
         queued=jnp.where(joins, ctx.never, row.queued),
@@ -173,20 +175,20 @@ def _row(
     )
 
 
-def _past(ctx: Context, work: Work, one: Subject, demand: Demand, visit: Visit) -> Past:
+def _past(ctx: Context, work: Work, subject: Subject, demand: Demand, visit: Visit) -> Past:
     """The request's row after its visit."""
-    past, record = one.past, work.lane.num_records
-    scheduled, joins = past.num_scheduled, one.is_queued & visit.is_granted
+    past, record = subject.past, work.lane.num_records
+    scheduled, joins = past.num_scheduled, subject.is_queued & visit.is_granted
     is_first = joins & (scheduled == 0)
     is_new = visit.is_granted & visit.asks
-    is_chunk = is_new & ~one.in_decode
-    is_lagging = one.in_decode & ~visit.asks & ~one.is_again
+    is_chunk = is_new & ~subject.in_decode
+    is_lagging = subject.in_decode & ~visit.asks & ~subject.is_again
 
     def kept(field: str, changes: jax.Array, value: jax.Array) -> jax.Array:
         return jnp.where(changes, value, getattr(past, field))
 
-    before = jnp.where(one.is_again, past.step_progress, past.progress)
-    before = jnp.where(one.is_queued, 0, before)
+    before = jnp.where(subject.is_again, past.step_progress, past.progress)
+    before = jnp.where(subject.is_queued, 0, before)
     made = Past.make(
         progress=kept("progress", is_chunk, visit.done),
         # a prompt that comes with its KV is not computed here
@@ -197,14 +199,14 @@ def _past(ctx: Context, work: Work, one: Subject, demand: Demand, visit: Visit) 
         cached_first=kept("cached_first", is_first, demand.hits),
         first_record=kept("first_record", is_first, record),
         scheduled_record=kept("scheduled_record", joins, record),
-        scheduled_index=kept("scheduled_index", joins, one.step),
+        scheduled_index=kept("scheduled_index", joins, subject.step),
         token_record=kept("token_record", visit.gains, record),
-        token_index=kept("token_index", visit.gains, one.step),
+        token_index=kept("token_index", visit.gains, subject.step),
         finish_record=past.finish_record,
-        step_progress=kept("step_progress", visit.is_granted & ~one.in_decode, before),
+        step_progress=kept("step_progress", visit.is_granted & ~subject.in_decode, before),
     ).with_rest_of(past)
-    made = ctx.pools.steps.first_token(made, one, visit, is_new)
-    return ctx.memory.unreached.past(made, one, visit.asks)
+    made = ctx.pools.steps.first_token(made, subject, visit, is_new)
+    return ctx.memory.unreached.past(made, subject, visit.asks)
 
 
 def has_candidate(

@@ -89,7 +89,9 @@ class StepHooks:
         """Return what is added to the step's time, float64 µs; likewise."""
         return ()
 
-    def visited(self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
+    def visited(
+        self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
+    ) -> Work:
         """Return the work once a request has been served; `one` is the request before."""
         return work
 
@@ -110,7 +112,7 @@ class StepHooks:
         return may_leave
 
     def torn_off(
-        self, ctx: Context, state: State, one: Subject, left: Left, past: Past, ends: jax.Array
+        self, ctx: Context, state: State, subject: Subject, left: Left, past: Past, ends: jax.Array
     ) -> tuple[Left, Past]:
         """Return what a member that is torn off leaves behind, and its row once it has left."""
         return left, past

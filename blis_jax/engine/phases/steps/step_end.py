@@ -340,12 +340,12 @@ def next_event(
 
 
 def _without(
-    inst: Instance, one: Subject, leaves: jax.Array, early: Sequence[jax.Array]
+    inst: Instance, subject: Subject, leaves: jax.Array, early: Sequence[jax.Array]
 ) -> dict[str, jax.Array]:
     """The instance's counters without the member that leaves, which is in decode unless it leaves early."""
     counts = {"load": inst.load - leaves, "num_decode": inst.num_decode - leaves}
     for ends in early:
-        in_prefill = leaves * as_int(ends & ~one.in_decode)
+        in_prefill = leaves * as_int(ends & ~subject.in_decode)
         counts["num_prefill"] = inst.num_prefill - in_prefill
         counts["num_decode"] = counts["num_decode"] + in_prefill
     return counts

@@ -177,7 +177,7 @@ class _Trace:
                 waiting.discard(given)
             elif waiting.intersection(equation.outvars):
                 waiting.difference_update(equation.outvars)
-                waiting |= {one for one in equation.invars if isinstance(one, core.Var)}
+                waiting |= {invar for invar in equation.invars if isinstance(invar, core.Var)}
                 equations.append(equation)
         waiting.discard(given)
         return equations[::-1], waiting
@@ -190,7 +190,9 @@ class _Trace:
 
     def _asks(self, variables: set[core.Var]) -> bool:
         """Return whether any of them is an input: a signal, or a number of the policy."""
-        return any(isinstance(self.known.get(one), jax.ShapeDtypeStruct) for one in variables)
+        return any(
+            isinstance(self.known.get(variable), jax.ShapeDtypeStruct) for variable in variables
+        )
 
     def value(self, wanted: core.Var) -> Any:
         """Return a value."""
@@ -240,11 +242,11 @@ class _Flat:
             given = [of(atom) for atom in equation.invars]
             inner: Any = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
             if equation.primitive.name in ("jit", "pjit", "closed_call", "custom_jvp_call"):
-                fresh = [core.Var(one.aval) for one in inner.jaxpr.constvars]
+                fresh = [core.Var(constvar.aval) for constvar in inner.jaxpr.constvars]
                 self.constants |= zip(fresh, inner.consts, strict=True)
                 known |= zip(equation.outvars, self.run(inner.jaxpr, fresh, given), strict=True)
             else:
-                made = [core.Var(one.aval) for one in equation.outvars]
+                made = [core.Var(outvar.aval) for outvar in equation.outvars]
                 self.equations.append(equation.replace(invars=given, outvars=made))
                 known |= zip(equation.outvars, made, strict=True)
         return iter([of(atom) for atom in jaxpr.outvars])

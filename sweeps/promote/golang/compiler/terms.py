@@ -78,18 +78,18 @@ def printed(expression: Expression, depth: int = 1) -> str:
     return _printed(expression, 0, depth)
 
 
-def _printed(one: Expression, outer: int, depth: int) -> str:
-    if isinstance(one, Text):
-        return one.text
-    if isinstance(one, Unary):
-        inner = _printed(one.operand, _UNARY, depth)
-        return f"{one.operator}{inner}"
-    if isinstance(one, Invocation):
-        inside = depth + (len(one.arguments) > 1)
-        return f"{one.function}({', '.join(_printed(each, 0, inside) for each in one.arguments)})"
-    if isinstance(one, Index):
-        return f"{one.array}[{_printed(one.index, 0, depth + 1)}]{one.field}"
-    return _binary(one, outer, depth)
+def _printed(expression: Expression, outer: int, depth: int) -> str:
+    if isinstance(expression, Text):
+        return expression.text
+    if isinstance(expression, Unary):
+        inner = _printed(expression.operand, _UNARY, depth)
+        return f"{expression.operator}{inner}"
+    if isinstance(expression, Invocation):
+        inside = depth + (len(expression.arguments) > 1)
+        return f"{expression.function}({', '.join(_printed(each, 0, inside) for each in expression.arguments)})"
+    if isinstance(expression, Index):
+        return f"{expression.array}[{_printed(expression.index, 0, depth + 1)}]{expression.field}"
+    return _binary(expression, outer, depth)
 
 
 def _binary(binary: Binary, outer: int, depth: int) -> str:

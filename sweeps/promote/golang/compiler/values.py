@@ -76,10 +76,10 @@ def mapped(
     return value_of(shape, flat)
 
 
-def broadcast(graph: Graph, given: Value, shape: Sequence[Length], places: Sequence[int]) -> Value:
+def broadcast(graph: Graph, value: Value, shape: Sequence[Length], places: Sequence[int]) -> Value:
     """Broadcast as `lax.broadcast_in_dim` does: axis `k` of what is given becomes axis `places[k]`."""
     along = {place: axis for axis, place in enumerate(places)}
-    own = _order_among(given.shape, ENDPOINTS)
+    own = _order_among(value.shape, ENDPOINTS)
     new = _order_among(shape, ENDPOINTS)
     moved = tuple(new[places[axis]] for axis in own)
 
@@ -87,10 +87,10 @@ def broadcast(graph: Graph, given: Value, shape: Sequence[Length], places: Seque
         """Return what stands at this place of the fixed axes, spread over the endpoint axes."""
         chosen = []
         index = dict(zip(_fixed_axes(shape), place, strict=True))
-        for axis in _fixed_axes(given.shape):
+        for axis in _fixed_axes(value.shape):
             out = next(one for one, from_axis in along.items() if from_axis == axis)
-            chosen.append(0 if given.shape[axis] == 1 else index[out])
-        node: Node = given.nodes[tuple(chosen)]
+            chosen.append(0 if value.shape[axis] == 1 else index[out])
+        node: Node = value.nodes[tuple(chosen)]
         if node.rank == 0 or (moved == tuple(range(len(moved))) and len(new) == len(moved)):
             return node
         return graph.make("broadcast", (node,), moved, node.dtype, len(new))
@@ -99,14 +99,14 @@ def broadcast(graph: Graph, given: Value, shape: Sequence[Length], places: Seque
     return value_of(shape, [at(place) for place in itertools.product(*map(range, fixed))])
 
 
-def reshaped(given: Value, shape: Sequence[Length]) -> Value | None:
+def reshaped(value: Value, shape: Sequence[Length]) -> Value | None:
     """Return the same elements in another shape; None where axes over endpoints would change."""
-    if [one for one in given.shape if one == ENDPOINTS] != [
+    if [one for one in value.shape if one == ENDPOINTS] != [
         one for one in shape if one == ENDPOINTS
     ]:
         return None
     fixed = tuple(length for length in shape if isinstance(length, int))
-    return Value(tuple(shape), given.nodes.reshape(fixed))
+    return Value(tuple(shape), value.nodes.reshape(fixed))
 
 
 def fixed_axis(shape: Sequence[Length], axis: int) -> int:
