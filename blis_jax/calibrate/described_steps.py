@@ -72,15 +72,15 @@ class Loads(NamedTuple):
     moe_layers: float
     shared_layers: float  # times the further GPUs that share each
     waiting_layers: float  # times the doublings of GPUs, where ranks wait for each other
-    has_prompt: Any
-    is_eager: Any
-    prompts: Any
-    weights_us: Any
-    arithmetic_us: Any
-    attention_us: Any
-    kv_us: Any
-    activations: Any  # millions, counted once a layer
-    exchanged: Any  # likewise, those that ranks exchange
+    has_prompt: np.ndarray
+    is_eager: np.ndarray
+    prompts: np.ndarray
+    weights_us: np.ndarray
+    arithmetic_us: np.ndarray
+    attention_us: np.ndarray
+    kv_us: np.ndarray
+    activations: np.ndarray  # millions, counted once a layer
+    exchanged: np.ndarray  # likewise, those that ranks exchange
 
 
 def loads_of(engine: MeasuredEngine, model: ModelDescription, gpu: str, sums: StepSums) -> Loads:

@@ -275,9 +275,8 @@ def _decided(
     held, has_list, listed = tenant.held, tenant.held > 0, _num_listed(ctx, tenant)
     start, end = demand.start, demand.start + demand.tokens
     in_prefill, beyond = part_of(ctx, tenant, demand)
-    is_again = ctx.memory.uses.keeps_to(tenant, tenant.is_retry)
+    found, is_again = demand.found.count, ctx.memory.uses.keeps_to(tenant, tenant.is_retry)
     is_old = is_again & (work.task.has_reloaded == 1)
-    found = demand.found.count
     finds_more = is_old & (found * size > start)
     covers = finds_more & (found * size >= end)
     # where the blocks lie that are held from now on
@@ -287,8 +286,7 @@ def _decided(
     pins = jnp.where(has_list | (demand.tokens == 0), 0, reach)
     pins = jnp.where(finds_more, jnp.maximum(reach - first, 0), pins)
     start = jnp.where(finds_more, jnp.where(covers, end, found * size), start)
-    tokens = end - start
-    before = held + pins * size
+    tokens, before = end - start, held + pins * size
     in_last = in_last_block(before, ctx.shape.block_size)
     stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, size - in_last))
     takes = ceil_div(tokens - stored, ctx.shape.block_size)

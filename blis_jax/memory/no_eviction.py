@@ -248,8 +248,7 @@ class NoEviction(Memory[OnPath, PathRows]):
         used = inst.used_blocks + new
         changes = {"misses": inst.misses + new}
         if not demand.is_last:
-            is_zero = subject.is_queued & (tokens == 0)
-            lags = subject.in_decode & ~demand.asks
+            is_zero, lags = subject.is_queued & (tokens == 0), subject.in_decode & ~demand.asks
             outcome = self.unreached.outcome_of_lag(outcome, lags)
             order_now = jnp.where(lags, SEQUENTIAL_LAGGING, as_int(is_zero))
             used = used + revived
@@ -367,16 +366,14 @@ class NoEviction(Memory[OnPath, PathRows]):
 
 def _stores_output(ctx: Context, subject: OnPath) -> jax.Array:
     """Whether the tokens are outputs: of a member in decode, or of a request whose whole prompt is here already."""
-    return (
-        subject.in_decode | subject.has_kv if ctx.mechanism.reserves_decode else subject.in_decode
-    )
+    decodes = subject.in_decode
+    return decodes | subject.has_kv if ctx.mechanism.reserves_decode else decodes
 
 
 def _finds_blocks(ctx: Context, subject: OnPath) -> jax.Array:
     """Whether the list begins with the blocks that were found in the cache."""
-    return (
-        subject.is_queued & ~subject.has_kv if ctx.mechanism.reserves_decode else subject.is_queued
-    )
+    is_queued = subject.is_queued
+    return is_queued & ~subject.has_kv if ctx.mechanism.reserves_decode else is_queued
 
 
 def _steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[Array, "slot"]:

@@ -69,7 +69,7 @@ def _names(run: TracedRun, gateway: int, num_instances: int) -> Iterator[Event]:
             yield _meta("thread_name", process, STEPS_THREAD, name="steps")
 
 
-def _meta(kind: str, process: int, thread: int = REQUESTS_THREAD, **arguments: Any) -> Event:
+def _meta(kind: str, process: int, thread: int = REQUESTS_THREAD, **arguments: object) -> Event:
     return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": arguments}
 
 

@@ -106,7 +106,7 @@ class Call(NamedTuple):
             ran: Ran = use(rows_of, self.statics, arguments)
             return ran
         tables = drawn = None
-        if self.group.plan is not None:
+        if self.group.plan:
             source, drawn = use(drawn_of, (self.group.plan,), source)
             tables = source[0]
         raw = use(rows_of, self.statics, (params, source, *rest)).raw
@@ -170,7 +170,7 @@ def execute(call: Call) -> Results:
 
     def look(at: int) -> Observation:
         numbers, source = given[at]
-        table = source[0] if group.plan is None else unstack(left.tables, at)
+        table = unstack(left.tables, at) if group.plan else source[0]
         return Observation(unstack(left.raw, at), table, numbers, group.shape, group.functions)
 
     if report is None:

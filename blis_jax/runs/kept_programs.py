@@ -261,7 +261,7 @@ class KeptProgram(Program):
         """Trace the function for the shapes of these arguments, unless it is on disk; return what compiles it."""
         shapes = shapes_of(arguments)
         path = path_of(self.built_of, shapes)
-        if path is None:
+        if not path:
             lowered = self.jitted.lower(*arguments)
             self.returned[shapes] = lowered.out_info
             return lambda: self.ready.update({shapes: lowered.compile()})

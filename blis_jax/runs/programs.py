@@ -253,7 +253,7 @@ def _lanes_of(
         requests are given).
         """
         drawn = None
-        if plan is not None:
+        if plan:
             source, drawn = drawn_row(plan, *source)
         return requests_of(shape, mechanism, params, *source), source[0], drawn
 
@@ -277,7 +277,7 @@ def _lanes_of(
                 return Ran(raw, tables, drawn)
             assert numbers is not None  # who asks for figures says of which requests
             report = reports(shape, mechanism, compute, raw, tables, done.params, numbers)
-            return Ran(raw if plan is None else None, None, drawn, report)
+            return Ran(None if plan else raw, None, drawn, report)
 
         num_rows = params.cluster.num_instances.shape[0]
         loop = LaneLoop(shape, mechanism, begin, keep, num_rows, width or num_rows, max_scan_steps)

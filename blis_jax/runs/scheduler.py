@@ -97,7 +97,7 @@ class Workers:
         Raises:
             ConfigError: there is no scheduler, it has no workers, or one of them is of another version.
         """
-        if self._client is None:
+        if not self._client:
             self._client = self._connected(str(self.where))
         if not self.is_checked:
             self._check(self._client)
@@ -190,7 +190,7 @@ class Workers:
                 client.cancel(list(pending), force=True)
 
     def _share(self, summarize: Callable[[RunRecord], Any]) -> None:
-        if self.shelf is None:
+        if not self.shelf:
             self.shelf = Shelf(summarize)
         elif self.shelf.summarize is not summarize:
             self.shelf = replace(self.shelf, summarize=summarize)

@@ -107,7 +107,7 @@ class Shelf:
     packed: dict[str, bytes] = field(default_factory=dict)
     names: dict[Hashable, str] = field(default_factory=dict)
 
-    def name_of(self, thing: Any) -> str | None:
+    def name_of(self, thing: object) -> str | None:
         """Return the name of what is common to many tasks; None of anything else."""
         is_summary = thing is self.summarize
         if not is_summary and not isinstance(thing, Mechanism):
@@ -120,7 +120,7 @@ class Shelf:
         return self.names[key]
 
 
-def _pack(thing: Any, name_of: Callable[[Any], str | None]) -> bytes:
+def _pack(thing: object, name_of: Callable[[Any], str | None]) -> bytes:
     """Pickle a value; what has a name is left out, and what is of a user's file goes by its place there."""
 
     class Packer(cloudpickle.Pickler):
@@ -184,7 +184,7 @@ def task_of(calls: Sequence[Call], shelf: Shelf) -> PackedCalls:
     """Pack calls; what they have in common with others goes on the shelf."""
     used: dict[str, bytes] = {}
 
-    def name_of(value: Any) -> str | None:
+    def name_of(value: object) -> str | None:
         name = shelf.name_of(value)
         if name:
             used[name] = shelf.packed[name]

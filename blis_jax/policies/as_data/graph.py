@@ -64,7 +64,7 @@ class Expression:
         return int(self.what) if self.operation == CONSTANT else None
 
 
-def bits_of(value: Any) -> int:
+def bits_of(value: object) -> int:
     """Return what a register holds of a Python or numpy number."""
     array = np.asarray(value)
     return int(array.astype(np.float64).view(np.int64) if array.dtype.kind == "f" else array)
