@@ -118,10 +118,16 @@ def _has_hit(seen: Snapshots) -> jax.Array:
 def _sent(
     params: NoParams, state: LastUse, context: GatewayContext, instance: jax.Array
 ) -> LastUse:
-    """Return the state after a decision: the instance is the one used last, if no cache had the prompt."""
-    is_it = lax.iota(jnp.int32, state.last.shape[0]) == instance
-    is_it = is_it & ~_has_hit(context.snapshots)
-    return LastUse(jnp.where(is_it, jnp.max(state.last) + 1, state.last))
+    """Return the state after a decision: the instance is the one used last, if no cache had the prompt.
+
+    Where several instances were candidates, all others are forgotten, as BLIS does: pools that share a router forget
+    each other's.
+    """
+    is_active, last = context.snapshots.is_active, state.last
+    is_kept = is_active | (jnp.sum(is_active, dtype=jnp.int32) <= 1)
+    is_it = lax.iota(jnp.int32, last.shape[0]) == instance
+    after = jnp.where(is_it, jnp.max(last) + 1, jnp.where(is_kept, last, 0))
+    return LastUse(jnp.where(_has_hit(context.snapshots), last, after))
 
 
 @scorer(start=never_used, routed=_sent)

@@ -18,7 +18,7 @@ from blis_jax.core.arrays import clipped, sums
 from blis_jax.core.views import AfterDecode
 from blis_jax.lazy import jax
 from blis_jax.records.record import Status
-from blis_jax.records.splits import has_moved
+from blis_jax.records.splits import has_joined, has_moved
 from blis_jax.tables.blocks import CUT_OFF, PASSED_OVER, Eviction
 from blis_jax.tables.journeys import Journey, Reservation
 from blis_jax.tables.raw import BlockRecords
@@ -98,29 +98,63 @@ def are_own(seen: Observation) -> bool:
 def counts_of_completed(seen: Observation) -> Int[np.ndarray, "record"] | None:
     """Count the latencies of completed requests in each step record, without those over a transfer.
 
-    None where all of the log's latencies count, or those of unfinished requests can be told from them.
+    None where all of the log's latencies count, or those of unfinished requests can be told from them: not where
+    requests move, and not where a step passed a member over. In a compiled call the latter are told apart as if the
+    request had begun so many steps later.
+    """
+    if not len(seen.log):
+        return None
+    is_done = seen.status == int(Status.COMPLETED)
+    token, finish = seen.dyn[:, Dyn.TOKEN_RECORD], seen.dyn[:, Dyn.FINISH_RECORD] - 1
+    if are_own(seen):
+        again = np.int64(seen.defects.double_last_latency)
+        twice = sums(
+            seen.xp.where(is_done, finish, -1), seen.xp.where(is_done, again, 0), len(seen.log)
+        )
+        return (
+            _of_spans(seen, [(is_done, token, finish, 0), *_earlier_lives(seen, is_done)]) + twice
+        )
+    over = _passed_over(seen)
+    if not len(over):
+        return None
+    scheduled, joined = seen.dyn[:, Dyn.SCHEDULED_RECORD], np.zeros_like(is_done)
+    if Journey in seen:
+        joined = has_joined(seen.dyn, seen[Journey])
+    began = np.where(joined, scheduled, token)
+    at_once = np.bincount(scheduled[is_done & joined], minlength=len(seen.log))
+    request, record = over[:, Eviction.REQUEST], over[:, Eviction.RECORD]
+    is_it = is_done[request] & (record > began[request] - joined[request])
+    missed = np.bincount(record[is_it], minlength=len(seen.log))
+    return _of_spans(seen, [(is_done, began, finish, 0)]) + at_once - missed
+
+
+def _of_spans(
+    seen: Observation, spans: list[tuple[Values, Values, Values, int]]
+) -> Int[np.ndarray, "record"]:
+    """Count the latencies of spans in each step record; a span counts in the records of its instance behind its first.
+
+    A span has whether it counts, its first and its last record, and by how many it ends before that.
     """
     xp, log, size = seen.xp, seen.log, len(seen.log)
-    if not size or not are_own(seen):
-        return None
     record = xp.arange(size)
     group = xp.where(log[:, Log.NUM_STEPS] > 0, log[:, Log.INSTANCE], seen.num_instances)
-    order = xp.argsort(group * size + record)
-    place = xp.argsort(order)
-    is_done = seen.status == int(Status.COMPLETED)
-    finish = seen.dyn[:, Dyn.FINISH_RECORD] - 1
-    spans = [(is_done, seen.dyn[:, Dyn.TOKEN_RECORD], finish, 0), *_earlier_lives(seen, is_done)]
+    place = xp.argsort(xp.argsort(group * size + record))
     change = xp.zeros(size, np.int64)
     for is_one, began, ended, before in spans:
-        # it counts in all records of its instance after the one of its token
         first = xp.where(is_one, place[clipped(began, size - 1)], -1)
         last = xp.where(is_one, place[clipped(ended, size - 1)] - before, -1)
         one = xp.ones(len(is_one), np.int64)
         change = change + sums(first, one, size) - sums(last, one, size)
     begun = xp.cumsum(change) - change
-    again = np.int64(seen.defects.double_last_latency)
-    twice = sums(xp.where(is_done, finish, -1), xp.where(is_done, again, 0), size)
-    return begun[place] * log[:, Log.NUM_STEPS] + twice
+    return begun[place] * log[:, Log.NUM_STEPS]
+
+
+def _passed_over(seen: Observation) -> Int[np.ndarray, "row column"]:
+    """Return the rows of steps in which a member got nothing; none in a compiled call."""
+    if seen.xp is not np or BlockRecords not in seen.raw:
+        return np.zeros((0, len(Eviction)), np.int64)
+    rows, _ = seen.raw[BlockRecords].rows(np)
+    return rows[rows[:, Eviction.SCHEDULED_RECORD] == PASSED_OVER]
 
 
 def _earlier_lives(seen: Observation, is_done: Values) -> list[tuple[Values, Values, Values, int]]:
@@ -233,12 +267,9 @@ def _so_far(seen: Observation, ended: Values | None) -> Int[np.ndarray, "request
     return up_to(last) - up_to(first) - seen.lives.passed_over_us + num_steps * output
 
 
-def _times_passed_over(seen: Observation) -> Values | int:
+def _times_passed_over(seen: Observation) -> Values:
     """Steps since each request's first token in which it got nothing."""
-    if BlockRecords not in seen.raw:
-        return 0
-    rows, _ = seen.raw[BlockRecords].rows(np)
-    over = rows[rows[:, Eviction.SCHEDULED_RECORD] == PASSED_OVER]
+    over = _passed_over(seen)
     request = over[:, Eviction.REQUEST]
     is_current = over[:, Eviction.RECORD] > seen.dyn[request, Dyn.TOKEN_RECORD]
     return np.bincount(request[is_current], minlength=seen.num_requests)
