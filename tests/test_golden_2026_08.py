@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from blis_jax.commands.cluster_settings import cluster_config
+from blis_jax.commands.run.flags import make_parser
 from blis_jax.core.outcome import WHOLE
 from blis_jax.metrics.reference import cluster_json, instance_block
 from blis_jax.records import invariants
+from blis_jax.runs.many_runs import simulate
 from tests.support.metric_laws import assert_metrics_agree
 from tests.support.recorded.golden_2026_08 import (
     SIZES,
@@ -67,6 +70,24 @@ def test_pools_are_the_same_in_every_form(change: dict[str, str]):
     scenario = AugustScenario(FOLDER, "pd_threshold_s42")
     record = scenario.run(dataclasses.replace(SIZES, **change))
     assert differences(record, scenario) == []
+
+
+@pytest.mark.slow
+def test_pools_that_are_cut_off_under_pressure():
+    """Steps that pass members over, and first tokens of lives that an eviction ended; BLIS printed these."""
+    if FOLDER is None:
+        pytest.skip("no reference results of August: ../shared/golden/blis_2026_08 is not here")
+    line = (
+        "--num-instances 2 --total-kv-blocks 400 --max-model-len 1300 --preemption-policy priority"
+    )
+    line += " --model meta-llama/llama-3.1-8b-instruct --profile blis-2026-08 --horizon 3000000"
+    line += " --prefill-instances 1 --decode-instances 1 --pd-decider always"
+    table = AugustScenario(FOLDER, "kv_prio_s42").table()
+    record = simulate(cluster_config(make_parser().given(line.split())), table, SIZES, 42)
+    assert not any(invariants.violations(record).values())
+    printed = instance_block(record, 1)
+    assert printed["itl_mean_ms"] == 7.459535959415099
+    assert printed["ttft_mean_ms"] == 1915.6498000000001
 
 
 def test_the_set_here_is_large_enough():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.core.arrays import maxima
 from blis_jax.core.types import never
 from blis_jax.core.views import AnswerCuts
 from blis_jax.lazy import jax
@@ -86,7 +87,7 @@ class SplitRecords:
     transfer_at_us: np.ndarray  # absolute start of that step, which begins the transfer
     decode_instance: np.ndarray  # where its tokens are made, or would have been
     decode_sched_delay_us: np.ndarray
-    # only where an eviction made the decode instance compute the prompt again
+    # only where an eviction made the decode instance compute the prompt again; kept over a further eviction
     decode_ttft_us: np.ndarray
     # of the part alone: from its scheduling, or from the arrival where it has a TTFT
     decode_e2e_us: np.ndarray
@@ -160,6 +161,18 @@ def _first_after(seen: Observation, token: Values) -> Values:
     return jax.lax.scan(look, first, (request, numbers))[0]
 
 
+def _token_before(seen: Observation, journey: Journey) -> Values:
+    """Return the record in which a life that an eviction ended last made its first token, where it made the prompt
+    again with the KV reserved; -1: none. BLIS reports it until there is another.
+    """
+    lives, xp = seen.lives, seen.xp
+    request = xp.where(lives.is_eviction, lives.evictions[:, Eviction.REQUEST], -1)
+    joined = journey.joined_record[xp.maximum(request, 0)]
+    is_again = (joined >= 0) & (lives.evictions[:, Eviction.SCHEDULED_RECORD] > joined)
+    token = xp.where(is_again, abs(lives.evictions[:, Eviction.DECODE_RECORD]), 0)
+    return maxima(request, token, seen.num_requests) - 1
+
+
 def split_records(seen: Observation, status: Values, columns: Columns) -> SplitRecords:
     """Return what happened to the parts; `columns` are those of requests that are not split."""
     xp, journey, reserved = seen.xp, seen[Journey], seen[Reservation]
@@ -176,9 +189,12 @@ def split_records(seen: Observation, status: Values, columns: Columns) -> SplitR
     prefill_output = seen.output_time[xp.maximum(seen.first_instance, 0)]
     left = seen.ends(xp.maximum(journey.first_record, 0))
     is_done = status == Status.COMPLETED
-    own_ttft = is_scheduled & ~joined & seen.lives.in_decode
+    token = xp.where(
+        ~joined & seen.lives.in_decode, seen.dyn[:, Dyn.TOKEN_RECORD], _token_before(seen, journey)
+    )
+    own_ttft = is_scheduled & (token >= 0)
     output = seen.output_time[xp.maximum(seen.instance, 0)]
-    ttft = seen.ends(seen.dyn[:, Dyn.TOKEN_RECORD]) + output - seen.arrival
+    ttft = seen.ends(token) + output - seen.arrival
     latencies = columns["e2e_us"] - columns["ttft_us"]
     in_first = seen.time_of(LogTime.DURATION, seen.record_of(Dyn.SCHEDULED_RECORD))
     e2e = xp.where(joined, latencies + in_first, latencies + ttft)

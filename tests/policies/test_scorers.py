@@ -13,6 +13,7 @@ import pytest
 from blis_jax import ClusterConfig, over_seeds
 from blis_jax.engine.phases.router_view import prompt_times
 from blis_jax.latency.blackbox import blackbox, blackbox_attention
+from blis_jax.policies import NoParams, scorers
 from blis_jax.policies.scorers import (
     approx_prefix_cache,
     capability_load,
@@ -41,6 +42,19 @@ def test_without_free_blocks_every_instance_scores_0():
 def test_an_inactive_instance_does_not_count():
     seen = {"free_kv_blocks": [50.0, 100.0, 900.0], "is_active": [True, True, False]}
     assert decision(kv_pressure, asked([0, 0, 0], **seen))[:2].tolist() == [0.5, 1.0]
+
+
+def test_pools_that_share_a_router_forget_each_others_last_use() -> None:
+    """As BLIS does: who is no candidate is forgotten, unless there is but one candidate."""
+    before = scorers.LastUse(jnp.asarray([1, 2, 0, 0], jnp.int32))
+    for active, target, after in (
+        ([False, False, True, True], 2, [0, 0, 3, 0]),
+        ([False, False, False, True], 3, [1, 2, 0, 3]),
+        ([True, True, True, True], 0, [3, 2, 0, 0]),
+    ):
+        context = asked([0, 0, 0, 0], is_active=active, cached_prompt_blocks=[0, 0, 0, 0])
+        state = scorers.no_hit_lru.routed(NoParams(), before, context, jnp.int32(target))
+        assert state.last.tolist() == after
 
 
 def test_an_approximate_index_has_whole_blocks_of_64_tokens() -> None:
