@@ -267,13 +267,14 @@ def concerns() -> tuple[Concern, ...]:
             TARGET_PROFILE, "", "The signals of the target's own scheduler",
             "metrics up to 50 ms old, each endpoint scraped at times of its own; requests in flight counted at once; "
             "queue-depth sees waiting requests alone; prefixes in blocks of 64 tokens; ties fall at random",
-            lambda config, _: seen_as(config, TARGET_PROFILE),
+            # August's signals age together, in flight is counted at once, ties are drawn: all but the times are alike
+            lambda config, _: config.replace(snapshot_refresh_interval=SCRAPE_US) if config.is_august
+            else seen_as(config, TARGET_PROFILE),
         )
     ]  # fmt: skip
     for row in gap_rows():
         if row.id in _IN_CODE:
-            about, change, of_workload = _IN_CODE[row.id]
-            found.append(Concern(row.id, row.id, row.title, about, change, of_workload))
+            found.append(Concern(row.id, row.id, row.title, *_IN_CODE[row.id]))
         elif row.simulate:
             about = ", ".join(f"{name} {value}" for name, value in row.simulate.items())
             found.append(Concern(row.id, row.id, row.title, about, _settings(**row.simulate)))

@@ -10,7 +10,9 @@ import jsonschema
 import pytest
 import yaml
 
+from blis_jax import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.workload.spec import load_builtin
 from sweeps.promote.evidence.concerns import TARGET_PROFILE, concern_named, concerns, scene_of
 from sweeps.promote.evidence.judging import judge
 from sweeps.promote.evidence.runs import scenes_of
@@ -258,3 +260,13 @@ def test_a_hypothesis_of_track_b_has_the_concern_of_its_row() -> None:
     assert scene.about == "workload mixed with pod-failure"
     with pytest.raises(ConfigError, match="not simulated yet"):
         scene_of({"track": "B", "origin": "Map C: lora-affinity"}, "B-lora", one, 50)
+
+
+def test_the_targets_signals_are_those_of_the_august_profile_too() -> None:
+    change = concern_named(TARGET_PROFILE).change
+    assert change is not None
+    august = ClusterConfig(revision="blis-2026-08", snapshot_refresh_interval=5_000_000)
+    seen = change(august, load_builtin("mixed"))
+    assert seen == august.replace(snapshot_refresh_interval=50_000)
+    february = change(ClusterConfig(), load_builtin("mixed"))
+    assert february.load_refresh_interval == february.snapshot_refresh_interval == 50_000
