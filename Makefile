@@ -60,7 +60,7 @@ types: $(installed)
 
 # The pages of docs/ into out/site; a warning is an error, and nothing is fetched.
 site: $(installed)
-	NO_MKDOCS_2_WARNING=1 $(venv_python) -m mkdocs build --quiet --clean
+	NO_MKDOCS_2_WARNING=1 $(venv_python) -m mkdocs build --clean
 
 bench: $(installed)
 	$(venv_python) -m benchmarks
