@@ -100,14 +100,26 @@ _ANYWHERE = {
     **dict.fromkeys(("burstiness", "ramp-up-strategy", "ramp-up-start-rps", "ramp-up-end-rps", "rate-type"), _PACES),
     "num-warmups": "nothing has to warm up here; --window leaves out a beginning where a command has it",
     "goodput": "limits are --slo-ttft, --slo-itl, --slo-e2e of run, and --targets of studies",
-    "part": "sweep, compare, ablate, robustness and dataset have parts, this command has none; --scheduler makes its "
-    "runs on many machines",
 }  # fmt: skip
+_BY_WHAT_CAME = "which runs come next depends on those before"
+_WITH_PARTS = (
+    "sweep, compare, ablate, robustness and dataset have parts, and --scheduler makes the runs of every command on "
+    "many machines"
+)
+_NO_PARTS = {
+    **dict.fromkeys(("capacity", "curve", "optimize", "recommend", "select"), _BY_WHAT_CAME),
+    "sensitivity": "where its last designs lie depends on the runs of the first",
+    "ledger": "a result is one record of a chain, judged on all its runs",
+}
 
 
 def elsewhere(name: str, command: str) -> str | None:
     """Return what to do in place of an option of other commands or programs; None where nothing is known."""
-    of_command = _INSTEAD.get(command.replace(".", " ").split()[-1], {})
+    last = command.replace(".", " ").split()[-1]
+    if name == "part":
+        why = _NO_PARTS.get(last, "this command has none")
+        return f"{why}; {_WITH_PARTS}"
+    of_command = _INSTEAD.get(last, {})
     ours = SETTINGS.get(name.replace("-", "_"), name).replace("_", "-")
     of_servers = NOT_HERE.get(name.removeprefix("no-").replace("-", "_"))
     return of_command.get(name) or of_command.get(ours) or _ANYWHERE.get(name) or of_servers

@@ -31,6 +31,7 @@ FORMATS = {
     "ledger": Format(1, "a chain of records, `.jsonl`, its figures beside it", "ledger, promote"),
     "journal": Format(3, "finished parts of a command that can go on, `.jsonl`", "every command with --resume"),
     "evaluation": Format(1, "a line of standard input or output", "evaluate --jsonl"),
+    "whole run": Format(1, "tables of one run, `.npz`", "`figures_of` with a store"),
     "kept runs": Format(1, "figures of a paper's runs, `.json`", "papers"),
 }  # fmt: skip
 

@@ -93,6 +93,7 @@ class RunSummary:
     requests: RequestFigures | None = None  # where those of one trace are resampled
     lives: Int[np.ndarray, "request fact"] | None = None  # where requests are compared one by one
     record: RunRecord | None = None  # where the whole run was asked for
+    stored: str = ""  # the file with the whole run, where a store was given
 
     @property
     def is_whole(self) -> bool:
@@ -118,8 +119,8 @@ class RunSummary:
         return RunSummary(outcome, metrics, Counter(self.violations) + Counter(other.violations))
 
     def document(self) -> dict[str, Any]:
-        """Return what there is as plain data; a record and lives do not go into files."""
-        kept = dataclasses.replace(self, lives=None, record=None)
+        """Return what there is as plain data; a record, its file and lives do not go into files."""
+        kept = dataclasses.replace(self, lives=None, record=None, stored="")
         written = {name: value for name, value in dataclasses.asdict(kept).items() if value}
         return written | {"outcome": self.outcome.name}
 

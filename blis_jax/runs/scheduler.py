@@ -28,14 +28,14 @@ from blis_jax.records.record import RunRecord
 from blis_jax.runs import driver, tasks
 from blis_jax.runs.calls import Call
 from blis_jax.runs.runs import Run
-from blis_jax.runs.tasks import Shelf, identity, make, opened, refusal, taken, task_of
+from blis_jax.runs.tasks import Reply, Shelf, identity, make, opened, refusal, taken, task_of
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
 LOOK_S = 2.0  # between two looks at the workers while no task ends
 PATIENCE_S = 300.0  # without any worker
-RETRIES = 3  # of a task whose machine lacks something, such as space on its disk
+RETRIES = 3  # of a task that could not be read or begun
 PER_THREAD = 4  # tasks on their way, so that no worker waits for the next
 TASK_S = 1.0  # of a task; a worker that is lost takes as much with it
 CANCELLED = (asyncio.CancelledError, futures.CancelledError)  # Dask raises either
@@ -76,6 +76,7 @@ class Workers:
         self.is_checked = False
         self.call_s: dict[Hashable, float] = {}  # wall seconds of a call in a worker, by kind
         self.threads: dict[str, int] = {}  # of each worker
+        self.lacking: set[str] = set()  # workers that get no more tasks
         self.looked_at = -LOOK_S
         self.num_tasks, self.num_bytes, self.num_bytes_back = 0, 0, 0
         if isinstance(where, str) and _LOCAL.fullmatch(where):
@@ -174,13 +175,17 @@ class Workers:
                 self._submit(client, waiting, pending)
                 if not pending:
                     return
-                for future in self._ended(client, pending):
-                    packed = self._fetched(client, future)
-                    self.num_bytes_back += len(packed)
-                    reply, batches = opened(packed), pending.pop(future)
-                    if not pending and not waiting:  # nobody asks for more than all calls
-                        with contextlib.suppress(ConfigError):
-                            self._look(client)
+                replies = [
+                    (self._fetched(client, future), pending.pop(future))
+                    for future in self._ended(client, pending)
+                ]
+                if not pending and not waiting:  # nobody asks for more than all calls
+                    with contextlib.suppress(ConfigError):
+                        self._look(client)
+                for reply, batches in sorted(replies, key=lambda one: bool(one[0].lacks)):
+                    if reply.lacks:
+                        self._do_without(client, reply)
+                        waiting.extendleft(call for batch in batches for call in batch[::-1])
                     for batch in batches:
                         if reply.call_s is not None:
                             self.call_s[batch[0].kind] = reply.call_s
@@ -201,14 +206,18 @@ class Workers:
     ) -> None:
         """Send tasks until every worker has the next ones."""
         assert self.shelf is not None
-        num_threads = max(sum(self._watch(client).values()), 2)
+        threads = self._watch(client)
+        able = [worker for worker in threads if worker not in self.lacking]
+        num_threads = max(sum(threads[worker] for worker in able), 2)
+        where: dict[str, Any] = {"workers": able} if self.lacking else {}
         while len(pending) < PER_THREAD * num_threads and waiting:
             batch = self._batch(waiting, num_threads)
             task = task_of(batch, self.shelf)
             self.num_tasks += 1
             self.num_bytes += task.num_bytes
             try:
-                future = client.submit(make, task, key=task.key, retries=RETRIES, pure=True)
+                key = f"{task.key}-{len(self.lacking)}"
+                future = client.submit(make, task, key=key, retries=RETRIES, pure=True, **where)
             except Exception as error:
                 raise self._gone(error) from None
             pending.setdefault(future, []).append(batch)  # equal tasks are one
@@ -265,7 +274,27 @@ class Workers:
         self.known, self.threads, self.looked_at = now, dict(threads), time.monotonic()
         progress.note(_counted(len(now)))
 
-    def _fetched(self, client: Client, future: Future) -> bytes:
+    def _do_without(self, client: Client, reply: Reply) -> None:
+        """Give a worker no more tasks whose machine lacks something; say so.
+
+        Raises:
+            ConfigError: no worker is left.
+        """
+        self._look(client)
+        is_new = reply.worker not in self.lacking
+        self.lacking.add(reply.worker)
+        num_left = len(self.known - self.lacking)
+        if not num_left:
+            raise ConfigError(
+                f"workers of {self._name} cannot go on ({reply.lacks}); what is done is saved: free what they lack, "
+                "and add --resume"
+            )
+        if is_new:
+            _tell(
+                f"the worker {reply.worker} cannot go on ({reply.lacks}); its runs are made by others ({num_left} left)"
+            )
+
+    def _fetched(self, client: Client, future: Future) -> Reply:
         try:
             packed: bytes = future.result()
         except distributed.KilledWorker as error:
@@ -274,15 +303,11 @@ class Workers:
                 "of memory; give workers more (`dask worker --memory-limit`), or fewer requests, and add --resume"
             ) from None
         except OSError as error:
-            if client.status != "running" or type(error).__name__ == "CommClosedError":
-                raise self._gone(error) from None
-            raise ConfigError(
-                f"workers of {self._name} cannot go on ({error.strerror or error}); free what they lack, and "
-                "add --resume"
-            ) from None
+            raise self._gone(error) from None
         except CANCELLED as error:
             raise self._gone(error) from None
-        return packed
+        self.num_bytes_back += len(packed)
+        return opened(packed)
 
     def _gone(self, error: BaseException | None) -> ConfigError:
         why = f" ({type(error).__name__})" if error else ""

@@ -33,7 +33,7 @@ from blis_jax import __version__, backend
 from blis_jax.core.types import Mechanism
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
-from blis_jax.lazy import cloudpickle
+from blis_jax.lazy import cloudpickle, distributed
 from blis_jax.records.record import RunRecord
 from blis_jax.runs.calls import Call, Results, execute
 from blis_jax.runs.driver import finished_of
@@ -120,11 +120,16 @@ class Shelf:
         return self.names[key]
 
 
+_PLAIN = frozenset([int, float, str, bytes, bool, tuple, dict, list, type(None)])
+
+
 def _pack(thing: object, name_of: Callable[[Any], str | None]) -> bytes:
     """Pickle a value; what has a name is left out, and what is of a user's file goes by its place there."""
 
     class Packer(cloudpickle.Pickler):
         def persistent_id(self, value: Any) -> tuple[str, ...] | None:
+            if type(value) in _PLAIN:  # most of what there is
+                return None
             name = name_of(value)
             if name:
                 return ("shelf", name)
@@ -235,18 +240,19 @@ class Reply:
     made: Sequence[Made] = ()
     call_s: float | None = None  # wall seconds of a call whose program was compiled before
     error: Exception | None = None  # which would come again
+    lacks: str = (
+        ""  # what the worker's machine has not, such as space on its disk; another may have it
+    )
+    worker: str = ""  # its address
 
 
 def make(task: PackedCalls) -> bytes:
-    """Make the runs of a task; the same in any process of the same identity.
-
-    Raises:
-        OSError, MemoryError: the machine lacks something; another may have it.
-    """
+    """Make the runs of a task; the same in any process of the same identity."""
     try:
         reply = _made(task)
-    except (OSError, MemoryError):
-        raise
+    except (OSError, MemoryError) as error:
+        lacks = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        reply = Reply(lacks=lacks, worker=str(distributed.get_worker().address))
     except Exception as error:
         place = input_files.place_of(error)
         said = ConfigError(f"{place}: {type(error).__name__}: {error}") if place else error

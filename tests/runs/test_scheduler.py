@@ -216,6 +216,20 @@ def test_a_task_takes_a_second_and_less_towards_the_end() -> None:
     assert sizes[-4:] == [1, 1, 1, 1]
 
 
+def test_a_worker_without_space_gets_no_more_tasks() -> None:
+    workers = scheduler.Workers("local:2")
+    client: Any = SimpleNamespace(nthreads=lambda: {"tcp://a": 1, "tcp://b": 1})
+    full = [tasks.Reply(lacks="No space left on device", worker=f"tcp://{name}") for name in "ab"]
+    with pytest.warns(
+        ConfigWarning, match=r"tcp://a cannot go on \(No space left.*by others \(1 left\)"
+    ):
+        workers._do_without(client, full[0])
+    with pytest.raises(
+        ConfigError, match=r"cannot go on \(No space left on device\).*add --resume"
+    ):
+        workers._do_without(client, full[1])
+
+
 # --- other processes ------------------------------------------------------------------------------
 
 
@@ -297,6 +311,37 @@ def test_a_lost_scheduler_is_said_and_the_rest_is_made_later(
 @pytest.mark.slow
 def test_a_worker_without_space_gives_the_same_bytes(tmp_path: Path, in_threads: bytes) -> None:
     with dask_processes.cluster(tmp_path, 0) as cluster:
-        cluster.add_worker(has_space=False)
+        cluster.add_worker(dask_processes.NO_SPACE)
         with scheduler.used(str(cluster.file)), pytest.warns(ConfigWarning):
             assert figures() == in_threads
+
+
+def stored_runs(folder: Path, **more: Any) -> list[tuple[float, str]]:
+    """Return a figure of each run, and the name of the file that whoever made it has written."""
+    keep = figures_of(["ttft_p99_ms"], store=folder)
+    grid = run_grid(CONFIGS[:1], SPEC, SEEDS, keep, OPTIONS, **more)
+    return [(run.metrics["ttft_p99_ms"], Path(run.stored).name) for run in grid.rows[0]]
+
+
+@pytest.mark.slow
+def test_a_worker_whose_disk_fills_half_way_changes_nothing(tmp_path: Path) -> None:
+    """The command ends with a sentence, and goes on later; nothing is there twice."""
+    expected, known = stored_runs(tmp_path / "here"), dict[tuple[int, int], Any]()
+    alone, fills = tmp_path / "alone", dask_processes.FILLS.format(num_files=20)
+
+    def keep(point: int, seed: int, run: Any) -> None:
+        known[point, seed] = run
+
+    with dask_processes.cluster(tmp_path, 0, silent_s=300) as cluster:
+        cluster.add_worker(fills)
+        with scheduler.used(str(cluster.file)), pytest.warns(ConfigWarning):
+            with pytest.raises(ConfigError, match=r"No space left on device.* add --resume"):
+                stored_runs(alone, on_row=keep)
+            assert 0 < len(known) < len(list(alone.glob("*.npz"))) == 20  # of 40
+    with (
+        dask_processes.cluster(tmp_path, 1, silent_s=300) as cluster,
+        scheduler.used(str(cluster.file)),
+        pytest.warns(ConfigWarning),
+    ):
+        assert stored_runs(alone, known=known) == expected
+    assert sorted(file.name for file in alone.iterdir()) == sorted(name for _, name in expected)

@@ -20,12 +20,32 @@ import resource
 def dask_setup(worker):
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 """
+# after some whole runs; a limit on files would leave room for any number of them
+FILLS = """
+import errno
+
+from blis_jax.records import stored
+
+real = getattr(stored.replacing, "real", stored.replacing)  # Dask may run this twice
+space = [{num_files}]
+
+
+def with_less_space(path):
+    if not space[0]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    space[0] -= 1
+    return real(path)
+
+
+with_less_space.real, stored.replacing = real, with_less_space
+"""
 
 
 class Cluster:
     """A scheduler, and workers that are added to it."""
 
-    def __init__(self, folder: Path, used: ExitStack) -> None:
+    def __init__(self, folder: Path, used: ExitStack, silent_s: int = SILENT_S) -> None:
+        self.silent_s = silent_s
         self.folder, self.used, self.file = folder, used, folder / "scheduler.json"
         self.workers: list[subprocess.Popen[bytes]] = []
         self.file.unlink(missing_ok=True)
@@ -39,7 +59,7 @@ class Cluster:
         words = (*words, "--scheduler-file", str(self.file), "--dashboard-address", "127.0.0.1:0")
         given = {
             "PYTHONPATH": str(ROOT),
-            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": f"{SILENT_S}s",
+            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": f"{self.silent_s}s",
             "DASK_DISTRIBUTED__COMM__RETRY__COUNT": "0",
             **environ,
         }
@@ -51,13 +71,13 @@ class Cluster:
         self.used.callback(end, process)
         return process
 
-    def add_worker(self, has_space: bool = True, **environ: str) -> subprocess.Popen[bytes]:
-        """Start a worker of one thread."""
+    def add_worker(self, preload: str = "", **environ: str) -> subprocess.Popen[bytes]:
+        """Start a worker of one thread, which runs a text first."""
         words = ["worker", "--nthreads", "1", "--no-nanny", "--local-directory", str(self.folder)]
-        if not has_space:
-            preload = self.folder / "no_space.py"
-            preload.write_text(NO_SPACE, encoding="utf-8")
-            words += ["--preload", str(preload)]
+        if preload:
+            file = self.folder / f"preload_{len(self.workers)}.py"
+            file.write_text(preload, encoding="utf-8")
+            words += ["--preload", str(file)]
         self.workers.append(self._start(*words, environ=environ))
         return self.workers[-1]
 
@@ -70,10 +90,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def cluster(folder: Path, num_workers: int) -> Iterator[Cluster]:
+def cluster(folder: Path, num_workers: int, silent_s: int = SILENT_S) -> Iterator[Cluster]:
     """Yield a scheduler with workers; all end with the block."""
     with ExitStack() as used:
-        made = Cluster(folder, used)
+        made = Cluster(folder, used, silent_s)
         for _ in range(num_workers):
             made.add_worker()
         yield made

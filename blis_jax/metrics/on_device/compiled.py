@@ -6,6 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import jax
@@ -27,6 +28,7 @@ from blis_jax.metrics.on_device.ranked import EVERYBODY, NUM_CLASSES
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import evaluate, lookup
 from blis_jax.metrics.summaries import LATENCIES, SloTargets
+from blis_jax.records import stored
 from blis_jax.records.invariants import CHEAP_CHECKS, CHEAP_NAMES
 from blis_jax.records.record import RunRecord
 from blis_jax.tables.state import Reg
@@ -188,6 +190,7 @@ def figures_of(
     targets: SloTargets | None = None,
     measure: Measure | None = None,
     keep: str = KEEP_FIGURES,
+    store: str | Path | None = None,
 ) -> Callable[[RunRecord], RunSummary]:
     """Make a `summarize` for `over_seeds` and its like that gives named metrics.
 
@@ -197,18 +200,24 @@ def figures_of(
         measure: spans in s whose arrivals are left out, none if None; its own targets are not used.
         keep: `figures` computes the metrics in the compiled call, and some tens of bytes a run come back.
             `records` brings whole records back too, in `RunSummary.record`.
+        store: a folder that every machine sees. Whoever makes a run writes its whole record there, and its file
+            comes back with the figures, in `RunSummary.stored`, for `blis_jax.records.stored.load`.
 
     Returns:
         A function from a record to its `RunSummary`.
 
     Raises:
-        ConfigError: a name is no metric, or `keep` is neither word.
+        ConfigError: a name is no metric, `keep` is neither word, or records are to come back and to be stored.
     """
     if keep not in (KEEP_FIGURES, KEEP_RECORDS):
         raise ConfigError(f"keep is {keep!r}; give {KEEP_FIGURES!r} or {KEEP_RECORDS!r}")
     names = tuple(names)
     targets, measure = targets or SloTargets(), measure or Measure({})
-    if keep == KEEP_FIGURES:
+    if keep == KEEP_RECORDS and store is not None:
+        raise ConfigError(
+            f"keep is {KEEP_RECORDS!r} and store is given; a record comes back or is stored, leave one out"
+        )
+    if keep == KEEP_FIGURES and store is None:
         return RunFigures(names, targets, measure)
 
     for name in names:
@@ -216,6 +225,8 @@ def figures_of(
 
     def of_record(record: RunRecord) -> RunSummary:
         summary = evaluated(record, names, targets, measure)
+        if store is not None:
+            return dataclasses.replace(summary, stored=str(stored.store(record, store)))
         return dataclasses.replace(summary, record=record)
 
     return of_record

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from blis_jax.commands.door.catalogue import COMMANDS
+from blis_jax.commands.lacking import elsewhere
 from blis_jax.results.dataset import load, save
 from blis_jax.runs import driver
 from sweeps.runs.parts import RunPart, with_output
@@ -208,3 +209,17 @@ def test_parts_are_all_runs_once_and_of_one_size(total: int, count: int) -> None
 def test_the_command_names_the_new_output(words: str) -> None:
     found = with_output(f"blis-jax sweep {words} --seeds 3", Path("all.zarr"))
     assert found == f"blis-jax sweep {words.replace('p1.zarr', 'all.zarr')} --seeds 3"
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("blis-jax evaluate", "this command has none"),
+        ("blis-jax ledger", "one record of a chain"),
+        ("blis-jax optimize", "depends on those before"),
+        ("blis-jax sensitivity", "depends on the runs of the first"),
+    ],
+)
+def test_a_command_without_parts_says_why(command: str, why: str) -> None:
+    told = elsewhere("part", command)
+    assert told is not None and why in told and "--scheduler" in told
