@@ -51,7 +51,6 @@ FROM_DATA = {  # of the repository: the picture, the module that draws it, its w
 OF_CAPACITY = ("capacity_gpus", "capacity_policies", "capacity_roles")  # the page has their numbers
 OF_LONG_RUNS = {  # made by hours of runs, or with what is not in the repository
     "adapters": "examples/adapters/placements.py",
-    "adapters": "examples/adapters/placements.py",
     "calibration": "a file of vllm bench serve",
     "curve": "a search for full clusters",
     "drafted_tokens": "examples/drafts/break_even.py",
