@@ -36,6 +36,8 @@ SMALL = [
     IMAGE,
 ]
 STRATEGIES = ("iter13_class_lead@found", "examples/policies/calm.yaml")
+WINNER = "papers/openevolve/winner.yaml"  # a router that a program search found
+SMALLER = {WINNER: {"8": "4", "300": "100"}}  # of seeds and requests
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +64,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def promoted(strategy: str, folder: Path) -> dict[str, str]:
     """Every file of a promotion whose gates are all approved."""
-    words = [strategy, *SMALL, "--output", str(folder)]
+    sizes = SMALLER.get(strategy, {})
+    words = [strategy, *(sizes.get(one, one) for one in SMALL), "--output", str(folder)]
     for gate in ("1", "2", "3"):
         assert main(words) == 3
         decision = ["--by", "A. Reviewer <a@example.org>", "--reason", "a test"]
@@ -94,7 +97,7 @@ def promotions(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, WINNER])
 def test_from_file_to_pull_request(
     strategy: str, promotions: Callable[[str], tuple[Path, dict[str, str]]], tmp_path: Path
 ) -> None:
