@@ -365,14 +365,10 @@ def _placed_in_time(rows: TraceRows, wanted: TraceOptions, reading: Reading) -> 
     return cut if cut is rows else cut.take(np.arange(len(cut))[: wanted.limit])
 
 
-def _says_what_is_shared(rows: TraceRows) -> bool:
-    return rows.segments is not None or bool((rows.prefix_len > 0).any())
-
-
 def _with_sessions(rows: TraceRows, wanted: TraceOptions, report: Report) -> TraceOptions:
     """Return the options with a turn that begins with the turns before it, where the trace has whole turns."""
     num_short, num_later = options.short_turns(rows)
-    if not num_later or 2 * num_short > num_later or _says_what_is_shared(rows):
+    if not num_later or 2 * num_short > num_later or rows.tells_what_is_shared:
         return wanted
     report.notes.append(
         "a later turn of a session begins with what was said before, as in a chat (--prefix-model sessions; turns so "
@@ -393,10 +389,9 @@ def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> tuple[T
         rows = options.mix_classes(rows, weights, wanted.seed)
     if wanted.prefix_model is not None:
         model = options.parse_prefix_model(wanted.prefix_model)
-        says_what_is_shared = _says_what_is_shared(rows)
-        if says_what_is_shared and wanted.prefix_model != "none":
+        if rows.tells_what_is_shared and wanted.prefix_model != "none":
             report.notes.append("--prefix-model has no effect: the trace says what prompts share")
-        elif not says_what_is_shared:
+        elif not rows.tells_what_is_shared:
             others = {key: rows.others[key] for key in rows.others if key != ROW_PREFIX}
             rows = replace(model(rows, wanted.seed), others=others)
             is_drawn |= wanted.prefix_model.startswith("groups")

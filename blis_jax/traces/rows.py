@@ -63,6 +63,11 @@ class TraceRows:
     def __len__(self) -> int:
         return len(self.arrival_us)
 
+    @property
+    def tells_what_is_shared(self) -> bool:
+        """Return whether the trace itself says which prompts begin alike."""
+        return self.segments is not None or bool((self.prefix_len > 0).any())
+
     def take(self, rows: Int[np.ndarray, " taken"]) -> TraceRows:
         """Return some requests, in the order of `rows`."""
         columns = {name: getattr(self, name)[rows] for name in PER_REQUEST}

@@ -183,20 +183,16 @@ def strategy_of(text: str) -> Strategy:
 def _values(text: str, rest: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part in filter(None, (piece.strip() for piece in rest.split(";"))):
-        name, equals, value = part.partition("=")
-        name = name.strip()
-        if not equals or not name or not value.strip():
+        name, equals, value = map(str.strip, part.partition("="))
+        if not (equals and name and value):
             raise ConfigError(f"arm {text!r}: {part!r} is not NAME=VALUE")
         if name in values:
             raise ConfigError(f"arm {text!r}: {name} is given twice; keep one of them")
         read = read_yaml(value, f"arm {text!r}, {name}")
-        values[name] = _numbers_or(read) if _has_numbers(name) else _number_or(read)
+        field = FIELDS.get(today(name))
+        has_many = field is not None and str(field.type).startswith("tuple[float")
+        values[name] = _numbers_or(read) if has_many else _number_or(read)
     return values
-
-
-def _has_numbers(name: str) -> bool:
-    field = FIELDS.get(today(name))
-    return field is not None and str(field.type).startswith("tuple[float")
 
 
 def _numbers_or(value: object) -> object:
@@ -370,11 +366,9 @@ def key_of(config: ClusterConfig) -> str:
 
 # --- arms that differ in the router alone ---------------------------------------------------------
 
-REFERENCE_ROUTER = "round-robin"
-ALL_ROUTERS = "all"
-CONTROL_ROUTER = (
-    "always-busiest"  # sends everything to the fullest instance: a check, no router to choose
-)
+REFERENCE_ROUTER, ALL_ROUTERS = "round-robin", "all"
+# sends everything to the fullest instance: a check, no router to choose
+CONTROL_ROUTER = "always-busiest"
 
 
 def router_arms(text: str, base: Arm) -> tuple[Arm, ...]:
