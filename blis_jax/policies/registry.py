@@ -11,6 +11,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -106,8 +107,13 @@ def _check_classes(policy: Policy, made: ast.FunctionDef, source: Path) -> None:
     for line, text in _compared_texts(made):
         raise ConfigError(
             f"{policy.words} ({source.name}, line {line}) compares the class of a request with the text {text!r}, "
-            f"but classes are numbers; write == {text.upper()} or is_sheddable(…), both from blis_jax.policies"
+            f"but classes are numbers; write == {_class_like(text)} or is_sheddable(…), both from blis_jax.policies"
         )
+
+
+def _class_like(text: str) -> str:
+    """Return the name that stands for a class in a policy, of the class that is written nearest."""
+    return (get_close_matches(text.lower(), SLO_CLASSES[1:], 1, 0) or [SLO_CLASSES[1]])[0].upper()
 
 
 _DRAWS = re.compile(r"(random|np\.random|numpy\.random)\.\w+")
@@ -150,7 +156,7 @@ def _own_names(made: ast.FunctionDef) -> set[str]:
 
 
 def _compared_texts(made: ast.FunctionDef) -> Iterator[tuple[int, str]]:
-    """Yield line and text of every comparison of a class with a class's name."""
+    """Yield line and text of every comparison of a class with texts, in a list of them, too."""
     named = {
         target.id
         for node in ast.walk(made)
@@ -162,10 +168,11 @@ def _compared_texts(made: ast.FunctionDef) -> Iterator[tuple[int, str]]:
         if not isinstance(node, ast.Compare):
             continue
         sides = [node.left, *node.comparators]
-        texts = [side.value for side in sides if isinstance(side, ast.Constant)]
+        parts = [part for side in sides for part in (side, *getattr(side, "elts", ()))]
+        texts = [part.value for part in parts if isinstance(part, ast.Constant)]
         words = [ast.unparse(side) for side in sides]
         if any(CLASS in text or text in named for text in words):
-            yield from ((node.lineno, text) for text in texts if text in SLO_CLASSES[1:])
+            yield from ((node.lineno, text) for text in texts if isinstance(text, str))
 
 
 def _check_scores(policy: Policy, place: str) -> None:

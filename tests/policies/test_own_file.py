@@ -31,17 +31,19 @@ def written(folder: Path, decorator: str, *lines: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("line", "text"),
+    ("line", "text", "meant"),
     [
-        ('return context.request.slo_class != "sheddable", state', "sheddable"),
-        ('is_urgent = "critical" == context.request.slo_class', "critical"),
+        ('return context.request.slo_class != "sheddable", state', "sheddable", "SHEDDABLE"),
+        ('is_urgent = "critical" == context.request.slo_class', "critical", "CRITICAL"),
+        ('is_urgent = context.request.slo_class == "critcal"', "critcal", "CRITICAL"),
+        ('is_late = context.request.slo_class in ("Batch", "x")', "Batch", "BATCH"),
     ],
 )
-def test_a_class_compared_with_a_text_is_refused(tmp_path: Path, line: str, text: str) -> None:
+def test_a_class_compared_with_a_text_is_refused(
+    tmp_path: Path, line: str, text: str, meant: str
+) -> None:
     name = written(tmp_path, "admission_policy", line, "return True, state")
-    with pytest.raises(
-        ConfigError, match=rf"\(mine.py, line 6\) .* the text '{text}'.*== {text.upper()}"
-    ):
+    with pytest.raises(ConfigError, match=rf"\(mine.py, line 6\) .* the text '{text}'.*== {meant}"):
         registry.find("admission", name)
 
 
