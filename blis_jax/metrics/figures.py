@@ -229,7 +229,8 @@ def worst_p99_ms(
     is_there = record.requests.instance[None, :] == instances[:, None]
     is_there = is_there & (completed > 0)[:, None]
     groups = xp.concatenate([is_timed[None, :], is_there & is_timed[None, :]])
-    worst = xp.nan_to_num(p99s_ms(times_us, groups), nan=-np.inf).max()
+    each = p99s_ms(times_us, groups)
+    worst = xp.where(xp.isnan(each), -np.inf, each).max()
     return choose(xp.isfinite(worst), worst, np.nan)
 
 

@@ -100,7 +100,7 @@ def worst_adapter_ttft_p99_ms(measured: MeasuredRequests) -> Number:
     if each is None:
         return math.nan
     xp = namespace(each)
-    return xp.where(xp.isnan(each).all(), math.nan, xp.nan_to_num(each, nan=-math.inf).max())
+    return xp.where(xp.isnan(each).all(), math.nan, xp.where(xp.isnan(each), -math.inf, each).max())
 
 
 @of_requests("ms", LOWER, "TTFT P99, mean over adapters, ms", has_classes=False)

@@ -512,8 +512,8 @@ def test_only_another_stream_than_the_references_is_remarked(capsys):
 @simulating
 def test_clients_add_their_model_and_their_network(tmp_path, capsys):
     clients = """
-  - {slo_class: realtime, model: tuned, network: {rtt_ms: 3}, rate_fraction: 1, LAWS}
-  - {rate_fraction: 1, LAWS}
+  - {slo_class: realtime, model: tuned, network: {rtt_ms: 3}, rate_fraction: 0.5, LAWS}
+  - {rate_fraction: 0.5, LAWS}
 """
     fixed = "{type: constant, params: {value: 64}}"
     laws = (

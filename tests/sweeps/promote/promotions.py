@@ -49,6 +49,7 @@ def calm(params, state, context: GatewayContext):
 
 # what the library has and the target cannot
 NOT_IN_THE_TARGET = {
+    "adapters_homes": "routing_policy",
     "iter06_sjf": "scheduler",
     "iter17_prefix_groups": "scheduler",
     "iter18_deadlines": "priority_policy",
