@@ -229,9 +229,7 @@ def worst_p99_ms(
     is_there = record.requests.instance[None, :] == instances[:, None]
     is_there = is_there & (completed > 0)[:, None]
     groups = xp.concatenate([is_timed[None, :], is_there & is_timed[None, :]])
-    each = p99s_ms(times_us, groups)
-    worst = xp.where(xp.isnan(each), -np.inf, each).max()
-    return choose(xp.isfinite(worst), worst, np.nan)
+    return _largest(p99s_ms(times_us, groups))
 
 
 def p99s_ms(
@@ -252,17 +250,26 @@ def p99s_ms(
     return xp.where(is_empty, np.nan, p99 / 1000)
 
 
-def adapter_p99s_ms(
+def adapter_p99_ms(
     record: RunRecord, is_chosen: Bool[np.ndarray, "request"]
-) -> Float[np.ndarray, "adapter"] | None:
-    """Return the TTFT P99 of the requests of each LoRA adapter, in ms; NaN where it has none, None without adapters."""
+) -> tuple[float, float]:
+    """Return the largest TTFT P99 of a LoRA adapter's requests, and the mean over adapters, in ms; NaN for none."""
     requests = record.requests
     if record.adapters is None or requests.adapter is None:
-        return None
-    places = namespace(requests.adapter).arange(record.adapters.num_loads.shape[1])
+        return np.nan, np.nan
+    xp = namespace(requests.adapter)
+    places = xp.arange(record.adapters.num_loads.shape[1])
     is_timed = is_chosen & (requests.ttft_us >= 0)
     groups = (requests.adapter[None, :] == places[:, None]) & is_timed[None, :]
-    return p99s_ms(requests.ttft_us, groups)
+    each = p99s_ms(requests.ttft_us, groups)
+    mean = ratio(xp.nan_to_num(each).sum(), (~xp.isnan(each)).sum(), np.nan)
+    return _largest(each), mean
+
+
+def _largest(values_ms: Float[np.ndarray, "group"]) -> float:
+    xp = namespace(values_ms)
+    largest = xp.where(xp.isnan(values_ms), -np.inf, values_ms).max()
+    return choose(xp.isfinite(largest), largest, np.nan)
 
 
 def draft_figures(record: RunRecord) -> dict[str, Number]:

@@ -128,6 +128,7 @@ def _pack(thing: object, name_of: Callable[[Any], str | None]) -> bytes:
 
     class Packer(cloudpickle.Pickler):
         def persistent_id(self, value: Any) -> tuple[str, ...] | None:
+            """Return what stands for a value in the pickle, None for the value itself."""
             if type(value) in _PLAIN:  # most of what there is
                 return None
             name = name_of(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 from dataclasses import dataclass, replace
 from dataclasses import field as made_of
 from pathlib import Path
@@ -72,6 +73,34 @@ class GoProgram:
         """Return the source lines of a node."""
         lines = self.text.decode().split("\n")
         return lines[node.start_point.row : node.end_point.row + 1]
+
+
+class BesideGo:
+    """The Python of a Go program as it is made: its lines, behind comments with Go's, and its names."""
+
+    program: GoProgram
+    lines: list[str]
+    indent: int
+    taken: set[str]  # names
+
+    def emit(self, code: str) -> None:
+        """Add a line of Python."""
+        self.lines.append("    " * self.indent + code)
+
+    def tell(self, node: Node, whole: bool = True) -> None:
+        """Add the Go of a statement as comments, or its first line alone."""
+        lines = self.program.lines_of(node)
+        for place, text in enumerate(lines if whole else lines[:1]):
+            self.emit(f"# {self.program.line(node) + place}: {text.strip()}")
+
+    def fresh(self, name: str) -> str:
+        """Return a name of Python that nothing has yet."""
+        name = f"{name}_" if keyword.iskeyword(name) or name.startswith("_") else name
+        found, number = name, 2
+        while found in self.taken:
+            found, number = f"{name}_{number}", number + 1
+        self.taken.add(found)
+        return found
 
 
 def read(path: str | Path) -> GoProgram:

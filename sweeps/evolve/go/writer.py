@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from sweeps.evolve.go.nodes import (
     text_of,
     walk,
 )
-from sweeps.evolve.go.source import GoProgram
+from sweeps.evolve.go.source import BesideGo, GoProgram
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -41,7 +40,7 @@ class MaskedBlock:
     is_function: bool = False
 
 
-class Lines(Calls):
+class Lines(BesideGo, Calls):
     """The Python of one function as it is made: its lines, its names, and where the present statement happens."""
 
     def __init__(self, program: GoProgram, root: Node) -> None:
@@ -70,25 +69,6 @@ class Lines(Calls):
         self.targets: list[str] = []  # whom decisions name
 
     # --- lines, names, masks ----------------------------------------------------------------------
-
-    def emit(self, code: str) -> None:
-        """Add a line of Python."""
-        self.lines.append("    " * self.indent + code)
-
-    def tell(self, node: Node, whole: bool = True) -> None:
-        """Add the Go of a statement as comments, or its first line alone."""
-        lines = self.program.lines_of(node)
-        for place, text in enumerate(lines if whole else lines[:1]):
-            self.emit(f"# {self.program.line(node) + place}: {text.strip()}")
-
-    def fresh(self, name: str) -> str:
-        """Return a name of Python that nothing has yet."""
-        name = f"{name}_" if keyword.iskeyword(name) or name.startswith("_") else name
-        found, number = name, 2
-        while found in self.taken:
-            found, number = f"{name}_{number}", number + 1
-        self.taken.add(found)
-        return found
 
     @property
     def mask(self) -> str:  # type: ignore[override]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -143,9 +144,9 @@ class StepExpressions(StepConstants):
             return f"bits({sign!r}, {first}, {second})"
         return self.program.refuse(node, "this operator is not read")
 
+    @abstractmethod
     def function(self, node: Node, name: str, is_closure: bool = False) -> None:
         """Write a function; the writer knows how."""
-        raise NotImplementedError
 
     def _func_literal(self, node: Node) -> str:
         above = node.parent

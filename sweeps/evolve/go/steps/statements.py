@@ -31,16 +31,6 @@ class StepStatements(StepCalls):
         self.targets: list[Node] = []
         self.results: list[list[str]] = []  # types of what the functions around return
 
-    def emit(self, code: str) -> None:
-        """Add a line of Python."""
-        self.lines.append("    " * self.indent + code)
-
-    def tell(self, node: Node, whole: bool = True) -> None:
-        """Add the Go of a statement as comments, or its first line alone."""
-        lines = self.program.lines_of(node)
-        for place, text in enumerate(lines if whole else lines[:1]):
-            self.emit(f"# {self.program.line(node) + place}: {text.strip()}")
-
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Translate what is below in a scope of its own."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import keyword
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweeps.evolve.go.nodes import field, items, text_of, walk
+from sweeps.evolve.go.source import BesideGo
 from sweeps.evolve.stepping import basics, containers, library, operations, places, router, types
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Variable:
     constant: Any = None
 
 
-class StepTypes:
+class StepTypes(BesideGo, ABC):
     """Names and types."""
 
     def __init__(self, program: GoProgram) -> None:
@@ -86,24 +87,15 @@ class StepTypes:
             if one.type == "const_declaration":
                 self.scopes[0] |= self.constants_of(one)
 
+    @abstractmethod
     def constants_of(self, group: Node) -> dict[str, Variable]:
         """Return the constants of a declaration; expressions know how."""
-        raise NotImplementedError
 
     def _of(self, method: Node) -> str:
         kind = text_of(field(items(field(method, "receiver"))[0], "type"))
         return kind.lstrip("*")
 
     # --- names ----------------------------------------------------------------------------------------
-
-    def fresh(self, name: str) -> str:
-        """Return a name of Python that nothing has yet."""
-        name = f"{name}_" if keyword.iskeyword(name) or name.startswith("_") else name
-        found, number = name, 2
-        while found in self.taken:
-            found, number = f"{name}_{number}", number + 1
-        self.taken.add(found)
-        return found
 
     def find(self, name: str) -> Variable | None:
         """Return what a name stands for, the innermost one."""
@@ -253,9 +245,9 @@ class StepTypes:
             return "EMPTY"
         return self.program.refuse(node, "this type is not read")
 
+    @abstractmethod
     def size_of(self, node: Node) -> str:
         """Return the code of an array's length; expressions know how."""
-        raise NotImplementedError
 
     def _pointer(self, node: Node) -> str:
         inner = text_of(items(node)[0])
