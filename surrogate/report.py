@@ -8,10 +8,9 @@ from pathlib import Path
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option
 from blis_jax.files.atomic_write import refuse_existing
-from surrogate.coverage import PairOptions
+from surrogate.coverage import MOST_WANTED, PairOptions
 
 NAME = "surrogate.report"
-MOST_WANTED = "ttft_p99_ms[critical]"
 
 _DESCRIPTION = """\
 Compare a surrogate with the test points of its dataset: R² and errors beside what the noise of the

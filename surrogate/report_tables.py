@@ -15,9 +15,9 @@ from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import table_lines
 from surrogate import report_figures as figure
+from surrogate.coverage import MOST_WANTED
 from surrogate.levels.fit import OwnData, any_seeds_lines, any_seeds_table, load_own
 from surrogate.levels.predict import levels_of
-from surrogate.report import MOST_WANTED, SurrogateReportOptions
 from surrogate.scores import (
     NOT_MET,
     Score,
@@ -36,6 +36,7 @@ from surrogate.scores import (
 if TYPE_CHECKING:
     from surrogate.data import Data
     from surrogate.predictor import Surrogate
+    from surrogate.report import SurrogateReportOptions
 
 SHOWN = (
     MOST_WANTED, "ttft_p99_ms[standard]", "ttft_p99_ms[sheddable]", "e2e_p99_ms[critical]",

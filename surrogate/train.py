@@ -94,7 +94,7 @@ def main(options: TrainOptions) -> int:
     values = _values(options)
     path = _path(options, Path(options.data[0]))
 
-    from surrogate.fitting.training import train
+    from surrogate.training import train
 
     return train(options, values, path)
 

@@ -9,12 +9,8 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands.options import CommandOptions, option, switch
 
 NAME = "papers.real_servers"
-ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT.parent / "shared" / "data" / "real_serving_runs"
-PAGE = ROOT / "docs" / "results" / "real-servers.md"
-LOOPS = PAGE.with_name("real-servers-loops.md")
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "real_serving_runs"
 PARTS = "vllm,llmd_runs,inferencex"
-FITS = ROOT / "papers" / "real_servers" / "predict" / "served_fits.yaml"
 _DESCRIPTION = """\
 Predict runs of real servers and hold the predictions against what was measured: 31 runs of vLLM beside the
 predictions of six published simulators, with nothing fitted and with a fit to the other runs (one workload,

@@ -17,8 +17,7 @@ from blis_jax.latency.served_physics import BETA, COEFFICIENTS
 from blis_jax.reports import render, style
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import table_text
-from papers.pages import write_between_markers
-from papers.real_servers.__main__ import FITS, LOOPS, PAGE
+from papers.pages import ROOT, write_between_markers
 from papers.real_servers.clusters import (
     ClusterRun,
     ClusterStudy,
@@ -48,6 +47,9 @@ from papers.real_servers.predict.scene import FITTED, PUBLISHED
 from papers.real_servers.predict.simulation import LoopView
 from papers.real_servers.step_fit import ABSENT, ESTIMATES, StepLaw, VllmRun, mean_steps, read_runs
 
+PAGE = ROOT / "docs" / "results" / "real-servers.md"
+LOOPS = PAGE.with_name("real-servers-loops.md")
+FITS = Path(__file__).parent / "predict" / "served_fits.yaml"
 BARS = {"e2e_mean": 5.0, "e2e_p99": 8.0, "itl_mean": 5.0, "ttft_mean": 15.0, "ttft_p99": 25.0}
 WORDS = {
     "e2e_mean": "E2E mean",

@@ -23,8 +23,9 @@ from threadpoolctl import threadpool_limits
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import pandas as pd
-from papers.surrogate.tables import MOST_WANTED, OF_SEEDS, PaperSpace
+from papers.surrogate.tables import OF_SEEDS, PaperSpace
 from surrogate import report_figures as figure
+from surrogate.coverage import MOST_WANTED
 from surrogate.data import Data, load_data
 from surrogate.fitting.learn import samples_of
 from surrogate.fitting.network import features

@@ -26,7 +26,6 @@ else:
 BASELINE, OWN_SEEDS = "iter00_baseline", 32
 FIRST_COMMON_SEED = 2_000_000  # of the sets that all of some points share; in no other dataset
 OF_SEEDS = ("any_seeds", "common_seeds", "levels")  # of a space with points on seeds of their own
-MOST_WANTED = "ttft_p99_ms[critical]"
 
 
 @dataclass(frozen=True)

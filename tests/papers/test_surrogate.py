@@ -5,7 +5,8 @@ import pytest
 
 from papers.surrogate import __main__ as command
 from papers.surrogate import tables
-from papers.surrogate.tables import FIRST_COMMON_SEED, MOST_WANTED, SPACES
+from papers.surrogate.tables import FIRST_COMMON_SEED, SPACES
+from surrogate.coverage import MOST_WANTED
 
 
 def test_saved_tables_are_printed_without_computing(capsys: pytest.CaptureFixture) -> None:

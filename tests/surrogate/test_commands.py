@@ -9,8 +9,7 @@ import pytest
 
 import blis_jax
 from blis_jax.errors import ConfigError, ConfigWarning
-from surrogate import coverage, predict, report, scores, train
-from surrogate.fitting import training
+from surrogate import coverage, predict, report, scores, train, training
 from surrogate.predictor import Surrogate
 from surrogate.scores import p_value_finite
 from tests.support.damages import WAYS, damaged, files_of

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surrogate import train
-from surrogate.fitting import training
+from surrogate import train, training
 from surrogate.predictor import Surrogate
 from tests.files.test_leftovers import ENVIRONMENT, names
 from tests.support.killed import ROOT
