@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.stats import binom
 
 from blis_jax.lazy import pandas as pd
+from blis_jax.metrics.metric import split_name
 from blis_jax.reports.style import (
     BLUE,
     GREEN,
@@ -27,6 +28,7 @@ from blis_jax.reports.style import (
     plain_log,
     save,
 )
+from blis_jax.reports.words import metric_name, metric_words
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -84,9 +86,16 @@ def _draw_parity(panel: Axes, data: Data, found: xr.Dataset, name: str, r2: floa
     else:
         panel.xaxis.set_major_locator(MaxNLocator(4))
     unit = "" if data.units[place] == "1" else f" ({data.units[place]})"
-    panel.set_title(f"{name}\nR² {r2:.3f}")
+    panel.set_title(f"{_output_name(name)}\nR² {r2:.3f}")
     panel.set_xlabel(f"simulated{unit}")
     panel.set_ylabel(f"predicted{unit}")
+
+
+def _output_name(name: str) -> str:
+    """Return an output as a panel's title has it: `TTFT P99, critical`."""
+    metric, slo_class = split_name(name)
+    words = metric_name(metric).removesuffix(" by run")
+    return f"{words}, {slo_class}" if slo_class else words
 
 
 def draw_residuals(path: Path, data: Data, found: xr.Dataset, name: str) -> None:
@@ -125,7 +134,7 @@ def draw_residuals(path: Path, data: Data, found: xr.Dataset, name: str) -> None
             + (", in % of the simulated" if is_relative else "")
             + f". Quantiles are of ten slices of the input. Points beyond the axes: {num_out}."
         )
-        save(made, path, f"Residuals of {name} over every input", caption, legend)
+        save(made, path, f"Residuals of {metric_words(name)} over every input", caption, legend)
 
 
 def _draw_quantiles(
@@ -205,7 +214,7 @@ def draw_curve(path: Path, curve: pd.DataFrame, chosen: Sequence[str], most_want
         0.95: {"color": GREY, "linestyle": ":", "linewidth": 1.2},
     }
     legend = [area_handle("10 to 90 % of all outputs", color="0.9")]
-    legend += [line_handle(name, **styles[name]) for name in chosen]
+    legend += [line_handle(_output_name(name), **styles[name]) for name in chosen]
     legend += [line_handle(f"R² = {bar:g}", **style) for bar, style in bars.items()]
     with figure(3.6) as (made, panels):
         panel = panels[0][0]

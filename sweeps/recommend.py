@@ -24,7 +24,7 @@ from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
 from blis_jax.latency.deployment import Deployment, gpu_description, kv_blocks
 from blis_jax.latency.model_description import is_shipped, model_description, usual_tp
-from blis_jax.latency.registry import fitted
+from blis_jax.latency.registry import fitted, gpu_named
 from blis_jax.policies.their_names import POLICIES
 from sweeps.capacity.__main__ import CapacityOptions
 from sweeps.runs.options import FOLDER, USUAL_ARM
@@ -52,6 +52,7 @@ def candidates(strategy: str, model: str, gpu: str, asked: Collection[int] = ())
     Raises:
         ConfigError: the model is neither fitted nor described on the GPU, or does not fit on any number of them.
     """
+    gpu = gpu_named(gpu)
     tps = {fit.tp for fit in fitted(model) if fit.gpu == gpu}
     arm = f"{strategy}{';' if ':' in strategy else ':'}model={model};hardware={gpu}"
     if tps and tps >= set(asked):
@@ -202,9 +203,10 @@ class RecommendOptions(
 
     model: str | None = word("MODEL", "model")
     gpu: str | None = word("GPU", "GPU")
-    output: str = option(
-        str, f"{FOLDER}/recommend.json", "PATH",
+    output: str | None = option(
+        str, None, "PATH",
         "answer to write, .json; a page, .md, and the router's configuration, .yaml, lie beside it",
+        shown=f"{FOLDER}/recommend.json",
     )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ class _Choice(CommandOptions, title="choice"):
         cli.at_least(2), FRESH_SEEDS, "N", "seeds on which the winner is compared in the end"
     )
     search: str | None = option(
-        str, None, "FILE", "result of sweeps.optimize whose best points are arms, too"
+        str, None, "FILE", "result of blis-jax optimize whose best points are arms, too"
     )
     finalists: int | None = option(
         cli.at_least(1), None, "N", "how many points of the search", shown=5

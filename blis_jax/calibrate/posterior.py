@@ -291,11 +291,11 @@ def load(path: Path) -> Posterior:
     Of a fit to the steps of several deployments `FILE:RUN` is that of one.
     """
     file, run = _file_and_run(path)
-    document = input_files.read_json(file, "a result of blis_jax.calibrate")
+    document = input_files.read_json(file, "a result of blis-jax calibrate")
     if isinstance(document, dict) and document.get("kind") == step_fits.KIND:
         return _of_steps(StepFits.of_document(document, str(file)), run, str(path))
     if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise ConfigError(f"{path} is not a calibration; give a result of blis_jax.calibrate")
+        raise ConfigError(f"{path} is not a calibration; give a result of blis-jax calibrate")
     refuse_newer(document.get("format"), KIND, str(path))
     try:
         return _posterior(document, str(path))

@@ -264,8 +264,6 @@ def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     for name in their_names.NAMED_BY:
         if isinstance(text := given.get(name), str):
             given[name] = their_names.policies_named(name, text)
-    if isinstance(text := given.get("hardware"), str):
-        given["hardware"] = their_names.gpu_named(text)
     for name in ("alpha_coeffs", "beta_coeffs"):  # a list has no hash
         if isinstance(value := given.get(name), Iterable) and not isinstance(value, str):
             given[name] = tuple(value)

@@ -98,6 +98,7 @@ _PACES = "a workload file says how requests arrive: arrival {process, cv} and li
 _ANYWHERE = {
     **dict.fromkeys(("random-input-len", "random-output-len", "random-range-ratio", "ignore-eos"), _LENGTHS),
     **dict.fromkeys(("burstiness", "ramp-up-strategy", "ramp-up-start-rps", "ramp-up-end-rps", "rate-type"), _PACES),
+    "seed": "--seeds N is how many seeds there are, and --first-seed the first of them",
     "num-warmups": "nothing has to warm up here; --window leaves out a beginning where a command has it",
     "goodput": "limits are --slo-ttft, --slo-itl, --slo-e2e of run, and --targets of studies",
 }  # fmt: skip

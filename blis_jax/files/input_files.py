@@ -154,6 +154,13 @@ def open_text(path: Path) -> IO[str]:
     return io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="")
 
 
+def absent(path: Path, what: str) -> str:
+    """Return that a file is not there; an address, which a path cuts to one slash, is never there."""
+    if re.match(r"\w+:/", str(path)):
+        return f"{path.as_posix().replace(':/', '://', 1)} is an address; download the file and give its path"
+    return f"{path} does not exist; give the path of {what}"
+
+
 def read_text(path: Path, what: str) -> str:
     """Read a text file as `open_text` does, but refuse what is not its encoding; `what` names the file in errors.
 
@@ -168,7 +175,7 @@ def read_text(path: Path, what: str) -> str:
     except NOT_WHOLE as error:
         raise ConfigError(f"{path} is not a whole packed file ({error})") from None
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; give the path of {what}") from None
+        raise ConfigError(absent(path, what)) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text; give the path of {what}") from None
     except ConfigError:

@@ -6,6 +6,7 @@ A model of the package costs its own file and one line here. Nothing here import
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -94,6 +95,24 @@ class Coefficients:
     total_kv_blocks: int
 
 
+# as nvidia-smi, Kubernetes and people write them: NVIDIA H100 80GB HBM3, NVIDIA-A100-SXM4-80GB, a100-80gb, h200
+_GPU = re.compile(
+    r"(?:nvidia[\s_-]+)?(a100|h100|h200|b200|b300|l40s)(?:[\s_-]+(?:sxm\d?|hbm\d\w*|\d+\s*gb|80))*",
+    re.IGNORECASE,
+)
+
+
+def gpu_named(text: str) -> str:
+    """Return our name of a GPU; the text itself where it is none of those that are described, or two of them."""
+    found = _GPU.fullmatch(text.strip())
+    if found is None:
+        return text
+    family = found[1].upper()
+    if family != "A100":
+        return family
+    return "A100-80" if "80" in text[found.end(1) :] else text
+
+
 def lookup(
     model: str,
     gpu: str | None = None,
@@ -109,7 +128,9 @@ def lookup(
     if entry is None:
         raise ConfigError(_unknown_model(model))
     default = entry.get("default", {})
-    conditions = {"gpu": gpu, "tp": tp, "vllm_version": vllm_version}
+    conditions = {
+        "gpu": gpu if gpu is None else gpu_named(gpu), "tp": tp, "vllm_version": vllm_version,
+    }  # fmt: skip
     wanted = {
         key: default.get(key) if value is None else value for key, value in conditions.items()
     }
@@ -161,18 +182,34 @@ def _without_fit(model: str) -> str:
 
 
 def _no_fit(model: str, wanted: dict[str, Any], fits: Sequence[dict[str, Any]]) -> str:
-    allowed = ", ".join(_setting(fit) for fit in fits)
     missing = [name for name, value in wanted.items() if value is None]
     if missing:
         names = ", ".join(missing)
-        return f"model {model!r} has no default {names} (fitted: {allowed}): give {names} as well"
-    gpus = [fit["gpu"] for fit in fits]
-    hint = "" if wanted["gpu"] in gpus else closest(wanted["gpu"], gpus)
+        return f"model {model!r} has no default {names} (fitted: {_on(fits)}): give {names} as well"
+    asked = {name: wanted[name] for name in ("gpu", "tp")}
+    same = [fit for fit in fits if asked == {name: fit[name] for name in asked}]
+    if same:  # on this GPU, of other versions
+        versions = ", ".join(fit["vllm_version"] for fit in same)
+        return (
+            f"no fitted coefficients for model {model!r} with vllm_version={wanted['vllm_version']} (fitted: "
+            f"{versions}): choose one of these, or leave it out"
+        )
+    gpus = sorted({fit["gpu"] for fit in fits})
     return (
-        f"no fitted coefficients for model {model!r} with {_setting(wanted)} (fitted: {allowed}){hint}: "
-        f"choose one of these, or {_without_fit(model)}"
+        f"no fitted coefficients for model {model!r} with gpu={wanted['gpu']} tp={wanted['tp']} (fitted: "
+        f"{_on(fits)}){_meant(wanted['gpu'], gpus)}: choose one of these, or {_without_fit(model)}"
     )
 
 
-def _setting(fit: dict[str, Any]) -> str:
-    return f"gpu={fit['gpu']} tp={fit['tp']} vllm_version={fit['vllm_version']}"
+def _meant(gpu: str, gpus: Sequence[str]) -> str:
+    """Return a hint at a GPU that the word begins like, if it is none of them: an H200 is no H100."""
+    near = [] if gpu in gpus else [one for one in gpus if one.startswith(gpu.upper()[:4])]
+    return f"; did you mean {near[0]!r}?" if near and len(gpu) > 3 else ""
+
+
+def _on(fits: Sequence[dict[str, Any]]) -> str:
+    """Return GPUs and the tensor parallelisms that are fitted there, `H100 × 1, 2; A100-80 × 1`."""
+    tps: dict[str, set[int]] = {}
+    for fit in fits:
+        tps.setdefault(fit["gpu"], set()).add(fit["tp"])
+    return "; ".join(f"{gpu} × {', '.join(map(str, sorted(of)))}" for gpu, of in tps.items())

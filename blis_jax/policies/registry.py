@@ -307,12 +307,21 @@ def find(kind: str, name: str, setting: str = "") -> Policy:
         return _from_file(kind, name, setting or KINDS[kind].setting)
     names = NAMES.get(kind, {})
     if name not in names:
+        what = setting or KINDS[kind].setting
+        if _OTHER_FILE.search(name):
+            raise ConfigError(
+                f"{what} {shortened(name)}: a policy is a function in a file of Python; give path/to/file.py:Name "
+                "(blis-jax evolve read makes one of Go)"
+            )
         allowed = ", ".join((*names, *_no_policy(kind, setting)))
         raise ConfigError(
-            f"{setting or KINDS[kind].setting} {shortened(name)} is not known; use one of {allowed}, or "
+            f"{what} {shortened(name)} is not known; use one of {allowed}, or "
             f"path/to/file.py:Name{closest(name, (*names, *POLICIES.get(kind, ())))}"
         )
     return _built_in(names[name])
+
+
+_OTHER_FILE = re.compile(r"\.(py|pyc|ipynb|go|so|wasm|yaml|yml|json)(:|$)")
 
 
 def _no_policy(kind: str, setting: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from blis_jax.core.kinds import KINDS, ROUTER
 from blis_jax.errors import ConfigError
+from blis_jax.latency.registry import gpu_named
 
 SETTINGS = {  # of vLLM's engine and of its deployments: ours
     "gpu": "hardware",
@@ -43,6 +44,8 @@ NOT_HERE = {  # of vLLM's and SGLang's servers: what is done here in their place
     **dict.fromkeys(("enable_lora", "max_loras", "max_lora_rank", "lora_modules"), _ADAPTERS),
     **dict.fromkeys(("kv_cache_dtype", "calculate_kv_scales"), _TYPE),
     **dict.fromkeys(("swap_space", "kv_offloading_size"), "KV blocks beside those of the GPU are kv_cpu_blocks"),
+    "kv_transfer_config": "prefill and decode apart are instances=1P2D, and KV beyond the GPU is kv_cpu_blocks or "
+    "kv_offload_config",
     "enable_chunked_prefill": "prompts are always computed in chunks, as many tokens a step as "
     "max_num_batched_tokens leaves",
     "schedule_policy": "the order of the wait queue is scheduler",
@@ -78,24 +81,6 @@ POLICIES: dict[
 }
 
 
-# as nvidia-smi, Kubernetes and people write them: NVIDIA H100 80GB HBM3, NVIDIA-A100-SXM4-80GB, a100-80gb, h200
-_GPU = re.compile(
-    r"(?:nvidia[\s_-]+)?(a100|h100|h200|b200|b300|l40s)(?:[\s_-]+(?:sxm\d?|hbm\d\w*|\d+\s*gb|80))*",
-    re.IGNORECASE,
-)
-
-
-def gpu_named(text: str) -> str:
-    """Return our name of a GPU; the text itself where it is none of those that are described, or two of them."""
-    found = _GPU.fullmatch(text.strip())
-    if found is None:
-        return text
-    family = found[1].upper()
-    if family != "A100":
-        return family
-    return "A100-80" if "80" in text[found.end(1) :] else text
-
-
 def names_of(setting: str) -> tuple[str, ...]:
     """Return what vLLM calls a setting."""
     return tuple(theirs for theirs, ours in SETTINGS.items() if ours == setting)
@@ -110,7 +95,7 @@ NAMED_BY = (
 
 
 def ours(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings under our names.
+    """Return settings under our names, the GPU too.
 
     Raises:
         ConfigError: one is given under two names.
@@ -121,7 +106,7 @@ def ours(settings: Mapping[str, Any]) -> dict[str, Any]:
         if own in by_name:
             other = next(setting for setting in settings if SETTINGS.get(setting, setting) == own)
             raise ConfigError(f"{other} and {name} are the same setting; give one of them")
-        by_name[own] = value
+        by_name[own] = gpu_named(value) if own == "hardware" and isinstance(value, str) else value
     return by_name
 
 

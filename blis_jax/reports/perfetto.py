@@ -127,7 +127,8 @@ def _requests(run: TracedRun, gateway: int) -> Iterator[Event]:
             continue
         process = gateway + 1 + of["instance"]
         end = of["left_us"] if of["left_us"] >= 0 else last_us
-        spans = [(f"{slo_class} request", of["arrival_us"], end)]
+        title = "request" if slo_class == CLASS_NAMES[0] else f"{slo_class} request"
+        spans = [(title, of["arrival_us"], end)]
         spans += _stays(of, output[number], end)
         yield from _span_events(spans, f"{process}.{number}", process, about)
     yield from _evictions(run, gateway)

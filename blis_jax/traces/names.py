@@ -200,3 +200,32 @@ def lacks(names: Sequence[str]) -> str | None:
         return None
     wanted = " and ".join(f"{what} (name it {ours})" for what, ours in missing.items())
     return f"it has no column for {wanted}; its columns are {', '.join(names)}"
+
+
+_WITH_TIMES = (
+    "give the result of vllm bench serve --save-detailed, or a line for each request with timestamp, input_tokens and "
+    "output_tokens"
+)
+_FOREIGN = (  # what people have at hand that holds no requests with times and tokens, by how it begins
+    (r"\s*<(!doctype|html|\?xml)", "it is a web page; download the file itself, on GitHub its raw form"),
+    (r"version https://git-lfs", "it stands for a file that Git LFS keeps; fetch the file itself with git lfs pull"),
+    (r".*\"conversations\"\s*:", f"it has conversations, as ShareGPT has, without times and tokens; {_WITH_TIMES}"),
+    (r".*\"custom_id\".*\"body\"", f"it has requests of OpenAI's batches, without times and tokens; {_WITH_TIMES}"),
+    (r".*\"resourceSpans\"", f"it has spans of OpenTelemetry; {_WITH_TIMES}"),
+    (r"# (HELP|TYPE) ", f"it has counters of a server, which are sums over requests; {_WITH_TIMES}"),
+    (r"#", "its first line is a comment; begin with the columns' names"),
+    (r".*\"coefficients\"\s*:", "it is a fit, which --coefficients-from takes"),
+    (r"(\(\w+ pid=\d+\) )?(INFO|WARNING|DEBUG|ERROR)\b", f"it is the log of a server; {_WITH_TIMES}"),
+    (r"=+ Serving Benchmark Result", "it is what a client printed; measure again with --save-result --save-detailed, "
+     "and give the JSON file"),
+    (r".*\"(avg_latency|elapsed_time)\"\s*:", "it has figures of vllm bench latency or throughput, whose requests do "
+     f"not arrive one after the other; {_WITH_TIMES}"),
+    (r"[^{]*\bmean_(ttft|tpot|itl|e2el)_ms\b", f"it has figures of whole runs, one a line; {_WITH_TIMES}"),
+    (r"[\s\d.,;eE+:TZ-]+$", "its first line has numbers and no names; write the columns' names above it, such as "
+     "timestamp,input_tokens,output_tokens"),
+)  # fmt: skip
+
+
+def foreign(head: str) -> str | None:
+    """Return what a file is that begins with this line and holds no requests, and what to give in its place."""
+    return next((what for form, what in _FOREIGN if re.match(form, head, re.IGNORECASE)), None)

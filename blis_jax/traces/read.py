@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from blis_jax.errors import MOST_SHOWN, ConfigError
-from blis_jax.files.input_files import NOT_WHOLE, check_regular, open_text
+from blis_jax.files.input_files import NOT_WHOLE, absent, check_regular, open_text
 from blis_jax.traces import options, times
 from blis_jax.traces.columns import plain_name
 from blis_jax.traces.delimited import header_names
 from blis_jax.traces.measured.sent import parse
-from blis_jax.traces.names import lacks
+from blis_jax.traces.names import foreign, lacks
 from blis_jax.traces.rows import (
     DELAY,
     MOST_NAMED,
@@ -85,7 +85,7 @@ def sniff(path: Path) -> Sniff:
         with open_text(path) as text:
             start = text.read(CHARACTERS_LOOKED_AT)
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; give the path of a trace") from None
+        raise ConfigError(absent(path, "a trace")) from None
     except (OSError, *NOT_WHOLE) as error:
         what = "; it ends too early: copy it again" if isinstance(error, EOFError) else ""
         raise ConfigError(
@@ -257,6 +257,8 @@ def _why_unknown(found: Sniff) -> str:
     columns = [*found.objects[0]] if found.objects else found.names
     if found.lines and (lacking := lacks(columns)) is not None:
         return f"{found.path} is no trace that can be replayed: {lacking}"
+    if found.lines and (what := foreign(found.lines[0])) is not None:
+        return f"{found.path} is no trace: {what}"
     hint = f"give --trace-format, one of {', '.join(FORMATS)}"
     if found.lines and found.lines[0].lstrip().startswith("{"):
         hint += "; if its requests are a list within an object, write that list alone (jq .requests FILE)"

@@ -30,6 +30,9 @@ from blis_jax.workload.spec_parts import WorkloadSpec as WorkloadSpec
 TEXTS = ("id", "tenant_id", "model", "prefix_group", "adapter")  # keys whose values are names
 
 
+_OF_CLIENTS = ({"target", "data"}, {"load", "data"})  # keys of their configurations
+
+
 def parse_spec(
     text: str, source: str = "workload specification", revision: str | None = FIRST_REVISION
 ) -> WorkloadSpec:
@@ -39,7 +42,13 @@ def parse_spec(
     version 2, with a ConfigWarning where names have changed.
     """
     kind = _spec_class(revision or FIRST_REVISION)
-    data = upgraded(read_mapping(text, source, TEXTS), source)
+    read = read_mapping(text, source, TEXTS)
+    if any(keys <= read.keys() for keys in _OF_CLIENTS):
+        raise ConfigError(
+            f"{source}: it tells a benchmark client (GuideLLM, inference-perf) what to send; give that client's result "
+            "with --trace, or write a workload file, which names clients (docs/how-to/workloads.md)"
+        )
+    data = upgraded(read, source)
     try:
         return _with_clients(kind.model_validate(data))
     except ValidationError as error:

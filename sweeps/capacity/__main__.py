@@ -128,8 +128,8 @@ class CapacityOptions(
     usual_max_instances: ClassVar[int] = MOST_INSTANCES
 
     source: str | None = word("WORKLOAD", "workload, or a trace as --trace")
-    output: str = option(
-        str, DEFAULT_OUTPUT, "PATH", "answer to write, .json; a page with its tables lies beside it, .md",
+    output: str | None = option(
+        str, None, "PATH", "answer to write, .json; a page with its tables lies beside it, .md", shown=DEFAULT_OUTPUT,
     )  # fmt: skip
 
 

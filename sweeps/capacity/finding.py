@@ -217,7 +217,7 @@ def _hardware(gpu: str, model: str | None, tp: int | None, price: float, arm: Ar
         fit = lookup(model, gpu, tp)
     except ConfigError as error:
         raise ConfigError(f"--gpus {gpu}: {error}") from None
-    return Hardware(gpu, fit.tp, price, fit, arm.settings_on(gpu))
+    return Hardware(fit.gpu, fit.tp, price, fit, arm.settings_on(fit.gpu))
 
 
 # --- the smallest of a kind -----------------------------------------------------------------------

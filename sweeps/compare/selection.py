@@ -255,10 +255,10 @@ def _arms(options: SelectOptions) -> tuple[Arm, ...]:
 
 def finalist_texts(path: str, count: int) -> list[str]:
     """Write as arms the points with the best scores that did not fail, the best first; equal points once."""
-    document = read_json(Path(path), "a result of sweeps.optimize")
+    document = read_json(Path(path), "a result of blis-jax optimize")
     points = document.get("points") if isinstance(document, dict) else None
     if not isinstance(points, list):
-        raise ConfigError(f"--search: {path} has no points; give a result of sweeps.optimize")
+        raise ConfigError(f"--search: {path} has no points; give a result of blis-jax optimize")
     strategy = document.get("strategy")
     if strategy not in list_library():
         raise ConfigError(

@@ -306,7 +306,7 @@ def pass_gate(store: PromotionStore, promotion: Promotion, gate: int, say: Say) 
         state = gate_state(store, gate)
     raise GateClosedError(
         f"gate {gate} is closed: {state.detail}; read {findings_path(gate)}, then "
-        f"`python -m sweeps.promote approve {gate} --output {store.folder} --by NAME --reason TEXT`, or reject"
+        f"`blis-jax promote approve {gate} --output {store.folder} --by 'NAME <ADDRESS>' --reason TEXT`, or reject"
     )
 
 

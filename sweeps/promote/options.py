@@ -24,9 +24,11 @@ from sweeps.promote.promotion import identity_of, make_promotion
 
 if TYPE_CHECKING:
     from sweeps.promote import stages
+    from sweeps.promote import store as kept
     from sweeps.promote.promotion import Promotion
     from sweeps.promote.store import PromotionStore
 else:  # it loads JAX, for which no refusal waits
+    kept = lazy.Module("sweeps.promote.store")
     stages = lazy.Module("sweeps.promote.stages")
 
 NAME = "sweeps.promote"
@@ -235,7 +237,7 @@ def promotion_of(
     if strategy is None:
         raise ConfigError(
             "no strategy is given; name one of the library, a .yaml file or the .json of a search, as in "
-            f"`python -m {NAME} iter13_class_lead@found`"
+            "`blis-jax promote iter13_class_lead@found`"
         )
     if strategy in ACTIONS:
         raise ConfigError(f"{strategy} is an action; write it first, before the strategy")
@@ -245,6 +247,7 @@ def promotion_of(
         target or before.get("target") or DEFAULT_TARGET,
         image or stages.translated_image(store),
     )
+    kept.check_target(promotion.target)  # before the folder is that of this target
     store.begin(identity_of(promotion))
     return promotion
 

@@ -49,7 +49,7 @@ if [ "$#" -ne 1 ]; then
     exit 2
 fi
 here=$(cd "$(dirname "$0")/.." && pwd)
-exec python -m sweeps.promote validate {strategy} --output "$here" --reports "$1"
+exec blis-jax promote validate {strategy} --output "$here" --reports "$1"
 """
 
 

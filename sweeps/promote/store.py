@@ -71,6 +71,15 @@ def target_names() -> tuple[str, ...]:
     )
 
 
+def check_target(target: str) -> None:
+    """Refuse a version of the target that is not known."""
+    known = target_names()
+    if target not in known:
+        raise ConfigError(
+            f"target {target!r} is not known; use one of {', '.join(known)}{closest(target, known)}"
+        )
+
+
 @functools.cache
 def target_file(target: str, name: str) -> Mapping[str, Any]:
     """Return what a file says of a version of the target, on top of the version that it extends.
@@ -78,11 +87,7 @@ def target_file(target: str, name: str) -> Mapping[str, Any]:
     Raises:
         ConfigError: the version is not known.
     """
-    known = target_names()
-    if target not in known:
-        raise ConfigError(
-            f"target {target!r} is not known; use one of {', '.join(known)}{closest(target, known)}"
-        )
+    check_target(target)
     path = f"targets/{target}/{name}"
     content = dict(read_mapping((_PACKAGE / path).read_text(encoding="utf-8"), path))
     base = content.pop("extends", None)
@@ -285,7 +290,7 @@ class PromotionStore:
         if not records or "promotion" not in records[0]:
             raise ConfigError(
                 f"{self.folder} holds no promotion; begin one with "
-                f"`python -m sweeps.promote STRATEGY --output {self.folder}`"
+                f"`blis-jax promote STRATEGY --output {self.folder}`"
             )
         return dict(records[0]["promotion"])
 

@@ -266,7 +266,7 @@ def _read(path: Path) -> dict[str, Any]:
     record = read_json(path, "a recorded review")
     keys = ("candidates", "opinions", "consensus")
     if not isinstance(record, dict) or record.get("review") != VERSION:
-        raise ConfigError(f"{path} is not a recorded review; give one of sweeps.review")
+        raise ConfigError(f"{path} is not a recorded review; give one of blis-jax review")
     if any(key not in record for key in keys):
-        raise ConfigError(f"{path} is not a whole review; give one of sweeps.review")
+        raise ConfigError(f"{path} is not a whole review; give one of blis-jax review")
     return record

@@ -154,8 +154,8 @@ class _Verdict(MeasuredOptions, title="verdict"):
 class _Output(FigureOption, title="output"):
     """Options for the files to write."""
 
-    output: str = option(
-        str, DEFAULT_OUTPUT, "PATH", "Dataset to write, .zarr; the others lie beside it"
+    output: str | None = option(
+        str, None, "PATH", "Dataset to write, .zarr; the others lie beside it", shown=DEFAULT_OUTPUT
     )
     map_axes: str = option(str, "kv_blocks,rate", "X,Y", "axes of each heat map")
     map_facets: str = option(
@@ -193,7 +193,7 @@ class RobustnessOptions(
 @RobustnessOptions.as_main
 def main(options: RobustnessOptions) -> int:
     """Run the command; return its exit code."""
-    given = None if options.output == DEFAULT_OUTPUT else options.output
+    given = options.output
     options.check_part(given)
     paths = outputs.outputs_of(options, DEFAULT_OUTPUT, (".zarr",), (".json", ".csv"))
     differences = None

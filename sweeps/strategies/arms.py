@@ -184,8 +184,9 @@ def _values(text: str, rest: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part in filter(None, (piece.strip() for piece in rest.split(";"))):
         name, equals, value = map(str.strip, part.partition("="))
-        if not (equals and name and value):
-            raise ConfigError(f"arm {text!r}: {part!r} is not NAME=VALUE")
+        if not (equals and name and value) or re.search(r",\s*[a-z_]+=", value):
+            several = "" if "," not in part else "; write a semicolon between settings"
+            raise ConfigError(f"arm {text!r}: {part!r} is not NAME=VALUE{several}")
         if name in values:
             raise ConfigError(f"arm {text!r}: {name} is given twice; keep one of them")
         read = read_yaml(value, f"arm {text!r}, {name}")
@@ -212,11 +213,11 @@ def _number_or(value: object) -> object:
 
 def _best_of(path: Path) -> ClusterConfig:
     """Return the best point in the result of `sweeps.optimize`."""
-    document = read_json(path, "a result of sweeps.optimize")
+    document = read_json(path, "a result of blis-jax optimize")
     words = document.get("cli_args") if isinstance(document, dict) else None
     if not isinstance(words, list):
         raise ConfigError(
-            f"{path} has no cli_args; give a result of sweeps.optimize in which a point did not fail"
+            f"{path} has no cli_args; give a result of blis-jax optimize in which a point did not fail"
         )
     try:
         return config_from_arguments([str(word) for word in words])
@@ -271,9 +272,8 @@ def configured(
         config = space.config_with(values) if values else space.base
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    gpu = settings.get("hardware")
-    on_gpu = space.strategy.settings_on(gpu) if isinstance(gpu, str) else {}
     given = _ours(where, settings)
+    on_gpu = space.strategy.settings_on(str(given.get("hardware", "")))
     on_gpu = {name: value for name, value in on_gpu.items() if name not in given}
     made = with_settings(where, config, {**on_gpu, **settings}, space.names)
     if SCORERS in given and not (made.scorers() or made.decode_scorers()):

@@ -10,20 +10,20 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from blis_jax.cluster.config import FIELDS
+from blis_jax.cluster.config import FIELDS, is_setting
 from blis_jax.cluster.instance_groups import groups_of
 from blis_jax.cluster.named_policies import is_policy_number
 from blis_jax.errors import ConfigError, ConfigWarning, choices, closest
 from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
-from blis_jax.policies.their_names import ours
+from blis_jax.policies.their_names import ours, setting_named
 from sweeps.strategies.moved import tell_of, today
 from sweeps.strategies.parts import (
     Bounds,
@@ -182,6 +182,29 @@ def _parameter_paths(parameters: object) -> tuple[str, ...]:
     return tuple(f"parameters[{place}]" for place in range(count))
 
 
+def _why_unknown(data: Mapping[Any, Any], key: Any, known: Sequence[str]) -> str:
+    """Return what a file with a key that no strategy has is, as far as that shows, and what to write."""
+    if data.get("kind") == "EndpointPickerConfig":
+        profiles = data.get("schedulingProfiles") or [{}]
+        plugins = profiles[0].get("plugins") or ()
+        scorers = [
+            f"{one['pluginRef']}:{one.get('weight', 1)}"
+            for one in plugins
+            if str(one.get("pluginRef")).endswith("scorer")
+        ]
+        return (
+            "it is a configuration of llm-d's router; its first profile is the arm "
+            f"'llm-d-default:routing_scorers={','.join(scorers)}'"
+        )
+    if "apiVersion" in data or "replicaCount" in data:
+        return "it is a file of Kubernetes or Helm; write vllm:KEY=VALUE, such as vllm:num_instances=4, in its place"
+    setting = setting_named(str(key).replace("-", "_"))
+    if is_setting(setting):
+        return f"{key} is a setting; write 'mechanism:' above the settings, and 'extends: vllm' above that"
+    words = [_EXTENDS, *known, *_THEIR_KEYS]
+    return f"{key}: the key is unknown; use {', '.join(words)}{closest(key, words)}"
+
+
 def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
     """Return the document with the reference's keys and the short forms written out."""
     if OLD in data:
@@ -192,10 +215,7 @@ def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
     known = [name for name in Strategy.model_fields if name not in _OWN_KEYS]
     for key in data:
         if key not in known and key not in (_EXTENDS, *_THEIR_KEYS):
-            words = [_EXTENDS, *known, *_THEIR_KEYS]
-            raise ConfigError(
-                f"{source}: {key}: the key is unknown; use {', '.join(words)}{closest(key, words)}"
-            )
+            raise ConfigError(f"{source}: {_why_unknown(data, key, known)}")
     document = _extended(
         {key: value for key, value in data.items() if key not in _THEIR_KEYS}, source
     )

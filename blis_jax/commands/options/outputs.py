@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -96,6 +98,8 @@ def outputs_of(
     overwrite, resume = named["overwrite"], named.get("resume")
     output = named.get("output")
     result = with_ending(usual if output is None else output, "--output", kinds)
+    if output is None and not overwrite and not (is_kept and is_kept(result)):
+        result = _free_place(result, (result.suffix, *beside, ".png"), bool(resume))
     figure = figure_path(named["figure"], result) if "figure" in named else None
     files = (result, *(result.with_suffix(ending) for ending in beside), figure)
     for path in files:
@@ -108,6 +112,16 @@ def outputs_of(
     if timeline is not None:
         timeline = output_path(timeline, "--timeline", (".json",), overwrite or bool(resume))
     return OutputPaths(result, figure, report, timeline)
+
+
+def _free_place(usual: Path, endings: Sequence[str], resume: bool) -> Path:
+    """Return the usual place, or the first with a number that no other question has taken; to go on, the last taken."""
+    place = before = usual
+    for number in itertools.count(2):
+        if not any(os.path.lexists(place.with_suffix(ending)) for ending in endings):
+            return before if resume else place
+        before, place = place, usual.with_name(f"{usual.stem}-{number}{usual.suffix}")
+    raise AssertionError  # there is always a further number
 
 
 def output_path(

@@ -27,6 +27,7 @@ from blis_jax.files.atomic_write import replacing
 from blis_jax.lazy import pandas, parquet, pyarrow
 from blis_jax.traces import times
 from blis_jax.traces.columns import (
+    A_DATE,
     Check,
     Column,
     Frame,
@@ -169,9 +170,10 @@ class _Table:
             return dates(self.arrival)
         is_exact = self.unit == "us" and reading.time_unit in (None, "us")
         reading.unit_us(self.unit or "s")
-        return (
-            counts(0, self.arrival, most=LATEST_US) if is_exact else seconds(reading, self.arrival)
-        )
+        if is_exact:
+            return counts(0, self.arrival, most=LATEST_US)
+        column = seconds(reading, self.arrival)
+        return column._replace(wanted=f"{column.wanted}, nor {A_DATE}")
 
 
 def _is_date(value: object) -> bool:

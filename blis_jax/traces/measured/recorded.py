@@ -43,7 +43,7 @@ from blis_jax.traces.measured.sent import (
     parse,
     unlikely,
 )
-from blis_jax.traces.names import LATENCIES, lacks, with_unit
+from blis_jax.traces.names import LATENCIES, foreign, lacks, with_unit
 from blis_jax.traces.read import sniff
 from blis_jax.traces.rows import Reading, TraceRows
 
@@ -303,6 +303,8 @@ def _name_of_table(path: Path) -> str:
         columns = tuple(plain.flat(found.objects[0])) if found.objects else ()
     if with_unit(columns, LATENCIES["ttft"]) is not None:
         return "latency-csv"
+    if (what := foreign(head)) is not None:
+        raise ConfigError(f"{path} is no measured run: {what}")
     raise ConfigError(
         f"{path} has no measured latencies that are known here: its first line is {head[:80]!r}; read are "
         "results of vllm bench serve, SGLang's bench_serving, GuideLLM, inference-perf, AIPerf and GenAI-Perf, llm-d's "

@@ -70,7 +70,7 @@ def evidence_files(
 
 def survival_files(promotion: Promotion, table: Mapping[str, Any]) -> dict[str, str]:
     """Return the table of what the gain survives as data and as a page, made of its plain form."""
-    command = f"python -m sweeps.promote survival {promotion.given} --seeds {len(table['seeds'])}"
+    command = f"blis-jax promote survival {promotion.given} --seeds {len(table['seeds'])}"
     return {SURVIVAL: wide_yaml(dict(table)), SURVIVAL_PAGE: page_of(table, command)}
 
 

@@ -99,6 +99,8 @@ def test_the_servers_of_vllm_and_llmd() -> None:
     older = arm_of("vllm:hardware=A100-80").config
     assert older.beta_coeffs == lookup(plain.model, "A100-80", 1).beta
     assert (older.max_num_scheduled_tokens, older.max_num_running_reqs) == (2048, 256)
+    for written in ("gpu=A100-80", "hardware=NVIDIA-A100-SXM4-80GB", "gpu=a100-80gb"):
+        assert arm_of(f"vllm:{written}").config == older
     chosen = arm_of("vllm:hardware=A100-80;max_num_running_reqs=64").config
     assert (chosen.max_num_scheduled_tokens, chosen.max_num_running_reqs) == (2048, 64)
     assert arm_of("vllm:tp=2;hardware=A100-80").config.tp == 2
