@@ -318,6 +318,16 @@ def with_adapters(
     return with_column(table, "adapter", [place[name] for name in adapters.tolist()])
 
 
+def check_clients(config: ClusterConfig, clients: Iterable[Any]) -> None:
+    """Refuse clients and cohorts of a workload file, also those none of whose requests ever arrives, as BLIS does.
+
+    Raises:
+        ConfigError: one names an adapter that is not declared, or is for another model.
+    """
+    named = {(getattr(one, "adapter", ""), one.model or "") for one in clients}
+    _check_named(config, *zip(*named, strict=True)) if named else None
+
+
 def _check_named(config: ClusterConfig, adapters: Iterable[str], models: Iterable[str]) -> None:
     declared = {adapter.id: adapter for adapter in config.lora_config.adapters}
     for name, model in sorted({*zip(adapters, models, strict=False)} - {("", "")}):

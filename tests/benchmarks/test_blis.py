@@ -1,4 +1,4 @@
-"""Random command lines, and what is said of two answers to one of them."""
+"""What is said of two answers to a command line."""
 
 from __future__ import annotations
 
@@ -8,21 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import blis
-from blis_jax.cluster.config import AUGUST
-from blis_jax.commands.run.flags import make_parser
-from blis_jax.workload.spec import load_spec
-
-
-def test_a_line_is_the_same_each_time_and_known_to_run(tmp_path: Path) -> None:
-    for number in range(40):
-        words = blis.line(number, tmp_path)
-        path = tmp_path / f"{number}.yaml"
-        text = path.read_text() if path.exists() else ""
-        assert words == blis.line(number, tmp_path)
-        assert not text or path.read_text() == text
-        assert make_parser().given(["--profile", "blis-2026-08", *words])
-        if text:
-            load_spec(path, AUGUST)
+from benchmarks.lines import Line
 
 
 def answer(code: int, printed: str) -> subprocess.CompletedProcess[str]:
@@ -53,3 +39,38 @@ def test_without_the_program_nothing_begins(
         blis.main(["--repository", str(tmp_path)])
     assert stopped.value.code == 2
     assert "is not there" in capsys.readouterr().err
+
+
+def test_files_are_compared_but_for_what_ours_says_besides(tmp_path: Path) -> None:
+    theirs, out = tmp_path / "theirs", tmp_path / "out"
+    for folder in (theirs, out):
+        folder.mkdir()
+        (folder / "t.csv").write_text("a,b\n")
+    (theirs / "m.json").write_text('{"b": 1, "a": 2}')
+    (out / "m.json").write_text('{"a": 2, "b": 1, "kv": {}}')
+    assert blis.of_files(theirs, out, False) == ""
+    (out / "m.json").write_text('{"a": 3, "b": 1, "kv": {}}')
+    assert "m.json" in blis.of_files(theirs, out, False) and '"a": 3' in blis.of_files(
+        theirs, out, False
+    )
+    (out / "m.json").unlink()
+    assert "BLIS wrote" in blis.of_files(theirs, out, False)
+
+
+def test_ours_writes_into_its_own_folder_and_says_what_it_refuses(tmp_path: Path) -> None:
+    made, printed, _ = blis.ours(Line(("convert", "preset"), ["--name", "chatbot"], []), tmp_path)
+    assert made and "clients:" in printed
+    made, _, said = blis.ours(Line(("convert", "preset"), ["--name", "OUT/x"], []), tmp_path)
+    assert not made and f"{tmp_path}/x" in said
+
+
+def test_what_became_of_split_requests_is_not_compared(tmp_path: Path) -> None:
+    theirs, out = tmp_path / "theirs", tmp_path / "out"
+    header = "request_id,first_chunk_time_us,last_chunk_time_us,status\n"
+    for folder, rows in ((theirs, "0,0,0,incomplete\n1,5,6,ok\n"), (out, "0,2,3,ok\n1,5,6,ok\n")):
+        folder.mkdir()
+        (folder / "t.csv").write_text(header + rows)
+    assert blis.of_files(theirs, out, True) == ""
+    assert "incomplete" in blis.of_files(theirs, out, False)
+    (out / "t.csv").write_text(header + "0,2,3,ok\n1,5,7,ok\n")
+    assert "1,5,7,ok" in blis.of_files(theirs, out, True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from blis_jax.cluster.adapters import load_times, overheads, reserved_bytes
+from blis_jax.cluster.adapters import check_clients, load_times, overheads, reserved_bytes
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 
@@ -67,3 +68,21 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         cluster(adapters, **keys)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "model", "said"),
+    [
+        ("a", None, "and a client that names it has no model"),
+        ("a", "other", "has the model 'other'"),
+        ("b", "m", "does not declare it"),
+    ],
+)
+def test_clients_are_refused_whether_or_not_a_request_of_theirs_arrives(
+    adapter: str, model: str | None, said: str
+) -> None:
+    config = cluster([{"id": "a", "rank": 8, "base_model": "m"}])
+    check_clients(config, ())
+    check_clients(config, [SimpleNamespace(adapter="a", model="m"), SimpleNamespace(model=None)])
+    with pytest.raises(ConfigError, match=said):
+        check_clients(config, [SimpleNamespace(adapter=adapter, model=model)])

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import lazy
+from blis_jax.cluster.disaggregation import OF_ONE_POOL
+from blis_jax.cluster.node_pools import AUTOSCALER, POOLS
 from blis_jax.commands import cli
+from blis_jax.commands.august_files import options_of
 from blis_jax.commands.cli import Notes, Parser
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, trace_flags
 from blis_jax.commands.run.flags import RunOptions, add_options
@@ -94,6 +97,12 @@ def _command(arguments: Sequence[str] | None) -> int:
     notes = Notes(NAME, options.log)
     cli.silence_warnings(options.log)
     as_run, users = _as_run(named), _users(options)
+    if as_run["variant"] == REVISED:
+        _refuse(as_run)
+    if as_run.pop("fitness_weights", None) is not None:
+        notes.warn(
+            "--fitness-weights has no effect in replay, as in BLIS; `run --trace` prints a fitness"
+        )
     if users is not None:
         if not users.sessions:
             notes.warn("--session-mode closed-loop has no effect: the trace has no sessions")
@@ -135,6 +144,38 @@ def _as_run(named: Mapping[str, Any]) -> dict[str, Any]:
         options["results_path"] = options.pop("metrics_path")
     options.setdefault("horizon", _horizon_us(options))
     return options
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    """Refuse what BLIS's `run` does or passes over, and its `replay` refuses."""
+    machines = (
+        options_of(options["policy_config"]).get("instances", {})
+        if "policy_config" in options
+        else {}
+    )
+    sections = [name for name in (POOLS, AUTOSCALER) if machines.get(name)]
+    if sections == [AUTOSCALER] and not (machines[AUTOSCALER] or {}).get("interval_us"):
+        sections = []
+    asked = [f"{name} in --policy-config" for name in sections]
+    if "model_autoscaler_interval_us" in options:
+        asked.append("--model-autoscaler-interval-us")
+    if asked:
+        raise ConfigError(
+            f"{asked[0]}: a replay keeps its instances, as in BLIS; leave it out, or give run --trace FILE"
+        )
+    decider = options.get("pd_decider") or "never"
+    if "pd_prefix_threshold" in options and decider != "prefix-threshold":
+        raise ConfigError(
+            f"--pd-prefix-threshold has no effect with --pd-decider {decider}, and BLIS's replay refuses it; leave it "
+            "out, or give --pd-decider prefix-threshold"
+        )
+    idle = [name for name in OF_ONE_POOL if name in options]
+    if (idle or decider != "never") and not options.get("prefill_instances"):
+        name = "pd_decider" if decider != "never" else idle[0]
+        raise ConfigError(
+            f"--{name.replace('_', '-')} has no effect without --prefill-instances, and BLIS's replay refuses it; give "
+            "--prefill-instances and --decode-instances, or leave it out"
+        )
 
 
 def _horizon_us(found: Mapping[str, Any]) -> int:

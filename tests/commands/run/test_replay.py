@@ -43,6 +43,8 @@ def in_a_folder_with_a_trace(tmp_path, monkeypatch):
     ]
     (tmp_path / "t.csv").write_text(HEADER + "".join(rows))
     (tmp_path / "t.yaml").write_text(YAML)
+    (tmp_path / "scaled.yaml").write_text("autoscaler: {interval_us: 100000}\n")
+    (tmp_path / "nodes.yaml").write_text("node_pools: [{name: p}]\nautoscaler: {interval_us: 0}\n")
 
 
 def test_latencies_and_figures_are_those_of_the_reference(tmp_path, capsys):
@@ -54,9 +56,12 @@ def test_latencies_and_figures_are_those_of_the_reference(tmp_path, capsys):
     document = json.loads((tmp_path / "m.json").read_text())
     assert (document["completed_requests"], document["timed_out_requests"]) == (11, 5)
     # without --horizon the run ends at twice the last arrival, before a request completes
-    assert main([*MODEL, *FILES, "--results-path", "l.json", "--overwrite"]) == 0
+    again = ["--results-path", "l.json", "--overwrite", "--fitness-weights", "x"]
+    assert main([*MODEL, *FILES, *again]) == 0
     assert json.loads((tmp_path / "l.json").read_text()) == []
-    assert '"vllm_estimated_duration_s": 0.031563' in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert '"vllm_estimated_duration_s": 0.031563' in out
+    assert "Fitness" not in out and "--fitness-weights has no effect in replay" in err
 
 
 def session_rows():
@@ -157,6 +162,12 @@ def test_a_replayed_trace_keeps_the_order_of_the_file(mode, tmp_path):
             "are both given",
         ),
         ([*MODEL, *FILES, "--kv-offload-config", "x"], 2, "x does not exist"),
+        ([*MODEL, *FILES, "--model-autoscaler-interval-us", "0"], 2, "keeps its instances"),
+        ([*MODEL, *FILES, "--policy-config", "scaled.yaml"], 2, "autoscaler in --policy-config"),
+        ([*MODEL, *FILES, "--policy-config", "nodes.yaml"], 2, "node_pools in --policy-config"),
+        ([*MODEL, *FILES, "--pd-prefix-threshold", "5"], 2, "no effect with --pd-decider never"),
+        ([*MODEL, *FILES, "--pd-decider", "always"], 2, "--pd-decider has no effect without"),
+        ([*MODEL, *FILES, "--decode-tp", "2"], 2, "--decode-tp has no effect without"),
         ([*MODEL, "--trace-header", "no.yaml", *FILES[2:]], 2, "no.yaml does not exist"),
     ],
 )
