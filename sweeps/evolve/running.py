@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Mask = Bool[Array, "..."] | bool
 
 INT, REAL = np.int64, np.float64  # Go's int and float64
+MOST_SELECTED = 64  # values of a slice that grows by selects; a longer one by a scatter, which makes a run slower
 
 
 class GoRouter:
@@ -40,10 +41,7 @@ class GoRouter:
         self._row: jax.Array | None = None
         if not isinstance(is_active, np.ndarray):  # else all are, and a row is its number
             self.there = self.place < self.count
-            rank = jnp.cumsum(is_active, dtype=jnp.int32) - 1
-            nothing = jnp.zeros(self.size, jnp.int32)
-            kept = jnp.where(is_active, rank, jnp.int32(self.size))
-            self._row = nothing.at[kept].set(lax.iota(jnp.int32, self.size), mode="drop")
+            self._row = _rows_where(is_active)
         self._used: Any = getattr(state, "used", None)
         self._has_ended = jnp.bool_(False)
 
@@ -253,6 +251,21 @@ def lanes(values: Any, size: int) -> jax.Array:
     return jnp.broadcast_to(values, (size,))
 
 
+def _rows_where(mask: jax.Array) -> jax.Array:
+    """Return where a mask holds, one place after another, then zeros.
+
+    Each is found by halves. A scatter would be shorter, and keep XLA from making one function of the run.
+    """
+    size = mask.shape[0]
+    count, place = jnp.cumsum(mask, dtype=jnp.int32), lax.iota(jnp.int32, size)
+    row, half = jnp.zeros(size, jnp.int32), 1 << (size.bit_length() - 1)
+    while half:
+        before = jnp.minimum(row + np.int32(half - 1), np.int32(size - 1))
+        row = jnp.where(count[before] <= place, row + np.int32(half), row)
+        half //= 2
+    return jnp.where(place < count[-1], row, 0)
+
+
 # --- slices and maps ------------------------------------------------------------------------------
 
 
@@ -302,9 +315,14 @@ class Slice:
         """Return the slice with those values more where the mask holds, in order."""
         values, mask = jnp.broadcast_arrays(values, mask)
         size = self.capacity + mask.shape[0]
-        place = self.count + jnp.cumsum(mask, dtype=INT) - 1
         grown = jnp.pad(self.values, (0, mask.shape[0]))
-        grown = grown.at[jnp.where(mask, place, size)].set(values.astype(grown.dtype), mode="drop")
+        place = jnp.where(mask, self.count + jnp.cumsum(mask, dtype=INT) - 1, size)
+        more = values.astype(grown.dtype)
+        if size > MOST_SELECTED:
+            grown = grown.at[place].set(more, mode="drop")
+        else:
+            for row in range(mask.shape[0]):
+                grown = jnp.where(lax.iota(INT, size) == place[row], more[row], grown)
         return Slice(grown, self.count + jnp.sum(mask, dtype=INT))
 
 

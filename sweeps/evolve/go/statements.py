@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sweeps.evolve.go.nodes import (
@@ -156,7 +155,7 @@ class Statements(Variables):
             ]
         if not self.returned:
             self.returned = [
-                replace(value, code=f"answer_{place}") for place, value in enumerate(values)
+                value.named(f"answer_{place}", keeps=False) for place, value in enumerate(values)
             ]
         if len(values) != len(self.returned):
             self.refuse(node, "another number of results is not read")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.lazy import jax, jnp
+from blis_jax.lazy import jax, jnp, lax
 
 Value = Any  # a number of NumPy or JAX, a text, or a place: which one is known while JAX traces
 INT, REAL = np.int64, np.float64
@@ -86,6 +86,18 @@ class Length:
         return Length(self.value + by, self.most + by, self.least + by)
 
 
+@dataclass(frozen=True, eq=False)
+class BareShift:
+    """A constant without a type, shifted by a number that is not known: it takes the type of what it meets."""
+
+    first: int
+    by: Value
+
+    def of(self, kind: Value) -> Value:
+        """Return it as a number of a type."""
+        return lax.shift_left(jnp.asarray(self.first, kind), jnp.asarray(self.by).astype(kind))
+
+
 def known(value: Value) -> bool:
     """Return whether a number is known while JAX traces."""
     return isinstance(value, (bool, int, float, np.generic))
@@ -93,6 +105,8 @@ def known(value: Value) -> bool:
 
 def value_of(value: Value) -> Value:
     """Return a number without what is known of its ends."""
+    if isinstance(value, BareShift):
+        return value.of(INT)
     return value.value if isinstance(value, Length) else value
 
 
@@ -137,23 +151,25 @@ def alike(first: Value, second: Value) -> tuple[Value, Value]:
     """
     first, second = (
         jnp.asarray(one) if isinstance(one, np.ndarray) else one
-        for one in (value_of(first), value_of(second))
+        for one in (one if isinstance(one, BareShift) else value_of(one) for one in (first, second))
     )
     for one in (first, second):
-        if not known(one) and not isinstance(one, jax.Array):
+        if not known(one) and not isinstance(one, (jax.Array, BareShift)):
             raise ConfigError(f"{named(one)} is no number")
-    kinds = [None if isinstance(one, (bool, int, float)) else np.dtype(one.dtype)
+    kinds = [None if isinstance(one, (bool, int, float, BareShift)) else np.dtype(one.dtype)
              for one in (first, second)]  # fmt: skip
     if None not in kinds and kinds[0] != kinds[1]:
         raise ConfigError(f"numbers of two types, {kinds[0]} and {kinds[1]}")
     kind = kinds[0] or kinds[1]
     if kind is None:
-        return first, second
+        return value_of(first), value_of(second)
     return of_kind(first, kind), of_kind(second, kind)
 
 
 def of_kind(value: Value, kind: np.dtype[Value]) -> Value:
     """Return a constant as a number of a dtype."""
+    if isinstance(value, BareShift):
+        return value.of(kind)
     return kind.type(value) if isinstance(value, (bool, int, float)) else value
 
 
@@ -167,7 +183,11 @@ def named(value: Value) -> str:
 
 def is_bare(value: Value, old: Value) -> bool:
     """Return whether a constant without a type meets a number that has one."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and hasattr(old, "dtype")
+    return (
+        isinstance(value, (int, float, BareShift))
+        and not isinstance(value, bool)
+        and hasattr(old, "dtype")
+    )
 
 
 def is_text(value: Value) -> bool:

@@ -162,17 +162,34 @@ class SliceValue:
         moved = [copied(element_at(self.values(), first + place)) for place in range(self.most)]
         return SliceValue(moved, self.of, 0, count, is_kept=True, is_part=True)
 
-    def appended(self, values: Sequence[Value], mask: Value) -> SliceValue:
-        """Return the slice with values more where a mask holds.
+    def appended(self, values: Sequence[tuple[Value, Value]], go: Value) -> SliceValue:
+        """Return a slice with those of the values that are there more, where the router's statement happens.
 
-        Raises:
-            ConfigError: cells of another slice stand behind it, which Go may change.
+        Behind a part they take the place of what stands there, for whoever else has it. Where there is no room the
+        router decides nothing, for what Go does then depends on capacities.
         """
-        if self.is_part and values:
-            raise ConfigError(
-                "an append to a part of another slice, which it may change, is not read"
+        grown = self
+        for place, (value, is_there) in enumerate(values):
+            here = both_masks(go.mask, is_there)
+            room = len(grown.cells) - grown.start
+            if here is False:
+                continue
+            if not grown.is_part or (known(grown.count) and int(grown.count) >= room):
+                return grown.with_more(values[place:], go.mask)
+            if grown.most >= room:
+                go.leave_out(both_masks(here, value_of(grown.count) >= room))
+            grown.put(grown.count, value, here)
+            more = 1 if here is True else jnp.asarray(here).astype(INT)
+            count = grown.count
+            if known(count) and here is True:
+                count = int(count) + 1
+            else:
+                least = count.least if isinstance(count, Length) else int(count)
+                count = Length(value_of(count) + more, grown.most + 1, least + (here is True))
+            grown = SliceValue(
+                grown.cells, grown.of, grown.start, count, is_part=True, grown_from=self
             )
-        return self.with_more([(one, True) for one in values], mask)
+        return grown
 
     def with_more(self, values: Sequence[tuple[Value, Value]], mask: Value) -> SliceValue:
         """Return a slice with those of the values that are there more where a mask holds."""
@@ -197,6 +214,10 @@ class SliceValue:
             count = Length(at_ + more, len(cells))
         return SliceValue(cells, self.of, 0, count, grown_from=self)
 
+    def alone(self) -> SliceValue:
+        """Return the slice as one whose cells nothing else has."""
+        return SliceValue(self.values(), self.of, 0, self.count)
+
     def emptied(self) -> SliceValue:
         """Return the empty slice of its type."""
         return SliceValue([], self.of)
@@ -216,9 +237,13 @@ def _chosen_slice(mask: Value, new: SliceValue, old: SliceValue) -> SliceValue:
         count: Value = both[0]
     else:
         count = Length(jnp.where(mask, *both).astype(INT), size, min(least))
+    of = new.of if not isinstance(new.of, Nil) else old.of
+    is_kept = new.is_kept or old.is_kept
+    if new.cells is old.cells and new.start == old.start:
+        is_part = new.is_part or old.is_part
+        return SliceValue(new.cells, of, new.start, count, is_kept, is_part=is_part)
     is_own = new.cells is not old.cells and old.cells and not new.grown_from
-    return SliceValue(made, new.of if not isinstance(new.of, Nil) else old.of, 0, count,
-                      is_kept=bool(is_own) or new.is_kept or old.is_kept)  # fmt: skip
+    return SliceValue(made, of, 0, count, is_kept=bool(is_own) or is_kept)
 
 
 @dataclass(eq=False)

@@ -104,10 +104,8 @@ def part(owner: Value, start: Value = 0, end: Value = None) -> Value:
 def append_all(go: Value, old: Value, more: SliceValue, is_over: bool = False) -> SliceValue:
     """Return `append(old, more...)`; `is_over` where the result takes the place of what both are parts of."""
     old = SliceValue([], more.of) if not isinstance(old, SliceValue) else old
-    if old.is_part and not is_over and more.most:
-        raise ConfigError("an append to a part of another slice, which it may change, is not read")
     there = [(copied(one), less(place, more.count)) for place, one in enumerate(more.values())]
-    return old.with_more(there, go.mask)
+    return old.with_more(there, go.mask) if is_over else old.appended(there, go)
 
 
 def largest(name: str, *values: Value) -> Value:
@@ -173,6 +171,8 @@ def of_strings(name: str, text: Value, *given: Value) -> Value:
     """
     if name not in _OF_TEXT:
         raise ConfigError(f"this of package strings is not read: strings.{name}")
+    if isinstance(text, UnreadText) and name.startswith(("To", "Trim", "ReplaceAll")):
+        return text
     words = [as_text(one) for one in given]
     if not all(isinstance(one, str) for one in words):
         if name == "EqualFold":
@@ -260,13 +260,13 @@ def told(*_: Value) -> UnreadText:
     return UnreadText()
 
 
-def in_order(over: Value) -> Value:
-    """Return what a loop goes over whose order counts.
+def in_order(over: Value, is_told: bool = False) -> Value:
+    """Return what a loop goes over whose order counts; `is_told` where a note says that it is a map.
 
     Raises:
-        ConfigError: it is a map.
+        ConfigError: it is a map of which nothing is told.
     """
-    if isinstance(over, MapValue):
+    if isinstance(over, MapValue) and not is_told:
         raise ConfigError(
             "Go ranges over a map in a random order, on which this loop depends; range over snapshots"
         )

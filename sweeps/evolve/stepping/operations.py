@@ -12,6 +12,7 @@ from blis_jax.lazy import jnp, lax
 from sweeps.evolve.stepping.basics import (
     INT,
     REAL,
+    BareShift,
     Length,
     UnreadText,
     Value,
@@ -106,6 +107,8 @@ def bits(sign: str, first: Value, second: Value) -> Value:
     """Return an operation of bits: `&`, `|`, `^`, `&^`, `<<`, `>>`."""
     if sign in ("<<", ">>"):
         a, by = value_of(first), value_of(second)
+        if isinstance(a, int) and sign == "<<":
+            return a << int(by) if known(by) else BareShift(a, by)
         if isinstance(a, int):
             a = INT(a)
         if known(a) and known(by):

@@ -95,7 +95,8 @@ def chosen(mask: Value, new: Value, old: Value) -> Value:
         return old
     if isinstance(new, Nil) or isinstance(old, Nil):
         other = old if isinstance(new, Nil) else new
-        empty = other.emptied() if hasattr(other, "emptied") else Snap(-1)
+        is_number = known(other) or hasattr(other, "dtype")  # of a type that is a parameter
+        empty = other.emptied() if hasattr(other, "emptied") else 0 if is_number else Snap(-1)
         new, old = (empty, other) if other is old else (other, empty)
     for kind, choose in CHOICES:
         if isinstance(new, kind) and isinstance(old, kind):

@@ -18,13 +18,16 @@ from blis_jax.lazy import jnp
 from sweeps.evolve.running import INT, GoRouter, over
 from sweeps.evolve.stepping.basics import (
     NIL,
+    BareShift,
     InstanceId,
     Length,
     SessionName,
     Snap,
     TableText,
+    UnreadText,
     Value,
     alike,
+    any_mask,
     both_masks,
     known,
     no,
@@ -64,6 +67,7 @@ class SteppingRouter(GoRouter):
     def __init__(self, context: Value, state: Value) -> None:
         super().__init__(context, state)
         self.frames = [MaskFrame(True, "function")]
+        self.is_left: Value = False  # whether it decides nothing
         is_all = isinstance(context.snapshots.is_active, np.ndarray)
         self.snapshots = SliceValue(
             [Snap(place) for place in range(self.size)], SNAPSHOT,
@@ -118,6 +122,10 @@ class SteppingRouter(GoRouter):
         """Return `first || second()`; the second happens where the first does not hold."""
         return no(self.both(no(first), lambda: no(second())))
 
+    def leave_out(self, mask: Value) -> None:
+        """Decide nothing where a mask holds, which ends the run: what Go does there is not known."""
+        self.is_left = any_mask(self.is_left, mask)
+
     # --- variables ----------------------------------------------------------------------------------
 
     def set(self, old: Value, new: Value) -> Value:
@@ -125,7 +133,7 @@ class SteppingRouter(GoRouter):
         if isinstance(old, CopiedValue):
             old.assign(copied(new), self.mask)
             return old
-        if isinstance(new, (int, float)) and not isinstance(new, bool):  # a constant
+        if isinstance(new, (int, float, BareShift)) and not isinstance(new, bool):  # a constant
             new = alike(new, old)[0]
         return chosen(self.mask, copied(new), old)
 
@@ -149,7 +157,7 @@ class SteppingRouter(GoRouter):
 
     def append(self, old: SliceValue, *values: Value) -> SliceValue:
         """Return `append(old, values...)`."""
-        return old.appended([copied(one) for one in values], self.mask)
+        return old.appended([(copied(one), True) for one in values], self)
 
     def delete(self, owner: MapValue, key: Value) -> None:
         """Delete a key of a map."""
@@ -177,14 +185,17 @@ class SteppingRouter(GoRouter):
                 break
         self.frames.pop()
 
-    def loop(self, most: Value, name: str) -> Iterator[None]:
-        """Begin a loop of `most` passes at most, if that is known; each asks whether it `goes` on."""
+    def loop(self, most: Value, name: str, is_sure: bool = True) -> Iterator[None]:
+        """Begin a loop of `most` passes at most, if that is known; each asks whether it `goes` on.
+
+        What is not known or not sure is looked at: where the loop has not ended, the decision is none.
+        """
         depth = len(self.frames)
         self.frames.append(MaskFrame(self.mask, name))
         try:
             for number in range((MOST_PASSES if most is None else most) + 1):
                 self.frames[-1].is_last = number == (MOST_PASSES if most is None else most)
-                self.frames[-1].is_bound = most is not None
+                self.frames[-1].is_bound = is_sure and most is not None
                 yield
         finally:
             del self.frames[depth:]
@@ -193,14 +204,14 @@ class SteppingRouter(GoRouter):
         """Begin a pass of a loop where a condition holds; return whether there may be one.
 
         Raises:
-            ConfigError: nothing that is known ends the loop.
+            ConfigError: nothing ends the loop.
         """
         loop = self.frames[-1]
         loop.mask = both_masks(loop.mask, static_bool(condition))
-        if loop.mask is not False and loop.is_last and not loop.is_bound:
-            raise ConfigError(
-                "a loop without a bound is not read: nothing known says after how many passes it ends"
-            )
+        if loop.is_last and not loop.is_bound:
+            if loop.mask is True:
+                raise ConfigError("this loop does not end")
+            self.leave_out(loop.mask)
         if loop.mask is False or loop.is_last:
             return False
         self.frames.append(MaskFrame(loop.mask, f"{loop.name} pass"))
@@ -245,6 +256,8 @@ class SteppingRouter(GoRouter):
             return self.effective_load[owner.place]
         if owner is self and name in ("Intn", "Int31n", "Int63n", "Perm"):
             return self._drawn(name, given[0])
+        if isinstance(owner, UnreadText):
+            return owner
         raise ConfigError("this call is not read")
 
     def _drawn(self, name: str, limit: Value) -> Value:
@@ -341,7 +354,8 @@ class SteppingRouter(GoRouter):
         """Return the decision for an instance's ID, and the router's next state."""
         if not isinstance(target, InstanceId):
             raise ConfigError("a decision that names no instance is not read")
-        return self.decided(jnp.asarray(target.place, INT))
+        chosen, state = self.decided(jnp.asarray(target.place, INT))
+        return chosen if self.is_left is False else jnp.where(self.is_left, -1, chosen), state
 
 
 _OF_SNAPSHOT = {
@@ -371,9 +385,8 @@ def _ends(value: Value) -> tuple[int, int] | None:
 def _passes(over: Value) -> Iterator[tuple[Value, Value, Value]]:
     """Yield key, element and whether it is there."""
     if isinstance(over, SliceValue):
-        cells, count = over.values(), over.count
-        for place, element in enumerate(cells):
-            yield INT(place), element, less(place, count)
+        for place in range(over.most):  # what a pass before it has changed is read as changed
+            yield INT(place), over.cells[over.start + place], less(place, over.count)
     elif isinstance(over, ArrayOf):
         for place in range(len(over.cells)):
             yield INT(place), over.cells[place], True

@@ -15,6 +15,7 @@ from sweeps.evolve.stepping.basics import (
     Length,
     Nil,
     Snap,
+    UnreadText,
     Value,
     known,
     named,
@@ -77,7 +78,7 @@ UINT64, UINT32, UINT16, UINT8 = (
 )
 
 
-BOOL, TEXT = PlainType(False), PlainType("")
+BOOL, TEXT, WORDS = PlainType(False), PlainType(""), PlainType(UnreadText())
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.evolve.found_programs import FOUND
 from tests.support.evolve.later_programs import LATER
 from tests.support.evolve.searched_programs import SEARCHED
 
@@ -440,4 +441,4 @@ func isBusy(s RoutingSnapshot, limit int) bool {
 	}
 """),
 }  # fmt: skip
-PROGRAMS |= LATER | SEARCHED
+PROGRAMS |= LATER | SEARCHED | FOUND

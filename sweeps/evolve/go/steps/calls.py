@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
+_TOLD = (
+    "fmt.Errorf", "errors.New", "strconv.Itoa", "strconv.FormatFloat", "strconv.FormatInt", "strings.Join",
+    "strings.Repeat",
+)  # fmt: skip
+
+
 class StepCalls(StepExpressions):
     """Translate literals and calls."""
 
@@ -80,7 +86,7 @@ class StepCalls(StepExpressions):
 
     def _call_expression(self, node: Node) -> str:
         function, given = field(node, "function"), items(field(node, "arguments"))
-        while function.type == "parenthesized_expression":
+        while function.type in ("parenthesized_expression", "type_instantiation_expression"):
             function = items(function)[0]
         if function.type == "selector_expression":
             return self._method(node, function, given)
@@ -145,6 +151,17 @@ class StepCalls(StepExpressions):
             codes = ["go", self.value(owner), *self.arguments(root, given)]
             return f"{self.method_code(root, name)}({', '.join(codes)})"
         roots = [root for (_, own), root in self.methods.items() if own == name]
+        if any(
+            self.types.get(of, "EMPTY") not in self.struct_codes
+            for of, own in self.methods
+            if own == name
+        ):
+            if len(roots) > 1:
+                self.program.refuse(
+                    node, "a method that several types have is read of structs alone"
+                )
+            codes = ["go", self.value(owner), *self.arguments(roots[0], given)]
+            return f"{self.method_code(roots[0], name)}({', '.join(codes)})"
         codes = self.arguments(roots[0] if len(roots) == 1 else None, given)
         return f"go.call({', '.join([self.value(owner), repr(name), *codes])})"
 
@@ -155,15 +172,10 @@ class StepCalls(StepExpressions):
         text = f"{package}.{name}"
         if package in ("math", "bits"):
             return f"of_math({', '.join([repr(name), *codes])})"
+        if text in _TOLD or text.startswith("fmt.Sprint"):
+            return "told()"
         if package == "strings":
             return f"of_strings({', '.join([repr(name), *codes])})"
-        if text.startswith("fmt.Sprint") or text in (
-            "fmt.Errorf",
-            "errors.New",
-            "strconv.Itoa",
-            "strconv.FormatFloat",
-        ):
-            return "told()"
         if (
             text in ("sort.Ints", "sort.Float64s", "sort.Strings", "slices.Sort", "slices.Reverse")
             and len(codes) == 1

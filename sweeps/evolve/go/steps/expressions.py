@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -211,6 +212,34 @@ class StepExpressions(StepConstants):
             return f"go.bound({self.value(one)}, {self.value(end)}, {step})"
         return "None"
 
+    def guess_of(self, condition: Node, body: Node) -> str:
+        """Return the code of how many passes a loop has whose ends move toward each other, or whose number is divided.
+
+        It is a guess; `None` where there is none.
+        """
+        ends = (
+            [field(condition, one) for one in ("left", "right")]
+            if condition.type == "binary_expression"
+            else []
+        )
+        if [one.type for one in ends] == ["identifier", "identifier"]:
+            first, last = ends if text_of(field(condition, "operator"))[0] in "<!" else ends[::-1]
+            return f"go.bound({self.value(first)}, {self.value(last)}, 1)"
+        for node in walk(body):
+            for one in ends if node.type == "assignment_statement" else ():
+                by, sign = (
+                    self.fold(items(field(node, "right"))[0]),
+                    text_of(field(node, "operator")),
+                )
+                if (
+                    by is not None
+                    and text_of(field(node, "left")) == text_of(one)
+                    and sign in ("/=", ">>=")
+                ):
+                    number = float(by.value) if sign == "/=" else 2.0 ** float(by.value)
+                    return str(int(63 / math.log2(number)) + 2) if number >= 2 else "None"
+        return "None"
+
     def _step(self, node: Node, name: str) -> int:
         if node.type in ("inc_statement", "dec_statement") and text_of(items(node)[0]) == name:
             return 1 if node.type == "inc_statement" else -1
@@ -242,11 +271,63 @@ class StepExpressions(StepConstants):
         """Return whether a slice takes the place of another one of its parts are put together for."""
         if given.type != "call_expression" or text_of(field(given, "function")) != "append":
             return False
-        parts = items(field(given, "arguments"))
-        if len(parts) != 2 or parts[1].type != "variadic_argument":
+        first, *rest = items(field(given, "arguments"))
+        if first.type != "slice_expression" or text_of(field(first, "operand")) != text_of(target):
             return False
-        both = [parts[0], items(parts[1])[0]]
-        return all(
-            one.type == "slice_expression" and text_of(field(one, "operand")) == text_of(target)
-            for one in both
-        )
+        if len(rest) == 1 and rest[0].type == "variadic_argument":
+            other = items(rest[0])[0]
+            if other.type == "slice_expression" and text_of(field(other, "operand")) == text_of(
+                target
+            ):
+                return True
+        return target.type == "identifier" and self._is_alone(target)
+
+    def _is_alone(self, target: Node) -> bool:
+        """Return whether nothing else has the cells of a slice: it begins as one of its own, and is not handed on."""
+        name = text_of(target)
+        for one in walk(self.owner(target)):
+            above = one.parent
+            if one.type != "identifier" or text_of(one) != name or above is None:
+                continue
+            if (
+                above.type == "expression_list" and above.parent is not None
+            ):  # is assigned, or is a value
+                above = above.parent
+                left = above.child_by_field_name("left")
+                is_target = left is not None and left.start_byte <= one.start_byte < left.end_byte
+                given = items(field(above, "right")) if is_target else []
+                if len(given) != 1 or not self._is_new(given[0], name):
+                    return False
+            elif above.type == "var_spec":
+                if above.child_by_field_name("value") is not None:
+                    return False
+            elif above.type == "slice_expression":
+                call = above.parent.parent if above.parent is not None else None
+                if (
+                    call is None
+                    or call.type != "call_expression"
+                    or text_of(field(call, "function")) != "append"
+                ):
+                    return False
+            elif above.type == "argument_list":
+                if (
+                    text_of(field(above.parent, "function")) not in ("len", "append")
+                    if above.parent
+                    else True
+                ):
+                    return False
+            elif above.type == "range_clause":
+                if above.parent is None or name in self.changed_in([field(above.parent, "body")]):
+                    return False
+            elif above.type != "index_expression":
+                return False
+        return True
+
+    def _is_new(self, given: Node, name: str) -> bool:
+        """Return whether a value is a slice that nothing else has, or the slice of this name with more elements."""
+        if given.type == "call_expression":
+            function, parts = text_of(field(given, "function")), items(field(given, "arguments"))
+            return function == "make" or (
+                function == "append" and text_of(parts[0]).partition("[")[0] == name
+            )
+        return given.type in ("composite_literal", "nil")

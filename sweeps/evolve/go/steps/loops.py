@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sweeps.evolve.go.nodes import field, items, text_of, walk
 from sweeps.evolve.go.steps.statements import StepStatements
 from sweeps.evolve.go.steps.types import Variable
+from sweeps.evolve.stepping.router import MOST_PASSES
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -124,7 +125,17 @@ class StepLoops(StepStatements):
         condition, post = head
         body = field(node, "body")
         most = self.bound_of(condition, body) if condition is not None else "None"
-        self.emit(f"for _ in go.loop({most}, {name!r}):")
+        sure = ""
+        if most == "None":
+            most, sure = (
+                self.guess_of(condition, body) if condition is not None else "None",
+                ", is_sure=False",
+            )
+            self.program.note(
+                f"The loop of line {self.program.line(node)} is followed for {MOST_PASSES} passes at most; a decision "
+                "that takes more is none, and ends the run"
+            )
+        self.emit(f"for _ in go.loop({most}, {name!r}{sure}):")
         self.indent += 1
         self.emit(f"if not go.goes({'True' if condition is None else self.value(condition)}):")
         self.emit("    break")
@@ -155,7 +166,16 @@ class StepLoops(StepStatements):
         over = self.fresh(f"over_{self.program.line(node)}")
         self.declared.add(over)
         free = self.is_free(body, text_of(targets[0]) if targets else "")
-        self.emit(f"{over} = {'' if free else 'in_order('}{self.value(right)}{'' if free else ')'}")
+        code = self.value(right)
+        if not free and self.kind_at(right) == "map":
+            code = f"in_order({code}, is_told=True)"
+            self.program.note(
+                f"Line {self.program.line(node)} goes over a map, whose keys Go takes in a random order, anew in "
+                "every run; here they come as they were first set. Where the order counts, Go's own runs differ"
+            )
+        elif not free:
+            code = f"in_order({code})"
+        self.emit(f"{over} = {code}")
         with self.scope():
             names = [
                 self.fresh(text_of(one) if text_of(one) != "_" else "unused") for one in targets

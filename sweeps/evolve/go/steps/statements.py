@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -81,12 +82,20 @@ class StepStatements(StepCalls):
                 self.run([first])
             if other is None and len(inner) == 1 and text_of(inner[0]).startswith("panic("):
                 return
+            if other is None and self._asks_for_none(field(node, "condition")):
+                return  # there is always an instance
             name = self.fresh(f"is_{self.program.line(node)}")
             self.declared.add(name)
             self.emit(f"{name} = go.test({self.value(field(node, 'condition'))})")
             self._branch(name, lambda: self.do_block(taken))
             if other is not None:
                 self._branch(f"no({name})", lambda: self.run([other]))
+
+    def _asks_for_none(self, condition: Node) -> bool:
+        """Return whether a condition is that there are no snapshots."""
+        found = re.fullmatch(r"len\((\w+)\)\s*==\s*0", text_of(condition))
+        owner = self.find(found[1]) if found else None
+        return owner is not None and owner.kind == "snapshots"
 
     def _branch(self, condition: str, inside: object) -> None:
         self.emit(f"if go.when({condition}):")
@@ -226,10 +235,12 @@ class StepStatements(StepCalls):
             self.assign(targets[0], self.operation(node, sign[:-1], targets[0], given[0]))
             return
         if len(targets) == 1 and self.appends_over(targets[0], given[0]):
-            old, more = items(field(given[0], "arguments"))
-            self.assign(
-                targets[0], f"append_all(go, {self.value(old)}, {self.value(more)}, is_over=True)"
-            )
+            old, *more = items(field(given[0], "arguments"))
+            if more[-1].type == "variadic_argument":
+                code = f"append_all(go, {self.value(old)}, {self.value(items(more[-1])[0])}, is_over=True)"
+            else:
+                code = f"go.append({', '.join([f'{self.value(old)}.alone()', *map(self.value, more)])})"
+            self.assign(targets[0], code)
             return
         codes = (
             self._values(node, given, len(targets)) if len(targets) > 1 else [self.value(given[0])]

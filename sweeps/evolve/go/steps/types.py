@@ -21,7 +21,8 @@ PLAIN = {
     "int": "WHOLE", "int64": "WHOLE", "float64": "FLOAT", "float32": "FLOAT32", "int32": "INT32", "rune": "INT32",
     "int16": "INT16", "int8": "INT8", "uint": "UINT64", "uint64": "UINT64", "uint32": "UINT32", "uint16": "UINT16",
     "uint8": "UINT8", "byte": "UINT8", "bool": "BOOL", "string": "TEXT", "error": "NIL", "any": "NIL",
-    "RoutingSnapshot": "SNAPSHOT", "sim.RoutingSnapshot": "SNAPSHOT", "scorerFunc": "NIL",
+    "strings.Builder": "WORDS", "bytes.Buffer": "WORDS", "RoutingSnapshot": "SNAPSHOT",
+    "sim.RoutingSnapshot": "SNAPSHOT", "scorerFunc": "NIL",
 }  # fmt: skip
 _OURS = (
     "go", "params", "state", "context", "route", "routing_policy", "none_used", "partial", "range", "_", "lambda",
@@ -83,6 +84,9 @@ class StepTypes(BesideGo, ABC):
         self.literal: Node | None = None
         self.iota = 0
         self.draws = False
+        for one in walk(root):
+            if one.type == "type_parameter_declaration":
+                self.types |= {text_of(name): "NIL" for name in one.children_by_field_name("name")}
         for one in root.named_children:
             if one.type == "const_declaration":
                 self.scopes[0] |= self.constants_of(one)
@@ -110,10 +114,12 @@ class StepTypes(BesideGo, ABC):
         """Return what kind of variable a parameter of a type is."""
         text = text_of(kind).lstrip("*").removeprefix("sim.") if kind is not None else ""
         named = {"Request": "request", "RouterState": "state", self.router: "router"}
-        return named.get(text, "")
+        return named.get(text, "map" if text.startswith("map[") else "")
 
     def kind_of_code(self, code: str) -> str:
         """Return what kind of variable one with this value is."""
+        if code.startswith("Container('map'"):
+            return "map"
         return "snapshots" if code == "go.snapshots" else ""
 
     def above(self, node: Node) -> list[Node]:

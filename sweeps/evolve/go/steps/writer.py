@@ -52,7 +52,7 @@ class StepWriter(StepLoops):
             if (
                 name in used
                 and name not in (*OF_BLIS, self.router)
-                and field(spec, "type").type == "struct_type"
+                and spec.child_by_field_name("type_parameters") is None
             ):
                 self.plain_type(name)
         for spec in self.package_variables():
@@ -69,7 +69,8 @@ class StepWriter(StepLoops):
         for (owner, name), node in self.methods.items():
             if name not in used or node == self.program.route or (owner, name) == EFFECTIVE_LOAD:
                 continue
-            if owner in (self.router, "RoutingSnapshot"):
+            is_number = owner in self.types and self.types[owner] not in self.struct_codes
+            if is_number or owner in (self.router, "RoutingSnapshot"):
                 self.function(node, self.method_code(node, name))
             elif owner in self.types:
                 made = self.fresh(f"{owner}_{name}")

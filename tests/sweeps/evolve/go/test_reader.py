@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +15,13 @@ import pytest
 from blis_jax import ClusterConfig, ConfigError, simulate
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.policies import registry
-from blis_jax.policies.reading import signals_of
+from blis_jax.policies.reading import computed_by, signals_of
 from blis_jax.workload.spec import load_builtin, override
 from sweeps.evolve.go.reader import policy_of
 from sweeps.evolve.go.source import read
 from sweeps.evolve.programs import EvolvedRouter
 from tests.support.evolve.cases import by_go, cases_of, decided
+from tests.support.evolve.found_programs import FOUND
 from tests.support.evolve.later_programs import LATER
 from tests.support.evolve.programs import PROGRAMS, whole
 from tests.support.evolve.searched_programs import SEARCHED
@@ -54,7 +57,7 @@ def policy(folder: Path, name: str):
 def test_decisions_are_those_of_go(name: str, tmp_path: Path) -> None:
     recorded = json.loads(RECORDED.read_text())[name]
     made = policy(tmp_path, name)
-    for size in SIZES if name not in {**LATER, **SEARCHED} else SIZES[::2]:
+    for size in SIZES if name not in {**LATER, **SEARCHED, **FOUND} else SIZES[::2]:
         chosen, used = decided(made, cases_of(3, NUM_CASES, size))
         assert [*map(list, zip(chosen.tolist(), used.tolist(), strict=True))] == recorded[str(size)]
 
@@ -82,6 +85,13 @@ def test_loops_without_an_order_are_vectors(tmp_path: Path) -> None:
     assert " for i in range(go.size):" in read_text(tmp_path, whole("ties"))
 
 
+@pytest.mark.parametrize("name", ["filter", "objects", "ties"])
+def test_a_run_with_it_stays_one_function(name: str, tmp_path: Path) -> None:
+    computed = computed_by(policy(tmp_path, name), 4, 2)
+    assert computed is not None and "gather" in computed
+    assert "scatter" not in computed  # XLA makes no function of a loop that has one
+
+
 def test_a_block_and_a_python_file_are_read_as_the_whole(tmp_path: Path) -> None:
     def code(text: str) -> list[str]:
         body = re.sub(r"_\d+", "", text[text.index("def route") :]).split("\n")
@@ -107,11 +117,10 @@ def test_a_block_and_a_python_file_are_read_as_the_whole(tmp_path: Path) -> None
         ("bestIdx := time.Now().Second()", r"package time is not read"),
         ("bestIdx := rand.Intn(2)", r"package rand is not read"),
         ("bestIdx := len(req.OutputTokens)", r"the answer's length is not known"),
-        ("bestIdx := 0\nfor snapshots[bestIdx].QueueDepth > 2 { bestIdx++ }", r"a loop without a bound"),
-        ("s := map[string]float64{}\nt := 0.0\nfor _, v := range s { t += v }\nbestIdx := int(t)", r"random order"),
+        ("bestIdx := 0\nfor { bestIdx++ }", r"this loop does not end"),
+        ("t := 0.0\nfor _, v := range ws.scorers[0](req, snapshots) { t += v }\nbestIdx := int(t)", r"random order"),
         ("if len(snapshots) > 2 { return NewRoutingDecision(snapshots[0].ID, \"\") }\nbestIdx := 0", r"before the obs"),
         ("snapshots[0].QueueDepth = 3\nbestIdx := 0", r"is not read: it would be kept"),
-        ("q := []int{2, 1}\nr := q[:0]\nr = append(r, 1)\nbestIdx := q[0]", r"an append to a part of another slice"),
         ("type n struct{ a int }\nx := n{1}\nx = n{b: 2}\nbestIdx := x.a", r"n has no such field"),
         ("sort.Slice(snapshots, func(i, j int) bool { return i < j })\nbestIdx := 0", r"this is not sorted here"),
         ("sort.Sort(sort.IntSlice([]int{1}))\nbestIdx := 0", r"this call is not read: sort\.IntSlice"),
@@ -160,6 +169,32 @@ def test_more_than_a_dozen_are_not_sorted(tmp_path: Path) -> None:
     ):
         decided(made, cases_of(3, 2, 13))
     decided(policy(tmp_path, "sort_idx"), cases_of(3, 2, 13))  # stable
+
+
+@pytest.mark.parametrize(
+    ("block", "leaves", "told"),
+    [
+        ("bestIdx := 0\nfor snapshots[bestIdx].QueueDepth > 9 { bestIdx = (bestIdx + 1) % len(snapshots) }",
+         lambda cases: (cases.queue_depth > 9).all(axis=1), "followed for 64 passes at most"),
+        ("q := []int{0, 1}\nr := q[:1]\nif snapshots[0].QueueDepth > 9 { r = append(r, 0) }\nr = append(r, 0)\n"
+         "bestIdx := q[0]", lambda cases: cases.queue_depth[:, 0] > 9, ""),
+        ("s := map[string]int{}\nfor _, x := range snapshots { s[x.ID] = x.QueueDepth }\nt := 0\n"
+         "for _, v := range s { t = v }\nbestIdx := t % len(snapshots)", lambda cases: np.zeros(len(cases.input_len)),
+         "keys Go takes in a random order"),
+    ],
+    ids=["unended", "beyond_a_part", "map"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*chooses instance -1")
+def test_where_go_may_do_something_else_nothing_is_decided(
+    block: str, leaves: Any, told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(read_text(tmp_path, whole("ties").replace(PROGRAMS["ties"][1], f"\n{block}\n")))
+    assert told in path.read_text()
+    cases = cases_of(3, 200, 3)
+    cases = replace(cases, is_active=np.ones_like(cases.is_active))
+    chosen, _ = decided(registry.find("routing", f"{path}:route"), cases)
+    np.testing.assert_array_equal(chosen < 0, leaves(cases))
 
 
 def test_comments_have_the_lines_of_go(tmp_path: Path) -> None:
