@@ -12,15 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import fingerprint
+from blis_jax.policies import registry
 from sweeps.promote import DEFAULT_TARGET
 from sweeps.strategies.arms import Arm, arm_of, key_of
 from sweeps.strategies.file import FOLDER, Strategy
 from sweeps.strategies.space import space_of
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
 
 Files = Mapping[str, str]  # path below the output folder, with "/" -> text that ends with a newline
 Severity = Literal["CRITICAL", "IMPORTANT", "SUGGESTION"]
@@ -38,6 +42,9 @@ PLUGIN_KINDS = {
 USUAL_BASELINE = "iter00_baseline"
 BASELINE, CONTROL, TREATMENT = "baseline", "control", "treatment"
 ARMS = (BASELINE, CONTROL, TREATMENT)
+BY_STEPS = (
+    "SteppingRouter"  # what `evolve read` writes into a policy that goes instance by instance
+)
 
 
 def file_named(files: Files, name: str) -> str | None:
@@ -155,8 +162,10 @@ def make_promotion(
 
     Raises:
         ConfigError: target or image is not of the form.
+        NotMappedError: the router has no form for any number of endpoints.
     """
     arm = arm_of(given)
+    _refuse_steps(arm.config)
     usual = arm.strategy.baseline if arm.strategy is not None else USUAL_BASELINE
     other = arm_of(baseline or usual)
     if target.count("@") != 1 or not all(target.split("@")):
@@ -166,6 +175,20 @@ def make_promotion(
             f"--image: {image!r} is not REGISTRY/REPOSITORY:TAG, such as quay.io/example/endpoint-picker:promoted"
         )
     return Promotion(given, arm, other, target, image or UNSET_IMAGE)
+
+
+def _refuse_steps(config: ClusterConfig) -> None:
+    """Refuse a router that was read from Go statement by statement, before anything is made."""
+    if not input_files.is_file(config.routing_policy):
+        return
+    decide = registry.find("routing", config.routing_policy).decide
+    if BY_STEPS in getattr(getattr(decide, "__code__", None), "co_names", ()):
+        raise NotMappedError(
+            f"router {config.routing_policy}: it was read from Go statement by statement, so it goes from instance to "
+            "instance and is another computation for each number of them, and a plugin works for any number of "
+            "endpoints; score every snapshot by itself and take the best, without sorts, pointers, closures that "
+            "change what is outside and maps by other keys than snap.ID, and read it again"
+        )
 
 
 def identity_of(promotion: Promotion) -> dict[str, Any]:

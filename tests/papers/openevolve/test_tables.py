@@ -73,6 +73,7 @@ def test_data_that_are_not_there_are_refused(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the example's data are not beside the repository")
+@pytest.mark.filterwarnings("ignore:.*is a name of version 1")
 def test_the_winner_runs_as_published(tmp_path: Path) -> None:
     group = next(one for one in experiments.groups(DATA) if one.set == experiments.HANDED_OVER)
     found = page.runs_of(group, group.seeds, ["evolved"], tmp_path)["evolved"]

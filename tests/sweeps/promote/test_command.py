@@ -6,10 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from sweeps.evolve.go.reader import policy_of
+from sweeps.evolve.go.source import read
 from sweeps.promote.__main__ import main
 from sweeps.promote.promotion import Finding
+from tests.support.evolve.programs import whole
 from tests.sweeps.promote import fakes
 
+STRATEGY = """
+name: mine
+mechanism: {{num_instances: 4, routing_policy: "{router}"}}
+objectives: [{{metric: e2e_mean_ms, direction: min}}]
+workload: mixed
+seeds: [42, 43, 44]
+"""
 DRY = ["--dry-run", "--seeds", "3", "--survival-seeds", "3"]
 
 
@@ -64,6 +74,23 @@ def test_what_cannot_be_used_ends_in_one_sentence(
 
 
 @pytest.mark.usefixtures("with_fakes")
+def test_a_router_that_was_read_statement_by_statement_is_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tree_sitter_go", reason="the extra `evolve` is not installed")
+    go = tmp_path / "sorted.go"
+    go.write_text(whole("labelled"))
+    (tmp_path / "mine.py").write_text(policy_of(read(go)))
+    strategy = tmp_path / "mine.yaml"
+    strategy.write_text(STRATEGY.format(router=f"{tmp_path}/mine.py:route"))
+    assert main([str(strategy), *DRY, *words(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "read from Go statement by statement" in said and "score every snapshot by itself" in said
+    )
+    assert "stage" not in said and not [*(tmp_path / "out").glob("*")]
+
+
 def test_from_gate_to_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out"
     for gate in ("1", "2", "3"):
