@@ -54,7 +54,7 @@ def choices(word: str, allowed: Iterable[str]) -> str:
     names = list(allowed)
     near = difflib.get_close_matches(word, names, n=MOST_NEAR, cutoff=0.5)
     near += [name for name in names if len(word) > 2 and word in name and name not in near]
-    if not near and len(names) > 2 * MOST_LISTED:
+    if not near and 2 * len(names) > 3 * MOST_LISTED:
         return f"use one of {', '.join(names[:MOST_LISTED])}, … ({len(names)} are known)"
     if len(names) <= MOST_LISTED or not near or len(word) > MOST_SHOWN:
         return f"use one of {', '.join(names)}{closest(word, names)}"

@@ -129,6 +129,7 @@ def _own_the_process() -> None:
 _NOT_KNOWN_YET = {  # JAX's errors on values that a policy's function has only while it runs
     "TracerBoolConversionError": "if, and, or, not and while need a value before the run; use jnp.where, &, | and ~",
     "TracerIntegerConversionError": "an index or a count is needed before the run; use jnp.take or jnp.where",
+    "TracerArrayConversionError": "numpy (np) needs values before the run; use jax.numpy (jnp) for the same",
     "ConcretizationTypeError": "a Python number is needed before the run; keep it an array of jnp",
 }
 

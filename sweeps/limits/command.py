@@ -43,6 +43,7 @@ USUAL: Mapping[str, tuple[float, ...]] = {
 }
 OF_OTHERS = (1000.0, 2000.0)
 MOST_CHOICES = 400
+MOST_IN_TITLE = 30  # letters above one of three panels
 COLOURS = ("#e8946a", "#ffffff", "#8dbbe0")  # from worse to better
 Choice = tuple[float, ...]  # a limit of each class, ms, the most urgent first
 
@@ -264,8 +265,10 @@ def _picture(
         f"{100 * setting['confidence']:g} % for the whole map; ~ cannot be told from chance. Where nothing stands, a "
         "class would have a shorter limit than a more urgent one."
     )
-    heights = [0.42 * len(ladders[up]) + 0.75] * len(panels)
-    return Picture("Goodput by the limits of the classes", caption, panels, heights, name="limits")
+    title = "Goodput by the limits of the classes"
+    tall = 0.2 * any("\n" in panel.title for row in panels for panel in row)
+    heights = [0.42 * len(ladders[up]) + 0.75 + tall] * len(panels)
+    return Picture(title, caption, panels, heights, name="limits")
 
 
 def _panel(
@@ -295,5 +298,11 @@ def _panel(
     named = ", ".join(f"{name} {limit:g} ms" for name, limit in zip(first, head, strict=True))
     return Panel(
         [tiles, *words], Axis(f"{axes[0]} (ms)", ticks=ticks[0], has_grid=False),
-        Axis(f"{axes[1]} (ms)", ticks=ticks[1], has_grid=False), f"{arm}; {named}" if named else arm,
+        Axis(f"{axes[1]} (ms)", ticks=ticks[1], has_grid=False), _title(arm, named),
     )  # fmt: skip
+
+
+def _title(arm: str, named: str) -> str:
+    """Return a panel's title, on two lines where it is wider than the panel."""
+    parts = [part for part in (arm, named) if part]
+    return ("; " if sum(map(len, parts)) < MOST_IN_TITLE else "\n").join(parts)

@@ -16,7 +16,7 @@ from blis_jax.commands.options import PlainSwitches, seed_options, stopping_flag
 from blis_jax.commands.options.seed_options import SeedOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.core.types import CLASS_NAMES
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, choices, closest
 from blis_jax.latency.model_description import beyond_context
 from blis_jax.metrics.measure import Measure
 from blis_jax.traces.source import STREAM, USUAL_SEEDS, TraceSource
@@ -121,8 +121,8 @@ def _workload_path(given: str, where: str, folder: Path) -> Path:
         if place.is_file():
             return place
     raise ConfigError(
-        f"{where}: {given!r} is neither a file, here or beside the strategy, nor a built-in "
-        f"workload ({', '.join(list_workloads())}){closest(given, list_workloads())}"
+        f"{where}: {given!r} is neither a file, here or beside the strategy, nor a built-in workload, which "
+        f"blis-jax workloads lists; {choices(given, list_workloads())}"
     )
 
 

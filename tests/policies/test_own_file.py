@@ -129,9 +129,11 @@ def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
          "if, and, or, not and while need a value before the run; use jnp.where"),
         ("return [0, 1][context.snapshots.queue_depth[0]], state", "an index or a count is needed before the run"),
         ("return min(float(context.snapshots.queue_depth[0]), 1.0), state", "a Python number is needed before the run"),
+        ("import numpy as np; return int(np.argmin(np.array(context.snapshots.queue_depth))), state",
+         "numpy (np) needs values before the run; use jax.numpy (jnp)"),
         ("return jnp.zeros((2, 3)) @ jnp.zeros(5), state", "TypeError: "),
     ],
-    ids=["a signal elsewhere", "a misspelt signal", "a Python if", "an index", "a number", "another error"],
+    ids=["a signal elsewhere", "a misspelt signal", "a Python if", "an index", "a number", "numpy", "another error"],
 )  # fmt: skip
 def test_what_tracing_shows_is_one_sentence(
     tmp_path: Path, line: str, says: str, capsys: pytest.CaptureFixture[str]
