@@ -184,6 +184,13 @@ class DescribedLaw:
 # --- the fit --------------------------------------------------------------------------------------
 
 
+class LeftOut(NamedTuple):
+    """How far a model was off that the fit had not seen."""
+
+    scores: Float[np.ndarray, " phase"]  # means of the deployments; NaN where none has such steps
+    middles: Float[np.ndarray, " part"]  # median logarithms, of each deployment and phase
+
+
 class _Prepared(NamedTuple):
     """A deployment: its shapes with the median of their repeats, and all its steps."""
 
@@ -206,7 +213,7 @@ def fit_described(
     models = _models(prepared)
     if len(models) < LEAST_MODELS:
         return None
-    return DescribedLaw(_fitted(prepared), models, gpu, factor_of(_scores(prepared)))
+    return DescribedLaw(_fitted(prepared), models, gpu, factor_of(_left_out(prepared)))
 
 
 def held_out(
@@ -220,7 +227,7 @@ def held_out(
     found = []
     for model in _models(prepared):
         rest = [one for one in prepared if one.steps.engine.model != model]
-        numbers, factor = _fitted(rest), factor_of(_scores(rest))
+        numbers, factor = _fitted(rest), factor_of(_left_out(rest))
         found += [
             (one.steps, step_us(numbers, one.every) / 1e3, factor)
             for one in prepared
@@ -229,18 +236,31 @@ def held_out(
     return found
 
 
-def factor_of(scores: Float[np.ndarray, "model phase"]) -> float:
-    """Return the factor within which nine steps in ten of a further model lie.
+def factor_of(left_out: Sequence[LeftOut]) -> float:
+    """Return the factor within which nine steps in ten of a further model lie: Student's t.
 
-    The scores of all phases count as draws of one size, which is known as well as so many models tell it.
+    The scores of all phases count as draws of one size. How well they tell it says how alike the deployments of a model
+    are off: all alike, a model is one draw; each by itself, each is one (Satterthwaite's degrees of freedom).
 
     Args:
-        scores: `score_of` the errors of models that were held out; NaN where a model has no such steps.
+        left_out: models that were held out.
     """
-    if len(scores) < LEAST_MODELS:
+    if len(left_out) < LEAST_MODELS:
         return math.inf
-    size = math.sqrt(float(np.nanmean(scores**2)))
-    return math.exp(stats.t.ppf((1.0 + LEVEL) / 2.0, len(scores)) * size)
+    size = math.sqrt(float(np.nanmean([one.scores**2 for one in left_out])))
+    square = np.mean([np.mean(one.middles**2) for one in left_out])
+    alike = min(max(float(np.mean([_product(one.middles) for one in left_out]) / square), 0.0), 1.0)
+    counts = np.array([len(one.middles) for one in left_out])
+    freedom = len(left_out) ** 2 / np.sum((1.0 + (counts - 1) * alike**2) / counts)
+    return math.exp(stats.t.ppf((1.0 + LEVEL) / 2.0, freedom) * size)
+
+
+def _product(values: Float[np.ndarray, " part"]) -> float:
+    """Return the mean product of two different values; the square of the only one."""
+    if len(values) == 1:
+        return float(values[0] ** 2)
+    pairs = len(values) * (len(values) - 1)
+    return float((np.sum(values) ** 2 - np.sum(values**2)) / pairs)
 
 
 def _models(prepared: Sequence[_Prepared]) -> tuple[str, ...]:
@@ -282,30 +302,30 @@ def _fitted(prepared: Sequence[_Prepared]) -> Float[np.ndarray, " number"]:
     return found
 
 
-def _scores(prepared: Sequence[_Prepared]) -> Float[np.ndarray, "model phase"]:
-    models = _models(prepared)
-    if len(models) < LEAST_MODELS:
-        return np.zeros((0, len(PHASES)))
-    rows = []
-    for model in models:
+def _left_out(prepared: Sequence[_Prepared]) -> list[LeftOut]:
+    """Return how far each model is off by a fit to the others; nothing of a single model."""
+    models, found = _models(prepared), []
+    for model in models if len(models) >= LEAST_MODELS else ():
         numbers = _fitted([one for one in prepared if one.steps.engine.model != model])
         mine = [one for one in prepared if one.steps.engine.model == model]
-        rows.append([_score(numbers, mine, phase) for phase in range(len(PHASES))])
-    return np.array(rows)
+        errors = [np.log(step_us(numbers, one.every) / 1e3 / one.steps.ms) for one in mine]
+        parts = [
+            [error[one.steps.phase == phase] for one, error in zip(mine, errors, strict=True)]
+            for phase in range(len(PHASES))
+        ]
+        found.append(left_out_of(parts))
+    return found
+
+
+def left_out_of(phases: Sequence[Sequence[Float[np.ndarray, " step"]]]) -> LeftOut:
+    """Return how far a model was off, from logarithms of predicted ÷ measured: for each phase those of deployments."""
+    there = [[part for part in parts if len(part)] for parts in phases]
+    scores = [float(np.mean([*map(score_of, parts)])) if parts else math.nan for parts in there]
+    middles = [float(np.median(part)) for parts in there for part in parts]
+    return LeftOut(np.array(scores), np.array(middles))
 
 
 def score_of(errors: Float[np.ndarray, " step"]) -> float:
     """Return the root of the mean square of logarithms, of which the largest tenth counts as the smallest of these."""
     size = np.abs(errors)
     return float(np.sqrt(np.mean(np.minimum(size, np.quantile(size, LEVEL)) ** 2)))
-
-
-def _score(numbers: np.ndarray, prepared: Sequence[_Prepared], phase: int) -> float:
-    """Return the score of a phase, the mean of the deployments that have such steps."""
-    found = []
-    for one in prepared:
-        here = one.steps.phase == phase
-        if here.any():
-            error = np.log(step_us(numbers, one.every) / 1e3 / one.steps.ms)
-            found.append(score_of(error[here]))
-    return float(np.mean(found)) if found else math.nan

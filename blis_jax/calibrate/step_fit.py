@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ALIKE, ALIKE_SPREAD = 0.04, 0.2  # logarithms within which steps count as repeats of one shape
 ROUNDS = 40  # of reweighting, from squares to absolute logarithms
-LEAST_ERROR = 0.01  # below which an error counts as a square
+LEAST_ERROR = 0.003  # below which an error counts as a square
 BOOKED = (
     0.9  # of the same batch without its prompt: a step that took less is booked on its neighbour
 )
@@ -40,7 +40,7 @@ WINDOW = 8  # steps in a row, whose sum is right where single steps are booked o
 
 
 class StepSamples(NamedTuple):
-    """What the law is fitted to: shapes with the median time of their repeats, and sums of booked steps."""
+    """What the law is fitted to: decode shapes with the median of their repeats, steps with prompts, booked sums."""
 
     terms: Float[np.ndarray, "sample term"]
     us: Float[np.ndarray, " sample"]
@@ -151,7 +151,8 @@ def samples_of(
     With asynchronous scheduling the time of a step may be booked on its neighbour. A step with a prompt that took less
     than the same batch without it is such a one: it goes with the step before it, as the sum of both, or is left out
     where that is not in the file. In an engine that does so often, steps in a row with prompts go together with
-    the step before them. `matrix` are terms of another law.
+    the step before them. A step with prompts is a sample by itself: of few repeats the median is chance, and the law
+    puts like shapes together. `matrix` are terms of another law.
     """
     terms, us = term_matrix(steps.sums), 1e3 * steps.ms
     is_booked = _booked(steps, terms)
@@ -162,7 +163,8 @@ def samples_of(
     first = np.flatnonzero(~joins)
     sums, total = np.add.reduceat(matrix, first), np.add.reduceat(us, first)
     is_left_out = np.add.reduceat(is_left_out.astype(int), first) > 0
-    shape = np.where(size > 1, len(steps) + np.arange(len(size)), shapes(steps)[first])
+    is_alone = (size > 1) | (steps.sums.prompt_tokens[first] > 0)
+    shape = np.where(is_alone, len(steps) + np.arange(len(size)), shapes(steps)[first])
     kept = ~is_left_out
     _, shape = np.unique(shape[kept], return_inverse=True)
     stretch = np.minimum(first * STRETCHES // len(steps), STRETCHES - 1)[kept]

@@ -20,6 +20,7 @@ from blis_jax.calibrate.step_fit import (
     fitted,
     law_us,
     samples_of,
+    shapes,
 )
 from blis_jax.latency.model_description import ModelDescription, is_shipped, model_description
 from blis_jax.latency.registry import SIZED
@@ -36,7 +37,7 @@ else:  # it loads JAX, for which no refusal waits
     replay = Module("papers.step_law.replay")
 
 DECODE_BAR, PREFILL_BAR = 0.01, 0.08  # median errors with every second step held out
-SEGMENT = "segment"  # column of a file that says which steps are a load of requests
+OTHERS_WITHIN = 0.1  # logarithm of the mean context, within which other requests are like these
 SERVERS = Path(__file__).resolve().parents[3] / "shared/data/real_serving_runs/inferencex_vllm.csv"
 GPUS = ("b200_sxm", "b300_sxm")
 GPU = "B300"  # named in the collection for one of the models
@@ -103,13 +104,14 @@ def tables(path: Path) -> tuple[list[str], list[TriedEngine]]:
     found = [
         _measured(runs),
         _held_out(runs),
+        _limits(runs),
         _second_half(runs),
         _across(runs),
         _models(runs),
         _servers(runs),
     ]
-    if SEGMENT in file.table:
-        found.append(replay.replayed(file.runs, file.table[SEGMENT].to_numpy()))
+    if "segment" in file.table:
+        found.append(replay.replayed(file.runs, file.table))
     return found, runs
 
 
@@ -151,7 +153,6 @@ def _held_out(runs: Sequence[TriedEngine]) -> str:
         "step law",
         "straight line",
         *SIZED,
-        "repeats differ by",
         "mixed steps",
         "sums with prompts",
     ]
@@ -167,7 +168,6 @@ def _held_out(runs: Sequence[TriedEngine]) -> str:
                     _medians(run.steps, run.sized[name]) if name in run.sized else ""
                     for name in SIZED
                 ),
-                _three({name: errors[name].repeats for name in PHASES}),
                 str(errors["mixed"].steps),
                 _percent(run.fit.windows),
             ]
@@ -176,6 +176,64 @@ def _held_out(runs: Sequence[TriedEngine]) -> str:
         "Every second step held out, median error in decode / prefill / mixed, %:\n\n"
         + table_text(head, rows)
     )
+
+
+def _limits(runs: Sequence[TriedEngine]) -> str:
+    """Return what no law of a batch can go far below: how far steps of one shape are apart."""
+    head = ["deployment", "step law", "repeats differ by", "by the repeats that were seen"]
+    head += ["by other requests, decode", "steps of these"]
+    rows = []
+    for run in runs:
+        errors, ms = run.fit.every_second, by_repeats(run.steps)
+        others = by_other_requests(run.steps)
+        apart = np.abs(others / run.steps.ms - 1)[np.isfinite(others)]
+        rows.append(
+            [
+                run.fit.run,
+                _three({name: errors[name].median for name in PHASES}),
+                _three({name: errors[name].repeats for name in PHASES}),
+                _medians(run.steps.part(np.isfinite(ms)), ms[np.isfinite(ms)]),
+                _percent(float(np.median(apart)) if apart.size else math.nan),
+                str(apart.size),
+            ]
+        )
+    words = "How far steps of one shape are apart, median in decode / prefill / mixed, %:"
+    return f"{words}\n\n" + table_text(head, rows)
+
+
+def by_repeats(steps: EngineSteps) -> np.ndarray:
+    """Return the median time, ms, of the other half's steps of the same shape; NaN where it has none.
+
+    The halves are those of a fit with every second step held out.
+    """
+    odd, shape = np.arange(len(steps)) % 2 == 1, shapes(steps)
+    found = np.full(len(steps), np.nan)
+    for held in (odd, ~odd):
+        medians = pandas.Series(steps.ms[~held]).groupby(shape[~held]).median()
+        found[held] = medians.reindex(shape[held]).to_numpy()
+    return found
+
+
+def by_other_requests(steps: EngineSteps) -> np.ndarray:
+    """Return the median time, ms, of decode steps of as many other requests; NaN where there are not three.
+
+    A batch stays one of the same requests while nobody comes or goes. Others are like it where the mean context is
+    within 10 %.
+    """
+    sums, is_decode = steps.sums, steps.phase == 0
+    grown = np.abs(np.diff(sums.context) - sums.decodes[1:]) <= sums.decodes[1:] / 2
+    stays = is_decode[1:] & is_decode[:-1] & (np.diff(steps.number) == 1)
+    stays &= (np.diff(sums.decodes) == 0) & grown
+    batch = np.cumsum(np.concatenate([[True], ~stays]))
+    found = np.full(len(steps), np.nan)
+    for decodes in np.unique(sums.decodes[is_decode]):
+        mine = np.flatnonzero(is_decode & (sums.decodes == decodes))
+        context = np.log(np.maximum(sums.context[mine], 1.0))
+        for step, its in zip(mine, context, strict=True):
+            near = mine[(np.abs(context - its) <= OTHERS_WITHIN) & (batch[mine] != batch[step])]
+            if len(near) >= FIRST:
+                found[step] = np.median(steps.ms[near])
+    return found
 
 
 def _second_half(runs: Sequence[TriedEngine]) -> str:

@@ -2,7 +2,8 @@
 
 A file of steps has sums over batches, no requests. Where one rank serves a fixed number of users who wait for their
 answers, these sums say when a request began and ended: a user's next prompt comes in the step after an answer ends,
-and the context that then leaves the batch is the length of the request that ended.
+and the context that then leaves the batch is the length of the request that ended. Users begin when they are first seen
+in the queue or in a batch.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from blis_jax.traces.rows import DELAY, NO_DELAY, make_rows
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-LOAD = "real"  # segment of a file in which requests ran
+SEGMENT, LOAD = "segment", "real"  # column of a file, and its steps in which requests ran
 PERCENTS = (10, 50, 90, 99)  # of the steps
 TOKENS, SEQUENCES = 8192, 128  # most in a step of these engines
 ENOUGH_BLOCKS = 1_000_000  # no step of these runs waits for memory
+# from an answer to the next prompt: it reaches the engine in the next step, while the one after is scheduled already
+STEPS_BETWEEN = 1.5
+QUEUE = "queued_prefill_requests"  # column of a file, requests that wait for their first step
 
 
 @dataclass
@@ -38,7 +42,7 @@ class Served:
 
     user: int
     prompt: int
-    free: int  # the step after its user's answer before
+    free: int  # the step after its user's answer before, or the first one that sees it
     joined: int  # the first step in which it decodes
     ended: int  # the last one
 
@@ -64,8 +68,8 @@ class WholeRun(NamedTuple):
 class _Batch:
     """Who decodes, and which users are free since when."""
 
-    def __init__(self, users: int, count: int) -> None:
-        self.free = [(user, 0) for user in range(users)]
+    def __init__(self, begins: Sequence[int], count: int) -> None:
+        self.free = list(enumerate(begins))
         self.active: list[Served] = []
         self.found: list[Served] = []
         self.count = count
@@ -86,15 +90,19 @@ class _Batch:
             self.free.append((one.user, step + 1))
 
 
-def requests_of(steps: EngineSteps) -> list[Served]:
+def requests_of(steps: EngineSteps, queued: np.ndarray | None = None) -> list[Served]:
     """Return the requests of a closed loop from the sums of its batches, by the step in which they join.
 
     Of requests that join in one step the sum and the spread of their prompts are known, no more.
+
+    Args:
+        steps: of one rank.
+        queued: how many wait in each step; None: all users are there from the start.
     """
     sums, count = steps.sums, len(steps)
     decodes = sums.decodes.astype(int)
     squares = sums.decodes * sums.spread**2 + sums.context**2 / np.maximum(sums.decodes, 1)
-    batch = _Batch(int(decodes.max()), count)
+    batch = _Batch(_begins(steps, queued), count)
     tokens = 0.0  # of prompts that have not joined
     for at in range(count - 1):
         more = decodes[at + 1] - decodes[at]
@@ -113,6 +121,16 @@ def requests_of(steps: EngineSteps) -> list[Served]:
     return batch.found
 
 
+def _begins(steps: EngineSteps, queued: np.ndarray | None) -> list[int]:
+    """Return the step in which each user is first seen, in order."""
+    users = int(steps.sums.decodes.max())
+    if queued is None:
+        return [0] * users
+    seen = np.maximum.accumulate(steps.sums.decodes + steps.sums.prompts + queued)
+    begins: list[int] = np.searchsorted(seen, np.arange(1, users + 1)).tolist()
+    return begins
+
+
 def _lengths(number: int, total: float, square: float) -> list[float]:
     """Return lengths of this sum and, as far as it can be, this sum of squares."""
     mean = total / number
@@ -129,18 +147,32 @@ def measured(steps: EngineSteps, requests: Sequence[Served]) -> WholeRun:
     return _whole_run(steps.ms, ends[-1] / 1e3, requests, waits)
 
 
-def simulated(beta: Float[np.ndarray, " term"], requests: Sequence[Served]) -> WholeRun:
-    """Return what the simulator makes of the same requests, each user's next one after the answer before."""
+def simulated(
+    beta: Float[np.ndarray, " term"],
+    requests: Sequence[Served],
+    begins_ms: Float[np.ndarray, " step"] | None = None,
+    between_ms: float = 0.0,
+) -> WholeRun:
+    """Return what the simulator makes of the same requests, each user's next one after the answer before.
+
+    Args:
+        beta: the law.
+        requests: what is served.
+        begins_ms: when each step of the file began, which says when users come; None: all from the start.
+        between_ms: from an answer to the next prompt, which counts as TTFT.
+    """
     users = pandas.Series([one.user for one in requests])
     turn = users.groupby(users).cumcount().to_numpy()
+    came = np.array([one.free for one in requests])
+    starts_ms = np.zeros(len(requests)) if begins_ms is None else begins_ms[came]
     rows = make_rows(
-        np.zeros(len(requests)),
+        np.where(turn > 0, 0.0, np.round(1e3 * starts_ms)),
         np.array([one.prompt for one in requests]),
         np.array([one.answer for one in requests]),
         texts={"session": np.array([f"user {user}" for user in users])},
         round_index=turn,
     )
-    rows = replace(rows, others={DELAY: np.where(turn > 0, 0, NO_DELAY)})
+    rows = replace(rows, others={DELAY: np.where(turn > 0, round(1e3 * between_ms), NO_DELAY)})
     config = ClusterConfig(
         num_instances=1, latency_model="step-law", alpha_coeffs=(0.0, 0.0, 0.0), beta_coeffs=tuple(beta),
         max_num_scheduled_tokens=TOKENS, max_num_running_reqs=SEQUENCES, total_kv_blocks=ENOUGH_BLOCKS, corrected=True,
@@ -149,7 +181,7 @@ def simulated(beta: Float[np.ndarray, " term"], requests: Sequence[Served]) -> W
     assert workload is not None
     record = simulate_closed_loop(config, workload).record
     ms = np.repeat(record.steps.duration_us, record.steps.num_steps) / 1e3
-    ttft_ms = record.requests.ttft_us / 1e3
+    ttft_ms = np.mean(record.requests.ttft_us) / 1e3 + between_ms * np.mean(turn > 0)
     return _whole_run(ms, record.requests.left_us.max() / 1e6, requests, ttft_ms)
 
 
@@ -162,18 +194,20 @@ def _whole_run(ms: Any, seconds: float, requests: Sequence[Served], waits: Any) 
 # --- the table ------------------------------------------------------------------------------------
 
 
-def replayed(runs: Sequence[EngineSteps], segments: np.ndarray) -> str:
-    """Return the table of whole runs by the fit to each run's first half; `segments` are those of the file's rows.
+def replayed(runs: Sequence[EngineSteps], table: pandas.DataFrame) -> str:
+    """Return the table of whole runs by the fit to each run's first half; `table` has the file's rows.
 
     The interval of a new deployment is as wide as the largest error. One that is like these n lies in it in n ÷ (n + 1)
     of cases.
     """
     rows, logs = [], []
+    segments = table[SEGMENT].to_numpy()
     for steps in runs:
         if steps.engine.dp > 1:
             continue
         load = steps.part(segments[steps.rows] == LOAD)
-        measurement, simulation = _both(steps, load)
+        queued = table[QUEUE].to_numpy(float)[load.rows] if QUEUE in table else None
+        measurement, simulation = _both(steps, load, queued)
         logs.append(np.log(_figures(simulation) / _figures(measurement)))
         cells = [f"{100 * math.expm1(log):+.1f}".replace("-", "−") for log in logs[-1]]
         seconds, ttft_ms = f"{measurement.seconds:.1f}", f"{measurement.ttft_ms:.0f}"
@@ -189,10 +223,14 @@ def replayed(runs: Sequence[EngineSteps], segments: np.ndarray) -> str:
     )
 
 
-def _both(steps: EngineSteps, load: EngineSteps) -> tuple[WholeRun, WholeRun]:
-    requests = requests_of(load)
+def _both(
+    steps: EngineSteps, load: EngineSteps, queued: np.ndarray | None
+) -> tuple[WholeRun, WholeRun]:
+    requests = requests_of(load, queued)
     samples, _ = samples_of(steps.part(np.arange(len(steps)) < len(steps) // 2))
-    return measured(load, requests), simulated(fitted(samples), requests)
+    begins_ms = np.concatenate([[0.0], np.cumsum(load.ms)[:-1]])
+    between_ms = STEPS_BETWEEN * float(np.median(load.ms[: len(load) // 2]))
+    return measured(load, requests), simulated(fitted(samples), requests, begins_ms, between_ms)
 
 
 def _figures(run: WholeRun) -> Float[np.ndarray, " figure"]:

@@ -13,8 +13,8 @@ from blis_jax.calibrate.described_steps import (
     factor_of,
     fit_described,
     held_out,
+    left_out_of,
     loads_of,
-    score_of,
     step_us,
 )
 from blis_jax.calibrate.step_fits import DESCRIBED
@@ -67,19 +67,33 @@ def test_fewer_than_two_described_models_say_nothing(tmp_path):
     runs = read_steps(file_of(tmp_path, made(MODELS[0]))).runs
     assert fit_described(runs, model_description) is None
     assert fit_described(runs, lambda _: None) is None
-    assert factor_of(np.ones((1, 3))) == math.inf
+    assert factor_of([left_out_of([[np.ones(9)]])]) == math.inf
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.1, 0.2])
 @pytest.mark.parametrize("num_models", [2, 3, 6])
-def test_the_factor_holds_nine_in_ten_of_a_further_model(num_models):
-    """Models differ by a normal draw each, steps of one by another; scores are of models held out."""
+def test_the_factor_holds_nine_in_ten_of_a_further_model(num_models, apart):
+    """Models differ by a normal draw, the phases of their deployments by another, steps by a third."""
     random, held = np.random.default_rng(num_models), []
-    for _ in range(600):
-        models = random.normal(0, 0.3, num_models + 1)
-        errors = models[:, None, None] + random.normal(0, 0.1, (num_models + 1, 3, 200))
-        scores = np.apply_along_axis(score_of, 2, errors[:-1])
-        held.append(np.mean(np.abs(errors[-1]) <= math.log(factor_of(scores))))
-    assert 0.86 <= np.mean(held) <= 0.97
+    for _ in range(300):
+        models = [
+            random.normal(0, apart, (3, random.integers(1, 6), 1)) + random.normal(0, 0.3)
+            for _ in range(num_models + 1)
+        ]
+        steps = [model + random.normal(0, 0.1, (*model.shape[:2], 60)) for model in models]
+        factor = factor_of([left_out_of(list(map(list, one))) for one in steps[:-1]])
+        held.append(np.mean(np.abs(steps[-1]) <= math.log(factor)))
+    assert 0.86 <= np.mean(held) <= 0.95
+
+
+def test_models_whose_deployments_differ_by_themselves_tell_the_size_better():
+    random = np.random.default_rng(0)
+    own = random.normal(0, 0.3, (2, 3, 20, 1)) + random.normal(0, 0.01, (2, 3, 20, 50))
+    alike = np.array([0.3, -0.3])[:, None, None, None] + random.normal(0, 0.01, (2, 3, 20, 50))
+    by_own, by_model = (
+        factor_of([left_out_of(list(map(list, one))) for one in both]) for both in (own, alike)
+    )
+    assert by_own < math.exp(0.3 * 2.2) and by_model > math.exp(0.3 * 2.8)
 
 
 def test_the_commands_predict_with_an_interval_and_refuse_what_they_cannot(tmp_path, capsys):
@@ -138,12 +152,12 @@ def test_the_commands_predict_with_an_interval_and_refuse_what_they_cannot(tmp_p
 
 @pytest.mark.skipif(not REAL.is_file(), reason=f"{REAL} is not here")
 def test_real_models_that_were_held_out():
-    """What docs/results/step-law.md says: within the factor in nine steps of ten or more, of each model."""
+    """What docs/results/new-models.md says: the factor of each model holds nine steps in ten, on the whole."""
     pytest.importorskip("pyarrow")
-    by_model: dict[str, list[float]] = {}
+    shares, models = [], set()
     for steps, ms, factor in held_out(read_steps(REAL).runs, model_description):
         inside = np.abs(np.log(ms / steps.ms)) <= math.log(factor)
-        shares = [inside[steps.phase == phase].mean() for phase in range(3)]
-        by_model.setdefault(steps.engine.model, []).append(float(np.mean(shares)))
-    assert len(by_model) == 3
-    assert all(np.mean(shares) >= 0.9 for shares in by_model.values())
+        shares.append(np.mean([inside[steps.phase == phase].mean() for phase in range(3)]))
+        models.add(steps.engine.model)
+    assert len(models) == 3
+    assert 0.86 <= np.mean(shares) <= 0.94

@@ -11,7 +11,7 @@ from blis_jax.latency.step_law import TERMS as LAW_TERMS
 from blis_jax.latency.step_law import StepSums
 from blis_jax.traces.measured.steps import EngineSteps, MeasuredEngine
 from papers.step_law import __main__ as paper
-from papers.step_law.engines import between_halves
+from papers.step_law.engines import between_halves, by_other_requests, by_repeats
 from papers.step_law.law import (
     BLOCK_TOKENS,
     COLUMNS,
@@ -171,12 +171,52 @@ def test_requests_are_found_in_sums_of_batches_and_replayed():
     assert run.seconds == pytest.approx(recorded.seconds, rel=0.05)
 
 
+def test_users_come_when_they_are_seen_and_wait_between_turns():
+    """A queue tells when users come; the simulator gets that, and how long a user takes to send the next prompt."""
+    prompts, answers = [100, 2000, 50, 700], [40, 25, 60, 30]
+    steps = loop_steps(prompts, answers)
+    queued = np.where(np.arange(len(steps)) == 2, 1.0, 0.0)
+    found = requests_of(steps, queued)
+    assert [one.free for one in found][:2] == [0, 2]
+    assert [one.free for one in requests_of(steps)][:2] == [0, 0]
+    beta = np.where(np.array(LAW_TERMS) == "µs per step", 10_000.0, 0.0)
+    begins = 10.0 * np.arange(len(steps))
+    later, soon = simulated(beta, found, begins, 100.0), simulated(beta, found, begins)
+    assert later.seconds > soon.seconds + 0.09
+    # two of the four are later turns, and TTFT counts from the answer before
+    assert later.ttft_ms - soon.ttft_ms == pytest.approx(50.0, abs=10.0)
+
+
 def test_a_batch_that_takes_another_time_later_shows():
     steps = loop_steps([100] * 40, [50] * 40)
     assert between_halves(steps)[0] == 0.0
     later = np.where(np.arange(len(steps)) < len(steps) // 2, 10.0, 12.0)
     apart, count = between_halves(dataclasses.replace(steps, ms=later))
     assert apart == pytest.approx(1 / 6) and count > 100
+
+
+def test_other_requests_show_what_a_batch_does_not_say():
+    """Batches of 40 steps each, whose pace no column tells: the second and fourth are slow."""
+    count, slow = np.arange(200), np.arange(200) // 40 % 2 == 1
+    two, context = np.full(200, 2.0), 2.0 * (1000 + count % 40)
+    sums = StepSums(0.0 * two, 0.0 * two, 0.0 * two, two, context, 0.0 * two)
+    engine = MeasuredEngine("made/up")
+    steps = EngineSteps("made", engine, count, 0 * count, count, sums, np.where(slow, 12.0, 10.0))
+    # of the others 120 are fast and 40 slow where this one is slow, else 80 fast and 80 slow
+    others = by_other_requests(steps)
+    np.testing.assert_allclose(others, np.where(slow, 10.0, 11.0))
+    alone = steps.part(count < 40)
+    assert np.isnan(by_other_requests(alone)).all()
+
+
+def test_repeats_that_were_seen_say_the_steps_of_the_other_half():
+    steps = loop_steps([1000] * 8, [40] * 8)
+    odd = np.arange(len(steps)) % 2 == 1
+    of_halves = np.where(odd, 11.0, 10.0)
+    found = by_repeats(dataclasses.replace(steps, ms=of_halves))
+    known = np.isfinite(found)
+    assert known.sum() > len(steps) / 2
+    np.testing.assert_array_equal(found[known], np.where(odd, 10.0, 11.0)[known])
 
 
 @pytest.mark.parametrize(
