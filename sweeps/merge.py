@@ -62,8 +62,7 @@ def main(options: MergeOptions) -> int:
         raise ConfigError(f"--output: {output} is one of the parts; give another path")
     with sole_writer(output):
         if output.suffix == ".jsonl":
-            num_runs = joining.join_journals(paths, output)
-            following = f"the parts' command without --part, with --output {output.with_suffix('.json')} --resume"
+            num_runs, following = joining.join_journals(paths, output)
         else:
             num_runs, command = joining.join_datasets(paths, output)
             following = f"{command} --resume"

@@ -104,13 +104,11 @@ _ANYWHERE = {
 }  # fmt: skip
 _BY_WHAT_CAME = "which runs come next depends on those before"
 _WITH_PARTS = (
-    "sweep, compare, ablate, robustness and dataset have parts, and --scheduler makes the runs of every command on "
-    "many machines"
+    "sweep, compare, ablate, robustness, sensitivity, dataset, ledger add and replay, and papers that simulate have "
+    "parts, and --scheduler makes the runs of every command on many machines"
 )
 _NO_PARTS = {
     **dict.fromkeys(("capacity", "curve", "optimize", "recommend", "select"), _BY_WHAT_CAME),
-    "sensitivity": "where its last designs lie depends on the runs of the first",
-    "ledger": "a result is one record of a chain, judged on all its runs",
 }
 
 

@@ -21,6 +21,7 @@ from blis_jax.workload.spec import parse_spec
 from sweeps.compare.document import CommonSetting, default_metrics
 from sweeps.runs.experiment import Experiment, metrics_for, targets_for
 from sweeps.runs.options import ComparisonOptions, inference_of
+from sweeps.runs.parts import RESULT, with_output
 from sweeps.runs.requests import StudyRequests
 from sweeps.runs.saved_sweep import SavedSweep
 from sweeps.strategies.arms import Arm
@@ -238,7 +239,8 @@ def make_part(
     classes, is_one = setting.classes, setting.is_one_trace
     with experiment.kept_runs(options.command, journal, len(wanted), classes, is_one) as kept:
         kept.prepare([config for config, _ in wanted])
-        num_own, total = kept.make_part(part, wanted)
+        then = f"{with_output(options.line(), RESULT)} --resume"
+        num_own, total = kept.make_part(part, wanted, then)
     if not options.quiet:
         render.show_answer(part.answer(journal.path, num_own, total))
     return 0

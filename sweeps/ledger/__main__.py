@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
+from blis_jax.commands.options import done
 from blis_jax.commands.parser import Parser
 from blis_jax.errors import ConfigError, closest
 from sweeps.ledger.entry import ACTIONS, NAME, OPTIONS
@@ -46,7 +47,7 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
 
         from sweeps.ledger.actions import BY_NAME
 
-        return BY_NAME[words[0]](options)
+        return done(BY_NAME[words[0]], options)
     usage = "%(prog)s ACTION [options]"
     parser = Parser(
         prog=f"python -m {NAME}", usage=usage, description=_DESCRIPTION, epilog=_EXAMPLES

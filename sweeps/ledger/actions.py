@@ -14,6 +14,7 @@ from sweeps.claims.grammar import known_metric, our_name
 from sweeps.ledger import answers
 from sweeps.ledger import render as page
 from sweeps.ledger.adding import (
+    AFTERWARDS,
     KEYS,
     add_file,
     add_row,
@@ -34,7 +35,10 @@ from sweeps.ledger.entry import (
     PlanOptions,
     RenderOptions,
     StatusOptions,
+    is_runs,
 )
+from sweeps.ledger.row_parts import runs_to_add, runs_to_replay
+from sweeps.ledger.trial import Known
 
 EXIT_BROKEN = 1  # a check, a replay or a comparison that did not come out
 
@@ -51,10 +55,18 @@ def plan(options: PlanOptions) -> int:
 def add(options: AddOptions) -> int:
     """Run a hypothesis and write its result, or those of a file."""
     ledger = find_ledger(options.track, is_new_allowed=True)
-    if options.from_ is not None:
+    if options.from_ is not None and not is_runs(options.from_):
         return _add_from(ledger, Path(options.from_))
-    values = _values(options, ledger.problem.rng)
-    record = add_row(ledger, values, experiments_for(ledger), lambda line: cli.say(NAME, line))
+    values, experiments = _values(options, ledger.problem.rng), experiments_for(ledger)
+    if options.part is not None or options.from_ is not None:
+        runs = runs_to_add(
+            ledger, options.row, {key: values[key] for key in values if key not in AFTERWARDS}
+        )
+        if options.part is not None:
+            show_answer(runs.make_part(options, options.part))
+            return 0
+        experiments.known = runs.known(Path(options.from_ or ""))
+    record = add_row(ledger, values, experiments, lambda line: cli.say(NAME, line))
     show(answers.of_result(ledger, record))
     return 0
 
@@ -125,7 +137,15 @@ def check(options: CheckOptions) -> int:
 
 def replay(options: LedgerReplayOptions) -> int:
     """Run a row again, and compare every number."""
-    comparison = replayed(find_ledger(options.track), options.row)
+    ledger = find_ledger(options.track)
+    known: Known = {}
+    if options.part is not None or options.from_ is not None:
+        runs = runs_to_replay(ledger, options.row)
+        if options.part is not None:
+            show_answer(runs.make_part(options, options.part))
+            return 0
+        known = runs.known(Path(options.from_ or ""))
+    comparison = replayed(ledger, options.row, known)
     show(answers.of_replay(comparison, options.row))
     return 0 if comparison.is_good else EXIT_BROKEN
 

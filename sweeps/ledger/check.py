@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
@@ -19,7 +20,7 @@ from blis_jax.files.content import digest
 from blis_jax.metrics.scalars import lookup
 from sweeps.claims.grammar import CHANGED
 from sweeps.claims.judge import RELATIVE, RULE
-from sweeps.ledger.book import HYPOTHESIS, NOTE, RESULT, Ledger
+from sweeps.ledger.book import HYPOTHESIS, NOTE, RESULT, Ledger, LedgerRow
 from sweeps.ledger.hypothesis import Hypothesis, hypothesis_of
 from sweeps.ledger.render import anchor_in, page_text, rendered
 from sweeps.ledger.result import conclusions, measured_from_record, measured_from_runs, runs_content
@@ -28,6 +29,7 @@ from sweeps.ledger.trial import (
     REFERENCE,
     STRATEGY,
     Experiments,
+    Known,
     arm_records,
     config_of,
     git_says,
@@ -264,15 +266,28 @@ class Replayed:
         return not self.differences
 
 
-def replay(ledger: Ledger, name: str) -> Replayed:
-    """Run a row again from its recorded settings, and compare the figures."""
+def made_again(
+    ledger: Ledger, name: str, known: Known = MappingProxyType({})
+) -> tuple[LedgerRow, Hypothesis, Experiments]:
+    """Return a row with its hypothesis on the seeds of its result, and what runs them again.
+
+    Raises:
+        ConfigError: the row has no runs.
+    """
     row = ledger.row(name)
     if row.result is None or not row.result.get("runs"):
         what = "no result yet" if row.result is None else f"no runs: {row.result['evidence']}"
         raise ConfigError(f"{name} has {what}; there is nothing to replay")
     figures = row.result["runs"][STRATEGY]["figures"]
     hypothesis = row.hypothesis.on(row.result.get("seeds", row.hypothesis.seeds))
-    experiments = Experiments([metric for metric in figures if metric != CHANGED])
+    return row, hypothesis, Experiments([name for name in figures if name != CHANGED], known)
+
+
+def replay(ledger: Ledger, name: str, known: Known = MappingProxyType({})) -> Replayed:
+    """Run a row again from its recorded settings, and compare the figures; runs that are `known` are not made."""
+    row, hypothesis, experiments = made_again(ledger, name, known)
+    assert row.result is not None
+    figures = row.result["runs"][STRATEGY]["figures"]
     runs = run_hypothesis(hypothesis, ledger.folder, experiments, policy_seeds_of(row.result))
     again = runs_content(runs, measured_from_runs(runs))
     redefined = _redefined(figures, row.result["written"])

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from blis_jax.commands import cli
-from blis_jax.commands.options import CommandOptions, SchedulerOption, option, switch, word
+from blis_jax.commands.options import (
+    CommandOptions,
+    OverwriteSwitch,
+    SchedulerOption,
+    option,
+    switch,
+    word,
+)
 from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
 from blis_jax.commands.options.stopping_flags import EnoughSeedsOptions
 from blis_jax.commands.values import OneOf, number
 from blis_jax.errors import ConfigError
 from sweeps.claims.words import CATEGORIES, RESOLUTIONS, SHORT_FAMILIES, TYPES
+from sweeps.runs.options import PartOption
 
 NAME = "sweeps.ledger"
 ACTIONS = {
@@ -131,8 +139,30 @@ class _Result(CommandOptions, title="result"):
     )
     findings: str | None = option(str, None, "TEXT", "what was found; later with note")
     from_: str | None = option(
-        str, None, "FILE", "add all rows of a YAML file that are not there yet"
-    )
+        str, None, "FILE",
+        "add all rows of a YAML file that are not there yet, or the row whose runs merge has joined (.jsonl)",
+    )  # fmt: skip
+
+
+class _Parts(PartOption, SchedulerOption, OverwriteSwitch, title="parts of the runs"):
+    """Options of an action whose runs may be made in parts."""
+
+    output: str | None = option(str, None, "PATH", "the runs of --part, .jsonl")
+    resume: bool = switch("go on with the runs of --part that are there")
+
+    def check_parts(self, joined: str | None) -> None:
+        """Refuse a part beside joined runs, and what is about parts without one."""
+        self.check_part(self.output)
+        lone = [name for name in ("output", "resume", "overwrite") if getattr(self, name)]
+        if self.part is None and lone:
+            raise ConfigError(f"--{lone[0]} is about --part; give that, too, or leave it out")
+        if self.part is not None and joined is not None:
+            raise ConfigError("--from has the runs of all parts, and --part makes some; give one")
+
+
+def is_runs(path: str | None) -> bool:
+    """Return whether a path is that of the joined runs of a row."""
+    return path is not None and path.endswith(".jsonl")
 
 
 class NewRowOptions(RowOptions, _Runs, EnoughSeedsOptions, _Hypothesis):
@@ -149,11 +179,11 @@ class PlanOptions(
 
 
 class AddOptions(
-    NewRowOptions, _Result, SchedulerOption, title="switches", command=f"{NAME} add", description=described("add"),
+    NewRowOptions, _Result, _Parts, title="switches", command=f"{NAME} add", description=described("add"),
     examples=shown_as(
         '12\n12 --strategy mine.yaml --hypothesis "…" --predict "…" --diagnostic "…"\n'
         '13 --evidence judge --name "idea 2" --hypothesis "…" --diagnostic "…" --verdict refuted '
-        '--findings "…"\n--from rows.yaml'
+        '--findings "…"\n--from rows.yaml\n12 --part 1/2 --output p1.jsonl\n12 --from all.jsonl'
     ),
 ):  # fmt: skip
     """Options of `add`."""
@@ -162,9 +192,10 @@ class AddOptions(
 
     def check_sense(self) -> None:
         """Refuse a row beside a file of rows, and neither."""
-        if self.from_ is None:
+        self.check_parts(self.from_)
+        if self.from_ is None or is_runs(self.from_):
             super().check_sense()
-        elif set(self.given()) - {"track", "no_cache", "from_"}:
+        elif set(self.given()) - {"track", "no_cache", "from_", "scheduler"}:
             raise ConfigError(
                 "--from takes the rows of a file; leave the id and the other options out"
             )
@@ -220,10 +251,24 @@ class CheckOptions(
 
 
 class LedgerReplayOptions(
-    RowOptions, SchedulerOption,
-    command=f"{NAME} replay", description=described("replay"), examples=shown_as("12"),
+    RowOptions, _Parts, title="parts of the runs", command=f"{NAME} replay", description=described("replay"),
+    examples=shown_as("12\n12 --part 1/2 --output p1.jsonl\n12 --from all.jsonl"),
 ):  # fmt: skip
     """Options of `replay`."""
+
+    from_: str | None = option(
+        str,
+        None,
+        "FILE",
+        "compare the runs that merge has joined (.jsonl), in place of making them",
+    )
+
+    def check_sense(self) -> None:
+        """Refuse another file than that of joined runs."""
+        super().check_sense()
+        self.check_parts(self.from_)
+        if self.from_ is not None and not is_runs(self.from_):
+            raise ConfigError(f"--from: got {self.from_}, allowed is a .jsonl, as merge writes it")
 
 
 class StatusOptions(

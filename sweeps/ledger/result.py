@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,7 +44,6 @@ from sweeps.ledger.trial import (
     config_of,
     levels_of,
     num_changed,
-    run_arms,
     spec_of,
     with_pooled,
     workload_hash,
@@ -52,6 +51,10 @@ from sweeps.ledger.trial import (
 from sweeps.strategies.moved import changed
 from sweeps.tracks.criteria import CriterionVerdict, Facts, FigurePair, judge_criteria
 from sweeps.tracks.problem import MAIN, Criterion, Problem, workload_named
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from sweeps.runs.experiment import Experiment
 
 MEAN = "the mean of the seeds"
 ROUNDED = "the mean of the seeds' rounded values"
@@ -303,12 +306,13 @@ def judge_on_track(
     return judge_criteria(problem, pairs, spec_of(hypothesis, folder).slo_classes, facts)
 
 
-def _other_pairs(
+def conditions_asked(
     hypothesis: Hypothesis, problem: Problem, experiments: Experiments
-) -> dict[str, FigurePair]:
+) -> dict[str, tuple[Experiment, dict[str, ClusterConfig]]]:
+    """Return what a track's criteria ask to be run, by the name of the condition and the role."""
     stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
-    configs = [config_of(hypothesis.arms[role].settings) for role in (STRATEGY, BASELINE)]
-    pairs = {}
+    configs = {role: config_of(hypothesis.arms[role].settings) for role in (STRATEGY, BASELINE)}
+    asked = {}
     for name, condition in problem.conditions.items():
         workload = condition.workload or problem.workload
         rate = condition.rate or (None if condition.workload else problem.rate)
@@ -318,8 +322,20 @@ def _other_pairs(
             key: tuple(value) if isinstance(value, list) else value
             for key, value in condition.settings.items()
         }
-        arms = run_arms(experiment, [changed(config, settings) for config in configs])
-        figures = with_pooled({STRATEGY: arms[0], BASELINE: arms[1]})
+        asked[name] = (
+            experiment,
+            {role: changed(one, settings) for role, one in configs.items()},
+        )
+    return asked
+
+
+def _other_pairs(
+    hypothesis: Hypothesis, problem: Problem, experiments: Experiments
+) -> dict[str, FigurePair]:
+    pairs = {}
+    for name, (experiment, configs) in conditions_asked(hypothesis, problem, experiments).items():
+        arms = experiments.run(experiment, list(configs.values()))
+        figures = with_pooled(dict(zip(configs, arms, strict=True)))
         pairs[name] = FigurePair(figures[STRATEGY], figures[BASELINE])
     return pairs
 

@@ -6,9 +6,10 @@ import dataclasses
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -34,7 +35,7 @@ from sweeps.ledger.hypothesis import ArmRecord, Hypothesis, WorkloadRecord
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import metric_values, pooled_tails
 from sweeps.runs.requests import StudyRequests
-from sweeps.strategies.arms import arm_of, settings_of
+from sweeps.strategies.arms import arm_of, key_of, settings_of
 from sweeps.strategies.moved import changed
 from sweeps.tracks.problem import workload_named
 
@@ -140,13 +141,18 @@ def spec_of(hypothesis: Hypothesis, folder: Path, rate: float | None = None) -> 
     return spec if rate is None else workload_named(recorded.name, folder, rate)
 
 
+Asked = Sequence[tuple[Experiment, Mapping[str, ClusterConfig]]]  # what is to be run, by role
+Known = Mapping[str, Sequence[RunSummary]]  # runs that are there, by `Experiments.key_of`
+
+
 class Experiments:
     """Keep experiments by what they run, so that rows on one workload share requests and compilations."""
 
-    def __init__(self, extra: Sequence[str] = ()) -> None:
-        """`extra` are metrics besides those that every row reports."""
-        self.extra = tuple(extra)
+    def __init__(self, extra: Sequence[str] = (), known: Known = MappingProxyType({})) -> None:
+        """`extra` are metrics besides those that every row reports; runs that are `known` are not made."""
+        self.extra, self.known = tuple(extra), known
         self._kept: dict[Any, Experiment] = {}
+        self._names: dict[Experiment, str] = {}
 
     def of(
         self,
@@ -169,12 +175,22 @@ class Experiments:
                 configs_per_batch=CONFIGS_PER_BATCH,
                 policy_seeds=policy_seeds,
             )
+            self._names[self._kept[key]] = digest([*key[:1], *map(str, key[1:])])[:16]
         return self._kept[key]
 
+    def key_of(self, experiment: Experiment, config: ClusterConfig) -> str:
+        """Return a text that is equal for equal configurations on equal requests of which the same is kept."""
+        return f"{self._names[experiment]}-{key_of(config)}"
 
-def run_arms(experiment: Experiment, configs: Sequence[ClusterConfig]) -> list[ArmRuns]:
-    """Run every configuration on every seed; equal ones are run once."""
+    def run(self, experiment: Experiment, configs: Sequence[ClusterConfig]) -> list[ArmRuns]:
+        """Run every configuration on every seed, see `run_arms`, but for the runs that are known."""
+        keys = {config: self.key_of(experiment, config) for config in configs}
+        known = {config: self.known[key] for config, key in keys.items() if key in self.known}
+        return run_arms(experiment, configs, known)
 
+
+def seen_of(experiment: Experiment) -> Callable[[RunRecord], RunSummary]:
+    """Return what makes of a record what a row keeps of it."""
     classes = experiment.requests.source.slo_classes
 
     def seen(record: RunRecord) -> RunSummary:
@@ -184,8 +200,21 @@ def run_arms(experiment: Experiment, configs: Sequence[ClusterConfig]) -> list[A
         measured = select(record, window=window_of(experiment.measure, record))
         return dataclasses.replace(summary, tails=kept_tails(measured, classes))
 
-    distinct = list(dict.fromkeys(configs))
-    runs = dict(zip(distinct, experiment.summaries(distinct, seen), strict=True))
+    return seen
+
+
+def run_arms(
+    experiment: Experiment,
+    configs: Sequence[ClusterConfig],
+    known: Mapping[ClusterConfig, Sequence[RunSummary]] = MappingProxyType({}),
+) -> list[ArmRuns]:
+    """Run every configuration on every seed; equal ones are run once, and those that are known not at all."""
+    missing = [config for config in dict.fromkeys(configs) if config not in known]
+    made = experiment.summaries(missing, seen_of(experiment)) if missing else []
+    runs, classes = (
+        {**known, **dict(zip(missing, made, strict=True))},
+        experiment.requests.source.slo_classes,
+    )
     return [_arm_runs(experiment.names, classes, runs[config]) for config in configs]
 
 
@@ -227,10 +256,10 @@ def num_changed(arm: ArmRuns, reference: ArmRuns) -> np.ndarray:
     return counts
 
 
-def run_hypothesis(
+def arms_asked(
     hypothesis: Hypothesis, folder: Path, experiments: Experiments, policy_seeds: str = BY_WORKLOAD
-) -> dict[str, ArmRuns]:
-    """Run every arm, by role or `NAME=VALUE`; `policy_seeds` is the rule by which random policies draw."""
+) -> Asked:
+    """Return what a hypothesis asks to be run, by role or `NAME=VALUE`; see `run_hypothesis`."""
 
     def on(spec: WorkloadSpec) -> Experiment:
         return experiments.of(spec, hypothesis.seeds, stream, names, policy_seeds=policy_seeds)
@@ -240,11 +269,23 @@ def run_hypothesis(
     names = [name for claim in _claims(hypothesis) for name in claim.names]
     name, values = levels_of(hypothesis.over)
     rates = {f"{name}={value}": float(value) for value in values} if name == RATE else {}
-    roles = [role for role in hypothesis.arms if role not in rates]
     configs = {role: config_of(arm.settings) for role, arm in hypothesis.arms.items()}
-    runs = dict(zip(roles, run_arms(on(spec), [configs[role] for role in roles]), strict=True))
-    for role, rate in rates.items():
-        (runs[role],) = run_arms(on(spec_of(hypothesis, folder, rate)), [configs[role]])
+    others = {role: config for role, config in configs.items() if role not in rates}
+    at_rates = [
+        (on(spec_of(hypothesis, folder, rate)), {role: configs[role]})
+        for role, rate in rates.items()
+    ]
+    return [(on(spec), others), *at_rates]
+
+
+def run_hypothesis(
+    hypothesis: Hypothesis, folder: Path, experiments: Experiments, policy_seeds: str = BY_WORKLOAD
+) -> dict[str, ArmRuns]:
+    """Run every arm, by role or `NAME=VALUE`; `policy_seeds` is the rule by which random policies draw."""
+    runs: dict[str, ArmRuns] = {}
+    for experiment, configs in arms_asked(hypothesis, folder, experiments, policy_seeds):
+        made = experiments.run(experiment, list(configs.values()))
+        runs |= zip(configs, made, strict=True)
     return runs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ import scipy
 from blis_jax import __version__
 from blis_jax.cluster.config import PROFILE, ClusterConfig
 from blis_jax.core.outcome import WHOLE, Outcome
-from blis_jax.files.atomic_write import refuse_other_work
 from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.on_device.compiled import evaluated
 from blis_jax.metrics.run_summary import (
@@ -37,7 +36,7 @@ from blis_jax.reports.study import CURVE_LEVELS
 from blis_jax.statistics.intervals import is_constant
 from blis_jax.statistics.paired import Pair
 from blis_jax.statistics.pooled import contributions_ms, exchanged_ms, only, whole
-from sweeps.runs.parts import MADE_BY, planned
+from sweeps.runs.parts import make_part
 from sweeps.strategies.arms import key_of
 
 if TYPE_CHECKING:
@@ -120,11 +119,9 @@ class KeptRuns:
         self.work = work
         self.runs: dict[str, tuple[RunSummary, ...]] = {}
         self.begun: dict[str, dict[int, RunSummary]] = {}  # by place of the seed
-        self.planned: Mapping[str, Any] | None = None  # of a part
         if journal is not None:
             for line in journal.lines():
-                if isinstance(line, dict):
-                    self.planned = line
+                if isinstance(line, dict):  # what a part is of
                     continue
                 key, *places, runs = line
                 read = tuple(map(read_summary, runs))
@@ -205,27 +202,23 @@ class KeptRuns:
             self.journal.rewrite([self._line(key) for key in self.runs])
 
     def make_part(
-        self, part: RunPart, wanted: Sequence[tuple[ClusterConfig, str]]
+        self, part: RunPart, wanted: Sequence[tuple[ClusterConfig, str]], then: str
     ) -> tuple[int, int]:
-        """Run a part of the runs of configurations; return how many these are, and of how many.
+        """Run a part of the runs of configurations; return how many these are, and of how many; see `parts.make_part`.
 
         Raises:
             ConfigError: the journal is of a part of other configurations, or of another machine.
         """
+        assert self.journal is not None
         by_key = {key_of(config): (config, name) for config, name in wanted}
-        counts = self._counts(self.experiment, by_key)
-        plan = planned(counts, len(self.seeds))
-        if self.journal is not None:
-            if self.planned is None:
-                self.journal.append(plan)
-            before, now = (
-                {"arms": one["plan"], **one[MADE_BY]} for one in (self.planned or plan, plan)
-            )
-            refuse_other_work(self.journal.path, before, now)
-        places = _places(counts)
-        own = [places[at] for at in part.of(len(places))]
-        self._run(self.experiment, by_key, own, is_written=True)
-        return len(own), len(places)
+        counts, num_seeds = self._counts(self.experiment, by_key), len(self.seeds)
+        plan = [(key, count, num_seeds // count) for key, count in counts.items()]
+
+        def make(missing: Sequence[tuple[str, int]]) -> Iterator[tuple[str, list[int], list[Any]]]:
+            for key, runs in self._made(self.experiment, by_key, missing):
+                yield key, list(runs), [run.document() for run in runs.values()]
+
+        return make_part(self.journal, part, plan, then, make)
 
     def _counts(
         self, experiment: Experiment, wanted: Mapping[str, tuple[ClusterConfig, str]]
@@ -245,6 +238,17 @@ class KeptRuns:
         is_written: bool,
     ) -> None:
         """Make the runs, by configuration and place of the seed, that are not there; `is_written`: call by call."""
+        for key, runs in self._made(experiment, wanted, places):
+            if self.journal is not None and is_written:
+                self.journal.append([key, list(runs), [run.document() for run in runs.values()]])
+
+    def _made(
+        self,
+        experiment: Experiment,
+        wanted: Mapping[str, tuple[ClusterConfig, str]],
+        places: Sequence[tuple[str, int]],
+    ) -> Iterator[tuple[str, dict[int, RunSummary]]]:
+        """Yield the runs that are not there as they are made, those of a configuration in a call by place."""
         keys = list(dict.fromkeys(key for key, _ in places))
         at_of = {key: at for at, key in enumerate(keys)}
         missing = [
@@ -261,9 +265,7 @@ class KeptRuns:
             for at, runs in by_config.items():
                 self.begun[keys[at]].update(runs)
                 left[at] -= len(runs)
-                if self.journal is not None and is_written:
-                    documents = [run.document() for run in runs.values()]
-                    self.journal.append([keys[at], list(runs), documents])
+                yield keys[at], runs
                 if self.work is not None:
                     num_done = num_before + len(configs) - sum(count > 0 for count in left.values())
                     self.work.show(min(num_done, self.work.total or 0), wanted[keys[at]][1])

@@ -9,7 +9,7 @@ import argparse
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,9 @@ else:  # they load JAX
 
 MOST_PARTS = 100_000
 PART, DIMS, MADE_BY = "part", "part_dims", "made_by"  # attributes of a part
+PLAN = "runs"  # of a part's journal, as its first line has it
+THEN = "then"  # the command that is to follow a merge, in which these stand for paths
+MERGED, FOLDER, RESULT = "@MERGED", "@FOLDER", "@RESULT"
 OF_THE_MAKING = (PART, DIMS, MADE_BY, "command", "created", "device")  # may differ between parts
 NOT_RUN = -1
 _TEXT = re.compile(r"(\d{1,6})/(\d{1,6})")
@@ -199,7 +202,7 @@ def join_datasets(paths: Sequence[Path], output: Path) -> tuple[int, str]:
     return joined["outcome"].size, command
 
 
-def with_output(command: str, output: Path) -> str:
+def with_output(command: str, output: Path | str) -> str:
     """Return a command line with another --output."""
     words = shlex.split(command)
     for option in (f"--{name}" for name in spellings("output")):
@@ -252,14 +255,49 @@ def _take(joined: xr.Dataset, path: Path, dataset: xr.Dataset, part: RunPart) ->
 # --- journals -------------------------------------------------------------------------------------
 
 
-def planned(counts: Mapping[str, int], num_seeds: int) -> dict[str, Any]:
-    """Return the first line of a part's journal: the configurations in order, with their runs, and who makes them."""
-    plan = [[key, count, num_seeds // count] for key, count in counts.items()]
-    return {"plan": plan, MADE_BY: tasks.identity()}
+Key = str | int  # of runs that stand in one line; a joined line begins with it where it is a text
+Plan = Sequence[
+    tuple[Key, int, int]
+]  # keys in order, their runs, and how often these stand in the joined line
+Make = Callable[[Sequence[tuple[Any, int]]], Iterable[tuple[Key, list[int], list[Any]]]]
 
 
-def join_journals(paths: Sequence[Path], output: Path) -> int:
-    """Write the journal of all parts; return the number of its runs.
+def make_part(
+    journal: Journal, part: RunPart, plan: Plan, then: str, make: Make
+) -> tuple[int, int]:
+    """Write what a part's journal lacks of its own runs; return how many are its own, and of how many.
+
+    Args:
+        journal: the part's, with its kind.
+        part: which part.
+        plan: all runs.
+        then: the command that judges the joined runs; `MERGED` stands for their journal, `FOLDER` for its folder, and
+            `RESULT` for a .json beside it.
+        make: makes runs, named by key and place; yields keys, places and what is kept, call by call.
+
+    Raises:
+        ConfigError: there are fewer runs than parts, or the journal is of a part of other runs, or of another machine.
+    """
+    places = [(key, place) for key, count, _ in plan for place in range(count)]
+    own, lines = [places[at] for at in part.of(len(places))], journal.lines()
+    first: dict[str, Any] = {
+        PLAN: [list(one) for one in plan],
+        MADE_BY: tasks.identity(),
+        THEN: then,
+    }
+    if lines:
+        before, now = ({PLAN: one[PLAN], **one[MADE_BY]} for one in (lines[0], first))
+        refuse_other_work(journal.path, before, now)
+    else:
+        journal.append(first)
+    done = {(key, place) for key, of_call, _ in lines[1:] for place in of_call}
+    for line in make([one for one in own if one not in done]):
+        journal.append(line)
+    return len(own), len(places)
+
+
+def join_journals(paths: Sequence[Path], output: Path) -> tuple[int, str]:
+    """Write the journal of all parts; return its runs, and the command that goes on with it.
 
     Raises:
         ConfigError: a part is missing, double, unfinished, of other work, or no part.
@@ -276,21 +314,29 @@ def join_journals(paths: Sequence[Path], output: Path) -> int:
     for path in paths:
         if not lines[path]:
             raise ConfigError(f"{path} has no runs; finish it with --resume")
-    plan = lines[first][0]["plan"]
+    plan = lines[first][0][PLAN]
     for path in paths[1:]:
         found, wanted = ({"work": kinds[one], **journals[one].content} for one in (path, first))
         refuse_other_work(path, found, wanted, _foreign(first))
-        if lines[path][0]["plan"] != plan:
-            raise ConfigError(f"{path} was made with different arms; {_foreign(first)}")
+        if lines[path][0][PLAN] != plan:
+            raise ConfigError(f"{path} was made with different runs; {_foreign(first)}")
     check_makers({path: lines[path][0][MADE_BY] for path in paths})
-    runs: dict[str, dict[int, Any]] = {key: {} for key, _, _ in plan}
+    runs: dict[Key, dict[int, Any]] = {key: {} for key, _, _ in plan}
     for path in paths:
         _take_lines(path, lines[path][1:], parts[path], plan, runs)
     whole = [
-        [key, [runs[key][place] for place in range(count)] * copies] for key, count, copies in plan
+        (key, [runs[key][place] for place in range(count)] * copies) for key, count, copies in plan
     ]
-    journals[first].under(output, kinds[first]).rewrite(whole)
-    return sum(len(of) for _, of in whole)
+    entries = [[key, found] if isinstance(key, str) else found for key, found in whole]
+    journals[first].under(output, kinds[first]).rewrite(entries)
+    return sum(len(found) for _, found in whole), _following(lines[first][0][THEN], output)
+
+
+def _following(then: str, output: Path) -> str:
+    beside = {MERGED: output, FOLDER: output.parent, RESULT: output.with_suffix(".json")}
+    for name, path in beside.items():
+        then = then.replace(name, shlex.quote(str(path)))
+    return then
 
 
 def _take_lines(
@@ -298,7 +344,7 @@ def _take_lines(
     lines: Sequence[Any],
     part: RunPart,
     plan: Sequence[Sequence[Any]],
-    runs: dict[str, dict[int, Any]],
+    runs: dict[Key, dict[int, Any]],
 ) -> None:
     """Take a part's own runs."""
     places = [(key, place) for key, count, _ in plan for place in range(count)]

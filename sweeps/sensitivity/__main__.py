@@ -10,7 +10,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.options import AllSwitch, CommandOptions, OutputSwitches, option, switch
 from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
 from blis_jax.commands.options.trace_flags import StudyTrace
-from sweeps.runs.options import ArmRequests, StrategyWord
+from sweeps.runs.options import ArmRequests, PartOption, StrategyWord
 
 NAME = "sweeps.sensitivity"
 FOLDER = "out/sensitivity"
@@ -84,7 +84,7 @@ class _Switches(OutputSwitches, title="switches"):
 
 
 class SensitivityOptions(
-    StrategyWord, _What, _Sizes, ArmRequests, CountedRequests, StudyTrace, _Switches, AllSwitch,
+    StrategyWord, _What, _Sizes, ArmRequests, CountedRequests, StudyTrace, PartOption, _Switches, AllSwitch,
     title="output", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from blis_jax.reports.words import cluster_line
 from blis_jax.results.dataset import Provenance, save
 from sweeps.runs.experiment import Experiment, metrics_for, targets_of
 from sweeps.runs.options import check_statistics
+from sweeps.runs.parts import FOLDER, make_part, with_output
 from sweeps.runs.requests import StudyRequests, requests_of, workload_for
 from sweeps.search.objectives import Valuation
 from sweeps.sensitivity.effects import Region, regions_of
@@ -31,20 +33,24 @@ from sweeps.sensitivity.model import (
     POINTS_PER_PART,
     SIMULATOR,
     SURROGATE,
+    Entry,
     MeanPredictor,
     Predicted,
     Simulated,
     Sizes,
+    batches_of,
+    entries_of,
     load_surrogate,
 )
 from sweeps.sensitivity.report import findings_of, plan_words
 from sweeps.sensitivity.store import to_dataset
-from sweeps.sensitivity.study import SensitivityStudy, investigate, look_closer, rate
+from sweeps.sensitivity.study import SensitivityStudy, first_designs, investigate, look_closer, rate
 from sweeps.strategies.space import Space, space_of
 from sweeps.sweep.execution import device_text
 
 if TYPE_CHECKING:
     from blis_jax.files.journal import Journal
+    from sweeps.runs.parts import RunPart
     from sweeps.sensitivity.__main__ import SensitivityOptions
     from sweeps.strategies.file import Strategy
 
@@ -89,11 +95,36 @@ def study_parameters(options: SensitivityOptions) -> int:
         return 0
     journal = _journal(job)
     _check_folder(job, journal)
+    if options.part is not None:
+        return _made_part(job, journal, options.part)
     with journal.held(options.resume):
         if not options.resume:
             shutil.rmtree(job.folder / "dataset.zarr", ignore_errors=True)
         study, failures = _investigated(job, journal)
         return _written(job, study, failures, device_text())
+
+
+def _made_part(job: _Job, journal: Journal, part: RunPart) -> int:
+    """Make a part of the points of the first designs, on which the others depend; return the exit code."""
+    batches = batches_of(job.space, first_designs(_study_of(job)))
+    plan = [(number, len(points), 1) for number, points in enumerate(batches)]
+    total = sum(map(len, batches))
+    simulating = progress.phase("simulating", len(part.of(total)), "points")
+
+    def make(missing: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[int], list[Entry]]]:
+        for number, own in itertools.groupby(missing, lambda one: one[0]):
+            places = [place for _, place in own]
+            points = [batches[number][place] for place in places]
+            yield number, places, entries_of(job.space, job.experiment, points)
+            work.advance(len(points))
+
+    then = f"{with_output(job.options.line(), FOLDER)} --resume"
+    resumable = cli.resumable(job.options.command, journal.path)
+    with journal.held(job.options.resume), resumable, simulating as work:
+        made = make_part(journal, part, plan, then, make)
+    if not job.options.quiet:
+        render.show_answer(part.answer(journal.path, *made, "points of the first designs"))
+    return 0
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -105,6 +136,9 @@ def _job(options: SensitivityOptions) -> _Job:
         raise ConfigError(
             f"--model: {options.model} needs a surrogate; give its folder with --surrogate"
         )
+    options.check_part(options.output)
+    if options.part is not None and options.model == SURROGATE:
+        raise ConfigError("--part: a surrogate makes no runs; leave one of --part and --model out")
     check_statistics(options.confidence, options.bootstrap, 100_000)
     sizes = Sizes(
         options.base, options.trajectories, options.gradients, options.levels, options.bases,
@@ -159,7 +193,8 @@ def _journal(job: _Job) -> Journal:
     path, names = job.folder / "record.jsonl", job.experiment.names
     if job.requests.trace is not None:
         content["profile"] = job.space.base.profile
-    return job.experiment.journal(path, "sensitivity", strategy=content, metrics=names)
+    part = job.options.part
+    return job.experiment.journal(path, "sensitivity", part, strategy=content, metrics=names)
 
 
 def _check_folder(job: _Job, journal: Journal) -> None:
@@ -173,16 +208,19 @@ def _check_folder(job: _Job, journal: Journal) -> None:
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[str, int]]:
-    """Return the study with all its findings, and the runs that failed."""
+def _study_of(job: _Job) -> SensitivityStudy:
+    """Return the study without findings."""
     resampling = Resampling(job.options.confidence, job.options.bootstrap, job.sizes.random_state)
-    runs = run_words(
-        job.requests.trace.about() if job.requests.trace is not None else None,
-        len(job.requests.seeds),
-    )
-    study = SensitivityStudy(
+    trace = job.requests.trace
+    runs = run_words(trace.about() if trace is not None else None, len(job.requests.seeds))
+    return SensitivityStudy(
         job.space.dimensions, job.metrics, job.sizes, resampling, runs=runs, regions=job.regions
     )
+
+
+def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[str, int]]:
+    """Return the study with all its findings, and the runs that failed."""
+    study = _study_of(job)
     valuation, failures = Valuation(job.strategy), dict[str, int]()
     total = job.sizes.num_points(len(job.space.dimensions), len(job.regions))
     stage = {"name": ""}

@@ -40,6 +40,14 @@ class PairEffect:
     mean: np.ndarray
 
 
+def points_along(
+    dimensions: Sequence[Dimension], place: int, num_levels: int, num_bases: int, state: int
+) -> np.ndarray:
+    """Return the points at which the effect of one parameter is measured, `[start × level, parameter]`."""
+    starts = sobol_shares(len(dimensions), num_bases, state + 2)
+    return along(starts, place, levels_of(dimensions[place], num_levels))
+
+
 def effect_of(
     response: Response,
     dimensions: Sequence[Dimension],
@@ -49,9 +57,9 @@ def effect_of(
     resampling: Resampling,
 ) -> Effect:
     """Measure the effect of one parameter; the points averaged over are the same for all levels."""
-    starts = sobol_shares(len(dimensions), num_bases, resampling.state + 2)
     levels = levels_of(dimensions[place], num_levels)
-    values = response.evaluate(along(starts, place, levels))
+    points = points_along(dimensions, place, num_levels, num_bases, resampling.state)
+    values = response.evaluate(points)
     values = values.reshape(num_bases, len(levels), *values.shape[1:])  # [start, level, seed, …]
     values = values[np.isfinite(values).any(axis=(1, 2, 3))]
     by_seed = _mean(values, 0)  # [level, seed, metric]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -181,6 +181,39 @@ class Response(Protocol):
         """Return values `[point, seed, metric]` at shares `[point, parameter]`; NaN where a run failed."""
 
 
+def batches_of(
+    space: Space, designs: Iterable[np.ndarray], known: Collection[Point] = ()
+) -> list[list[Point]]:
+    """Return the points of designs as they are run, a batch after the other, without those that are known."""
+    batches, seen = [], set(known)
+    for shares in designs:
+        points = dict.fromkeys(space.at(row) for row in shares)
+        missing = [point for point in points if point not in seen]
+        seen.update(missing)
+        batches += [
+            missing[at : at + POINTS_PER_PART] for at in range(0, len(missing), POINTS_PER_PART)
+        ]
+    return batches
+
+
+Entry = tuple[
+    list[Any], list[str], list[list[float]]
+]  # a point, its outcomes, values [seed][metric]
+
+
+def entries_of(space: Space, experiment: Experiment, points: Sequence[Point]) -> list[Entry]:
+    """Run points on every seed, and return what the journal has of each."""
+    batch = experiment.run([space.config_at(point) for point in points])
+    return [
+        (
+            list(point),
+            [run.outcome.name for run in runs],
+            [[run.value(name) for name in experiment.names] for run in runs],
+        )
+        for point, runs in zip(points, batch, strict=True)
+    ]
+
+
 class Simulated:
     """The simulator; points that were run before, or are in the journal, are not run again."""
 
@@ -209,11 +242,9 @@ class Simulated:
 
     def evaluate(self, shares: np.ndarray) -> np.ndarray:
         """Simulate values `[point, seed, metric]` at shares of the parameters' ranges."""
-        points = [self.space.at(row) for row in shares]
-        missing = [point_at for point_at in dict.fromkeys(points) if point_at not in self.kept]
-        for at in range(0, len(missing), POINTS_PER_PART):
-            self._run(missing[at : at + POINTS_PER_PART])
-        return np.array([self.kept[point] for point in points])
+        for batch in batches_of(self.space, [shares], self.kept):
+            self._run(batch)
+        return np.array([self.kept[self.space.at(row)] for row in shares])
 
     def failures(self) -> dict[str, int]:
         """Count the runs that did not come to their end, by outcome."""
@@ -227,20 +258,13 @@ class Simulated:
 
     def _run(self, points: Sequence[Point]) -> None:
         """Run points on every seed and writes them down."""
-        batch = self.experiment.run([self.space.config_at(point) for point in points])
-        entries = [
-            (list(point), [run.outcome.name for run in runs], [self._row(run) for run in runs])
-            for point, runs in zip(points, batch, strict=True)
-        ]
+        entries = entries_of(self.space, self.experiment, points)
         if self.journal is not None:
             self.journal.append(entries)
         for point, outcomes, values in entries:
             self._keep(tuple(point), outcomes, values)
         if self.on_part is not None:
             self.on_part(len(self.kept))
-
-    def _row(self, run: RunSummary) -> list[float]:
-        return [run.value(name) for name in self.names]
 
     def _keep(
         self, point: Point, outcomes: Sequence[str], values: Sequence[Sequence[float]]

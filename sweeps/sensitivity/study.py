@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,7 @@ from sweeps.sensitivity.effects import (
     best_region,
     effect_of,
     pair_effect_of,
+    points_along,
     region_indices,
     whole,
 )
@@ -74,6 +75,18 @@ class SensitivityStudy:
 
 
 Stage = Callable[[str], None]
+
+
+def first_designs(study: SensitivityStudy) -> Iterator[np.ndarray]:
+    """Yield the designs that depend on no run, `[point, parameter]`, in the order in which `investigate` runs them."""
+    names, sizes = study.names, study.sizes
+    yield saltelli(names, sizes)
+    yield morris(names, sizes)
+    yield differences(names, sizes)
+    for place in range(len(names)):
+        yield points_along(
+            study.dimensions, place, sizes.levels, sizes.bases, study.resampling.state
+        )
 
 
 def investigate(study: SensitivityStudy, model: str, response: Response, on_stage: Stage) -> None:

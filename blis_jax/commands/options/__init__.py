@@ -185,7 +185,7 @@ class CommandOptions:
 
         @functools.wraps(body)
         def command(arguments: Sequence[str] | None = None) -> int:
-            return run_command(cls.command, lambda words: _done(body, cls.read(words)), arguments)
+            return run_command(cls.command, lambda words: done(body, cls.read(words)), arguments)
 
         return command
 
@@ -269,7 +269,7 @@ class OutputSwitches(PlainSwitches, SchedulerOption, title="switches"):
     resume: bool = switch()
 
 
-def _done(body: Callable[[O], int], options: O) -> int:
+def done(body: Callable[[O], int], options: O) -> int:
     """Return the exit code of a command, its runs made where --scheduler says."""
     if not isinstance(options, SchedulerOption) or options.scheduler is None:
         return body(options)

@@ -12,6 +12,7 @@ import xarray as xr
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.results.dataset import load
+from sweeps import merge
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.requests import workload_of
 from sweeps.search.loop import Runs
@@ -192,3 +193,24 @@ def test_strategies_without_parameters_are_refused(capsys: pytest.CaptureFixture
     assert load_strategy("iter00_baseline").parameters == ()
     assert main(["iter00_baseline"]) == 2
     assert "parameters: there are none" in capsys.readouterr().err
+
+
+def test_parts_of_the_first_designs_are_the_undivided_study(
+    strategy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(strategy.parent)
+    words = [str(strategy), *SIZES, "--no-figures", "--quiet"]
+    assert main([*words, "--output", "whole"]) == 0
+    for number in "312":
+        assert main([*words, "--part", f"{number}/3", "--output", f"p{number}"]) == 0
+    parts = [f"p{number}/record.jsonl" for number in "123"]
+    assert merge.main([*parts, "--output", "all/record.jsonl"]) == 0
+    assert "--output all --resume" in " ".join(capsys.readouterr().out.split())
+    joined, whole = (Path(name, "record.jsonl").read_bytes() for name in ("all", "whole"))
+    assert whole.startswith(joined) and len(joined) > len(whole) / 2
+    assert main([*words, "--output", "all", "--resume"]) == 0
+    assert Path("all/record.jsonl").read_bytes() == whole
+    assert Path("all/summary.md").read_bytes() == Path("whole/summary.md").read_bytes()
+    xr.testing.assert_identical(
+        load("all/dataset.zarr").drop_attrs(), load("whole/dataset.zarr").drop_attrs()
+    )
