@@ -19,8 +19,8 @@ NAME = "sweeps.merge"
 KINDS = (".zarr", ".nc", ".jsonl")
 _DESCRIPTION = """\
 Join the parts of one command's runs, which --part I/N wrote: Datasets (.zarr, .nc) of sweep, robustness and dataset,
-records (.jsonl) of compare and ablate. The bytes are those of the undivided run. Parts that are missing, double,
-unfinished or of other runs are refused. The same command without --part, with --resume, then judges the runs.
+records (.jsonl) of compare, ablate, sensitivity, ledger and papers. The bytes are those of the undivided run. Parts
+that are missing, double, unfinished or of other runs are refused. Next names the command that judges the joined runs.
 """
 _EXAMPLES = """\
 examples:

@@ -107,9 +107,9 @@ _WITH_PARTS = (
     "sweep, compare, ablate, robustness, sensitivity, dataset, ledger add and replay, and papers that simulate have "
     "parts, and --scheduler makes the runs of every command on many machines"
 )
-_NO_PARTS = {
-    **dict.fromkeys(("capacity", "curve", "optimize", "recommend", "select"), _BY_WHAT_CAME),
-}
+_NO_PARTS = dict.fromkeys(
+    ("capacity", "curve", "optimize", "recommend", "router_search", "select"), _BY_WHAT_CAME
+)
 
 
 def elsewhere(name: str, command: str) -> str | None:

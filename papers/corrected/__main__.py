@@ -6,6 +6,7 @@ import sys
 
 from blis_jax.commands.options import option
 from papers.pages import TableOptions, folder_of_tables, rows_of, show
+from sweeps.runs.options import PartOption
 
 NAME = "papers.corrected"
 FOLDER = "out/corrected"
@@ -29,7 +30,12 @@ examples:
 
 
 class CorrectedOptions(
-    TableOptions, title="what", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+    TableOptions,
+    PartOption,
+    title="what",
+    command=NAME,
+    description=_DESCRIPTION,
+    examples=_EXAMPLES,
 ):
     """Options of the command."""
 
@@ -45,9 +51,12 @@ def main(options: CorrectedOptions) -> int:
     folder = folder_of_tables(NAME, options, options.output)
 
     from papers.corrected import page
+    from papers.record.parts import make_paper_part
 
+    if options.part is not None:
+        return make_paper_part(options, options.part, page.asks(options.parts))
     if not options.saved:
-        page.compute(folder, options.parts)
+        page.compute(options, folder)
     claims, parts = (rows_of(folder / name) for name in (page.CLAIMS_FILE, page.PARTS_FILE))
     show(
         options,

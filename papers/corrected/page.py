@@ -26,12 +26,14 @@ from papers.corrected.profiles import (
 )
 from papers.pages import answer, cell_of, csv_of, texts_of, write_text
 from papers.record.claims import SHARES, metric_label
+from papers.record.parts import PaperAsk, take_joined
 from papers.record.runs import PaperRuns, SettingSample
 from papers.routing_evolution.record import RECORD as ROUTING
 from papers.strategy_evolution.record import RECORD as SCHEDULING
 from sweeps.claims.words import LOST, NO_FIGURES
 
 if TYPE_CHECKING:
+    from papers.corrected.__main__ import CorrectedOptions
     from papers.record.definition import PaperRecord
 
 Row = Mapping[str, str]
@@ -231,15 +233,27 @@ def _wrapped(text: str) -> list[str]:
 CLAIMS_FILE, PARTS_FILE = "claims.csv", "ttft_parts.csv"
 
 
-def compute(folder: Path, parts_folder: str | None) -> None:
-    """Simulate both records under both profiles, and write what becomes of their claims."""
-    verdicts: list[ClaimByProfile] = []
-    runs: dict[str, PaperRuns] = {}
+def asks(parts_folder: str | None) -> list[PaperAsk]:
+    """Return what is simulated: each record under both profiles; the parts of TTFT follow from the verdicts."""
+    wanted = []
     for record in (SCHEDULING, ROUTING):
         kept = Path(parts_folder or Path(record.output) / "parts")
         cli.check_writable(kept, is_folder=True)
-        runs[record.name] = PaperRuns(kept, "reference")
-        verdicts += _verdicts(record, runs[record.name])
+        runs, settings = PaperRuns(kept, "reference"), record.runnable(record.claims)
+        for made in (settings, [without_defects(setting) for setting in settings]):
+            wanted.append(PaperAsk(runs, made, record.seeds, record.measurement))
+    return wanted
+
+
+def compute(options: CorrectedOptions, folder: Path) -> None:
+    """Simulate both records under both profiles, and write what becomes of their claims."""
+    wanted = asks(options.parts)
+    take_joined(options, folder, wanted)
+    verdicts: list[ClaimByProfile] = []
+    runs: dict[str, PaperRuns] = {}
+    for record, both in zip((SCHEDULING, ROUTING), (wanted[:2], wanted[2:]), strict=True):
+        runs[record.name] = both[0].runs
+        verdicts += _verdicts(record, both)
     parts = [
         row
         for verdict in profiles.surprises(verdicts)
@@ -249,14 +263,14 @@ def compute(folder: Path, parts_folder: str | None) -> None:
     write_text(folder / PARTS_FILE, csv_of(parts, profiles.COLUMNS))
 
 
-def _verdicts(record: PaperRecord, runs: PaperRuns) -> Iterator[ClaimByProfile]:
+def _verdicts(record: PaperRecord, both: Sequence[PaperAsk]) -> Iterator[ClaimByProfile]:
     """Simulate a record under both profiles and judges its claims."""
-    settings = record.runnable(record.claims)
-    line = progress.begin(f"simulating {record.title}", 2 * len(settings), "settings")
+    count = len(both[0].settings)
+    line = progress.begin(f"simulating {record.title}", 2 * count, "settings")
     samples: list[dict[str, SettingSample]] = []
-    for made in (settings, [without_defects(setting) for setting in settings]):
-        shown = partial(_show, line, len(samples) * len(settings))
-        samples.append(runs.get(made, record.seeds, record.measurement, shown))
+    for ask in both:
+        shown = partial(_show, line, len(samples) * count)
+        samples.append(ask.runs.get(ask.settings, ask.seeds, ask.measurement, shown))
     line.clear()
     exact, corrected = samples
     yield from judged_profiles(record, record.claims, exact, corrected)

@@ -15,6 +15,7 @@ from blis_jax.errors import ConfigError, closest
 from papers.pages import answer, csv_of, write_text
 from papers.record import tables
 from papers.record.figures import DATA, PICTURES, PaperFigure, shipped_data
+from papers.record.parts import PaperAsk, make_paper_part, take_joined
 from papers.record.published import Classifier
 from papers.record.runs import PaperRuns, Say, elapsed, estimated_s
 from papers.record.survival import judged, judged_pooled
@@ -239,15 +240,7 @@ def _data_of(job: PaperJob, figure: PaperFigure) -> Path:
 
 def plan(job: PaperJob) -> None:
     """Print what would be simulated, without doing so."""
-    settings = job.record.runnable(job.claims)
-    wanted: list[tuple[str, tuple[int, ...], list[RunSetting]]] = [
-        ("reference", job.record.seeds, settings)
-    ]
-    if job.num_seeds:
-        wanted.append((job.stream, job.seeds, settings))
-    if job.options.figures:
-        wanted.append(("jax", tuple(range(job.options.figure_seeds)), _figure_data(job).needed()))
-    for stream, seeds, some in wanted:
+    for stream, seeds, some in _wanted(job):
         missing = job.runs(stream).missing(some, seeds, job.record.measurement)
         seconds = estimated_s(missing, len(seeds))
         print(
@@ -255,6 +248,17 @@ def plan(job: PaperJob) -> None:
             if missing
             else f"{len(some)} settings × {len(seeds)} seeds ({stream}): all kept in {job.parts}"
         )
+
+
+def _wanted(job: PaperJob) -> list[tuple[str, tuple[int, ...], list[RunSetting]]]:
+    """Return what is simulated, as far as it is known before: streams, seeds and settings."""
+    settings = job.record.runnable(job.claims)
+    wanted = [("reference", job.record.seeds, settings)]
+    if job.num_seeds:
+        wanted.append((job.stream, job.seeds, settings))
+    if job.options.figures:
+        wanted.append(("jax", tuple(range(job.options.figure_seeds)), _figure_data(job).needed()))
+    return wanted
 
 
 @dataclass(frozen=True)
@@ -327,6 +331,13 @@ def reproduce_record(record: PaperRecord, options: RecordOptions) -> int:
     if options.plan:
         plan(job)
         return 0
+    asks = [
+        PaperAsk(job.runs(stream), settings, seeds, record.measurement)
+        for stream, seeds, settings in _wanted(job)
+    ]
+    if options.part is not None:
+        return make_paper_part(options, options.part, asks, options.overwrite)
+    take_joined(options, job.output, asks)
     start = time.monotonic()
     published(job)
     if job.num_seeds:

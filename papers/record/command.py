@@ -9,6 +9,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, SchedulerOption, option, switch
 from blis_jax.errors import ConfigError
+from sweeps.runs.options import PartOption
 
 if TYPE_CHECKING:
     from papers.record.definition import PaperRecord
@@ -60,7 +61,7 @@ class _What(CommandOptions, title="what"):
     parts: str | None = option(str, None, "FOLDER", "where runs are kept (default: OUTPUT/parts)")
 
 
-class RecordOptions(_What, SchedulerOption, title="switches"):
+class RecordOptions(_What, PartOption, SchedulerOption, title="switches"):
     """Options of the command."""
 
     figures: bool = switch("compute the data of the figures, then draw them")
@@ -94,6 +95,8 @@ def check_sense(options: RecordOptions) -> None:
     """Refuse options that contradict each other, or numbers that make no sense."""
     if options.figures and options.no_figures:
         raise ConfigError("--figures and --no-figures contradict each other; give one")
+    if options.part is not None and options.plan:
+        raise ConfigError("--plan says what all parts would simulate; leave --part out")
     if options.resume and options.overwrite:
         raise ConfigError("--resume and --overwrite contradict each other; give one")
     for flag, count in (("seeds", options.seeds), ("figure-seeds", options.figure_seeds)):

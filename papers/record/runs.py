@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -36,6 +36,9 @@ FEW_SEEDS = 8  # up to which settings of all sizes share programs
 Say = Callable[[int, int, str], None]
 
 
+SettingRuns = tuple[np.ndarray, int, int]  # of a run: figures, outcome, broken invariants
+
+
 @dataclass(frozen=True)
 class SettingSample:
     """One setting's runs: a row a seed, a column a figure; NaN where a run did not come to its end."""
@@ -46,6 +49,24 @@ class SettingSample:
     values: np.ndarray
     outcomes: np.ndarray
     num_broken: int  # invariants that did not hold, in all runs
+
+    @classmethod
+    def of(
+        cls,
+        setting: RunSetting,
+        measurement: Measurement,
+        seeds: Sequence[int],
+        runs: Sequence[SettingRuns],
+    ) -> SettingSample:
+        """Return the runs of a setting, one a seed."""
+        return cls(
+            setting,
+            measurement.names,
+            np.array(seeds, np.int64),
+            np.stack([values for values, _, _ in runs]),
+            np.array([outcome for _, outcome, _ in runs], np.int8),
+            sum(broken for _, _, broken in runs),
+        )
 
     def column(self, name: str) -> np.ndarray:
         """Return one figure of every seed."""
@@ -107,14 +128,26 @@ class PaperRuns:
         """Return the samples of these settings by name; those that simulate the same are made once."""
         settings = list(settings)
         if missing := self.missing(settings, seeds, measurement):
-            work = _Work(missing, seeds, self.stream, measurement)
-            for at in range(0, len(missing), work.settings_per_batch):
-                batch = missing[at : at + work.settings_per_batch]
-                if say is not None:
-                    say(at, len(missing), batch[0].name)
-                for sample in work.run(batch):
-                    self._keep(sample, measurement)
+            for batch in self.batches(missing, seeds, measurement, say):
+                for setting, runs in batch:
+                    self.keep(SettingSample.of(setting, measurement, seeds, runs), measurement)
         return {s.name: self._kept(s, measurement).at(seeds) for s in settings}
+
+    def batches(
+        self,
+        settings: Sequence[RunSetting],
+        seeds: Sequence[int],
+        measurement: Measurement,
+        say: Say | None = None,
+    ) -> Iterator[list[tuple[RunSetting, list[SettingRuns]]]]:
+        """Run settings on seeds, and yield them batch by batch; nothing is kept."""
+        settings = in_order(settings)
+        work = _Work(settings, seeds, self.stream, measurement)
+        for at in range(0, len(settings), work.settings_per_batch):
+            batch = settings[at : at + work.settings_per_batch]
+            if say is not None:
+                say(at, len(settings), batch[0].name)
+            yield work.run(batch)
 
     def missing(
         self, settings: Iterable[RunSetting], seeds: Sequence[int], measurement: Measurement
@@ -126,9 +159,7 @@ class PaperRuns:
             for identity, setting in wanted.items()
             if not self._has(setting, seeds, measurement)
         }
-        return sorted(
-            wanted.values(), key=lambda setting: (*_requests_key(setting), *_within(setting))
-        )
+        return in_order(wanted.values())
 
     def path(self, setting: RunSetting, measurement: Measurement) -> Path:
         """Return where a setting's runs are kept."""
@@ -169,7 +200,8 @@ class PaperRuns:
         ):  # not one of ours, or damaged: made again
             return None
 
-    def _keep(self, sample: SettingSample, measurement: Measurement) -> None:
+    def keep(self, sample: SettingSample, measurement: Measurement) -> None:
+        """Write the runs of a setting; those on other seeds that are there stay."""
         path = self.path(sample.setting, measurement)
         kept = None if self.is_fresh else self._read(sample.setting, measurement)
         if kept is not None:  # other seeds stay
@@ -187,6 +219,11 @@ class PaperRuns:
                 num_broken=sample.num_broken,
             )
         self.made.add(path)
+
+
+def in_order(settings: Iterable[RunSetting]) -> list[RunSetting]:
+    """Return settings workload by workload, those that need the largest tables first."""
+    return sorted(settings, key=lambda setting: (*_requests_key(setting), *_within(setting)))
 
 
 class _Work:
@@ -212,37 +249,23 @@ class _Work:
             for setting in settings:
                 self._runner(setting).expect(self._rows(setting))
 
-    def run(self, batch: Sequence[RunSetting]) -> list[SettingSample]:
+    def run(self, batch: Sequence[RunSetting]) -> list[tuple[RunSetting, list[SettingRuns]]]:
         """Run all seeds of some settings."""
 
-        def measured(record: RunRecord) -> tuple[np.ndarray, int, int]:
+        def measured(record: RunRecord) -> SettingRuns:
             values = self.measurement.of(record)
             return values, int(record.outcome), sum(record.invariant_failures.values())
 
         if not self.is_small:  # other requests are not needed any more
             wanted = {_requests_key(setting) for setting in batch} & self.experiments.keys()
             self.experiments = {key: self.experiments[key] for key in wanted}
-        samples: list[SettingSample] = []
+        made: list[tuple[RunSetting, list[SettingRuns]]] = []
         for _, alike in groupby(batch, key=self._size):
             group = list(alike)
             rows = [row for setting in group for row in self._rows(setting)]
             measured_rows = iter(self._runner(group[0]).run(rows, measured))
-            samples += [
-                self._sample(one, list(islice(measured_rows, len(self.seeds)))) for one in group
-            ]
-        return samples
-
-    def _sample(
-        self, setting: RunSetting, runs: Sequence[tuple[np.ndarray, int, int]]
-    ) -> SettingSample:
-        return SettingSample(
-            setting,
-            self.measurement.names,
-            np.array(self.seeds, np.int64),
-            np.stack([values for values, _, _ in runs]),
-            np.array([outcome for _, outcome, _ in runs], np.int8),
-            sum(broken for _, _, broken in runs),
-        )
+            made += [(one, list(islice(measured_rows, len(self.seeds)))) for one in group]
+        return made
 
     def _size(self, setting: RunSetting) -> int:
         return 0 if self.is_small else _size(setting)

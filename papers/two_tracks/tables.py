@@ -19,6 +19,7 @@ from blis_jax.metrics.metric import split_name
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.paired import Pair, differences
 from papers.pages import csv_of, write_text
+from papers.record.parts import PaperAsk, take_joined
 from papers.record.runs import PaperRuns
 from papers.two_tracks import joint
 from sweeps.ledger.book import Ledger, LedgerRow
@@ -345,12 +346,20 @@ def _tables(
     return made
 
 
-def _joint(folder: Path, options: TwoTracksOptions) -> list[dict[str, str]]:
+def asks(options: TwoTracksOptions, folder: Path) -> list[PaperAsk]:
+    """Return what the joint table simulates."""
     count = joint.NUM_SEEDS if options.seeds is None else options.seeds
     seeds = tuple(range(joint.FIRST_SEED, joint.FIRST_SEED + count))
     runs = PaperRuns(Path(options.parts or folder / "parts"), "jax")
-    line = progress.begin("simulating", len(joint.cells()), "settings")
-    rows = joint.rows(runs, seeds, lambda done, _, what: line.show(done, what))
+    return [PaperAsk(runs, [cell.setting for cell in joint.cells()], seeds, joint.measurement())]
+
+
+def _joint(folder: Path, options: TwoTracksOptions) -> list[dict[str, str]]:
+    (ask,) = wanted = asks(options, folder)
+    take_joined(options, folder, wanted)
+    line = progress.begin("simulating", len(ask.settings), "settings")
+    shown = lambda done, _, what: line.show(done, what)  # noqa: E731
+    rows = joint.rows(ask.runs, tuple(ask.seeds), shown)
     line.clear()
     return rows
 

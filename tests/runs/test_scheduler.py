@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -268,8 +269,9 @@ def at_first_row(act: Callable[[], object]) -> Callable[..., None]:
 def test_a_lost_worker_changes_nothing(
     with_signal: signal.Signals, tmp_path: Path, in_threads: bytes
 ) -> None:
+    silent_s = 20 if with_signal == signal.SIGSTOP else dask_processes.SILENT_S
     with (
-        dask_processes.cluster(tmp_path, 2) as cluster,
+        dask_processes.cluster(tmp_path, 2, silent_s) as cluster,
         scheduler.used(str(cluster.file)) as workers,
     ):
         assert workers is not None
@@ -324,6 +326,33 @@ def stored_runs(folder: Path, **more: Any) -> list[tuple[float, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("disk", ["full", "limited"])
+def test_a_worker_without_space_beside_a_good_one(disk: str, tmp_path: Path) -> None:
+    """The kernel refuses what one of two processes writes; the other makes its runs, and each once."""
+    expected, shared = stored_runs(tmp_path / "here"), tmp_path / "shared"
+    shared.mkdir()
+    tried = [*dask_processes.on_full_disk(shared), "test", "-e", str(shared / "full")]
+    if disk == "full" and subprocess.run(tried, capture_output=True, check=False).returncode:
+        pytest.skip("no user may mount here")
+    counts: list[int] = []
+    with dask_processes.cluster(tmp_path, 1) as cluster:
+        if disk == "full":
+            cluster.add_worker(full=shared)
+        else:
+            cluster.add_worker(dask_processes.NO_SPACE)
+        with scheduler.used(str(cluster.file)) as workers:
+            assert workers is not None
+            with pytest.warns(ConfigWarning):
+                workers.client.wait_for_workers(2)
+            why = {"full": "No space left on device", "limited": "File too large"}[disk]
+            words = rf"cannot go on \({why}\); its runs are made by others \(1 left\)"
+            with pytest.warns(ConfigWarning, match=words):
+                assert stored_runs(shared, progress=counts.append) == expected
+    assert sum(counts) == len(SEEDS)
+    assert sorted(file.name for file in shared.iterdir()) == sorted(name for _, name in expected)
+
+
+@pytest.mark.slow
 def test_a_worker_whose_disk_fills_half_way_changes_nothing(tmp_path: Path) -> None:
     """The command ends with a sentence, and goes on later; nothing is there twice."""
     expected, known = stored_runs(tmp_path / "here"), dict[tuple[int, int], Any]()
@@ -332,14 +361,14 @@ def test_a_worker_whose_disk_fills_half_way_changes_nothing(tmp_path: Path) -> N
     def keep(point: int, seed: int, run: Any) -> None:
         known[point, seed] = run
 
-    with dask_processes.cluster(tmp_path, 0, silent_s=300) as cluster:
+    with dask_processes.cluster(tmp_path, 0) as cluster:
         cluster.add_worker(fills)
         with scheduler.used(str(cluster.file)), pytest.warns(ConfigWarning):
             with pytest.raises(ConfigError, match=r"No space left on device.* add --resume"):
                 stored_runs(alone, on_row=keep)
             assert 0 < len(known) < len(list(alone.glob("*.npz"))) == 20  # of 40
     with (
-        dask_processes.cluster(tmp_path, 1, silent_s=300) as cluster,
+        dask_processes.cluster(tmp_path, 1) as cluster,
         scheduler.used(str(cluster.file)),
         pytest.warns(ConfigWarning),
     ):

@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SILENT_S = 10  # after which a worker that says nothing counts as lost
+SILENT_S = 300  # after which a worker that says nothing counts as lost; on a loaded machine one says nothing for long
+LOADED = "import blis_jax.runs.many_runs, blis_jax.runs.tasks\n"  # before the worker is there, since it takes seconds
 NO_SPACE = """
 import resource
 
@@ -20,6 +21,8 @@ import resource
 def dask_setup(worker):
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 """
+# a disk of its own in the place of a folder, without space; `unshare` lets a user mount one
+FULL_DISK = 'mount -t tmpfs -o size=16k tmpfs "$0" && head -c 16k /dev/zero > "$0/full"; exec "$@"'
 # after some whole runs; a limit on files would leave room for any number of them
 FILLS = """
 import errno
@@ -54,8 +57,10 @@ class Cluster:
         while not self.file.exists() and time.monotonic() < until:
             time.sleep(0.05)
 
-    def _start(self, *words: str, environ: Mapping[str, str] = {}) -> subprocess.Popen[bytes]:
-        """Start a process of Dask, which ends with the test."""
+    def _start(
+        self, *words: str, environ: Mapping[str, str] = {}, full: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a process of Dask, which ends with the test; in the `full` folder it has no space."""
         words = (*words, "--scheduler-file", str(self.file), "--dashboard-address", "127.0.0.1:0")
         given = {
             "PYTHONPATH": str(ROOT),
@@ -65,21 +70,27 @@ class Cluster:
         }
         log = self.used.enter_context((self.folder / f"{words[0]}.log").open("ab"))
         process = subprocess.Popen(
-            [sys.executable, "-m", "dask", *words],
+            [*on_full_disk(full), sys.executable, "-m", "dask", *words],
             env=os.environ | given, cwd=self.folder, stdout=log, stderr=log,
         )  # fmt: skip
         self.used.callback(end, process)
         return process
 
-    def add_worker(self, preload: str = "", **environ: str) -> subprocess.Popen[bytes]:
-        """Start a worker of one thread, which runs a text first."""
+    def add_worker(
+        self, preload: str = "", full: Path | None = None, **environ: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a worker of one thread, which runs a text first; in the `full` folder it has no space."""
         words = ["worker", "--nthreads", "1", "--no-nanny", "--local-directory", str(self.folder)]
-        if preload:
-            file = self.folder / f"preload_{len(self.workers)}.py"
-            file.write_text(preload, encoding="utf-8")
-            words += ["--preload", str(file)]
-        self.workers.append(self._start(*words, environ=environ))
+        file = self.folder / f"preload_{len(self.workers)}.py"
+        file.write_text(LOADED + preload, encoding="utf-8")
+        words += ["--preload", str(file)]
+        self.workers.append(self._start(*words, environ=environ, full=full))
         return self.workers[-1]
+
+
+def on_full_disk(folder: Path | None) -> list[str]:
+    """Return what begins the words of a process that has no space in a folder; nothing without one."""
+    return [] if folder is None else ["unshare", "-rm", "sh", "-c", FULL_DISK, str(folder)]
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

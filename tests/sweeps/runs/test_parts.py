@@ -179,7 +179,7 @@ def test_searches_refuse_parts_by_name(command: str, capsys: pytest.CaptureFixtu
     assert call(command, "--part", "1/2") == 2
     said = capsys.readouterr().err
     assert "unknown option '--part': " in said
-    assert "; sweep, compare, ablate, robustness and dataset have parts" in said
+    assert "; sweep, compare, ablate, robustness, sensitivity, dataset, ledger add and replay, and" in said
 
 
 @pytest.mark.parametrize(
@@ -217,9 +217,8 @@ def test_the_command_names_the_new_output(words: str) -> None:
     ("command", "why"),
     [
         ("blis-jax evaluate", "this command has none"),
-        ("blis-jax ledger", "one record of a chain"),
         ("blis-jax optimize", "depends on those before"),
-        ("blis-jax sensitivity", "depends on the runs of the first"),
+        ("blis-jax router_search", "depends on those before"),
     ],
 )
 def test_a_command_without_parts_says_why(command: str, why: str) -> None:

@@ -1,0 +1,133 @@
+"""The runs of a paper in parts: what `--part` of its command writes, and what `merge` has joined of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from blis_jax.commands import cli
+from blis_jax.errors import ConfigError
+from blis_jax.files.journal import Journal
+from blis_jax.reports import render
+from papers.record.runs import PaperRuns, SettingRuns, SettingSample
+from sweeps.runs.parts import FOLDER, make_part, with_output
+
+if TYPE_CHECKING:
+    from papers.record.measures import Measurement
+    from papers.record.settings import RunSetting
+    from sweeps.runs.parts import RunPart
+
+RECORD = "record.jsonl"  # in the folder of --output
+
+
+@dataclass(frozen=True)
+class PaperAsk:
+    """Settings that a paper runs on seeds, known before its first run."""
+
+    runs: PaperRuns
+    settings: Sequence[RunSetting]
+    seeds: Sequence[int]
+    measurement: Measurement
+
+    def by_key(self) -> dict[str, RunSetting]:
+        """Return the settings by what their runs are called in the record; those that simulate the same once."""
+        about = f"{self.runs.stream} {self.measurement.name} {self.seeds[0]}-{self.seeds[-1]}"
+        found = {f"{about} {setting.identity}": setting for setting in reversed(self.settings)}
+        return dict(reversed(found.items()))
+
+    def made(
+        self, missing: Sequence[tuple[str, int]]
+    ) -> Iterator[tuple[str, list[int], list[Any]]]:
+        """Yield the missing runs, by key and place of the seed: key, places and documents."""
+        by_key, places = self.by_key(), dict[str, list[int]]()
+        for key, place in missing:
+            places.setdefault(key, []).append(place)
+        keys = sorted((key for key in places if key in by_key), key=lambda key: places[key])
+        for own, alike in itertools.groupby(keys, key=lambda key: places[key]):
+            settings = {by_key[key].identity: key for key in alike}
+            seeds = [self.seeds[place] for place in own]
+            wanted = [by_key[key] for key in settings.values()]
+            batches = self.runs.batches(wanted, seeds, self.measurement)
+            for setting, runs in itertools.chain.from_iterable(batches):
+                yield settings[setting.identity], own, [_document_of(run) for run in runs]
+
+    def sample_of(self, setting: RunSetting, documents: Sequence[Any]) -> SettingSample:
+        """Return a setting's runs on all seeds."""
+        runs = [
+            (np.array(values, np.float64), outcome, broken) for values, outcome, broken in documents
+        ]
+        return SettingSample.of(setting, self.measurement, self.seeds, runs)
+
+
+def _document_of(run: SettingRuns) -> list[Any]:
+    values, outcome, num_broken = run
+    return [values.tolist(), outcome, num_broken]
+
+
+class PaperOptions(Protocol):
+    """Options of a paper's command whose runs may be made in parts."""
+
+    @property
+    def command(self) -> str:
+        """Return the command's name."""
+
+    def line(self) -> str:
+        """Return the command line."""
+
+    def given(self) -> dict[str, Any]:
+        """Return what differs from the defaults, by name."""
+
+    def check_part(self, output: str | None) -> None:
+        """Refuse a part without a file of its own."""
+
+
+def make_paper_part(
+    options: PaperOptions, part: RunPart, asks: Sequence[PaperAsk], is_fresh: bool = False
+) -> int:
+    """Make a part of the runs, which goes on where it was stopped unless it `is_fresh`; return the exit code."""
+    given = options.given()
+    options.check_part(given.get("output"))
+    journal = _journal(options.command, Path(str(given["output"])), asks, part)
+    cli.check_writable(journal.path)
+    if given.get("saved"):
+        raise ConfigError("--saved simulates nothing; leave one of --part and --saved out")
+    owner = {key: ask for ask in reversed(asks) for key in ask.by_key()}
+    plan = [(key, len(ask.seeds), 1) for key, ask in owner.items()]
+
+    def make(missing: Sequence[tuple[str, int]]) -> Iterator[Any]:
+        for ask in asks:
+            yield from ask.made([(key, place) for key, place in missing if owner[key] is ask])
+
+    then = with_output(options.line(), FOLDER)
+    with journal.held(not is_fresh), cli.resumable(options.command, journal.path):
+        made = make_part(journal, part, plan, then, make)
+    if not given.get("quiet"):
+        render.show_answer(part.answer(journal.path, *made))
+    return 0
+
+
+def take_joined(options: PaperOptions, folder: Path, asks: Sequence[PaperAsk]) -> None:
+    """Keep the runs that `merge` has joined in the folder of --output, if there are some.
+
+    Raises:
+        ConfigError: they are of other runs.
+    """
+    if not (folder / RECORD).is_file():
+        return
+    documents: Mapping[str, Any] = dict(_journal(options.command, folder, asks).lines())
+    for ask in asks:
+        for key, setting in ask.by_key().items():
+            ask.runs.keep(ask.sample_of(setting, documents[key]), ask.measurement)
+
+
+def _journal(
+    command: str, folder: Path, asks: Sequence[PaperAsk], part: RunPart | None = None
+) -> Journal:
+    keys = [(key, ask.measurement.names) for ask in asks for key in ask.by_key()]
+    kind = command if part is None else part.kind_of(command)
+    return Journal(folder / RECORD, kind, {"runs": keys})
