@@ -26,7 +26,7 @@ from papers.corrected.profiles import (
 )
 from papers.pages import answer, cell_of, csv_of, texts_of, write_text
 from papers.record.claims import SHARES, metric_label
-from papers.record.parts import PaperAsk, take_joined
+from papers.record.parts import SettingsAsk, take_joined
 from papers.record.runs import PaperRuns, SettingSample
 from papers.routing_evolution.record import RECORD as ROUTING
 from papers.strategy_evolution.record import RECORD as SCHEDULING
@@ -233,7 +233,7 @@ def _wrapped(text: str) -> list[str]:
 CLAIMS_FILE, PARTS_FILE = "claims.csv", "ttft_parts.csv"
 
 
-def asks(parts_folder: str | None) -> list[PaperAsk]:
+def asks(parts_folder: str | None) -> list[SettingsAsk]:
     """Return what is simulated: each record under both profiles; the parts of TTFT follow from the verdicts."""
     wanted = []
     for record in (SCHEDULING, ROUTING):
@@ -241,7 +241,7 @@ def asks(parts_folder: str | None) -> list[PaperAsk]:
         cli.check_writable(kept, is_folder=True)
         runs, settings = PaperRuns(kept, "reference"), record.runnable(record.claims)
         for made in (settings, [without_defects(setting) for setting in settings]):
-            wanted.append(PaperAsk(runs, made, record.seeds, record.measurement))
+            wanted.append(SettingsAsk(runs, made, record.seeds, record.measurement))
     return wanted
 
 
@@ -263,7 +263,7 @@ def compute(options: CorrectedOptions, folder: Path) -> None:
     write_text(folder / PARTS_FILE, csv_of(parts, profiles.COLUMNS))
 
 
-def _verdicts(record: PaperRecord, both: Sequence[PaperAsk]) -> Iterator[ClaimByProfile]:
+def _verdicts(record: PaperRecord, both: Sequence[SettingsAsk]) -> Iterator[ClaimByProfile]:
     """Simulate a record under both profiles and judges its claims."""
     count = len(both[0].settings)
     line = progress.begin(f"simulating {record.title}", 2 * count, "settings")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from blis_jax.commands.options import option
 from papers.pages import TableOptions, csv_of, folder_of_tables, rows_of, show, write_text
+from sweeps.runs.options import PartOption
 
 NAME = "papers.openevolve"
 FOLDER = "out/openevolve"
@@ -28,7 +29,12 @@ examples:
 
 
 class OpenEvolveOptions(
-    TableOptions, title="what", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+    TableOptions,
+    PartOption,
+    title="what",
+    command=NAME,
+    description=_DESCRIPTION,
+    examples=_EXAMPLES,
 ):
     """Options of the command."""
 
@@ -48,12 +54,17 @@ def main(options: OpenEvolveOptions) -> int:
     folder = folder_of_tables(NAME, options, options.output)
 
     from papers.openevolve import experiments, page
+    from papers.record.parts import make_paper_part, take_joined
 
-    if not options.saved:
+    if options.part is not None or not options.saved:
         data = experiments.data_folder(options.data)
         programs = Path(options.programs) if options.programs else None
         groups = list(experiments.groups(data, programs, folder / "programs"))
-        for name, rows in page.make(data, groups, folder / "runs"):
+        wanted = page.asks(groups, folder / "runs")
+        if options.part is not None:
+            return make_paper_part(options, options.part, wanted)
+        take_joined(options, folder, wanted)
+        for name, rows in page.make(data, wanted):
             write_text(folder / f"{name}.csv", csv_of(rows))
     rows_by_table = {name: rows_of(folder / f"{name}.csv") for name in page.TABLES}
     show(options, page.printed(rows_by_table), lambda: page.page(rows_by_table), "openevolve.md")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +28,12 @@ from papers.openevolve.experiments import (
 from papers.pages import answer, texts_of
 from sweeps.evolve.score import mean_gain, weighted
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.measured import metric_values, pair_of
+from sweeps.runs.measured import KeptRuns, Recorder, metric_values, pair_of
+from sweeps.strategies.arms import key_of
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.files.journal import Journal
 
 # --- published numbers beside the same runs here, changes on new seeds by class, and scores -------
 
@@ -48,29 +56,82 @@ PUBLISHED_SCORES = {
 }
 
 
-def runs_of(group: ArmsOnWorkload, seeds: Sequence[int], arms: Sequence[str], folder: Path) -> Runs:
-    """Run arms of a group on seeds; what was run before is read from the folder."""
-    names = METRICS if len(seeds) < len(NEW_SEEDS) else (*METRICS, *BY_CLASS)
-    experiment = Experiment.on(group.spec, tuple(seeds), "reference", names)
-    name = f"{group.set}-{group.workload}-{len(seeds)}".replace("/", "").replace(" ", "-")
-    folder.mkdir(parents=True, exist_ok=True)
-    journal = experiment.journal(folder / f"{name}.jsonl", NAME)
-    with experiment.kept_runs(NAME, journal, len(arms), ()) as kept:
-        return {
-            arm: kept.of(group.arms[arm], f"{group.set} {group.workload} {arm}") for arm in arms
-        }
+@dataclass(frozen=True)
+class ArmsAsk:
+    """Arms of a group that are run on seeds, with a journal in a folder."""
+
+    group: ArmsOnWorkload
+    seeds: Sequence[int]
+    arms: Sequence[str]
+    folder: Path
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """Return what runs the arms."""
+        names = METRICS if len(self.seeds) < len(NEW_SEEDS) else (*METRICS, *BY_CLASS)
+        return Experiment.on(self.group.spec, tuple(self.seeds), "reference", names)
+
+    @property
+    def name(self) -> str:
+        """Return the stem of the journal."""
+        name = f"{self.group.set}-{self.group.workload}-{len(self.seeds)}"
+        return name.replace("/", "").replace(" ", "-")
+
+    def journal(self) -> Journal:
+        """Return the record of the runs."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.experiment.journal(self.folder / f"{self.name}.jsonl", NAME)
+
+    def _wanted(self) -> dict[str, tuple[ClusterConfig, str]]:
+        about = f"{self.group.set} {self.group.workload}"
+        return {f"{self.name} {arm}": (self.group.arms[arm], f"{about} {arm}") for arm in self.arms}
+
+    def runs(self) -> Runs:
+        """Run the arms; what was run before is read from the journal."""
+        with self.experiment.kept_runs(NAME, self.journal(), len(self.arms), ()) as kept:
+            return {
+                arm: kept.of(*one)
+                for arm, one in zip(self.arms, self._wanted().values(), strict=True)
+            }
+
+    def counts(self) -> Mapping[str, int]:
+        """Return how many runs each arm has."""
+        return dict.fromkeys(self._wanted(), len(self.seeds))
+
+    def about(self) -> Any:
+        """Return what the runs depend on."""
+        return self.journal().content
+
+    def made(
+        self, missing: Sequence[tuple[str, int]]
+    ) -> Iterator[tuple[str, list[int], list[Any]]]:
+        """Yield the missing runs call by call."""
+        recorder = Recorder(self.experiment.names, self.experiment.measure, ())
+        made = KeptRuns(self.experiment, recorder).made(self.experiment, self._wanted(), missing)
+        for key, runs in made:
+            yield key, list(runs), [run.document() for run in runs.values()]
+
+    def take(self, documents: Mapping[str, Sequence[Any]]) -> None:
+        """Write the journal."""
+        wanted = self._wanted().items()
+        self.journal().rewrite([[key_of(config), documents[key]] for key, (config, _) in wanted])
 
 
-def figures(
-    data: Path, groups: Sequence[ArmsOnWorkload], folder: Path
-) -> tuple[list[Row], dict[str, Runs]]:
+def asks(groups: Sequence[ArmsOnWorkload], folder: Path) -> list[ArmsAsk]:
+    """Return all that is run, on published seeds and on new ones."""
+    first = [ArmsAsk(group, group.seeds, list(group.arms), folder) for group in groups]
+    quick = {id(group): [arm for arm in group.arms if arm not in group.slow] for group in groups}
+    new = [ArmsAsk(group, NEW_SEEDS, quick[id(group)], folder) for group in groups]
+    return [*first, *(ask for ask in new if ask.arms)]
+
+
+def figures(data: Path, published_seeds: Sequence[ArmsAsk]) -> tuple[list[Row], dict[str, Runs]]:
     """Return every published number beside the same run here, and the runs by set and workload."""
     rows: list[Row] = []
     kept: dict[str, Runs] = {}
-    for group in groups:
-        runs = kept[f"{group.set} {group.workload}"] = runs_of(
-            group, group.seeds, list(group.arms), folder
-        )
+    for ask in published_seeds:
+        group, runs = ask.group, ask.runs()
+        kept[f"{group.set} {group.workload}"] = runs
         for arm, of_arm in runs.items():
             for (seed, metric), wanted in published(data, group, arm).items():
                 values = dict(
@@ -174,20 +235,18 @@ def scores(first: Mapping[str, Runs], new: Mapping[str, Runs]) -> Iterator[Row]:
         yield row
 
 
-def make(
-    data: Path, groups: Sequence[ArmsOnWorkload], folder: Path
-) -> Iterator[tuple[str, list[Row]]]:
+def make(data: Path, wanted: Sequence[ArmsAsk]) -> Iterator[tuple[str, list[Row]]]:
     """Yield the tables by name, the first as soon as the published seeds are run."""
-    with progress.phase("published seeds", len(groups), "workloads"):
-        rows, first = figures(data, groups, folder)
+    published_seeds = [ask for ask in wanted if ask.seeds != NEW_SEEDS]
+    with progress.phase("published seeds", len(published_seeds), "workloads"):
+        rows, first = figures(data, published_seeds)
     yield FIGURES, rows
     new: dict[str, Runs] = {}
     changed: list[Row] = []
-    for group in groups:
-        arms = [arm for arm in group.arms if arm not in group.slow]
-        if arms:
-            runs = new[f"{group.set} {group.workload}"] = runs_of(group, NEW_SEEDS, arms, folder)
-            changed += changes(group, runs)
+    for ask in wanted:
+        if ask.seeds == NEW_SEEDS:
+            runs = new[f"{ask.group.set} {ask.group.workload}"] = ask.runs()
+            changed += changes(ask.group, runs)
     yield CHANGES, changed
     yield SCORES, list(scores(first, new))
 

@@ -15,7 +15,7 @@ from blis_jax.errors import ConfigError, closest
 from papers.pages import answer, csv_of, write_text
 from papers.record import tables
 from papers.record.figures import DATA, PICTURES, PaperFigure, shipped_data
-from papers.record.parts import PaperAsk, make_paper_part, take_joined
+from papers.record.parts import SettingsAsk, make_paper_part, take_joined
 from papers.record.published import Classifier
 from papers.record.runs import PaperRuns, Say, elapsed, estimated_s
 from papers.record.survival import judged, judged_pooled
@@ -332,7 +332,7 @@ def reproduce_record(record: PaperRecord, options: RecordOptions) -> int:
         plan(job)
         return 0
     asks = [
-        PaperAsk(job.runs(stream), settings, seeds, record.measurement)
+        SettingsAsk(job.runs(stream), settings, seeds, record.measurement)
         for stream, seeds, settings in _wanted(job)
     ]
     if options.part is not None:

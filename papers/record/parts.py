@@ -25,9 +25,27 @@ if TYPE_CHECKING:
 RECORD = "record.jsonl"  # in the folder of --output
 
 
+class PaperAsk(Protocol):
+    """Runs of a paper that are known before its first one."""
+
+    def counts(self) -> Mapping[str, int]:
+        """Return how many runs there are, by what they are called in the record."""
+
+    def about(self) -> Any:
+        """Return what else their figures depend on, as plain data."""
+
+    def made(
+        self, missing: Sequence[tuple[str, int]]
+    ) -> Iterator[tuple[str, list[int], list[Any]]]:
+        """Yield the missing runs, by key and place of the seed: key, places and documents."""
+
+    def take(self, documents: Mapping[str, Sequence[Any]]) -> None:
+        """Keep all runs, made elsewhere, where the paper looks for them."""
+
+
 @dataclass(frozen=True)
-class PaperAsk:
-    """Settings that a paper runs on seeds, known before its first run."""
+class SettingsAsk:
+    """Settings that a paper runs on seeds."""
 
     runs: PaperRuns
     settings: Sequence[RunSetting]
@@ -40,10 +58,18 @@ class PaperAsk:
         found = {f"{about} {setting.identity}": setting for setting in reversed(self.settings)}
         return dict(reversed(found.items()))
 
+    def counts(self) -> Mapping[str, int]:
+        """Return how many runs each setting has."""
+        return dict.fromkeys(self.by_key(), len(self.seeds))
+
+    def about(self) -> Any:
+        """Return the figures that are kept."""
+        return self.measurement.names
+
     def made(
         self, missing: Sequence[tuple[str, int]]
     ) -> Iterator[tuple[str, list[int], list[Any]]]:
-        """Yield the missing runs, by key and place of the seed: key, places and documents."""
+        """Yield the missing runs, setting by setting."""
         by_key, places = self.by_key(), dict[str, list[int]]()
         for key, place in missing:
             places.setdefault(key, []).append(place)
@@ -56,12 +82,14 @@ class PaperAsk:
             for setting, runs in itertools.chain.from_iterable(batches):
                 yield settings[setting.identity], own, [_document_of(run) for run in runs]
 
-    def sample_of(self, setting: RunSetting, documents: Sequence[Any]) -> SettingSample:
-        """Return a setting's runs on all seeds."""
-        runs = [
-            (np.array(values, np.float64), outcome, broken) for values, outcome, broken in documents
-        ]
-        return SettingSample.of(setting, self.measurement, self.seeds, runs)
+    def take(self, documents: Mapping[str, Sequence[Any]]) -> None:
+        """Write each setting's file."""
+        for key, setting in self.by_key().items():
+            runs = [
+                (np.array(values), outcome, broken) for values, outcome, broken in documents[key]
+            ]
+            sample = SettingSample.of(setting, self.measurement, self.seeds, runs)
+            self.runs.keep(sample, self.measurement)
 
 
 def _document_of(run: SettingRuns) -> list[Any]:
@@ -96,8 +124,10 @@ def make_paper_part(
     cli.check_writable(journal.path)
     if given.get("saved"):
         raise ConfigError("--saved simulates nothing; leave one of --part and --saved out")
-    owner = {key: ask for ask in reversed(asks) for key in ask.by_key()}
-    plan = [(key, len(ask.seeds), 1) for key, ask in owner.items()]
+    owner = {key: ask for ask in reversed(asks) for key in ask.counts()}
+    plan = [
+        (key, count, 1) for ask in asks for key, count in ask.counts().items() if owner[key] is ask
+    ]
 
     def make(missing: Sequence[tuple[str, int]]) -> Iterator[Any]:
         for ask in asks:
@@ -121,13 +151,12 @@ def take_joined(options: PaperOptions, folder: Path, asks: Sequence[PaperAsk]) -
         return
     documents: Mapping[str, Any] = dict(_journal(options.command, folder, asks).lines())
     for ask in asks:
-        for key, setting in ask.by_key().items():
-            ask.runs.keep(ask.sample_of(setting, documents[key]), ask.measurement)
+        ask.take(documents)
 
 
 def _journal(
     command: str, folder: Path, asks: Sequence[PaperAsk], part: RunPart | None = None
 ) -> Journal:
-    keys = [(key, ask.measurement.names) for ask in asks for key in ask.by_key()]
+    content = [[dict(ask.counts()), ask.about()] for ask in asks]
     kind = command if part is None else part.kind_of(command)
-    return Journal(folder / RECORD, kind, {"runs": keys})
+    return Journal(folder / RECORD, kind, {"runs": content})

@@ -19,7 +19,7 @@ from blis_jax.metrics.metric import split_name
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.paired import Pair, differences
 from papers.pages import csv_of, write_text
-from papers.record.parts import PaperAsk, take_joined
+from papers.record.parts import SettingsAsk, take_joined
 from papers.record.runs import PaperRuns
 from papers.two_tracks import joint
 from sweeps.ledger.book import Ledger, LedgerRow
@@ -346,12 +346,12 @@ def _tables(
     return made
 
 
-def asks(options: TwoTracksOptions, folder: Path) -> list[PaperAsk]:
+def asks(options: TwoTracksOptions, folder: Path) -> list[SettingsAsk]:
     """Return what the joint table simulates."""
     count = joint.NUM_SEEDS if options.seeds is None else options.seeds
     seeds = tuple(range(joint.FIRST_SEED, joint.FIRST_SEED + count))
     runs = PaperRuns(Path(options.parts or folder / "parts"), "jax")
-    return [PaperAsk(runs, [cell.setting for cell in joint.cells()], seeds, joint.measurement())]
+    return [SettingsAsk(runs, [cell.setting for cell in joint.cells()], seeds, joint.measurement())]
 
 
 def _joint(folder: Path, options: TwoTracksOptions) -> list[dict[str, str]]:

@@ -215,7 +215,7 @@ class KeptRuns:
         plan = [(key, count, num_seeds // count) for key, count in counts.items()]
 
         def make(missing: Sequence[tuple[str, int]]) -> Iterator[tuple[str, list[int], list[Any]]]:
-            for key, runs in self._made(self.experiment, by_key, missing):
+            for key, runs in self.made(self.experiment, by_key, missing):
                 yield key, list(runs), [run.document() for run in runs.values()]
 
         return make_part(self.journal, part, plan, then, make)
@@ -238,11 +238,11 @@ class KeptRuns:
         is_written: bool,
     ) -> None:
         """Make the runs, by configuration and place of the seed, that are not there; `is_written`: call by call."""
-        for key, runs in self._made(experiment, wanted, places):
+        for key, runs in self.made(experiment, wanted, places):
             if self.journal is not None and is_written:
                 self.journal.append([key, list(runs), [run.document() for run in runs.values()]])
 
-    def _made(
+    def made(
         self,
         experiment: Experiment,
         wanted: Mapping[str, tuple[ClusterConfig, str]],

@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.door.dispatch import main
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
+from blis_jax.workload.spec import load_builtin, override
 from papers.openevolve import experiments, page
 from papers.pages import rows_of
 from tests.support.recorded.reference_data import SHARED_DIR
 
+ROUTERS = ("round-robin", "least-loaded")
 SAVED = Path(page.__file__).parent / "data"
 DATA = SHARED_DIR / "data" / "openevolve_blis_router"
 
@@ -71,11 +74,35 @@ def test_data_that_are_not_there_are_refused(
     assert "no go_runs.json" in capsys.readouterr().err
 
 
+def test_arms_made_in_parts_are_those_made_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = {name: ClusterConfig(num_instances=2, routing_policy=name) for name in ROUTERS}
+    load = override(load_builtin("mixed"), num_requests=20)
+    monkeypatch.setattr(experiments.ArmsOnWorkload, "spec", load)
+    group = experiments.ArmsOnWorkload("C", "tiny", tmp_path, (42, 43), configs)
+
+    def ask(folder: str) -> page.ArmsAsk:
+        return page.ArmsAsk(group, group.seeds, list(configs), tmp_path / folder)
+
+    whole = ask("whole").runs()
+    places = [(key, place) for key, count in ask("a").counts().items() for place in range(count)]
+    documents: dict[str, dict[int, object]] = {}
+    for own in (places[2:], places[:2]):
+        for key, at, made in ask("a").made(own):
+            documents.setdefault(key, {}).update(zip(at, made, strict=True))
+    joined = ask("joined")
+    joined.take({key: [runs[0], runs[1]] for key, runs in documents.items()})
+    monkeypatch.setattr("sweeps.runs.experiment.Experiment.each", None)  # nothing is run
+    assert joined.runs() == whole
+    assert joined.journal().path.read_bytes() == ask("whole").journal().path.read_bytes()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the example's data are not beside the repository")
 @pytest.mark.filterwarnings("ignore:.*is a name of version 1")
 def test_the_winner_runs_as_published(tmp_path: Path) -> None:
     group = next(one for one in experiments.groups(DATA) if one.set == experiments.HANDED_OVER)
-    found = page.runs_of(group, group.seeds, ["evolved"], tmp_path)["evolved"]
+    found = page.ArmsAsk(group, group.seeds, ["evolved"], tmp_path).runs()["evolved"]
     for (seed, metric), wanted in experiments.published(DATA, group, "evolved").items():
         assert found[group.seeds.index(int(seed))].value(metric) == pytest.approx(wanted, rel=1e-12)

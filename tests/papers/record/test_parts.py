@@ -11,7 +11,7 @@ from papers.corrected.__main__ import main as corrected
 from papers.record import runs as module
 from papers.record.command import RecordOptions
 from papers.record.measures import scalars
-from papers.record.parts import PaperAsk, make_paper_part, take_joined
+from papers.record.parts import SettingsAsk, make_paper_part, take_joined
 from papers.record.runs import PaperRuns
 from papers.two_tracks.__main__ import main as two_tracks
 from sweeps import merge
@@ -20,10 +20,10 @@ from tests.papers.record.test_runs import SETTINGS
 OPTIONS = RecordOptions.called("papers.tiny", "", "")
 
 
-def asks(kept: str, num_seeds: int = 3) -> list[PaperAsk]:
+def asks(kept: str, num_seeds: int = 3) -> list[SettingsAsk]:
     """Return what is asked for: settings on published seeds and on many, of which two are the same."""
-    published = PaperAsk(PaperRuns(Path(kept), "reference"), SETTINGS[1:], (42, 43), scalars())
-    many = PaperAsk(PaperRuns(Path(kept), "jax"), SETTINGS, range(num_seeds), scalars())
+    published = SettingsAsk(PaperRuns(Path(kept), "reference"), SETTINGS[1:], (42, 43), scalars())
+    many = SettingsAsk(PaperRuns(Path(kept), "jax"), SETTINGS, range(num_seeds), scalars())
     return [published, many]
 
 
