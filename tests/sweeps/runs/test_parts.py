@@ -179,7 +179,10 @@ def test_searches_refuse_parts_by_name(command: str, capsys: pytest.CaptureFixtu
     assert call(command, "--part", "1/2") == 2
     said = capsys.readouterr().err
     assert "unknown option '--part': " in said
-    assert "; sweep, compare, ablate, robustness, sensitivity, dataset, ledger add and replay, and" in said
+    assert (
+        "; sweep, compare, ablate, robustness, sensitivity, dataset, ledger add and replay, and"
+        in said
+    )
 
 
 @pytest.mark.parametrize(
