@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.calibrate.step_fit import WINDOW, DeploymentFit, Errors, errors_by_phase
-from blis_jax.calibrate.step_fits import PredictedSteps, StepFits
+from blis_jax.calibrate.step_fit import (
+    WINDOW,
+    DeploymentFit,
+    Errors,
+    errors_by_phase,
+    window_error,
+)
+from blis_jax.calibrate.step_fits import OWN, PredictedSteps, StepFits
 from blis_jax.latency.step_law import CAPTURED, TERMS
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import answer_lines
@@ -85,33 +91,47 @@ def _named(fits: StepFits, written: str) -> str:
 
 
 def _verdict(found: Sequence[DeploymentFit]) -> list[str]:
-    good = [one for one in found if is_good(one)]
-    floor = max((one.floor_ms for one in good if math.isfinite(one.floor_ms)), default=math.nan)
-    limit = (
-        f"; not for a TTFT below {_rounded(LEAST_TTFT * floor)} ms" if math.isfinite(floor) else ""
-    )
-    if len(found) == 1:
-        return [
-            f"good enough to rank routers{limit}."
-            if good
-            else "not good enough to rank routers: see the table."
-        ]
-    bad = [one.run for one in found if one not in good]
+    tried = [(one.run, one.every_second, one.windows, one.floor_ms) for one in found]
+    return [_judged(tried)]
+
+
+def _judged(tried: Sequence[tuple[str, Mapping[str, Errors], float, float]]) -> str:
+    """Return a line on deployments: name, errors by phase, error of sums, what steps with prompts are off by, ms."""
+    reasons = {name: _lacks(errors, windows) for name, errors, windows, _ in tried}
+    floors = [floor for name, _, _, floor in tried if not reasons[name] and math.isfinite(floor)]
+    limit = f"; not for a TTFT below {_rounded(LEAST_TTFT * max(floors))} ms" if floors else ""
+    bad = [name for name, reason in reasons.items() if reason]
+    if len(tried) == 1:
+        if bad:
+            return f"not good enough to rank routers: {reasons[bad[0]]}."
+        return f"good enough to rank routers{limit}."
     rest = f"; not good enough: {', '.join(bad)}" if bad else ""
-    return [
-        f"{len(good)} of {len(found)} deployments are good enough to rank routers{limit}{rest}."
-    ]
+    good = len(tried) - len(bad)
+    return f"{good} of {len(tried)} deployments are good enough to rank routers{limit}{rest}."
 
 
 def is_good(one: DeploymentFit) -> bool:
     """Return whether a law is near enough to its engine that a simulation may rank routers with it."""
-    errors = {name: error.median for name, error in one.every_second.items() if error.steps}
-    prompts = (
-        one.windows
-        if math.isfinite(one.windows)
-        else max([errors.get(name, 0.0) for name in PHASES[1:]])
+    return not _lacks(one.every_second, one.windows)
+
+
+def _lacks(errors: Mapping[str, Errors], windows: float) -> str:
+    """Return why a law is not near enough to its engine for a simulation to rank routers; "": it is."""
+    there = {name: error.median for name, error in errors.items() if error.steps}
+    if "decode" not in there:
+        return "the file has no step that only decodes"
+    if len(there) == 1:
+        return "the file has no step with a prompt, so it says nothing of TTFT"
+    if math.isfinite(windows):
+        prompts, of_prompts = windows, f"sums of {WINDOW} steps with prompts"
+    else:
+        prompts, of_prompts = max(there.get(name, 0.0) for name in PHASES[1:]), "prompts"
+    off = [(there["decode"], MOST_DECODE, "decode"), (prompts, MOST_PROMPT, of_prompts)]
+    return " and ".join(
+        f"{name} is {_percent(value)} off, {100 * most:.0f} % at most would do"
+        for value, most, name in off
+        if value > most
     )
-    return errors.get("decode", 0.0) <= MOST_DECODE and prompts <= MOST_PROMPT
 
 
 def _medians(found: Sequence[DeploymentFit]) -> str:
@@ -180,11 +200,27 @@ def _terms(fits: StepFits) -> list[str]:
 
 
 def text_of_predictions(
-    runs: Sequence[EngineSteps], predicted: Sequence[PredictedSteps], fits: StepFits
+    runs: Sequence[EngineSteps],
+    predicted: Sequence[PredictedSteps],
+    fits: StepFits,
+    fit: str,
+    is_kept: bool,
 ) -> str:
-    """Return what the command prints of steps that a fit predicted."""
+    """Return what the command prints of steps that a fit predicted.
+
+    Args:
+        runs: the steps.
+        predicted: what the fits say of each run.
+        fits: what was asked.
+        fit: its file.
+        is_kept: whether the predictions are written.
+    """
     pairs = list(zip(runs, predicted, strict=True))
     errors = [errors_by_phase(steps, one.ms) for steps, one in pairs]
+    tried = [
+        (steps.run, each, window_error(steps, one.ms), _floor_ms(steps, one.ms))
+        for (steps, one), each in zip(pairs, errors, strict=True)
+    ]
     spans = []
     for name in PHASES:
         values = [one[name].median for one in errors if one[name].steps]
@@ -195,10 +231,10 @@ def text_of_predictions(
     )
     answer = Answer.of(
         "How far are the predicted times of steps from the measured ones?",
-        f"median errors: {', '.join(spans)}.",
-        f"deployments: {used}; fitted to {fits.source}.{_within(pairs, fits)}",
+        _judged(tried),
+        f"median errors: {', '.join(spans)}; deployments: {used}; fitted to {fits.source}.{_within(pairs, fits)}",
         f"nothing was fitted or simulated: {sum(map(len, runs))} measured steps.",
-        "--output FILE.csv keeps each row with its predicted_ms.",
+        _next(pairs, fits, fit, is_kept),
     )
     rows = [
         (run.run if place == 0 else "", name, *_cells(one[name]), _percent(one[name].repeats))
@@ -207,6 +243,23 @@ def text_of_predictions(
     ]
     head = (*HEAD[:5], HEAD[6])
     return "\n".join([*answer_lines(answer), "", *_table(head, rows)])
+
+
+def _floor_ms(steps: EngineSteps, ms: np.ndarray) -> float:
+    off = np.abs(ms - steps.ms)[steps.phase > 0]
+    return float(np.quantile(off, 0.9)) if off.size else math.nan
+
+
+def _next(
+    pairs: Sequence[tuple[EngineSteps, PredictedSteps]], fits: StepFits, fit: str, is_kept: bool
+) -> str:
+    kept = "" if is_kept else "--output FILE.csv keeps each row with its predicted_ms; "
+    names = [one.run for one in fits.deployments]
+    steps, one = pairs[0]
+    if one.which != OWN:
+        return f"{kept}blis-jax calibrate with steps of this deployment fits it by itself, which is nearer."
+    run = f"{fit}:{steps.run}" if len(names) > 1 and steps.run in names else _named(fits, fit)
+    return f"{kept}blis-jax run --coefficients-from {run} simulates with it."
 
 
 def _within(pairs: Sequence[tuple[EngineSteps, PredictedSteps]], fits: StepFits) -> str:

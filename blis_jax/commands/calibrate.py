@@ -231,7 +231,8 @@ def _predict_steps(options: CalibrateOptions, file: StepFile) -> None:
     describe = _describe(options, file)
     found = [fits.predicted(steps, describe) for steps in file.runs]
     predicted = [one.ms for one in found]
-    print(step_report.text_of_predictions(file.runs, found, fits))
+    fit = str(options.coefficients_from)
+    print(step_report.text_of_predictions(file.runs, found, fits, fit, paths is not None))
     if paths is None:
         return
     table = file.table.assign(predicted_ms=rows_in_order(file, predicted))

@@ -113,7 +113,8 @@ def test_two_commands_from_steps_to_errors_and_a_simulation(tmp_path, capsys):
     assert fit.with_suffix(".png").stat().st_size > 10_000
     assert main([str(second), "--coefficients-from", str(fit), "--output", str(errors)]) == 0
     printed = capsys.readouterr().out
-    assert "Verdict: median errors: decode 0." in printed and "1 by its own fit" in printed
+    assert "median errors: decode 0." in printed and "1 by its own fit" in printed
+    assert "Verdict: good enough to rank routers; not for a TTFT below" in printed
     rows = pd.read_csv(errors)
     given = pd.read_csv(second)
     pd.testing.assert_frame_equal(rows[given.columns], given)
@@ -165,6 +166,27 @@ def test_windows_decide_where_single_steps_tell_nothing(tmp_path):
     bad = {**fit.every_second, "prefill": fit.every_second["prefill"]._replace(median=0.4)}
     assert is_good(dataclasses.replace(fit, every_second=bad))
     assert not is_good(dataclasses.replace(fit, every_second=bad, windows=float("nan")))
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("num_decode_requests", "the file has no step that only decodes"),
+        ("sum_prefill_tokens", "the file has no step with a prompt, so it says nothing of TTFT"),
+    ],
+)
+def test_a_file_of_one_phase_ranks_no_routers(tmp_path, capsys, column, words):
+    steps, fit = tmp_path / "a.csv", tmp_path / "fit.json"
+    table = made_steps(400)
+    made_steps(400).to_csv(steps, index=False)
+    assert main([str(steps), "--output", str(fit), "--figure", "none"]) == 0
+    table[table[column] == 0].to_csv(steps, index=False)
+    capsys.readouterr()
+    assert main([str(steps), "--output", str(tmp_path / "b.json"), "--figure", "none"]) == 0
+    verdict = f"Verdict: not good enough to rank routers: {words}."
+    assert verdict in " ".join(capsys.readouterr().out.split())
+    assert main([str(steps), "--coefficients-from", str(fit)]) == 0
+    assert verdict in " ".join(capsys.readouterr().out.split())
 
 
 def test_options_of_the_other_kind_of_trace_are_refused(tmp_path, capsys):

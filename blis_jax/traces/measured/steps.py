@@ -36,6 +36,8 @@ COLUMNS: Mapping[
     "var_decode_kv_tokens": 0.0,
 }
 NAMED_ALIKE = {"counter_id": STEP}  # of Dynamo
+OF_STEPS = ("num_decode_requests", "sum_prefill_tokens")  # columns that no other file has
+USUAL_MS = (0.2, 3000.0)  # median step of an engine: beyond it are seconds or microseconds
 PHASES = ("decode", "prefill", "mixed")
 _LOGGED = re.compile(
     r"Iteration\((?P<step>\d+)\): (?P<num_prefill_requests>\d+) context requests, (?P<sum_prefill_tokens>\d+) context "
@@ -107,7 +109,8 @@ def holds_steps(path: Path) -> bool:
         return False
     if path.suffix in (".csv", ".gz", ".tsv"):
         names = read_header(path).names
-        return LATENCY in names and "num_decode_requests" in names
+        known = sum(name in names for name in _needed())
+        return known == len(_needed()) or (known > 0 and any(name in names for name in OF_STEPS))
     return path.suffix in (".log", ".txt") and bool(_logged(path, most=1))
 
 
@@ -195,7 +198,19 @@ def _run_of(
     )
     ms = values[LATENCY]
     steps = EngineSteps(name, engine, np.asarray(rows), sequence, number, sums, ms)
-    return steps.part((ms > 0) & (sums.prompt_tokens + sums.decodes > 0))
+    steps = steps.part((ms > 0) & (sums.prompt_tokens + sums.decodes > 0))
+    _refuse_other_units(path, steps)
+    return steps
+
+
+def _refuse_other_units(path: Path, steps: EngineSteps) -> None:
+    middle, (least, most) = float(np.median(steps.ms)) if len(steps) else 1.0, USUAL_MS
+    if middle < least or middle > most:
+        likely = "seconds: multiply them by 1000" if middle < least else "µs: divide them by 1000"
+        raise ConfigError(
+            f"{path}: run {steps.run}: the median of {LATENCY} is {middle:.3g}, where engines take {least:g} to "
+            f"{most:g} ms for a step; if these are {likely}"
+        )
 
 
 def _numbers(path: Path, table: pandas.DataFrame, name: str) -> np.ndarray:

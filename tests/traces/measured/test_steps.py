@@ -98,6 +98,17 @@ def test_requests_are_no_steps(tmp_path: Path):
     )
 
 
+@pytest.mark.parametrize("missing", ["latency_ms", "num_decode_requests", "sum_prefill_tokens"])
+def test_a_file_of_steps_is_known_where_a_column_is_missing(tmp_path: Path, missing: str):
+    """So it is told which one, and not taken for requests."""
+    path = tmp_path / "steps.csv"
+    columns = ["latency_ms", "sum_prefill_tokens", "num_decode_requests", "step"]
+    path.write_text(",".join(one for one in columns if one != missing) + "\n5,3,1\n")
+    assert holds_steps(path)
+    with pytest.raises(ConfigError, match=f"has no column {missing}; needed are latency_ms"):
+        read_steps(path)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -122,6 +133,14 @@ def test_requests_are_no_steps(tmp_path: Path):
         (
             "latency_ms,sum_prefill_tokens,num_decode_requests,tp\n5,0,3,1\n5,0,3,2\n",
             "2 different sets",
+        ),
+        (
+            "latency_ms,sum_prefill_tokens,num_decode_requests\n0.008,0,3\n0.02,100,0\n",
+            "if these are seconds: multiply them by 1000",
+        ),
+        (
+            "latency_ms,sum_prefill_tokens,num_decode_requests\n8400,0,3\n9000,0,3\n",
+            "if these are µs: divide them by 1000",
         ),
     ],
 )
