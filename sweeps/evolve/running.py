@@ -6,6 +6,7 @@ in that order. An instance's ID is its number there, and -1 stands for the empty
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from blis_jax.core.exact import exact_product as times
 from blis_jax.core.exact import exact_quotient as over
+from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import NO_DRAW
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.routing.pickers import DrawState, draw_below
@@ -26,6 +28,24 @@ if TYPE_CHECKING:
 
 INT, REAL = np.int64, np.float64  # Go's int and float64
 MOST_SELECTED = 64  # values of a slice that grows by selects; a longer one by a scatter, which makes a run slower
+
+
+@pytree
+class KeptState:
+    """What a router of Go keeps between requests: its numbers by name, and how many draws it has used, if it draws."""
+
+    used: Any
+    numbers: dict[str, Any]
+
+
+def keeping(draws: bool, **numbers: Any) -> Callable[..., KeptState]:
+    """Return what makes the first state of a router that keeps these numbers."""
+
+    def start(params: object, shape: object) -> KeptState:
+        used = jnp.zeros((), jnp.int32) if draws else None
+        return KeptState(used, {name: jnp.asarray(one) for name, one in numbers.items()})
+
+    return start
 
 
 class GoRouter:
@@ -43,6 +63,7 @@ class GoRouter:
             self.there = self.place < self.count
             self._row = _rows_where(is_active)
         self._used: Any = getattr(state, "used", None)
+        self.numbers: dict[str, Any] = dict(getattr(state, "numbers", {}))  # that it keeps
         self._has_ended = jnp.bool_(False)
 
     def _of(self, name: str, dtype: Any) -> jax.Array:
@@ -148,9 +169,11 @@ class GoRouter:
         """Return the decision for an instance's number, and the router's next state."""
         chosen = jnp.clip(place, 0, self.size - 1)
         chosen = chosen.astype(jnp.int32) if self._row is None else self._row[chosen]
-        if self._used is None:
-            return chosen, self._state
-        return jnp.where(self._has_ended, jnp.int32(NO_DRAW), chosen), DrawState(self._used)
+        if self._used is not None:
+            chosen = jnp.where(self._has_ended, jnp.int32(NO_DRAW), chosen)
+        if self.numbers:
+            return chosen, KeptState(self._used, self.numbers)
+        return chosen, self._state if self._used is None else DrawState(self._used)
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -351,6 +374,7 @@ __all__ = [
     "at",
     "either",
     "extreme",
+    "keeping",
     "lanes",
     "last_where",
     "over",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -90,11 +91,7 @@ class StepExpressions(StepConstants):
         name, operand = text_of(field(node, "field")), field(node, "operand")
         kind = self.kind_at(operand)
         if kind == "router":
-            if name not in _OF_ROUTER:
-                self.program.refuse(
-                    node, "a struct field, which may be kept between requests, is not read"
-                )
-            return _OF_ROUTER[name]
+            return _OF_ROUTER[name] if name in _OF_ROUTER else self._kept_number(node, name)
         if kind == "request":
             if name not in _OF_REQUEST:
                 self.program.refuse(
@@ -106,6 +103,57 @@ class StepExpressions(StepConstants):
         if operand.type == "identifier" and self.find(text_of(operand)) is None:
             self.program.refuse(node, f"package {text_of(operand)} is not read")
         return f"go.get({self.value(operand)}, {name!r})"
+
+    def _kept_number(self, node: Node, name: str) -> str:
+        """Return a number of the router's struct, which lasts from request to request."""
+        spec = self.specs.get(self.router)
+        kind = next(
+            (
+                field(one, "type")
+                for one in (walk(spec) if spec is not None else ())
+                if one.type == "field_declaration"
+                and name in map(text_of, one.children_by_field_name("name"))
+            ),
+            None,
+        )
+        code = self.plain_type(text_of(kind)) if kind is not None else ""
+        if code not in self.numbers and code != "BOOL":
+            self.program.refuse(
+                node, "a struct field, which may be kept between requests, is not read"
+            )
+        if name not in self.kept:
+            self.kept[name] = "False" if code == "BOOL" else f"{code}(0)"
+            for one in walk(self.root):
+                self._begin(one, name, code)
+        return f"go.numbers[{name!r}]"
+
+    def _begin(self, one: Node, name: str, code: str) -> None:
+        """Take in what a number of the router begins with, where a literal says it."""
+        if one.type == "keyed_element":
+            key, value = (items(part)[0] for part in items(one))
+            above = one.parent.parent if one.parent is not None else None
+            if (
+                text_of(key) != name
+                or above is None
+                or text_of(field(above, "type")) != self.router
+            ):
+                return
+            first = self.fold(value)
+            if first is None:
+                self.program.refuse(one, "what this begins with is not known")
+            self.kept[name] = replace(first, kind=code if code in self.numbers else "").code
+        elif one.type == "assignment_statement":
+            for target in items(field(one, "left")):
+                is_it = (
+                    target.type == "selector_expression" and text_of(field(target, "field")) == name
+                )
+                if is_it and self._of_method(one) != self.router:
+                    self.program.refuse(one, "what this begins with is not known")
+
+    def _of_method(self, node: Node) -> str:
+        """Return the type of which a statement's method is; empty in a function."""
+        methods = [one for one in self.above(node) if one.type == "method_declaration"]
+        return self._of(methods[0]) if methods else ""
 
     def _index_expression(self, node: Node) -> str:
         return f"item({self.value(field(node, 'operand'))}, {self.value(field(node, 'index'))})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -93,9 +92,13 @@ class StepStatements(StepCalls):
 
     def _asks_for_none(self, condition: Node) -> bool:
         """Return whether a condition is that there are no snapshots."""
-        found = re.fullmatch(r"len\((\w+)\)\s*==\s*0", text_of(condition))
-        owner = self.find(found[1]) if found else None
-        return owner is not None and owner.kind == "snapshots"
+        sides = [condition.child_by_field_name(one) for one in ("left", "operator", "right")]
+        if [one is None or text_of(one) for one in sides[1:]] != ["==", "0"] or sides[0] is None:
+            return False
+        if sides[0].type != "call_expression" or text_of(field(sides[0], "function")) != "len":
+            return False
+        (of,) = items(field(sides[0], "arguments"))
+        return self.kind_at(of) == "snapshots" or self.value(of) == "go.snapshots"
 
     def _branch(self, condition: str, inside: object) -> None:
         self.emit(f"if go.when({condition}):")
@@ -267,9 +270,14 @@ class StepStatements(StepCalls):
             )
         elif target.type == "selector_expression":
             if self.kind_at(field(target, "operand")) == "router":
-                self.program.refuse(
-                    target, "an assignment to this is not read: it would be kept between requests"
-                )
+                kept = self.value(target)
+                if not kept.startswith("go.numbers["):
+                    self.program.refuse(
+                        target,
+                        "an assignment to this is not read: it would be kept between requests",
+                    )
+                self.emit(f"{kept} = go.set({kept}, {code})")
+                return
             self.emit(
                 f"go.put_field({self.place(field(target, 'operand'))}, {text_of(field(target, 'field'))!r}, {code})"
             )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sweeps.evolve import running
 from sweeps.evolve.go.nodes import field, items, text_of, walk
 from sweeps.evolve.go.source import BesideGo
 from sweeps.evolve.stepping import basics, containers, library, operations, places, router, types
@@ -30,7 +31,7 @@ _OURS = (
 )  # fmt: skip
 _MODULES = {
     module.__name__: module
-    for module in (basics, containers, library, operations, places, router, types)
+    for module in (basics, containers, library, operations, places, router, running, types)
 }
 
 
@@ -81,6 +82,7 @@ class StepTypes(BesideGo, ABC):
         self.unmasked: set[str] = set()
         self.package_names: set[str] = set()
         self.codes_of_methods: dict[int, str] = {}
+        self.kept: dict[str, str] = {}  # what the router's struct keeps: what it begins with
         self.literal: Node | None = None
         self.iota = 0
         self.draws = False
@@ -269,7 +271,7 @@ class StepTypes(BesideGo, ABC):
         words = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
         lines = ["from functools import partial\n"] if "partial" in words else []
         lines.append("from blis_jax.policies import routing_policy")
-        if self.draws:
+        if self.draws and not self.kept:
             lines.append("from blis_jax.policies.routing.pickers import none_used")
         seen: set[str] = set()
         for name, module in _MODULES.items():

@@ -173,9 +173,7 @@ class StepWriter(StepLoops):
                 receiver: Variable("go", "router"), request: Variable("go", "request"),
                 state: Variable("go", "state"), "snapshots": Variable("go.snapshots", "snapshots"),
             }  # fmt: skip
-            self.emit(
-                "@routing_policy(start=none_used, is_random=True)" if draws else "@routing_policy()"
-            )
+            first = len(self.lines)
             self.emit("def route(params, state, context):")
             self.indent += 1
             self.emit(f'"""Choose the instance that {self.program.name} chooses."""')
@@ -187,6 +185,7 @@ class StepWriter(StepLoops):
             self.results.pop()
             self.emit("return go.chosen_instance(go.result())")
             self.indent -= 1
+            self.lines.insert(first, self._decorator())
         texts = {text_of(one) for one in self.targets}
         others = [one for one in self.told if {text_of(one)} != texts]
         if others or len(self.told) > 1:
@@ -194,6 +193,15 @@ class StepWriter(StepLoops):
                 (others or self.told)[0],
                 "observers are told of another instance than the one that is chosen",
             )
+
+    def _decorator(self) -> str:
+        """Return the line above the policy: what it keeps, and whether it draws."""
+        start = "none_used" if self.draws else ""
+        if self.kept:
+            pairs = ", ".join(f"{name}={code}" for name, code in self.kept.items())
+            start = f"keeping({self.draws}, {pairs})"
+        parts = [f"start={start}"] * bool(start) + ["is_random=True"] * self.draws
+        return f"@routing_policy({', '.join(parts)})"
 
 
 def steps_of(program: GoProgram, module: str) -> str:

@@ -221,6 +221,54 @@ def test_a_text_that_is_no_class_is_told(tmp_path: Path) -> None:
     assert len(program.notes) == 1
 
 
+IN_TURN = """package sim
+
+type InTurn struct {
+	scorers          []scorerFunc
+	count, step      int
+	share            float64
+	isOdd            bool
+	rng              *rand.Rand
+}
+
+func NewInTurn() *InTurn { return &InTurn{step: 1, share: 0.5} }
+
+func (it *InTurn) advance() {
+	it.count += it.step
+	it.isOdd = !it.isOdd
+}
+
+func (it *InTurn) Route(req *Request, state *RouterState) RoutingDecision {
+	if len(state.Snapshots) == 0 {
+		return RoutingDecision{Reason: "none"}
+	}
+	snapshots := state.Snapshots
+	target := snapshots[it.count%len(snapshots)]
+	if it.share == 0.5 && it.isOdd == (it.count%2 == 1) {
+		it.advance()
+	}
+	return NewRoutingDecision(target.ID, "in turn")
+}
+"""
+
+
+def test_numbers_of_the_struct_last_from_request_to_request(tmp_path: Path) -> None:
+    table = draw_requests(override(load_builtin("mixed"), num_requests=40), 3, 16)[0]
+    cluster = ClusterConfig(num_instances=3, revision="blis-2026-08", routing_scorers="")
+    expected = simulate(cluster.replace(routing_policy="round-robin"), table).requests.instance
+    draws = "it.count + 0*it.rng.Intn(2)"
+    for name, text in {
+        "turn": IN_TURN,
+        "drawn": IN_TURN.replace("[it.count", f"[({draws})"),
+    }.items():
+        path = tmp_path / f"{name}.py"
+        path.write_text(read_text(tmp_path, text))
+        found = simulate(cluster.replace(routing_policy=f"{path}:route"), table).requests.instance
+        np.testing.assert_array_equal(found, expected)
+    late = IN_TURN.replace("&InTurn{step: 1, ", "&InTurn{step: steps(), ")
+    assert re.search(r":11: what this begins with is not known: step", refusal(late, tmp_path))
+
+
 def test_weighted_routing_in_go_is_weighted_routing(tmp_path: Path) -> None:
     table = draw_requests(override(load_builtin("multiprefix"), num_requests=60), 3, 16)[0]
     scorers = "prefix-affinity:1,load-balance:2"
