@@ -205,7 +205,9 @@ def _status(words: list[str]) -> int:
     elif "no findings yet" in missing:
         step = f"look through it: blis-jax promote {missing.partition(':')[0]} --output {asked.folder()}"
     elif missing:
-        step = "mend what that gate found, or approve it with a reason."
+        step = "put its CRITICAL findings right, or reject."
+        if gates.may_be_approved(missing):
+            step = "mend what that gate found, or approve it with a reason."
     render.show_answer(
         Answer.of(
             f"Where does the promotion of {heading} stand?",

@@ -7,6 +7,7 @@ it was given for is as it was. Findings are data (`gates/gate-N.findings.yaml`),
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -304,10 +305,17 @@ def pass_gate(store: PromotionStore, promotion: Promotion, gate: int, say: Say) 
         if "changed" in state.detail:
             raise GateClosedError(f"gate {gate} is closed: {state.detail}")
         state = gate_state(store, gate)
+    step = f"`blis-jax promote approve {gate} --output {store.folder} --by 'NAME <ADDRESS>' --reason TEXT`"
+    if not may_be_approved(state.detail):
+        step = "put its CRITICAL findings right and call this command again"
     raise GateClosedError(
-        f"gate {gate} is closed: {state.detail}; read {findings_path(gate)}, then "
-        f"`blis-jax promote approve {gate} --output {store.folder} --by 'NAME <ADDRESS>' --reason TEXT`, or reject"
+        f"gate {gate} is closed: {state.detail}; read {findings_path(gate)}, then {step}, or reject"
     )
+
+
+def may_be_approved(detail: str) -> bool:
+    """Return whether a closed gate, told by its state, has no CRITICAL finding."""
+    return re.search(r"\b[1-9]\d* CRITICAL", detail) is None
 
 
 def described(finding: Finding) -> str:

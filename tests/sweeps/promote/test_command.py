@@ -143,7 +143,11 @@ def test_a_critical_finding_cannot_be_approved(
     fakes.stand_in(monkeypatch, planted)
     folder = tmp_path / "out"
     assert main(words(folder, "iter00_baseline", *DRY)) == 3
-    assert "CRITICAL unknown-field: configs/epp.yaml: wieght is unknown" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "CRITICAL unknown-field: configs/epp.yaml: wieght is unknown" in said
+    assert "put its CRITICAL findings right and call this command again" in said
+    assert main(words(folder, "status")) == 0
+    assert "put its CRITICAL findings right, or reject" in capsys.readouterr().out
     assert main(words(folder, "approve", "1", "--by", "A <a@b.org>", "--reason", "B")) == 3
     assert "stays closed: 1 CRITICAL finding" in capsys.readouterr().err
 
