@@ -29,6 +29,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands.door.dispatch import main as main_of_blis_jax
 
 METRICS, OURS = "m.json", ("kv", "provenance")  # the file of metrics, and what ours says besides
+OF_CLIENT = ("client_ttft_ms", "client_e2e_ms")  # where a client has a network
 OF_SPLIT = ("first_chunk_time_us", "last_chunk_time_us", "status")
 LIMIT_S = 25  # for BLIS; some of its runs never end
 
@@ -100,7 +101,13 @@ def _without_split(theirs: str, printed: str) -> tuple[str, str]:
 
 
 def _shared(document: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in sorted(document.items()) if name not in OURS}
+    """What both say, requests that arrive together by their names: their order is that of Go's sort."""
+    shared = {name: value for name, value in sorted(document.items()) if name not in OURS}
+    for request in shared.get("requests") or ():
+        for name in OF_CLIENT:
+            request.pop(name, None)
+    shared.get("requests", []).sort(key=lambda one: (one["arrived_at"], one["requestID"]))
+    return shared
 
 
 def compare(line: Line, program: Path, repository: Path, folder: Path) -> str:

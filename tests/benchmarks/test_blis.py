@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -46,10 +47,13 @@ def test_files_are_compared_but_for_what_ours_says_besides(tmp_path: Path) -> No
     for folder in (theirs, out):
         folder.mkdir()
         (folder / "t.csv").write_text("a,b\n")
-    (theirs / "m.json").write_text('{"b": 1, "a": 2}')
-    (out / "m.json").write_text('{"a": 2, "b": 1, "kv": {}}')
+    first, second = ({"arrived_at": 0.5, "requestID": f"request_{number}"} for number in (0, 1))
+    theirs_says = {"b": 1, "a": 2, "requests": [second, first]}
+    (theirs / "m.json").write_text(json.dumps(theirs_says))
+    ours_says = {"a": 2, "b": 1, "kv": {}, "requests": [first | {"client_ttft_ms": 3.0}, second]}
+    (out / "m.json").write_text(json.dumps(ours_says))
     assert blis.of_files(theirs, out, False) == ""
-    (out / "m.json").write_text('{"a": 3, "b": 1, "kv": {}}')
+    (out / "m.json").write_text(json.dumps(ours_says | {"a": 3}))
     assert "m.json" in blis.of_files(theirs, out, False) and '"a": 3' in blis.of_files(
         theirs, out, False
     )
