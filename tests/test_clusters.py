@@ -69,6 +69,14 @@ def test_an_example_is_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
 
 
+def test_the_page_shows_examples_whole() -> None:
+    """A formatter takes the mark of a snippet in a block of Python for a comparison."""
+    page = (FOLDER.parents[1] / "docs" / "how-to" / "many-machines.md").read_text(encoding="utf-8")
+    shown = [line.split('"')[1] for line in page.splitlines() if line.startswith("--8<-- ")]
+    assert shown == ["examples/clusters/on_slurm.py", "examples/clusters/parts.yaml"]
+    assert all(f"examples/clusters/{path.name}" in page for path in FOLDER.iterdir())
+
+
 def test_each_index_of_the_job_makes_its_part(tmp_path: Path) -> None:
     job = yaml.safe_load((FOLDER / "parts.yaml").read_text(encoding="utf-8"))
     jsonschema.validate(job, JOB)

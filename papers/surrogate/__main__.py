@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blis_jax.commands import cli
-from blis_jax.commands.options import CommandOptions, option, switch
+from blis_jax.commands.options import CommandOptions, SchedulerOption, option, switch
 from blis_jax.errors import ConfigError, closest
 from papers.surrogate.tables import OF_SEEDS, SPACES
 
@@ -52,7 +52,12 @@ class _What(CommandOptions, title="what"):
 
 
 class SurrogatePaperOptions(
-    _What, title="switches", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+    _What,
+    SchedulerOption,
+    title="switches",
+    command=NAME,
+    description=_DESCRIPTION,
+    examples=_EXAMPLES,
 ):
     """Options of the command."""
 
@@ -77,7 +82,7 @@ def main(options: SurrogatePaperOptions) -> int:
     from papers.surrogate.parts import Job
 
     for name in spaces:
-        job = Job(name, SPACES[name], output, scale)
+        job = Job(name, SPACES[name], output, scale, options.scheduler)
         for part in PARTS:
             if part in parts:
                 job.make(part)

@@ -166,6 +166,7 @@ class Job:
     space: PaperSpace
     output: Path
     scale: float
+    scheduler: str | None = None  # who makes the runs of the datasets
 
     @property
     def data(self) -> Path:
@@ -226,6 +227,8 @@ class Job:
     def _command(self, part: str, module: str, words: Sequence[str]) -> None:
         """Run a command in a process of its own, since the engine and the network want other XLA flags."""
         started = time.monotonic()
+        if self.scheduler is not None and module == "sweeps.dataset":
+            words = [*words, "--scheduler", self.scheduler]
         done = subprocess.run([sys.executable, "-m", module, *words], check=False)
         if done.returncode:
             raise ConfigError(f"{module} ended with code {done.returncode}; see above")
