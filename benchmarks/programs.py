@@ -22,6 +22,7 @@ import yaml
 
 from benchmarks.__main__ import cpu_name
 from blis_jax.backend import prepare_backend
+from blis_jax.reports.render import row_line, table_lines
 from papers.pages import ROOT, hand_over, table_parser
 from sweeps.evolve.breeding import searched
 from sweeps.evolve.score import TaskEvaluator
@@ -74,13 +75,13 @@ class Cost:
     note: str
 
     @property
-    def row(self) -> str:
-        """Return the row in Markdown."""
+    def row(self) -> tuple[object, ...]:
+        """Return the cells of the row."""
         mean = sum(self.seconds) / len(self.seconds)
         spread = f"{min(self.seconds):.2f} to {max(self.seconds):.2f}"
         aim = "" if self.target_s is None else f"{self.target_s:g}"
         each = f"{60 / mean:,.0f} to {120 / mean:,.0f}"
-        return f"| {self.what} | {len(self.seconds)} | {mean:.2f} | {spread} | {aim} | {each} | {self.note} |"
+        return self.what, len(self.seconds), f"{mean:.2f}", spread, aim, each, self.note
 
 
 def task_file(folder: Path, data: Path | None, num_requests: int | None, **more: object) -> Path:
@@ -179,13 +180,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="folder of set C's workloads")
     options = parser.parse_args(words)
     prepare_backend()
-    lines = [
-        "| a program | programs | CPU s, mean | CPU s, least to most | aim | a minute, two cores | beside it |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    head = (
+        "a program", "programs", "CPU s, mean", "CPU s, least to most", "aim", "a minute, two cores", "beside it",
+    )  # fmt: skip
+    rows = []
     for cost in costs(options.data, options.data is not None):
-        lines.append(cost.row)
-        print(cost.row, file=sys.stderr, flush=True)
+        rows.append(cost.row)
+        print(row_line(cost.row), file=sys.stderr, flush=True)
+    lines = table_lines(head, rows)
     files = "set C" if options.data else "three workloads of the package"
     lines += [
         "",

@@ -22,7 +22,7 @@ from blis_jax.latency.registry import MODELS
 from blis_jax.metrics.scalars import lookup, metric_names
 from blis_jax.policies import registry
 from blis_jax.policies.their_names import names_of
-from blis_jax.reports.render import table_text
+from blis_jax.reports.render import table_lines, table_text
 from papers.pages import ROOT, hand_over, table_parser
 from sweeps.promote.golang import plugins
 
@@ -47,25 +47,25 @@ def settings_table() -> str:
     lines: list[str] = []
     for title, part in parts.items():
         declared = [name for name in declared_in(part) if name not in registry.settings()]
-        lines += [f"## {title}", "", "| setting | meaning | unit | default | allowed |"]
-        lines += ["|---|---|---|---|---|", *map(_row, declared), ""]
+        head = ("setting", "meaning", "unit", "default", "allowed")
+        lines += [f"## {title}", "", *table_lines(head, map(_row, declared)), ""]
     return "\n".join(lines[:-1])
 
 
-def _row(name: str) -> str:
+def _row(name: str) -> tuple[str, ...]:
     field = FIELDS[name]
     declared = field.metadata["setting"]
     kinds = {"bool": "true or false", "str": "any text"}
     allowed = declared.words or ", ".join(declared.choices) or kinds.get(str(field.type), "")
     if name == "latency_model":
         allowed = f"auto, {', '.join(MODELS)}, or `path/to/file.py:Name`"
-    cells = (
+    return (
+        f"`{name}`",
         declared.meaning + _of_vllm(name),
         declared.unit,
         _default(name, field.default),
         allowed or declared.allowed,
     )
-    return f"| `{name}` | {' | '.join(cells)} |"
 
 
 def _of_vllm(name: str) -> str:

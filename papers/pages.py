@@ -17,7 +17,7 @@ from blis_jax.commands.options import SchedulerOption, option, switch
 from blis_jax.files.atomic_write import replacing
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.reports.findings import Answer
-from blis_jax.reports.render import answer_lines
+from blis_jax.reports.render import answer_lines, row_line, table_lines
 
 ROOT = Path(__file__).parent.parent
 
@@ -163,6 +163,13 @@ def table_parser(name: str | None, text: str | None, page: str = "") -> argparse
     if page:
         parser.add_argument("--write", action="store_true", help=f"also write {page}")
     return parser
+
+
+def print_rows(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table in Markdown, each row as soon as it is there."""
+    print("\n".join(table_lines(heads, ())))
+    for row in rows:
+        print(row_line(row), flush=True)
 
 
 def hand_over(text: str, page: Path | None, name: str) -> int:

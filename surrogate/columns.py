@@ -166,7 +166,7 @@ def factors_by_region(scores: np.ndarray, region: np.ndarray, confidence: float)
     """Return the `factors` of each region, `[region, output]`."""
     group = calibrated_as(region)
     of_point = group[region]
-    return np.stack([factors(scores[:, of_point == one], confidence) for one in group])
+    return np.stack([factors(scores[:, of_point == place], confidence) for place in group])
 
 
 # --- where a surrogate is not to be trusted -------------------------------------------------------

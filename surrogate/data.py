@@ -261,7 +261,7 @@ def as_points(paths: Sequence[Path], sweeps: Sequence[xr.Dataset]) -> xr.Dataset
     first = sweeps[0]
     _refuse_lacking(paths, sweeps)
     classes = [str(name) for name in first["slo_class"].values]
-    names = [*OF_RUN, *(name_in(name, one) for one in classes for name in OF_CLASS)]
+    names = [*OF_RUN, *(name_in(name, slo_class) for slo_class in classes for name in OF_CLASS)]
     points = {
         point.fingerprint: point for sweep in sweeps for point in _points(sweep, names)
     }.values()

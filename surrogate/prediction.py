@@ -10,7 +10,7 @@ from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.options.seed_options import given_seeds
 from blis_jax.errors import ConfigError, closest
-from blis_jax.files.atomic_write import finite, replacing
+from blis_jax.files.atomic_write import finite, write_csv
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Table
 from blis_jax.results.dataset import save
@@ -51,55 +51,57 @@ def show_prediction(
 
     with progress.phase("predicting"):
         surrogate = Surrogate.load(path)
-        found = surrogate.predict(points, confidence)
+        predictions = surrogate.predict(points, confidence)
         further = _any_seeds(options, surrogate, points, confidence)
-        found = (found if further is None else found.assign(further.data_vars)).sel(output=chosen)
+        predictions = (
+            predictions if further is None else predictions.assign(further.data_vars)
+        ).sel(output=chosen)
     if out is not None:
-        _write(found, out)
+        _write(predictions, out)
     told = "the figures of each point are below." if out is None else f"Written: {out}"
-    tables = _tables(found, {} if further is None else further.attrs, is_brief=out is None)
-    findings = Findings(_answer(found, confidence, told), tables)
+    tables = _tables(predictions, {} if further is None else further.attrs, is_brief=out is None)
+    findings = Findings(_answer(predictions, confidence, told), tables)
     render.show(findings, options.all, options.explain)
     return 0
 
 
 def _tables(
-    found: xr.Dataset, about: Mapping[str, Any], is_brief: bool
+    predictions: xr.Dataset, about: Mapping[str, Any], is_brief: bool
 ) -> tuple[Table | Remarks, ...]:
     """Return a row for each point and metric, and why points must not be trusted."""
     which, how = _KNOWN[about["seeds"]] if about else ("", "")
     seeds = f"for {which} {about['num_seeds']} seeds" if about else ""
     further = (seeds, f"against {about['baseline']}") if about else ()
     rows, doubts = [], []
-    for number in range(found.sizes["point"]):
-        point = found.isel(point=number)
+    for number in range(predictions.sizes["point"]):
+        point = predictions.isel(point=number)
         if not bool(point["in_domain"]):
             doubts.append(f"point {number + 1}: do not trust this: {point['reason'].item()}")
         for place, metric in enumerate(point["output"].values):
-            one = point.isel(output=place)
-            unit = f" {unit}" if (unit := str(one["unit"].item())) else ""
+            output = point.isel(output=place)
+            unit = f" {unit}" if (unit := str(output["unit"].item())) else ""
             values = [
-                _estimate(one, ("mean", "low", "high"), unit),
-                _number(one, "aleatoric_sd", unit),
+                _estimate(output, ("mean", "low", "high"), unit),
+                _number(output, "aleatoric_sd", unit),
             ]
             if about:
-                values.append(_estimate(one, ("any_mean", "any_low", "any_high"), unit))
+                values.append(_estimate(output, ("any_mean", "any_low", "any_high"), unit))
                 names = ("any_difference", "any_difference_low", "any_difference_high")
-                values.append(_estimate(one, names, unit, is_signed=True))
+                values.append(_estimate(output, names, unit, is_signed=True))
             rows.append(Row((str(number + 1), str(metric), *values), is_brief))
     columns = ("point", "metric", "mean in this pool", "sd of runs", *further)
     notes = (*doubts, f"The last two columns are {seeds}{how}.") if how else tuple(doubts)
     return Table(columns, tuple(rows), num_keys=2, name="points"), Remarks(notes, is_brief=True)
 
 
-def _number(one: xr.Dataset, name: str, unit: str) -> Quantity:
-    return Quantity(finite(float(one[name])), unit=unit)
+def _number(output: xr.Dataset, name: str, unit: str) -> Quantity:
+    return Quantity(finite(float(output[name])), unit=unit)
 
 
 def _estimate(
-    one: xr.Dataset, names: Sequence[str], unit: str, is_signed: bool = False
+    output: xr.Dataset, names: Sequence[str], unit: str, is_signed: bool = False
 ) -> Quantity:
-    mean, low, high = (finite(float(one[name])) for name in names)
+    mean, low, high = (finite(float(output[name])) for name in names)
     return Quantity(mean, low, high, unit=unit, is_signed=is_signed)
 
 
@@ -122,8 +124,8 @@ def _any_seeds(
             spec = load_builtin(workload) if is_known else load_spec(Path(workload))
         of_seeds = covariates_of_seeds(surrogate, seeds, spec)
         baseline = _on_seeds(options, surrogate, seeds, spec)
-    found = predict_any(surrogate, points, confidence, of_seeds, baseline=baseline)
-    return found.rename({name: f"any_{name}" for name in found.data_vars})
+    predictions = predict_any(surrogate, points, confidence, of_seeds, baseline=baseline)
+    return predictions.rename({name: f"any_{name}" for name in predictions.data_vars})
 
 
 def _on_seeds(
@@ -155,9 +157,9 @@ def _metrics(listed: str | None, outputs: Sequence[str]) -> list[str]:
     return chosen
 
 
-def _answer(found: xr.Dataset, confidence: float, verdict: str) -> Answer:
+def _answer(predictions: xr.Dataset, confidence: float, verdict: str) -> Answer:
     """Return how many points are predicted, and how many of them can be trusted."""
-    trusted = found["in_domain"].values
+    trusted = predictions["in_domain"].values
     return Answer.of(
         f"What would the runs of {len(trusted)} points give?",
         f"{len(trusted)} points. {verdict}",
@@ -191,15 +193,14 @@ def _describe(document: Mapping[str, Any]) -> None:
     print(f"Outputs: {', '.join(document['outputs'])}")
 
 
-def _write(found: Any, out: Path) -> None:
+def _write(predictions: Any, out: Path) -> None:
     if out.suffix != ".csv":
-        found["reason"] = found["reason"].astype(str)
+        predictions["reason"] = predictions["reason"].astype(str)
         with cli.writing(out):
-            save(found, out)
+            save(predictions, out)
         return
 
-    table = found.drop_dims("level").to_dataframe().reset_index()
-    for level in found["level"].values:
-        table[f"q{100 * level:g}"] = found["quantile"].sel(level=level).values.ravel()
-    with cli.writing(out), replacing(out) as written:
-        table.to_csv(written, index=False)
+    table = predictions.drop_dims("level").to_dataframe().reset_index()
+    for level in predictions["level"].values:
+        table[f"q{100 * level:g}"] = predictions["quantile"].sel(level=level).values.ravel()
+    write_csv(out, table)

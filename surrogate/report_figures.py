@@ -43,14 +43,14 @@ CONFIDENCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 
 
 def draw_parity(
-    path: Path, data: Data, found: xr.Dataset, chosen: Sequence[str], r2: dict[str, float]
+    path: Path, data: Data, predictions: xr.Dataset, chosen: Sequence[str], r2: dict[str, float]
 ) -> None:
     """Draw predicted against simulated means, with intervals, one panel per output."""
     columns = min(3, len(chosen))
     rows = -(-len(chosen) // columns)
     with figure(2.5 * rows, rows, columns) as (made, panels):
         for panel, name in panel_each(panels, chosen):
-            _draw_parity(panel, data, found, name, r2[name])
+            _draw_parity(panel, data, predictions, name, r2[name])
         num_seeds = data.test.runs.shape[1]
         caption = (
             f"{len(data.test.inputs):,} test points that were not used in fitting or calibration, means over "
@@ -60,10 +60,10 @@ def draw_parity(
         save(made, path, "Means that the surrogate predicts against simulated ones", caption)
 
 
-def _draw_parity(panel: Axes, data: Data, found: xr.Dataset, name: str, r2: float) -> None:
+def _draw_parity(panel: Axes, data: Data, predictions: xr.Dataset, name: str, r2: float) -> None:
     place = data.outputs.index(name)
     y = data.test.means[:, place]
-    mean, low, high = (found[key].values[:, place] for key in ("mean", "low", "high"))
+    mean, low, high = (predictions[key].values[:, place] for key in ("mean", "low", "high"))
     is_log = y.min() > 0 and y.max() > 5 * y.min()
     some = slice(0, MOST_ERROR_BARS)
     ends = np.abs(np.stack([mean - low, high - mean]))[:, some]
@@ -98,10 +98,10 @@ def _output_name(name: str) -> str:
     return f"{words}, {slo_class}" if slo_class else words
 
 
-def draw_residuals(path: Path, data: Data, found: xr.Dataset, name: str) -> None:
+def draw_residuals(path: Path, data: Data, predictions: xr.Dataset, name: str) -> None:
     """Draw residuals of one output over every input, with their quantiles in slices."""
     place = data.outputs.index(name)
-    y, mean = data.test.means[:, place], found["mean"].values[:, place]
+    y, mean = data.test.means[:, place], predictions["mean"].values[:, place]
     is_relative = bool(y.min() > 0)
     residual = 100 * (mean / y - 1) if is_relative else mean - y
     names = [column.name for column in data.columns]

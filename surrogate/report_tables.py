@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError, closest
+from blis_jax.files.atomic_write import write_csv
 from blis_jax.lazy import pandas as pd
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
@@ -30,7 +31,6 @@ from surrogate.scores import (
     sizes_of,
     verdict,
     verdict_lines,
-    write_table,
 )
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ SHOWN = (
 def make_report(options: SurrogateReportOptions, folder: Path) -> int:
     """Write the report of a surrogate into a folder, and print what it is; return the exit code."""
     surrogate, data = pair_of(options)
-    own = _own(options.seeds_data, surrogate, data)
+    own_data = _own(options.seeds_data, surrogate, data)
     main_output = _main_output(options.main, surrogate)
     sizes = _sizes(options.curve, int(surrogate.about["num_points"]))
     with cli.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with progress.phase(f"writing {folder}"):
-        write_report(surrogate, data, folder, main_output, sizes, options.curve_steps, own)
+        write_report(surrogate, data, folder, main_output, sizes, options.curve_steps, own_data)
     render.show_answer(
         Answer.of(
             f"How good is the surrogate {options.model}?",
@@ -117,17 +117,16 @@ def write_report(
 ) -> None:
     """Write tables, figures and report.md into a folder."""
     scores = evaluate(surrogate, data)
-    found = surrogate.predict(data.test.inputs)
+    predictions = surrogate.predict(data.test.inputs)
     shown = [name for name in SHOWN if name in {score.output for score in scores}] or [main_output]
     tables = {c: coverage_table(surrogate, data, c) for c in (*figure.CONFIDENCES,)}
-    write_table(
-        pd.DataFrame([dataclasses.asdict(score) for score in scores]), folder / "scores.csv"
-    )
-    write_table(tables[0.9], folder / "coverage.csv")
+    rows = [dataclasses.asdict(score) for score in scores]
+    write_csv(folder / "scores.csv", pd.DataFrame(rows), 6)
+    write_csv(folder / "coverage.csv", tables[0.9], 6)
     every = pd.concat([table.assign(confidence=c) for c, table in tables.items()])
     r2 = {score.output: score.r2 for score in scores}
-    figure.draw_parity(folder / "parity.png", data, found, shown, r2)
-    figure.draw_residuals(folder / "residuals.png", data, found, main_output)
+    figure.draw_parity(folder / "parity.png", data, predictions, shown, r2)
+    figure.draw_residuals(folder / "residuals.png", data, predictions, main_output)
     figure.draw_calibration(folder / "calibration.png", every, len(data.test.inputs))
     if sizes:
         settings = surrogate.settings
@@ -143,7 +142,7 @@ def write_report(
     further = region_lines(regions_table(surrogate, data, 0.9))
     if own_data is not None:
         of_seeds = any_seeds_table(surrogate, own_data, 0.9)
-        write_table(of_seeds, folder / "any_seeds.csv")
+        write_csv(folder / "any_seeds.csv", of_seeds, 6)
         further += ["", *any_seeds_lines(of_seeds)]
     report = _markdown(surrogate, data, scores, tables[0.9], main_output, further, bool(sizes))
     text = "\n".join(report)

@@ -13,9 +13,8 @@ import pandas as pd
 from scipy.stats import betabinom, binomtest
 
 from blis_jax import progress
-from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.atomic_write import write_csv
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from blis_jax.statistics.paired import holm
@@ -91,13 +90,13 @@ def is_within(target: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarr
 
 def evaluate(surrogate: Surrogate, data: Data) -> list[Score]:
     """Score all outputs that are not constant on the test points, and on other seeds if there are some."""
-    found = surrogate.predict(data.test.inputs)
+    predictions = surrogate.predict(data.test.inputs)
     other = surrogate.predict_mean(data.other.inputs) if len(data.other.inputs) else None
     target = data.test.means
     scores = []
     for place in np.flatnonzero(surrogate.scales.is_learned).tolist():
         name = surrogate.outputs[place]
-        y, predicted = target[:, place], found["mean"].values[:, place]
+        y, predicted = target[:, place], predictions["mean"].values[:, place]
         runs = data.test.runs[:, :, place]
         sd = np.nanstd(runs, axis=1, ddof=1) / np.sqrt(runs.shape[1])
         there, shape = _on_others(data.other, other, name, place)
@@ -220,7 +219,7 @@ def learning_curve(
             for score in evaluate(surrogate, data)
         ]  # fmt: skip
         table = pd.concat([table, pd.DataFrame(rows)], ignore_index=True)
-        write_table(table, path)
+        write_csv(path, table, 6)
     return table[table["points"].isin(list(sizes))].sort_values(["points", "output"])
 
 
@@ -232,7 +231,7 @@ def show_coverage(options: CoverageOptions, out: Path | None) -> int:
         table = coverage_table(surrogate, data, confidence)
         regions = regions_table(surrogate, data, confidence)
     if out is not None:
-        write_table(table, out)
+        write_csv(out, table, 6)
     answer = Answer.of(
         f"Do the intervals of {options.model} cover as often as they say?",
         verdict_lines(table, confidence, level),
@@ -354,9 +353,3 @@ def verdict_lines(table: pd.DataFrame, confidence: float, level: float) -> list[
             "finite calibration set taken into account."
         )
     return rows
-
-
-def write_table(table: pd.DataFrame, path: Path) -> None:
-    """Write a table as CSV, whole or not at all, with six significant digits."""
-    with cli.writing(path), replacing(path) as written:
-        table.to_csv(written, index=False, float_format="%.6g")

@@ -49,10 +49,10 @@ def train(options: TrainOptions, values: Mapping[str, Any], path: Path) -> int:
     data = load_all(options.data, (TRAIN, CALIBRATION))
     num_points = _num_points(options.train_points, len(data.train.inputs))
     settings = Settings(**values)
-    own = _own(options.seeds_data, data)
+    own_data = _own(options.seeds_data, data)
     keeper = StateKeeper(path.with_name(path.name + ".state"), settings, data.about, num_points)
     with sole_writer(path):
-        return _fitted(options, data, own, settings, num_points, keeper, path)
+        return _fitted(options, data, own_data, settings, num_points, keeper, path)
 
 
 def _fitted(
@@ -109,13 +109,15 @@ def _fitted(
 def learned_of(surrogate: Surrogate, data: Data, answer: Answer) -> Findings:
     """Return an answer with how each output is met on the calibration points, which are not fitted."""
     part = data.calibration
-    found = surrogate.predict(part.inputs)
+    predictions = surrogate.predict(part.inputs)
     places = np.flatnonzero(surrogate.scales.is_learned).tolist()
     first = next((place for place in places if surrogate.outputs[place] == MAIN), places[0])
     rows: list[Row] = []
     for place in sorted(places, key=lambda place: place != first):
-        target, told = part.means[:, place], found["mean"].values[:, place]
-        width = float(np.mean(found["high"].values[:, place] - found["low"].values[:, place]))
+        target, told = part.means[:, place], predictions["mean"].values[:, place]
+        width = float(
+            np.mean(predictions["high"].values[:, place] - predictions["low"].values[:, place])
+        )
         unit = "" if surrogate.units[place] in ("", "1") else f" {surrogate.units[place]}"
         figures = (
             Quantity(finite(r_squared(target, told))),
@@ -125,7 +127,7 @@ def learned_of(surrogate: Surrogate, data: Data, answer: Answer) -> Findings:
         rows.append(Row((surrogate.outputs[place], *figures), len(rows) < MOST_SHOWN))
     columns = ("output", "R²", "error (root mean square)", f"width of {CONFIDENCE:.0%} intervals")
     title = f"On the {len(part.inputs)} calibration points, which are not fitted but set the intervals' widths"
-    true, told = (means[:, first].tolist() for means in (part.means, found["mean"].values))
+    true, told = (means[:, first].tolist() for means in (part.means, predictions["mean"].values))
     drawn = Series(true, told, Style(BLUE, "o", size=3.5))
     name, unit = surrogate.outputs[first], surrogate.units[first]
     axes = (Axis(f"simulated, {unit}"), Axis(f"predicted, {unit}"))
@@ -141,8 +143,8 @@ def _own(path: str | None, data: Data) -> OwnData | None:
     return load_own(Path(path), data)
 
 
-def _num_points(asked: int | None, available: int) -> int:
-    count = available if asked is None else asked
+def _num_points(wanted: int | None, available: int) -> int:
+    count = available if wanted is None else wanted
     if not 2 <= count <= available:
         raise ConfigError(
             f"--train-points: got {count}, allowed is 2 to {available}, which the dataset has"
@@ -164,7 +166,7 @@ class StateKeeper:
         self.path = path
         about = {**dataclasses.asdict(settings), "data": identity, "points": num_points}
         self.content = {
-            **{_OPTIONS.get(name, name): one for name, one in about.items()},
+            **{_OPTIONS.get(name, name): value for name, value in about.items()},
             **versions(),
         }
         self.kept_at = time.monotonic()

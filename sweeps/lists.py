@@ -23,7 +23,7 @@ from blis_jax.metrics.scalars import lookup, pooled_names
 from blis_jax.policies import registry
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
 from blis_jax.policies.their_names import POLICIES
-from blis_jax.reports.render import WIDTH
+from blis_jax.reports.render import WIDTH, table_text
 from blis_jax.workload.distribution import PRESETS
 from blis_jax.workload.spec import list_builtin
 from sweeps.runs.requests import list_own
@@ -33,11 +33,10 @@ from sweeps.strategies.moved import PATHS
 # --- the reference tables of all policies, in Markdown, from where they are declared -------------
 
 
-HEAD = "| policy | what it does |\n|---|---|"
+HEAD = ("policy", "what it does")
 NUMBERS_HEAD = (
-    "| policy | number | meaning | unit | default | allowed | searched | setting |\n"
-    "|---|---|---|---|---|---|---|---|"
-)
+    "policy", "number", "meaning", "unit", "default", "allowed", "searched", "setting",
+)  # fmt: skip
 
 
 def policies_page(names: Mapping[str, Iterable[str]] = registry.NAMES) -> str:
@@ -49,10 +48,10 @@ def policies_page(names: Mapping[str, Iterable[str]] = registry.NAMES) -> str:
 def kinds_table() -> str:
     """Return what a policy of each kind decides and returns."""
     rows = (
-        f"| {kind.singular} | {kind.decides} | {kind.returns} | `@{kind.decorator}` |"
+        (kind.singular, kind.decides, kind.returns, f"`@{kind.decorator}`")
         for kind in KINDS.values()
     )
-    return "\n".join(("| kind | decides | returns | decorator |\n|---|---|---|---|", *rows))
+    return table_text(("kind", "decides", "returns", "decorator"), rows)
 
 
 def _section(kind: str, names: Iterable[str]) -> str:
@@ -60,7 +59,7 @@ def _section(kind: str, names: Iterable[str]) -> str:
     policies = {name: registry.find(kind, name) for name in names}
     theirs = {ours: f", `{other}`" for other, ours in POLICIES.get(kind, {}).items()}
     what = [
-        f"| `{name}`{theirs.get(name, '')} | {(policy.decide.__doc__ or '').strip().splitlines()[0]} |"
+        (f"`{name}`{theirs.get(name, '')}", (policy.decide.__doc__ or "").strip().splitlines()[0])
         for name, policy in policies.items()
     ]
     numbers = [
@@ -68,12 +67,12 @@ def _section(kind: str, names: Iterable[str]) -> str:
         for name, policy in policies.items()
         for field, number in numbers_of(policy.params).items()
     ]
-    parts = [f"## `{KINDS[kind].setting}`", "\n".join([HEAD, *what])]
-    return "\n\n".join(parts + (["\n".join([NUMBERS_HEAD, *numbers])] if numbers else []))
+    parts = [f"## `{KINDS[kind].setting}`", table_text(HEAD, what)]
+    return "\n\n".join(parts + ([table_text(NUMBERS_HEAD, numbers)] if numbers else []))
 
 
-def number_row(kind: str, name: str, field: str, number: Number) -> str:
-    """Return the row of one number of a policy; of one from a file with what gives the number."""
+def number_row(kind: str, name: str, field: str, number: Number) -> tuple[str, ...]:
+    """Return the cells of one number of a policy; of one from a file with what gives the number."""
     searched = number.searched
     bounds = f"{searched[0]:g} to {searched[1]:g}, {number.prior}" if searched else ""
     short_name = name.rpartition(":")[2]
@@ -85,8 +84,10 @@ def number_row(kind: str, name: str, field: str, number: Number) -> str:
         setting = f"{f'{kind}.{short_name}' if kind == 'scorer' else kind}.{field}"
     where = "fixed by BLIS" if number.setting == FIXED else f"`{setting}`"
     allowed = number.allowed + ", whole" * number.is_whole
-    cells = (number.meaning, number.unit, f"{number.default:g}", allowed, bounds, where)
-    return " | ".join([f"| `{short_name}`", f"`{field}`", *cells]) + " |"
+    default = f"{number.default:g}"
+    return (
+        f"`{short_name}`", f"`{field}`", number.meaning, number.unit, default, allowed, bounds, where,
+    )  # fmt: skip
 
 
 # --- `blis-jax models` ---------------------------------------------------------------------------

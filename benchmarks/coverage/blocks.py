@@ -15,10 +15,11 @@ import numpy as np
 from scipy import stats
 from scipy.signal import lfilter
 
-from benchmarks.coverage.worlds import asked, print_rows
+from benchmarks.coverage.worlds import asked
 from blis_jax.statistics import moving_blocks as blocks
 from blis_jax.statistics.intervals import Inference
 from blis_jax.statistics.moving_blocks import BlockResampling, Resampled
+from papers.pages import print_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.coverage.worlds import print_rows
 from blis_jax.backend import prepare_backend
 from blis_jax.metrics.run_summary import kept_of, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms
-from papers.pages import table_parser
+from papers.pages import print_rows, table_parser
 from sweeps.runs.drawn import table_of
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.requests import load_workload

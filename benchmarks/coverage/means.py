@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy import stats
 
-from benchmarks.coverage.worlds import asked, print_rows
+from benchmarks.coverage.worlds import asked
+from papers.pages import print_rows
 
 NUM_SAMPLES = 2000
 LEVELS = (0.95, 0.997)  # of one comparison, and of one of 17 that are looked at together

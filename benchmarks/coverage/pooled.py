@@ -14,10 +14,9 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
-from benchmarks.coverage.worlds import print_rows
 from blis_jax.metrics.run_summary import RANKS, Tails, kept_of, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms
-from papers.pages import table_parser
+from papers.pages import print_rows, table_parser
 
 SEEDS = (5, 10, 20, 50, 100, 256)
 MOST_SEEDS_RESAMPLED = 50  # the other methods take long beyond

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from benchmarks.coverage.worlds import asked, print_rows
+from benchmarks.coverage.worlds import asked
+from papers.pages import print_rows
 
 NUM_SAMPLES = 20_000
 LEVEL = 0.95

@@ -11,8 +11,9 @@ import math
 
 import numpy as np
 
-from benchmarks.coverage.worlds import asked, print_rows
+from benchmarks.coverage.worlds import asked
 from blis_jax.statistics.steady import SteadyEstimate, steady_mean, steady_percentile
+from papers.pages import print_rows
 
 NUM_RUNS = 400
 LOADS, LENGTHS = (0.5, 0.7, 0.9), (2_000, 10_000, 50_000)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,13 +80,6 @@ def asked(description: str | None, name: str, default: int) -> int:
     """Return the number that the command line asks for with `--name`."""
     number: int = getattr(_parser(description, name, default).parse_args(), name)
     return number
-
-
-def print_rows(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table in Markdown, each row as soon as it is there."""
-    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
-    for row in rows:
-        print(f"| {' | '.join(map(str, row))} |", flush=True)
 
 
 def asked_with_recorded(description: str | None, default: int) -> argparse.Namespace:

@@ -31,6 +31,7 @@ from blis_jax.metrics.measure import Measure
 from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.summaries import SloTargets
 from blis_jax.records.step_records import expand_steps
+from blis_jax.reports.render import table_lines
 from blis_jax.runs.calls import Call, Group
 from blis_jax.runs.many_runs import drawn_runs, simulate
 from blis_jax.runs.options import Options
@@ -209,18 +210,20 @@ def table(log: Log, golden: Sequence[str], all_lanes: Sequence[int], page: str) 
         f"Measured with `python -m benchmarks.gpu.measure` on {log.machine}: the baseline on the mixed workload's "
         f"1,000 requests, a seed a lane. Of {len(golden)} golden runs {len(equal)} were made and equal in every array.",
         "",
-        "| lanes | runs/s end to end | projected | runs/s on the device | scan steps of a lane | draw s | simulate s "
-        "| figures s | GB | compile s | compile s of the parts |",
-        "|---" * 11 + "|",
     ]
-    projection = projected(page)
+    head = (
+        "lanes", "runs/s end to end", "projected", "runs/s on the device", "scan steps of a lane", "draw s",
+        "simulate s", "figures s", "GB", "compile s", "compile s of the parts",
+    )  # fmt: skip
+    projection, rows = projected(page), []
     for lanes in all_lanes:
         whole, *parts = (log.find(lanes=lanes, part=part) for part in PARTS)
         if "failed" in whole:
-            lines.append(f"| {lanes:,} | {whole['failed']} |{' |' * 9}")
+            rows.append([f"{lanes:,}", whole["failed"], *[""] * 9])
         if "device_s" not in whole:
             continue
         cells = [
+            f"{lanes:,}",
             f"{lanes / whole['end_to_end_s']:,.0f}",
             projection.get(lanes, "–"),
             f"{lanes / whole['device_s']:,.0f}",
@@ -230,12 +233,11 @@ def table(log: Log, golden: Sequence[str], all_lanes: Sequence[int], page: str) 
             f"{whole['compile_s']:.1f}",
             ", ".join(f"{part['compile_s']:.1f}" for part in parts if "compile_s" in part) or "–",
         ]
-        lines.append(f"| {lanes:,} | {' | '.join(cells)} |")
+        rows.append(cells)
         if whole["not_whole"]:
-            lines.append(
-                f"| | {whole['not_whole']:,} runs of these did not come to their end |{' |' * 9}"
-            )
-    return "\n".join(lines)
+            left = f"{whole['not_whole']:,} runs of these did not come to their end"
+            rows.append(["", left, *[""] * 9])
+    return "\n".join([*lines, *table_lines(head, rows)])
 
 
 def main(words: Sequence[str] | None = None) -> int:

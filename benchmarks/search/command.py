@@ -23,7 +23,7 @@ from benchmarks.search.turbo import MOST_SEARCHES, Plan, check, engine_of, exper
 from blis_jax.commands import cli
 from blis_jax.commands.values import number_within
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.atomic_write import write_csv
 from sweeps.search.engines import recommended, recommends
 from sweeps.search.loop import best_of, runs_at, search
 from sweeps.search.objectives import Valuation
@@ -48,8 +48,7 @@ def scan(plan: Plan, space: Space, text: str, num_seeds: int) -> int:
     name, values = _values(space, text)
     table = scores_along(plan, space, name, values, num_seeds)
     path = plan.folder / f"scan_{name}.csv"
-    with cli.writing(path), replacing(path) as written:
-        table.to_csv(written, index=False)
+    write_csv(path, table)
     last = FIRST_TO_CHOOSE + num_seeds - 1
     print(
         f"{len(table)} values of {name} through the reference point, on seeds {FIRST_TO_CHOOSE} to {last}:"

@@ -25,9 +25,8 @@ from benchmarks.search.judging import (
     verdict,
 )
 from benchmarks.search.turbo import NUM_SEEDS, Plan
-from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.atomic_write import write_csv
 from blis_jax.reports.style import (
     BLACK,
     BLUE,
@@ -153,8 +152,7 @@ def report(
     points = judged(plan, space, whole, num_judging)
     if beside is not None:
         points = joined(points, beside)
-    with cli.writing(plan.folder / "judged.csv"), replacing(plan.folder / "judged.csv") as written:
-        points.to_csv(written, index=False)
+    write_csv(plan.folder / "judged.csv", points)
     print(f"{plan.strategy.name}: searches of {plan.calls} evaluations on {NUM_SEEDS} seeds each; points scored "
           f"again on {num_judging} seeds.")  # fmt: skip
     _say(points, plan.folder, plan.strategy.name, judging)
@@ -184,8 +182,7 @@ def _say(points: pd.DataFrame, folder: Path, strategy: str, judging: Judging) ->
     """Print tolerance, table, bar, ratios and distances; write summary and figure."""
     near, goal, error = tolerance_of(points, judging.within)
     summary = summary_of(points, goal)
-    with cli.writing(folder / "summary.csv"), replacing(folder / "summary.csv") as written:
-        summary.to_csv(written, index=False)
+    write_csv(folder / "summary.csv", summary)
     print(f"Reference {near:.2f}; near enough is {goal:.2f} above it, the standard error of a difference is "
           f"{error:.2f}.\n{summary.to_string(index=False)}")  # fmt: skip
     for line in bar_lines(summary):
@@ -235,8 +232,7 @@ def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
     points = judged(plan, space, found, num_judging)
     level, goal, error = tolerance_of(points)
     written = plan.folder / "judged_ends.csv"
-    with cli.writing(written), replacing(written) as path:
-        points.drop(columns=["evaluation", "is_end", "calls"]).to_csv(path, index=False)
+    write_csv(written, points.drop(columns=["evaluation", "is_end", "calls"]))
     print(f"Reference {level:.2f} on {num_judging} seeds; near enough is {goal:.2f} above it, the standard "
           f"error of a difference is {error:.2f}.")  # fmt: skip
     columns = ["engine", "searches", "near", "near_low", "near_high", "median_difference"]

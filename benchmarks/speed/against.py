@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from blis_jax.reports.render import table_text
 from blis_jax.statistics.intervals import half_width
 
 REPO = Path(__file__).resolve().parents[2]
@@ -262,12 +263,12 @@ def document(revision: str, commit: str, results: Sequence[Comparison]) -> dict[
     return {"against": {"revision": revision, "commit": commit}, "here": here, "cases": cases}
 
 
-def _shown(pairs: Pairs | None) -> str:
+def _cells(pairs: Pairs | None) -> tuple[str, ...]:
     if pairs is None:
-        return "- | - | -"
+        return "-", "-", "-"
     ratio, low, high = pairs.ratio
     other, here = float(np.median(pairs.other_s)), float(np.median(pairs.here_s))
-    return f"{_seconds(other)} | {_seconds(here)} | {ratio:.3f} [{low:.3f}, {high:.3f}]"
+    return _seconds(other), _seconds(here), f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _seconds(value: float) -> str:
@@ -276,14 +277,12 @@ def _seconds(value: float) -> str:
 
 def table(revision: str, results: Sequence[Comparison]) -> str:
     """Write the comparisons as a Markdown table."""
-    lines = [
-        f"| case | run at {revision} | run here | times as fast | here | "
-        f"compile at {revision} | compile here | times as fast |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    head = (
+        "case", f"run at {revision}", "run here", "times as fast", "here",
+        f"compile at {revision}", "compile here", "times as fast",
+    )  # fmt: skip
+    rows = []
     for result in results:
-        rate = result.work / float(np.median(result.run.here_s))
-        lines.append(
-            f"| {result.name} | {_shown(result.run)} | {rate:,.0f} {result.unit}/s | {_shown(result.compile)} |"
-        )
-    return "\n".join(lines)
+        rate = f"{result.work / float(np.median(result.run.here_s)):,.0f} {result.unit}/s"
+        rows.append((result.name, *_cells(result.run), rate, *_cells(result.compile)))
+    return table_text(head, rows)

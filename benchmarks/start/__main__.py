@@ -15,11 +15,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.start.commands import MODEL, STARTS, users_environment
-from papers.pages import ROOT, table_parser
+from papers.pages import ROOT, print_rows, table_parser
 
 ARMS = ("baseline=iter00_baseline", "mine=iter00_baseline:routing_policy=mine.py:fewest_waiting")
 POLICY = """
@@ -104,29 +104,31 @@ def clocked(words: Sequence[str], folder: Path) -> dict[str, list[float]]:
     return seconds | {"XLA": [max(wall - seconds["LLVM"][0], 0.0), cpu]}
 
 
-def row(name: str, state: str, seconds: Mapping[str, Sequence[float]]) -> str:
-    """Return a row of the table."""
-    cells = []
+def row(name: str, state: str, seconds: Mapping[str, Sequence[float]]) -> list[str]:
+    """Return the cells of a row of the table."""
+    cells = [name, state]
     for column in COLUMNS:
         wall, cpu = seconds.get(column, (0.0, 0.0))
         cells.append(f"{wall:.1f}" if column == "LLVM" else f"{wall:.1f} ({cpu:.1f})")
-    return f"| {name} | {state} | {' | '.join(cells)} |"
+    return cells
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Print the table, a row as soon as it is measured."""
     parser = table_parser("benchmarks.start", __doc__)
     parser.add_argument("--command", choices=COMMANDS, action="append", help="may be repeated")
-    print(f"| command | cache | {' | '.join(COLUMNS)} |")
-    print("|---" * (len(COLUMNS) + 2) + "|")
-    for name in parser.parse_args(words).command or COMMANDS:
+    print_rows(("command", "cache", *COLUMNS), _measured(parser.parse_args(words).command))
+    return 0
+
+
+def _measured(names: Sequence[str] | None) -> Iterator[list[str]]:
+    for name in names or COMMANDS:
         command, further = COMMANDS[name]
         with tempfile.TemporaryDirectory() as folder:
             for state in ("empty", "filled", *(("filled, one arm more",) if further else ())):
                 added = further if further[:1] == command[:1] else (*command, *further)
                 started = added if "arm" in state else command
-                print(row(name, state, clocked(started, Path(folder))), flush=True)
-    return 0
+                yield row(name, state, clocked(started, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 
 import blis_jax
 from blis_jax.errors import ConfigError, refusing_unwritable
+from blis_jax.lazy import pandas
 
 try:
     import fcntl
@@ -220,6 +221,18 @@ def write_json(path: Path, document: object) -> None:
     """Write JSON laid out as the reference does: two spaces, whole numbers without a fraction."""
     with replacing(path) as written:
         written.write_text(json_text(document), encoding="utf-8")
+
+
+def write_csv(path: Path, table: pandas.DataFrame, digits: int | None = None) -> None:
+    """Write a data frame without its index, whole or not at all, with at most `digits` significant digits.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    with refusing_unwritable(path), replacing(path) as written:
+        table.to_csv(
+            written, index=False, float_format=digits and f"%.{digits}g", lineterminator="\n"
+        )
 
 
 def write_text(path: Path, text: str) -> None:

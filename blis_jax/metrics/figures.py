@@ -54,7 +54,7 @@ def rates(record: RunRecord, instance: int | None = None) -> Rates:
     completed = counted(record, "completed_requests", instance)
     tokens = counted(record, "total_output_tokens", instance)
     seconds = latest_us(record, instance) / 1e6
-    return Rates(*(ratio(one * (completed > 0), seconds) for one in (completed, tokens)))
+    return Rates(*(ratio(count * (completed > 0), seconds) for count in (completed, tokens)))
 
 
 @of_run("1/s", HIGHER)
@@ -197,8 +197,10 @@ def jain_fairness(
     tenant = tenant[order]
     is_last = (tenant != xp.append(tenant[1:], -1)) & (tenant > 0)
     up_to = running_maxima(xp.where(is_last, tokens, 0))
-    own = xp.where(is_last, tokens - xp.append(xp.zeros(1, up_to.dtype), up_to[:-1]), 0)
-    return jain_index(own, is_last)
+    tokens_of_tenant = xp.where(
+        is_last, tokens - xp.append(xp.zeros(1, up_to.dtype), up_to[:-1]), 0
+    )
+    return jain_index(tokens_of_tenant, is_last)
 
 
 def jain_index(

@@ -94,9 +94,11 @@ def lookup(name: str, more: Mapping[str, Metric] = {}) -> tuple[Metric, str | No
 
 def _of_sources() -> Iterator[Metric]:
     """The figures of the event sources that have been read; NaN in a run without the source."""
-    for name, one in DECLARED.items():
-        own = partial(_own_figure, name)
-        yield Metric(name, own, one.unit, one.direction, one.meaning, has_classes=False)
+    for name, declared in DECLARED.items():
+        compute = partial(_own_figure, name)
+        yield Metric(
+            name, compute, declared.unit, declared.direction, declared.meaning, has_classes=False
+        )
 
 
 OF_ADAPTER = "adapter."
@@ -105,7 +107,7 @@ OF_ADAPTER = "adapter."
 def _of_adapter(name: str) -> Metric:
     """A metric of the requests of one LoRA adapter, `adapter.ID.METRIC`; NaN in a run without the adapter."""
     adapter, dot, base = name.removeprefix(OF_ADAPTER).rpartition(".")
-    with_groups = [one for one, metric in METRICS.items() if metric.has_classes]
+    with_groups = [base_name for base_name, metric in METRICS.items() if metric.has_classes]
     if not (dot and adapter and base in with_groups):
         raise ConfigError(
             f"metric {name!r} is not {OF_ADAPTER}ID.METRIC with the id of a LoRA adapter and a metric of requests; "
@@ -113,8 +115,8 @@ def _of_adapter(name: str) -> Metric:
         )
     metric = METRICS[base]
     what = f"{metric.estimand}, of requests that name the adapter {adapter}"
-    own, title = partial(_adapter_figure, adapter, metric), f"{metric.axis}, {adapter}"
-    return Metric(name, own, metric.unit, metric.direction, what, title, has_classes=False)
+    compute, title = partial(_adapter_figure, adapter, metric), f"{metric.axis}, {adapter}"
+    return Metric(name, compute, metric.unit, metric.direction, what, title, has_classes=False)
 
 
 def _adapter_figure(adapter: str, metric: Metric, measured: MeasuredRequests) -> Number:
@@ -174,9 +176,9 @@ def class_summary(
     codes = np.unique(record.requests.slo_class[is_measured]).tolist()
     groups = {CLASS_NAMES[code]: everything.of_class(code) for code in codes if code >= 0}
     return {
-        name: {"num_requests": one.num_requests}
-        | {figure: METRICS[figure].compute(one) for figure in SUMMED}
-        for name, one in ({ALL: everything} | groups).items()
+        name: {"num_requests": group.num_requests}
+        | {figure: METRICS[figure].compute(group) for figure in SUMMED}
+        for name, group in ({ALL: everything} | groups).items()
     }
 
 

@@ -181,8 +181,8 @@ def end_of(latest_us: int) -> int:
 
 
 def _rows_of(path: Path, report: Report) -> list[dict[str, Any]]:
-    found = trace_v3.columns_of(path, Reading(report=report))
-    lists = {name: values.tolist() for name, values in found.items()}
+    columns = trace_v3.columns_of(path, Reading(report=report))
+    lists = {name: values.tolist() for name, values in columns.items()}
     return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
@@ -331,7 +331,7 @@ def _number(text: str, whole: str) -> float:
 
 
 def _time_us(text: str, whole: str) -> int:
-    unit = next((one for one in _UNITS if text.endswith(one)), "")
+    unit = next((ending for ending in _UNITS if text.endswith(ending)), "")
     value = _number(text.removesuffix(unit), whole)
     if value < 0:
         raise ConfigError(f"--think-time-dist: {text!r} in {whole!r} is below 0")

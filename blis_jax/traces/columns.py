@@ -64,11 +64,11 @@ def find_places(path: Path, names: Sequence[str], columns: Mapping[str, Column])
     places = {}
     for key, column in columns.items():
         if column.place is not None:
-            found = column.place if column.place < len(names) else None
+            at = column.place if column.place < len(names) else None
         else:
-            found = next((known[p] for p in map(plain_name, column.names) if p in known), None)
-        if found is not None:
-            places[key] = found
+            at = next((known[p] for p in map(plain_name, column.names) if p in known), None)
+        if at is not None:
+            places[key] = at
         elif column.default is None:
             wanted = column.names[0] if column.names else f"number {(column.place or 0) + 1}"
             raise ConfigError(f"{path} has no column {wanted}; its header is {', '.join(names)}")
@@ -93,9 +93,9 @@ def numbers(low: float, high: float) -> Callable[[Any], tuple[np.ndarray, np.nda
     """Return numbers within bounds."""
 
     def parse(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-        found = _as_numbers(values).astype(np.float64)
-        is_good = (found >= low) & (found <= high)
-        return np.where(is_good, found, low), is_good
+        cells = _as_numbers(values).astype(np.float64)
+        is_good = (cells >= low) & (cells <= high)
+        return np.where(is_good, cells, low), is_good
 
     return parse
 

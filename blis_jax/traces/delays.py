@@ -17,17 +17,19 @@ from blis_jax.traces.rows import DELAY, LATEST_US, NO_CODE, NO_DELAY, UNITS_US, 
 Parse = Callable[[Any], tuple[np.ndarray, np.ndarray]]
 NOT_BOTH = Check(
     "the arrival is missing, and so is a delay",
-    lambda found: np.logical_or(found["arrival"] != NO_DELAY, found.get(DELAY, 0) != NO_DELAY),
+    lambda columns: np.logical_or(
+        columns["arrival"] != NO_DELAY, columns.get(DELAY, 0) != NO_DELAY
+    ),
 )
 
 
 def delay_columns(names: Sequence[str], arrival: Column) -> dict[str, Column]:
     """Return the column of delays, in the file's unit, and that of arrivals, which may then be empty."""
-    found = with_unit(names, DELAYS)
-    if found is None:
+    named = with_unit(names, DELAYS)
+    if named is None:
         return {}
     parse = partial(_or_nothing, numbers(0, LATEST_US))
-    delay = Column((found[0],), parse=parse, wanted="a number of at least 0")
+    delay = Column((named[0],), parse=parse, wanted="a number of at least 0")
     assert arrival.parse is not None
     return {"arrival": arrival._replace(parse=partial(_or_nothing, arrival.parse)), DELAY: delay}
 
@@ -35,25 +37,25 @@ def delay_columns(names: Sequence[str], arrival: Column) -> dict[str, Column]:
 def _or_nothing(parse: Parse, values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
     """Parse the cells that hold something; NO_DELAY stands for the others."""
     has_none = (values.isna() | (values.astype(str).str.strip() == "")).to_numpy(bool)
-    found, is_good = parse(values)
-    return np.where(has_none, NO_DELAY, found), is_good | has_none
+    parsed, is_good = parse(values)
+    return np.where(has_none, NO_DELAY, parsed), is_good | has_none
 
 
 def after_answers(
-    rows: TraceRows, found: Mapping[str, np.ndarray], names: Sequence[str], reading: Reading
+    rows: TraceRows, columns: Mapping[str, np.ndarray], names: Sequence[str], reading: Reading
 ) -> TraceRows:
     """Return rows of which those without an arrival come, at the earliest, their delay after the turn before.
 
     Args:
         rows: with any arrival where they have none.
-        found: the columns of `delay_columns` as they were read.
+        columns: those of `delay_columns` as they were read.
         names: of the file's columns; that of the delays may say their unit, else it is that of the arrivals.
         reading: told of what is left out.
     """
     named = with_unit(names, DELAYS)
     unit = (named[1] if named else None) or reading.time_unit or "s"
-    has_time, has_delay = found["arrival"] != NO_DELAY, found[DELAY] != NO_DELAY
-    if num_idle := int(np.sum(has_time & (found[DELAY] > 0))):
+    has_time, has_delay = columns["arrival"] != NO_DELAY, columns[DELAY] != NO_DELAY
+    if num_idle := int(np.sum(has_time & (columns[DELAY] > 0))):
         reading.report.notes.append(
             f"{num_idle} rows have an arrival and a delay: the arrival is taken"
         )
@@ -64,7 +66,7 @@ def after_answers(
         reading.report.notes.append(
             f"delays are read as {unit}, as the arrivals; a column delay_ms or delay_s says another unit"
         )
-    delay_us = np.where(waits, np.rint(found[DELAY] * UNITS_US[unit]), NO_DELAY).astype(np.int64)
+    delay_us = np.where(waits, np.rint(columns[DELAY] * UNITS_US[unit]), NO_DELAY).astype(np.int64)
     arrival_us, is_good = rows.arrival_us.copy(), np.ones(len(rows), bool)
     latest: dict[int, int] = {}  # the last turn of a session so far
     for row in np.lexsort((rows.round_index, rows.session)).tolist():

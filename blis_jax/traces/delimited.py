@@ -67,9 +67,9 @@ def note_columns(names: Sequence[str], places: Mapping[str, int], reading: Readi
     """Tell the report which columns are read, and which are not."""
     reading.report.read = [names[place] for place in sorted(set(places.values()))]
     read = {*places.values(), *(names.index(name) for name in names if plain_name(name) in _SUMS)}
-    taken = {names[place] for place in read}
+    read_names = {names[place] for place in read}
     reading.report.add_unread(
-        f"{name} (the second of this name)" if name in taken else name
+        f"{name} (the second of this name)" if name in read_names else name
         for place, name in enumerate(names)
         if place not in read and name
     )

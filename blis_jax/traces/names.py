@@ -125,8 +125,8 @@ def with_unit(
     """Return the first wanted name that a file has, with the unit that it says; None if it has none."""
     listed = [name for name in names if not _PLURAL.search(name)]
     for name, unit in wanted.items():
-        if (found := found_name(listed, [name])) is not None:
-            return found, unit
+        if (present := found_name(listed, [name])) is not None:
+            return present, unit
     return None
 
 
@@ -151,10 +151,10 @@ _FAILURES: tuple[tuple[tuple[str, ...], Callable[[str], bool]], ...] = (
 
 def failure_columns(names: Sequence[str]) -> dict[str, Column]:
     """Return the columns that say that a request failed, as 1 where it did and 0 elsewhere."""
-    found = ((found_name(names, wanted), says_so) for wanted, says_so in _FAILURES)
+    columns = ((found_name(names, wanted), says_so) for wanted, says_so in _FAILURES)
     return {
         f"failed: {name}": Column((name,), parse=partial(_flags, says_so), is_text=True, default=0)
-        for name, says_so in found
+        for name, says_so in columns
         if name is not None
     }
 
@@ -167,8 +167,8 @@ def _flags(says_so: Callable[[str], bool], values: pandas.Series) -> tuple[np.nd
 
 HAS_NOT_FAILED = Check(
     "failed requests (by their status or error)",
-    lambda found: np.logical_not(
-        sum((found[key] for key in found if key.startswith("failed: ")), np.int64(0))
+    lambda columns: np.logical_not(
+        sum((columns[key] for key in columns if key.startswith("failed: ")), np.int64(0))
     ),
     is_fault=False,
 )

@@ -106,9 +106,9 @@ def json_rows(path: Path) -> tuple[str, Iterator[tuple[int, str]]]:
     """
     with open_text(path) as file:
         is_list = next((line for line in file if line.strip()), "").lstrip().startswith("[")
-    found = parse(path) if is_list else None
-    if isinstance(found, list):
-        return "object", ((number, json.dumps(each)) for number, each in enumerate(found, 1))
+    rows = parse(path) if is_list else None
+    if isinstance(rows, list):
+        return "object", ((number, json.dumps(each)) for number, each in enumerate(rows, 1))
     return "line", _lines_of(path)
 
 
@@ -238,38 +238,38 @@ def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
     return Trace(rows, name, report, is_drawn or name == "servegen")
 
 
-def format_of(found: Sniff, name: str | None = None) -> str:
+def format_of(sniffed: Sniff, name: str | None = None) -> str:
     """Return the format's name: the given one, else the first that recognises the content."""
     if name is not None:
         if name not in FORMATS:
             raise ConfigError(f"trace format {name!r} is not one of {', '.join(FORMATS)}")
         return name
     for each in FORMATS:
-        if module_of(each).matches(found):
+        if module_of(each).matches(sniffed):
             return each
-    raise ConfigError(_why_unknown(found))
+    raise ConfigError(_why_unknown(sniffed))
 
 
-def _why_unknown(found: Sniff) -> str:
+def _why_unknown(sniffed: Sniff) -> str:
     """Return what a file or folder of no known format lacks, and what to do."""
-    if not found.path.is_dir() and not found.lines:
-        return f"{found.path} is empty; give a trace with a header, or objects, and one request per line"
-    columns = [*found.objects[0]] if found.objects else found.names
-    if found.lines and (lacking := lacks(columns)) is not None:
-        return f"{found.path} is no trace that can be replayed: {lacking}"
-    if found.lines and (what := foreign(found.lines[0])) is not None:
-        return f"{found.path} is no trace: {what}"
+    if not sniffed.path.is_dir() and not sniffed.lines:
+        return f"{sniffed.path} is empty; give a trace with a header, or objects, and one request per line"
+    columns = [*sniffed.objects[0]] if sniffed.objects else sniffed.names
+    if sniffed.lines and (lacking := lacks(columns)) is not None:
+        return f"{sniffed.path} is no trace that can be replayed: {lacking}"
+    if sniffed.lines and (what := foreign(sniffed.lines[0])) is not None:
+        return f"{sniffed.path} is no trace: {what}"
     hint = f"give --trace-format, one of {', '.join(FORMATS)}"
-    if found.lines and found.lines[0].lstrip().startswith("{"):
+    if sniffed.lines and sniffed.lines[0].lstrip().startswith("{"):
         hint += "; if its requests are a list within an object, write that list alone (jq .requests FILE)"
-    return f"the format of {found.path} is not recognised ({_first_sight(found)}); {hint}"
+    return f"the format of {sniffed.path} is not recognised ({_first_sight(sniffed)}); {hint}"
 
 
-def _first_sight(found: Sniff) -> str:
+def _first_sight(sniffed: Sniff) -> str:
     """Return what a file or folder of no known format looks like."""
-    if found.path.is_dir():
+    if sniffed.path.is_dir():
         return "it is a folder without chunk-*-trace.csv"
-    start = found.lines[0][:MOST_SHOWN].strip()
+    start = sniffed.lines[0][:MOST_SHOWN].strip()
     return f"it begins with {start!r}" if start.isprintable() else "it is not a text"
 
 

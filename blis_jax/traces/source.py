@@ -136,20 +136,20 @@ class TraceSource:
 
     def seeds(
         self,
-        asked: Sequence[int] | None,
+        seeds: Sequence[int] | None,
         configs: Iterable[ClusterConfig],
         usual: Sequence[int] = USUAL_SEEDS,
     ) -> tuple[int, ...]:
         """Return the numbers of the runs that there are to make; `usual` where seeds matter and none is asked for."""
         if self.num_windows is not None:
-            if asked is not None:
+            if seeds is not None:
                 raise ConfigError(
                     "--seeds and --trace-windows are both given; give one of them: each window is a run"
                 )
             return tuple(range(1, self.num_windows + 1))
         if self.trace.is_drawn or any(map(draws, configs)):
-            return tuple(asked or usual)
-        return tuple(asked or usual)[:1]
+            return tuple(seeds or usual)
+        return tuple(seeds or usual)[:1]
 
     def depends_on_seed(self, config: ClusterConfig) -> bool:
         """Return whether runs of two numbers differ under a configuration."""

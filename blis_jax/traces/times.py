@@ -60,22 +60,26 @@ def read_in_unit(
     """
     if reading.time_unit != AUTO:
         return read(reading), reading
-    found: list[tuple[TraceRows, Reading]] = []
+    tried: list[tuple[TraceRows, Reading]] = []
     for unit in (None, *UNITS_US):
-        own = replace(reading, time_unit=unit, report=reading.report.copy())
-        rows = read(own)
-        found.append((rows, own))
-        if own.time_unit is None:  # the format says it
+        in_unit = replace(reading, time_unit=unit, report=reading.report.copy())
+        rows = read(in_unit)
+        tried.append((rows, in_unit))
+        if in_unit.time_unit is None:  # the format says it
             break
-        is_one_moment = found[0][0].arrival_us.any() and not np.ptp(rows.arrival_us)
-        if len(rows) and not is_one_moment and why_odd(rows, own.time_unit, fewest_slow=2) is None:
-            own.report.notes.append(
-                f"times are read as {own.time_unit}, the first unit that can be true; --time-unit names another"
+        is_one_moment = tried[0][0].arrival_us.any() and not np.ptp(rows.arrival_us)
+        if (
+            len(rows)
+            and not is_one_moment
+            and why_odd(rows, in_unit.time_unit, fewest_slow=2) is None
+        ):
+            in_unit.report.notes.append(
+                f"times are read as {in_unit.time_unit}, the first unit that can be true; --time-unit names another"
             )
             break
     else:
-        return next((each for each in found if len(each[0])), found[0])
-    return found[-1]
+        return next((each for each in tried if len(each[0])), tried[0])
+    return tried[-1]
 
 
 def remark(rows: TraceRows, unit: str | None) -> str | None:
@@ -144,8 +148,8 @@ def _unix_unit(rows: TraceRows, unit: str) -> str | None:
     units = (
         name for name in UNITS_US if FIRST_UNIX_S <= first * UNITS_US[name] / 1e6 <= LAST_UNIX_S
     )
-    found = next(units, None)
-    return None if found == unit else found
+    other = next(units, None)
+    return None if other == unit else other
 
 
 def _number(value: float) -> str:

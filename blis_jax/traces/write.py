@@ -151,7 +151,9 @@ def revised_header(
 ) -> trace_v3.RevisedHeader:
     """Make a header with limits for goodput, in ms by class and dimension, and `more` of its fields."""
     targets = {
-        name: ClassTargets.model_validate({f"{one}_ms": limit for one, limit in row.items()})
+        name: ClassTargets.model_validate(
+            {f"{dimension}_ms": limit for dimension, limit in row.items()}
+        )
         for name, row in sorted(limits.items())
     }
     return trace_v3.RevisedHeader(goodput_slo_targets=targets, **more)
@@ -208,10 +210,10 @@ def write_first_rounds(
     is_alone = ~in_session[first]  # after all sessions
     begin = np.where(is_alone, rows.file_row[first], begins[rows.session[first]])
     written = rows.take(first[np.lexsort((begin, is_alone))])
-    taken = np.empty(len(first), np.int64)
-    taken[np.argsort(written.arrival_us, kind="stable")] = places
+    request = np.empty(len(first), np.int64)
+    request[np.argsort(written.arrival_us, kind="stable")] = places
     outcome = _revised_outcome(record, len(record.requests.arrival_us))
-    _write_in_order(Path(path), written, _taken(outcome, taken), limits)
+    _write_in_order(Path(path), written, _taken(outcome, request), limits)
 
 
 def _write_in_order(

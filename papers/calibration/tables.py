@@ -16,7 +16,7 @@ from blis_jax.calibrate.report import picture
 from blis_jax.calibrate.validation import NAIVE
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.files import input_files
-from blis_jax.files.atomic_write import replacing, write_json
+from blis_jax.files.atomic_write import write_csv, write_json
 from blis_jax.reports import drawing, render
 from blis_jax.reports.findings import Answer
 from blis_jax.traces.measured.recorded import read_measured
@@ -49,8 +49,7 @@ def fit_runs(
         for model in TERMS
     ]
     rows = list(_rows(documents))
-    with replacing(output / "errors.csv") as path:
-        pandas.DataFrame(rows).to_csv(path, index=False, float_format="%.6g")
+    write_csv(output / "errors.csv", pandas.DataFrame(rows), 6)
     render.show_answer(
         Answer.of(
             "How far are fitted step times from four measured runs of a real server?",

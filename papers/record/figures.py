@@ -12,7 +12,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.options import OverwriteSwitch, option, word
 from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError, choices
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.atomic_write import write_csv
 from blis_jax.lazy import pandas as pd
 from blis_jax.metrics.metric import ALL, split_name
 from blis_jax.reports import style
@@ -330,7 +330,6 @@ def change_rows(
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write rows as CSV."""
-    with replacing(path) as written:
-        frame = pd.DataFrame(rows, columns=list(COLUMNS))
-        frame["x"] = [f"{x:g}" if isinstance(x, float | int) else x for x in frame["x"]]
-        frame.to_csv(written, index=False, float_format="%.6g", lineterminator="\n")
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    frame["x"] = [f"{x:g}" if isinstance(x, float | int) else x for x in frame["x"]]
+    write_csv(path, frame, 6)

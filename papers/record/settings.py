@@ -7,8 +7,6 @@ principles has them; the groups are under `groups`. A workload is a name or a ch
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +16,7 @@ from pydantic import ValidationError
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError, closest
+from blis_jax.files.atomic_write import fingerprint
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.principles import catalogue
@@ -66,7 +65,7 @@ class RunSetting:
         """Return a hash that is equal for settings that simulate the same."""
         config = values_for_hash(self.config) | {"routing_scorers": self.config.scorers()}
         content = [config, self.spec.model_dump(mode="json", exclude={"seed"})]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        return fingerprint(content)
 
     @property
     def has_chats(self) -> bool:

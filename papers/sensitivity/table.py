@@ -11,7 +11,7 @@ import pandas as pd
 
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.atomic_write import write_csv
 from blis_jax.reports.drawing import save
 from blis_jax.results.dataset import load
 from papers.pages import answer
@@ -178,8 +178,7 @@ def make_table(options: SensitivityPaperOptions) -> int:
             return code
         rows += rows_of(Path(space).stem, load(output / Path(space).stem / "dataset.zarr"))
     table = pd.DataFrame(rows)
-    with cli.writing(output / TABLE), replacing(output / TABLE) as written:
-        table.to_csv(written, index=False)
+    write_csv(output / TABLE, table)
     print("\n".join(printed(table)))
     print(f"Written: {output / TABLE}")
     return 0

@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import write_csv
 from blis_jax.lazy import pandas as pd
 from papers.surrogate.tables import OF_SEEDS, PaperSpace
 from surrogate import report_figures as figure
@@ -41,7 +42,6 @@ from surrogate.scores import (
     regions_table,
     sizes_of,
     verdict,
-    write_table,
 )
 
 # --- other regressors on the data of a surrogate, and how long its predictions take ---------------
@@ -210,7 +210,7 @@ class Job:
             self.make("fit")
             table = _MAKERS[part](self, *read_pair(self.model, self.data))
             if table is not None:
-                write_table(table, self._table(part))
+                write_csv(self._table(part), table, 6)
 
     def picture(self, name: str) -> Path:
         """Return the path of a figure."""

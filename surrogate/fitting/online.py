@@ -40,8 +40,8 @@ class _Network(nn.Module):
 
 
 def _outputs(network: nn.Module, params: Any, features: jax.Array) -> jax.Array:
-    found: Any = network.apply(params, features)
-    return jnp.asarray(found)
+    outputs: Any = network.apply(params, features)
+    return jnp.asarray(outputs)
 
 
 class OnlineEnsemble(NamedTuple):
@@ -82,7 +82,7 @@ def _fitted(
     network = _Network(targets.shape[1])
     optimizer = optax.adamw(optax.cosine_decay_schedule(RATE, STEPS, 0.02), weight_decay=DECAY)
 
-    def one(key: jax.Array, weight: jax.Array) -> tuple[Any, Any]:
+    def train_member(key: jax.Array, weight: jax.Array) -> tuple[Any, Any]:
         """Train one member, from its own start and on its own weights."""
         first, second = jax.random.split(key)
         start, prior = network.init(first, features), network.init(second, features)
@@ -100,7 +100,7 @@ def _fitted(
         (params, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), None, length=STEPS)
         return params, prior
 
-    return jax.vmap(one)(keys, weights)
+    return jax.vmap(train_member)(keys, weights)
 
 
 def predict(ensemble: OnlineEnsemble, features: np.ndarray) -> np.ndarray:
@@ -114,7 +114,7 @@ def predict(ensemble: OnlineEnsemble, features: np.ndarray) -> np.ndarray:
 
 @jax.jit
 def _predicted(ensemble: OnlineEnsemble, features: jax.Array) -> jax.Array:
-    return jax.vmap(lambda one, prior: _value(one, prior, ensemble, features))(
+    return jax.vmap(lambda trained, prior: _value(trained, prior, ensemble, features))(
         ensemble.trained, ensemble.prior
     )
 
@@ -169,7 +169,7 @@ def _descended(
 ) -> tuple[jax.Array, jax.Array]:
     optimizer = optax.adam(optax.cosine_decay_schedule(DESCENT_RATE, DESCENT_STEPS, 0.1))
 
-    def one(
+    def descend(
         trained: Any, prior: Any, first: jax.Array, free: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Descend one member from its start."""
@@ -188,4 +188,4 @@ def _descended(
         )
         return points, worth(points)
 
-    return jax.vmap(one)(ensemble.trained, ensemble.prior, starts, is_free)
+    return jax.vmap(descend)(ensemble.trained, ensemble.prior, starts, is_free)

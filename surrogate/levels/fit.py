@@ -104,15 +104,15 @@ def _by_point(target: np.ndarray, phi: np.ndarray) -> np.ndarray:
     return np.asarray(phi @ coefficients)
 
 
-def _noise(own: np.ndarray, baseline: np.ndarray) -> Noise:
+def _noise(runs: np.ndarray, baseline: np.ndarray) -> Noise:
     """Sd and correlation of what is left of runs and of the baseline's runs on their seeds, `[run, output]`.
 
     Runs of which nothing was left out have NaN and do not count.
     """
-    is_there = ~np.isnan(own).any(axis=1)
-    own, baseline = own[is_there], baseline[is_there]
-    sds = own.std(axis=0), baseline.std(axis=0)
-    both = (own * baseline).mean(axis=0) - own.mean(axis=0) * baseline.mean(axis=0)
+    is_there = ~np.isnan(runs).any(axis=1)
+    runs, baseline = runs[is_there], baseline[is_there]
+    sds = runs.std(axis=0), baseline.std(axis=0)
+    both = (runs * baseline).mean(axis=0) - runs.mean(axis=0) * baseline.mean(axis=0)
     return Noise(*sds, both / np.maximum(sds[0] * sds[1], 1e-30))
 
 

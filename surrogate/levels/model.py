@@ -108,11 +108,11 @@ class Levels:
         shrink with them.
         """
         noise = self.noise[mode]
-        own = noise.own * run_sd
-        square = np.square(own)
+        sd = noise.own * run_sd
+        square = np.square(sd)
         if kind == DIFFERENCE:
             square = square + np.square(noise.baseline)
-            square = square - 2 * noise.correlation * own * noise.baseline
+            square = square - 2 * noise.correlation * sd * noise.baseline
         return np.asarray(np.sqrt(np.square(fixed) + np.maximum(square, 0.0) / num_seeds))
 
     def rung(self, num_seeds: int) -> int:

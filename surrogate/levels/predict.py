@@ -147,11 +147,11 @@ def predict_any(
     _warn_if_far(level[: len(COVARIATES)])
     on_seeds = None if runs is None else runs.mean(axis=0)
     parts = LevelParts(surrogate, inputs)
-    found = predicted(surrogate, parts, level, mode, count, confidence, on_seeds)
+    predictions = predicted(surrogate, parts, level, mode, count, confidence, on_seeds)
     dataset = xr.Dataset(
         {
             name: (("point", "output"), _of_all_outputs(surrogate, name, values))
-            for name, values in found.items()
+            for name, values in predictions.items()
         },
         {"output": list(surrogate.outputs)},
     )
@@ -177,9 +177,11 @@ def _of_all_outputs(surrogate: Surrogate, name: str, values: np.ndarray) -> np.n
     return whole
 
 
-def _checked(surrogate: Surrogate, given: np.ndarray | None, baseline: np.ndarray) -> np.ndarray:
+def _checked(
+    surrogate: Surrogate, covariates: np.ndarray | None, baseline: np.ndarray
+) -> np.ndarray:
     """Return the baseline's learned outputs, `[seed, output]`, checked."""
-    if given is None or baseline.shape != (len(given), len(surrogate.outputs)):
+    if covariates is None or baseline.shape != (len(covariates), len(surrogate.outputs)):
         raise ConfigError(
             f"baseline: got {list(baseline.shape)} values, allowed is [seed, output], {len(surrogate.outputs)} "
             "outputs of each seed that is given"
@@ -326,8 +328,8 @@ def _outputs(surrogate: Surrogate, seed: int, run: RunSummary) -> list[float]:
         raise ConfigError(
             f"{where} does not come to its end ({run.outcome.name}); leave out this seed, or {OTHERWISE}"
         )
-    found = [float(run.metrics.get(name, 0.0)) for name in surrogate.outputs]  # 0: it did not fail
-    for name, value in zip(surrogate.outputs, found, strict=True):
+    values = [float(run.metrics.get(name, 0.0)) for name in surrogate.outputs]  # 0: it did not fail
+    for name, value in zip(surrogate.outputs, values, strict=True):
         if math.isnan(value):
             raise ConfigError(f"{where} has no {name}; leave out this seed, or {OTHERWISE}")
-    return found
+    return values

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from blis_jax.cluster.revisions import served
 from blis_jax.cluster.router import parse_scorers, weights_of, with_weights
 from blis_jax.cluster.setting_values import plain_value
 from blis_jax.errors import ConfigError, choices, closest
+from blis_jax.files.atomic_write import fingerprint
 from blis_jax.files.input_files import files_in, read_json, with_absolute_files
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.policies.registry import ROUTING
@@ -360,8 +360,7 @@ def with_settings(
 
 def key_of(config: ClusterConfig) -> str:
     """Return sixteen digits, equal for equal configurations."""
-    text = json.dumps(values_for_hash(config), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return fingerprint(values_for_hash(config))
 
 
 # --- arms that differ in the router alone ---------------------------------------------------------

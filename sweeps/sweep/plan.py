@@ -19,6 +19,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import draws
 from blis_jax.commands.options import outputs
 from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.files.atomic_write import fingerprint
 from blis_jax.metrics.measure import DEFAULT_TARGETS, read_targets
 from blis_jax.policies.seeds import BY_WORKLOAD
 from blis_jax.traces.source import STREAM, TraceSource
@@ -66,8 +67,7 @@ class SweepPoint:
         content = [values_for_hash(self.config), self.spec.content()]
         if draws(self.config):  # earlier versions gave random policies the same draws on every seed
             content.append({"policy_seeds": BY_WORKLOAD})
-        text = json.dumps(content, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return fingerprint(content)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def test_what_is_there_is_not_made_again_and_what_failed_is_said(
     row = (
         f"| 256 | 512 | {projected(PAGE.read_text(encoding='utf-8'))[256]} | 1,024 | 3,648 | 0.250"
     )
-    assert row in text and "| | 1 runs of these did not come to their end |" in text
+    assert row in text and "|  | 1 runs of these did not come to their end |" in text
     assert "| 4,096 | RESOURCE_EXHAUSTED: out of memory |" in text
     assert {line.count("|") for line in text.splitlines()[2:]} == {12}
 

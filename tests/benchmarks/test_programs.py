@@ -24,7 +24,7 @@ def test_programs_differ_and_are_vectors(tmp_path: Path) -> None:
 
 def test_a_row_has_programs_a_minute_on_one_core_and_on_two() -> None:
     row = Cost("new", (1.0, 3.0), 6, "beside").row
-    assert row == "| new | 2 | 2.00 | 1.00 to 3.00 | 6 | 30 to 60 | beside |"
+    assert row == ("new", 2, "2.00", "1.00 to 3.00", "6", "30 to 60", "beside")
 
 
 def test_the_task_has_the_shape_of_set_c(tmp_path: Path) -> None:

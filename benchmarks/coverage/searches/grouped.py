@@ -14,9 +14,10 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.coverage import pooled
-from benchmarks.coverage.worlds import Pairs, asked, mean_wait, normal, print_rows, queues
+from benchmarks.coverage.worlds import Pairs, asked, mean_wait, normal, queues
 from benchmarks.search.judging import GROUPS, grouped_error
 from blis_jax.statistics.intervals import t_quantile
+from papers.pages import print_rows
 
 NUM_SAMPLES = 500
 SEEDS = (64, 256)

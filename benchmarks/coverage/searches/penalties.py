@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.coverage.worlds import asked, mean_wait, print_rows, queues
+from benchmarks.coverage.worlds import asked, mean_wait, queues
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
+from papers.pages import print_rows
 from sweeps.search.objectives import Valuation
 from sweeps.strategies.file import parse_strategy
 

@@ -24,9 +24,10 @@ from benchmarks.coverage.searches.penalties import (
     WORLDS,
     World,
 )
-from benchmarks.coverage.worlds import asked, print_rows
+from benchmarks.coverage.worlds import asked
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
+from papers.pages import print_rows
 from sweeps.search.engines import Told, recommended
 from sweeps.search.engines.denoised import modelled_of, ranked
 from sweeps.search.loop import best_of, most_runs, search

@@ -17,10 +17,10 @@ from benchmarks.coverage.worlds import (
     asked_with_recorded,
     from_comparison,
     mean_wait,
-    print_rows,
     queues,
 )
 from blis_jax.statistics.sequential import Finalists, Slack
+from papers.pages import print_rows
 
 NUM_SAMPLES, NUM_FIRST, MOST_SEEDS, STEP = 500, 20, 6000, 10
 FASTER = 1.06

@@ -21,13 +21,14 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.coverage.verdicts.sequential import looks
-from benchmarks.coverage.worlds import asked, print_rows
+from benchmarks.coverage.worlds import asked
 from blis_jax.backend import prepare_backend
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.statistics.intervals import BY_STUDENT, Inference, skewed_p_value
 from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences, holm, p_value
 from blis_jax.statistics.pooled import exchange_p_value
+from papers.pages import print_rows
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import Recorder, metric_values, pair_of
 from sweeps.runs.requests import load_workload

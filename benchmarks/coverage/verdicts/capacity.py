@@ -17,6 +17,7 @@ from scipy import stats
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
+from papers.pages import print_rows
 from sweeps.capacity.deciding import ServiceTarget, decide, looks
 from sweeps.capacity.finding import Finder, Hardware, LayoutFamily, Smallest
 from sweeps.claims.words import FAILS, MEETS, OPEN
@@ -87,7 +88,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     parser.add_flags("sizes", _FLAGS)
     given = parser.given(sys.argv[1:] if arguments is None else arguments)
     repetitions, num_seeds = given.get("repetitions", 2000), given.get("seeds", 256)
-    print("| runs | asked | true share | wrong | open | seeds, mean |\n|---|---|---|---|---|---|")
     worlds = [
         (kind, quantile, ASKED, share) for kind, quantile in KINDS.items() for share in TRUTHS
     ]
@@ -96,17 +96,22 @@ def _run(arguments: Sequence[str] | None) -> int:
         for kind, (quantile, shares) in RARE.items()
         for wanted, share in shares
     ]
-    for kind, quantile, wanted, share in worlds:
-        wrong, undecided, spent = of_one(quantile, share, repetitions, num_seeds, wanted)
-        row = (
-            f"| {kind} | {wanted:.2%} | {share:.2%} | {wrong:.1%} | {undecided:.1%} | {spent:.0f} |"
-        )
-        print(row, flush=True)
-    print("\n| runs | smallest cluster wrong | exact | seeds, mean |\n|---|---|---|---|")
-    for kind, quantile in KINDS.items():
-        wrong, exact, spent = of_search(quantile, repetitions // 10, num_seeds)
-        print(f"| {kind} | {wrong:.1%} | {exact:.1%} | {spent:.0f} |")
+    claims = (
+        (kind, f"{wanted:.2%}", f"{share:.2%}", *_cells(*of_one(quantile, share, repetitions, num_seeds, wanted)))
+        for kind, quantile, wanted, share in worlds
+    )  # fmt: skip
+    print_rows(("runs", "asked", "true share", "wrong", "open", "seeds, mean"), claims)
+    print()
+    searches = (
+        (kind, *_cells(*of_search(quantile, repetitions // 10, num_seeds)))
+        for kind, quantile in KINDS.items()
+    )
+    print_rows(("runs", "smallest cluster wrong", "exact", "seeds, mean"), searches)
     return 0
+
+
+def _cells(wrong: float, other: float, num_seeds: float) -> tuple[str, str, str]:
+    return f"{wrong:.1%}", f"{other:.1%}", f"{num_seeds:.0f}"
 
 
 def of_one(

@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.coverage.verdicts.sequential import looks
-from benchmarks.coverage.worlds import asked, print_rows
+from benchmarks.coverage.worlds import asked
 from blis_jax.statistics.intervals import BY_STUDENT, Inference
 from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences, own_verdict
+from papers.pages import print_rows
 
 NUM_SAMPLES, NUM_SEEDS, MOST_SEEDS = 500, 20, 153
 SIZE, LARGE = 17, 0.8  # of a family; of an effect, in standard deviations

@@ -19,8 +19,9 @@ import xarray as xr
 
 from benchmarks.coverage.verdicts.families import exponential, normal
 from benchmarks.coverage.verdicts.sequential import looks
-from benchmarks.coverage.worlds import asked, print_rows
+from benchmarks.coverage.worlds import asked
 from blis_jax.core.outcome import Outcome
+from papers.pages import print_rows
 from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.verdict import NONE, recommend
 

@@ -18,13 +18,13 @@ from benchmarks.coverage.worlds import (
     asked_with_recorded,
     from_comparison,
     normal,
-    print_rows,
     queues,
     recorded,
 )
 from blis_jax.statistics.intervals import anytime_quantile, t_quantile
 from blis_jax.statistics.paired import Pair
 from blis_jax.statistics.sequential import StoppingRule, look
+from papers.pages import print_rows
 
 NUM_SAMPLES, MOST_SEEDS, CHUNK = 2000, 640, 100
 EFFECTS = (0.1, 0.2, 0.4)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from blis_jax.commands import cli
 from blis_jax.commands.door.catalogue import options_of, parsers, takes_value
 from blis_jax.commands.help import SHARED, VARIES, Shared, shown
 from blis_jax.commands.parser import Parser
+from blis_jax.reports.render import table_text
 
 NAME = "blis_jax.commands.door.options_page"
 _DESCRIPTION = """\
@@ -53,49 +54,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def page() -> str:
     """Return the page docs/options.md: shared options first, then those of each command."""
     made = parsers()
-    rows = ["| option | other spellings | meaning | default |", "|---|---|---|---|"]
-    rows += [
+    shared = [
         _shared_row(option)
         for option in SHARED
         if any(_has(parser, option.name) for parser in made.values())
     ]
-    text = _HEAD + "\n".join(rows) + "\n" + _STRATEGIES
+    head = ("option", "other spellings", "meaning", "default")
+    text = f"{_HEAD}{table_text(head, shared)}\n{_STRATEGIES}"
     for name, parser in made.items():
-        own = "\n".join(_own_rows(parser))
-        text += f"\n### `blis-jax {name}`\n\n{_FOLDED.format(name=name, rows=own)}"
+        rows = table_text(("option", "value", "meaning"), _rows_of(parser))
+        text += f"\n### `blis-jax {name}`\n\n{_FOLDED.format(name=name, rows=rows)}"
     return text
 
 
 def _has(parser: Parser, name: str) -> bool:
-    return any(f"--{name}" == one.option_strings[0] for one in options_of(parser))
+    return any(f"--{name}" == option.option_strings[0] for option in options_of(parser))
 
 
-def _shared_row(one: Shared) -> str:
-    also = ", ".join(f"`--{word}`" for word in one.also)
+def _shared_row(option: Shared) -> tuple[str, ...]:
+    also = ", ".join(f"`--{word}`" for word in option.also)
     default = (
-        "" if one.default is None else "by command" if one.default is VARIES else _code(one.default)
-    )
+        "" if option.default is None
+        else "by command" if option.default is VARIES
+        else _code(option.default)
+    )  # fmt: skip
     reasons: dict[tuple[Any, str], list[str]] = {}
-    for command, why in one.elsewhere.items():
+    for command, why in option.elsewhere.items():
         reasons.setdefault(why, []).append(_code(command))
     others = [
         f"{_code(other)} in {', '.join(commands)}, where {reason}"
         for (other, reason), commands in reasons.items()
     ]
-    return f"| `--{one.name}` | {also} | {one.meaning} | {'; '.join(filter(None, [default, *others]))} |"
+    defaults = "; ".join(filter(None, [default, *others]))
+    return f"`--{option.name}`", also, option.meaning, defaults
 
 
 def _code(value: object) -> str:
     return f"`{shown(value)}`"
 
 
-def _own_rows(parser: Parser) -> list[str]:
-    rows = ["| option | value | meaning |", "|---|---|---|"]
+def _rows_of(parser: Parser) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each option of one command."""
     for option in options_of(parser):
         if option.dest != "help":
             value = f"`{option.metavar}`" if takes_value(option) else ""
-            text = (option.help or "").replace("%%", "%").replace("|", "\\|").replace("[", "\\[")
-            rows.append(
-                f"| `{option.option_strings[0]}` | {value.replace('|', chr(92) + '|')} | {text} |"
+            text = (option.help or "").replace("%%", "%").replace("[", "\\[")
+            yield (
+                f"`{option.option_strings[0]}`",
+                *(cell.replace("|", "\\|") for cell in (value, text)),
             )
-    return rows

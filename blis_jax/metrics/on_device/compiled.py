@@ -128,7 +128,7 @@ def reports(
         """Return whether decode of some request of the row ended early, a bool scalar."""
         return has_unfinished_decode(run_of(raw, table, params))
 
-    def one(raw: Raw, table: RequestTable, params: Params) -> Report:
+    def report_row(raw: Raw, table: RequestTable, params: Params) -> Report:
         """Return the report of one row, every field without its leading axis."""
         run = run_of(raw, table, params)
         selection = LaneSelection(
@@ -149,7 +149,7 @@ def reports(
     with jax.numpy_dtype_promotion("standard"):
         # one for all rows, so that it stays a branch
         may_be_unfinished = jnp.any(jax.vmap(is_open)(raw, tables, params))
-        return jax.vmap(one)(raw, tables, params)
+        return jax.vmap(report_row)(raw, tables, params)
 
 
 # --- named metrics of each run of a batch ---------------------------------------------------------

@@ -48,8 +48,8 @@ class Ranked(NamedTuple):
         """Return the members of those ranks, 0 for the largest, of samples in µs; NaN where there are fewer."""
         wanted = jnp.asarray(ranks)[None, None, :]
         at = self.starts[..., None] + self.counts[..., None] - 1 - wanted
-        found = _at(self.values, _at(self.places, jnp.maximum(at, 0)[None]))[0]
-        return jnp.where(wanted < self.counts[..., None], found, jnp.nan)
+        members = _at(self.values, _at(self.places, jnp.maximum(at, 0)[None]))[0]
+        return jnp.where(wanted < self.counts[..., None], members, jnp.nan)
 
     def of(self, quantities: Sequence[int]) -> Ranked:
         """Return some of the quantities."""
@@ -68,7 +68,7 @@ class Ranked(NamedTuple):
 
 def _at(values: Float[Array, "quantity entry"], places: Int[Array, "side quantity ..."]) -> Any:
     """Of each quantity, the entries at some places."""
-    return jax.vmap(lambda one, at: one[at], in_axes=(0, 1), out_axes=1)(values, places)
+    return jax.vmap(lambda entries, at: entries[at], in_axes=(0, 1), out_axes=1)(values, places)
 
 
 def ranked(

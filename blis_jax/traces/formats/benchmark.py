@@ -28,11 +28,11 @@ def read(path: Path, reading: Reading) -> TraceRows:
     Raises:
         ConfigError: the file has figures alone, or several runs of which none is chosen.
     """
-    found = read_requests(path, stage=reading.stage, option="--trace-stage")
-    if isinstance(found, Summary):
+    run = read_requests(path, stage=reading.stage, option="--trace-stage")
+    if isinstance(run, Summary):
         raise ConfigError(
-            f"{path} has figures of {found.tool} but no requests to replay: {found.lacking}"
+            f"{path} has figures of {run.tool} but no requests to replay: {run.lacking}"
         )
-    reading.report.notes += found.notes
-    rows = found.rows
+    reading.report.notes += run.notes
+    rows = run.rows
     return rows if reading.limit is None else rows.take(np.arange(min(len(rows), reading.limit)))

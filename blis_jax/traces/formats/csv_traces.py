@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.atomic_write import replacing, write_csv
 from blis_jax.lazy import pandas
 from blis_jax.traces.columns import (
     Check,
@@ -60,8 +60,7 @@ class CsvTrace(NamedTuple):
 
 
 def _write(path: Path, table: dict[str, object]) -> None:
-    with replacing(path) as written:
-        pandas.DataFrame(table).to_csv(written, index=False)
+    write_csv(path, pandas.DataFrame(table))
 
 
 def _seconds(rows: TraceRows) -> list[str]:
@@ -123,7 +122,7 @@ _BURSTGPT = {
     "session": Column(("Session ID",), is_text=True, default=""),
 }
 _HAS_RESPONSE = Check(
-    "failed requests (no response tokens)", lambda found: found["output"] > 0, is_fault=False
+    "failed requests (no response tokens)", lambda columns: columns["output"] > 0, is_fault=False
 )
 
 

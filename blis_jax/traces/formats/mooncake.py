@@ -50,7 +50,7 @@ _BAILIAN_NAMES = ("chat_id", "parent_chat_id", "turn")  # turns are numbered by 
 def matches(sniff: Sniff) -> bool:
     """Return whether a line is an object with the three numbers."""
     return any(
-        {"timestamp", "input_length", "output_length"} <= found.keys() for found in sniff.objects
+        {"timestamp", "input_length", "output_length"} <= line.keys() for line in sniff.objects
     )
 
 
@@ -74,16 +74,16 @@ class _Columns:
     def add(self, line: str, block_size: int, latest: float) -> None:
         """Add one request; nothing is kept of a line that is refused."""
         try:
-            found = json.loads(line)
+            request = json.loads(line)
         except (ValueError, RecursionError):
             raise _BadLine("not a JSON object") from None
-        if not isinstance(found, dict):
+        if not isinstance(request, dict):
             raise _BadLine("not a JSON object")
-        session = self._session_of(found)
-        time, delay = self._time_of(found, session, latest)
-        input_len = _whole(found, "input_length", 1)
-        output_len = _whole(found, "output_length", 0)
-        self._add_ids(found.get("hash_ids") or [], input_len, block_size)
+        session = self._session_of(request)
+        time, delay = self._time_of(request, session, latest)
+        input_len = _whole(request, "input_length", 1)
+        output_len = _whole(request, "output_length", 0)
+        self._add_ids(request.get("hash_ids") or [], input_len, block_size)
         self.time.append(time)
         self.delay.append(delay)
         self.last_of_session[session] = time
@@ -91,22 +91,22 @@ class _Columns:
         self.output_len.append(output_len)
         self.sessions.append(session)
 
-    def _time_of(self, found: dict[str, Any], session: str, latest: float) -> tuple[float, float]:
+    def _time_of(self, request: dict[str, Any], session: str, latest: float) -> tuple[float, float]:
         """Return when a row arrives, at the earliest where it waits for an answer, and the delay after that."""
-        if found.get("delay") is None or found.get("timestamp") is not None:
-            self.num_idle_delays += bool(found.get("delay"))
-            return _number(found, "timestamp", 0, latest), NO_DELAY
-        delay = _number(found, "delay", 0, latest)
+        if request.get("delay") is None or request.get("timestamp") is not None:
+            self.num_idle_delays += bool(request.get("delay"))
+            return _number(request, "timestamp", 0, latest), NO_DELAY
+        delay = _number(request, "delay", 0, latest)
         if not session or session not in self.last_of_session:
             raise _BadLine("delay, but no earlier turn of a session that it could follow")
         return self.last_of_session[session] + delay, delay
 
-    def _session_of(self, found: dict[str, Any]) -> str:
+    def _session_of(self, request: dict[str, Any]) -> str:
         """Return the name of a row's session, empty for none; a chat has that of the chat that it goes on from."""
-        chat = _text(found, "chat_id")
+        chat = _text(request, "chat_id")
         if not chat:
-            return _text(found, "session_id")
-        session = self.session_of_chat.get(_text(found, "parent_chat_id"), chat)
+            return _text(request, "session_id")
+        session = self.session_of_chat.get(_text(request, "parent_chat_id"), chat)
         return self.session_of_chat.setdefault(chat, session)
 
     def _add_ids(self, hash_ids: object, input_len: int, block_size: int) -> None:
@@ -138,10 +138,10 @@ class _Columns:
 def read(path: Path, reading: Reading) -> TraceRows:
     """Return the requests in the order of the file."""
     objects = sniff(path).objects
-    is_bailian = any({"chat_id", "parent_chat_id"} <= found.keys() for found in objects)
+    is_bailian = any({"chat_id", "parent_chat_id"} <= request.keys() for request in objects)
     known = {*_NAMES, *(_BAILIAN_NAMES if is_bailian else ())}
-    reading.report.add_unread(name for found in objects for name in found if name not in known)
-    reading.report.notes += several_models(found.get("model") for found in objects)
+    reading.report.add_unread(name for request in objects for name in request if name not in known)
+    reading.report.notes += several_models(request.get("model") for request in objects)
     columns, unit_us = _Columns(), reading.unit_us("s" if is_bailian else "ms")
     block_size = reading.block_size or (BAILIAN_BLOCK_SIZE if is_bailian else BLOCK_SIZE)
     num_bad = 0
@@ -201,8 +201,8 @@ def _milliseconds(time_us: int) -> float:
     return int(milliseconds) if milliseconds.is_integer() else milliseconds
 
 
-def _number(found: dict[str, Any], name: str, low: float, high: float) -> float:
-    value = found.get(name)
+def _number(request: dict[str, Any], name: str, low: float, high: float) -> float:
+    value = request.get(name)
     if value is None:
         raise _BadLine(f"{name} is missing")
     if isinstance(value, str):
@@ -219,15 +219,15 @@ def _as_number(text: str) -> float | str:
         return text
 
 
-def _whole(found: dict[str, Any], name: str, low: int) -> int:
-    value = _number(found, name, low, MOST_TOKENS)
+def _whole(request: dict[str, Any], name: str, low: int) -> int:
+    value = _number(request, name, low, MOST_TOKENS)
     if value != math.floor(value):
         raise _BadLine(f"{name} is {_brief(value)}, not a whole number")
     return int(value)
 
 
-def _text(found: dict[str, Any], name: str) -> str:
-    value = found.get(name)
+def _text(request: dict[str, Any], name: str) -> str:
+    value = request.get(name)
     return "" if value is None else str(value)
 
 
@@ -240,8 +240,8 @@ def _check_block_size(path: Path, line: str, num_bad: int, num_good: int, block_
     """Refuse a file from whose beginning on the ids are those of smaller blocks."""
     if num_good or num_bad < MOST_NAMED:
         return
-    found = json.loads(line) if line.lstrip().startswith("{") else {}
-    length, hash_ids = found.get("input_length"), found.get("hash_ids")
+    request = json.loads(line) if line.lstrip().startswith("{") else {}
+    length, hash_ids = request.get("input_length"), request.get("hash_ids")
     if not isinstance(length, int) or not isinstance(hash_ids, list):
         return
     fitting = _fitting(length, len(hash_ids))

@@ -79,7 +79,7 @@ def matches(sniff: Sniff) -> bool:
     shown = (*sniff.objects[:1], sniff.objects)
     if any(client.matches(each) for client in CLIENTS.values() for each in shown):
         return False
-    listed = [sniff.names, *([*flat(found)] for found in sniff.objects[:1])]
+    listed = [sniff.names, *([*flat(row)] for row in sniff.objects[:1])]
     return sniff.is_parquet or any(
         with_unit(each, TIMES) is not None
         and all(
@@ -276,13 +276,13 @@ def _number_lists(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _with_ids(
-    found: dict[str, np.ndarray], table: _Table, reading: Reading
+    columns: dict[str, np.ndarray], table: _Table, reading: Reading
 ) -> dict[str, np.ndarray]:
     """Return the columns without request_id, so that rows are numbered, unless every row has a number there."""
-    if bool((found["request_id"] != NO_CODE).all()):
-        return found
+    if bool((columns["request_id"] != NO_CODE).all()):
+        return columns
     reading.report.add_unread(name for name in table.names if plain_name(name) == "requestid")
-    return {name: found[name] for name in found if name != "request_id"}
+    return {name: columns[name] for name in columns if name != "request_id"}
 
 
 def _segments(contents: np.ndarray, ends: np.ndarray) -> Segments | None:
@@ -296,10 +296,10 @@ def _segments(contents: np.ndarray, ends: np.ndarray) -> Segments | None:
     )
 
 
-def _has_fitting_segments(found: Mapping[str, np.ndarray]) -> np.ndarray:
-    is_good = np.ones(len(found["input_tokens"]), bool)
-    tokens = found["input_tokens"] + found["output_tokens"]
-    contents, ends = (found[name] for name in _SEGMENTS)
+def _has_fitting_segments(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    is_good = np.ones(len(columns["input_tokens"]), bool)
+    tokens = columns["input_tokens"] + columns["output_tokens"]
+    contents, ends = (columns[name] for name in _SEGMENTS)
     for row in np.flatnonzero((contents != "") | (ends != "")):
         end = np.array(ends[row].split(), np.int64)
         is_good[row] = (
@@ -315,7 +315,7 @@ _CHECKS = (
     NOT_BOTH,
     Check(
         "prefix_tokens is above input_tokens",
-        lambda found: found["prefix_tokens"] <= found["input_tokens"],
+        lambda columns: columns["prefix_tokens"] <= columns["input_tokens"],
     ),
     Check(
         "segment_ends does not rise up to at most all tokens, one for each of segment_contents",
@@ -327,14 +327,14 @@ _CHECKS = (
 # --- JSON lines -----------------------------------------------------------------------------------
 
 
-def flat(found: Mapping[str, Any]) -> dict[str, Any]:
+def flat(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object's values by their innermost names; the outermost goes first where two are named alike."""
     values = {
         name: "an error" if isinstance(value, Mapping) else value
-        for name, value in found.items()
+        for name, value in row.items()
         if not isinstance(value, Mapping) or (name in ERRORS and value)
     }
-    for inner in found.values():
+    for inner in row.values():
         if isinstance(inner, Mapping):
             values = flat(inner) | values
     return values
@@ -346,8 +346,7 @@ def _json_frames(path: Path, names: Sequence[str], places: Mapping[str, int]) ->
     while batch := list(islice(numbered, ROWS_AT_ONCE)):
         objects = [_object(line, names[places["arrival"]]) for _, line in batch]
         cells = {
-            place: [_cell(found.get(names[place])) for found in objects]
-            for place in places.values()
+            place: [_cell(row.get(names[place])) for row in objects] for place in places.values()
         }
         frame = pandas.DataFrame(cells, dtype=object)
         yield Frame(frame, np.array([number for number, _ in batch]), what)
@@ -363,10 +362,10 @@ def _cell(value: object) -> object:
 
 def _object(line: str, arrival: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except (ValueError, RecursionError):
-        found = None
-    return flat(found) if isinstance(found, dict) else {arrival: line.strip()}
+        row = None
+    return flat(row) if isinstance(row, dict) else {arrival: line.strip()}
 
 
 # --- Parquet --------------------------------------------------------------------------------------

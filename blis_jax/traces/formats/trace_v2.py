@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.atomic_write import replacing, write_csv
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.lazy import pandas, yaml
 from blis_jax.traces.columns import Check, Column, counts, numbers, slo_classes, whole
@@ -76,7 +76,7 @@ class Header(Strict):
 
 _HAS_PROMPT = Check(
     "input_tokens is 0, and no prefix group adds to it",
-    lambda found: (found["input_tokens"] > 0) | (found["prefix_group"] != ""),
+    lambda columns: (columns["input_tokens"] > 0) | (columns["prefix_group"] != ""),
 )
 
 
@@ -167,8 +167,7 @@ def write_pair(
     path: Path, table: Mapping[str, Any], settings: dict[str, Any], indent: int | None = None
 ) -> None:
     """Write the rows at `path`, and their header beside them."""
-    with replacing(path) as written:
-        pandas.DataFrame(table).to_csv(written, index=False, lineterminator="\n")
+    write_csv(path, pandas.DataFrame(table))
     with replacing(path.with_suffix(".yaml")) as written:
         text = yaml.safe_dump(settings, sort_keys=False, indent=indent)
         written.write_text(text, encoding="utf-8")

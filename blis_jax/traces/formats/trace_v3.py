@@ -85,16 +85,18 @@ class RevisedHeader(Strict):
 
 _HAS_TOKENS = Check(
     "input_tokens and output_tokens are 0, and no prefix adds to them",
-    lambda found: (
-        (found["input_tokens"] > 0)
-        | (found["output_tokens"] > 0)
-        | ((found["prefix_group"] != "") & (found["prefix_length"] > 0))
-        | ((found["prefix_group"] == "") & (found["server_input_tokens"] > 0))
+    lambda columns: (
+        (columns["input_tokens"] > 0)
+        | (columns["output_tokens"] > 0)
+        | ((columns["prefix_group"] != "") & (columns["prefix_length"] > 0))
+        | ((columns["prefix_group"] == "") & (columns["server_input_tokens"] > 0))
     ),
 )
 _IN_TIME = Check(
     "deadline_us is not later than the arrival",
-    lambda found: (found["deadline_us"] == 0) | (found["deadline_us"] > found["arrival_time_us"]),
+    lambda columns: (
+        (columns["deadline_us"] == 0) | (columns["deadline_us"] > columns["arrival_time_us"])
+    ),
 )
 
 
@@ -138,14 +140,14 @@ def read(path: Path, reading: Reading) -> TraceRows:
     return replace(rows, others=_others(parts))
 
 
-def _others(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _others(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return what a replay hands on as it was, in the form of `write`."""
-    kept = {name: found[name] for name in (TARGET, *(f"{kind}_tokens" for kind in MODALITIES))}
-    kept["streaming"] = np.where(found["streaming"], "true", "false").astype(object)
-    kept["reason_ratio"] = ratio_texts(found["reason_ratio"])
-    kept[ROW_PREFIX] = found["prefix_length"]
-    if (found[ADAPTER] != "").any():
-        kept[ADAPTER] = found[ADAPTER]
+    kept = {name: columns[name] for name in (TARGET, *(f"{kind}_tokens" for kind in MODALITIES))}
+    kept["streaming"] = np.where(columns["streaming"], "true", "false").astype(object)
+    kept["reason_ratio"] = ratio_texts(columns["reason_ratio"])
+    kept[ROW_PREFIX] = columns["prefix_length"]
+    if (columns[ADAPTER] != "").any():
+        kept[ADAPTER] = columns[ADAPTER]
     return kept
 
 
@@ -220,11 +222,11 @@ def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
     }
     outcome = {**rows.others, **outcome}
     outcome.pop(DELAY, None)
-    targets, own = outcome.pop(TARGET, None), outcome.pop(ROW_PREFIX, None)
+    targets, own_prefix = outcome.pop(TARGET, None), outcome.pop(ROW_PREFIX, None)
     adapters = outcome.pop(ADAPTER, None)
     last = {ADAPTER: adapters} if adapters is not None and (adapters != "").any() else {}
-    if own is not None:
-        shared = np.where(own <= rows.input_len, own, 0)
+    if own_prefix is not None:
+        shared = np.where(own_prefix <= rows.input_len, own_prefix, 0)
         columns |= {"prefix_length": shared, "input_tokens": rows.input_len - shared}
     columns |= outcome
     if targets is None or not targets.any():
@@ -235,9 +237,11 @@ def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
     return {name: columns[name] for name in ordered} | last
 
 
-def _arrivals(found: Mapping[str, np.ndarray]) -> np.ndarray:
+def _arrivals(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     """When requests were sent, or else when they arrived."""
-    return np.where(found["send_time_us"] > 0, found["send_time_us"], found["arrival_time_us"])
+    return np.where(
+        columns["send_time_us"] > 0, columns["send_time_us"], columns["arrival_time_us"]
+    )
 
 
 def _group_tokens(group: np.ndarray, length: np.ndarray) -> np.ndarray:

@@ -37,7 +37,7 @@ def stated_figures(
 ) -> Figures:
     """Return the figures above 0 that a file states; `of` gives that of a client's name and statistic, NaN for none."""
     pairs = product(zip(LATENCIES, names, strict=True), zip(STATISTICS, statistics, strict=True))
-    values = {(ours, mine): of(name, theirs) for (ours, name), (mine, theirs) in pairs}
+    values = {(ours, statistic): of(name, theirs) for (ours, name), (statistic, theirs) in pairs}
     return {key: value for key, value in values.items() if math.isfinite(value) and value > 0}
 
 

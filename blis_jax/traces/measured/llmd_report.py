@@ -140,14 +140,14 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def converted(value: float, given: object, wanted: str, where: str) -> FigureReading:
+def converted(value: float, stated: object, wanted: str, where: str) -> FigureReading:
     """Return a value in another unit of the same dimension."""
     for units in _DIMENSIONS:
-        if given in units and wanted in units:
+        if stated in units and wanted in units:
             return FigureReading(
-                value if given == wanted else value * units[str(given)] / units[wanted]
+                value if stated == wanted else value * units[str(stated)] / units[wanted]
             )
-    return lacking(WRONG_UNIT, f"{where} is in {given!r}, which cannot be {wanted}")
+    return lacking(WRONG_UNIT, f"{where} is in {stated!r}, which cannot be {wanted}")
 
 
 def statistic_of(
@@ -213,10 +213,10 @@ def _summary(report: ReportDocument) -> Summary:
 def _ms(report: ReportDocument, name: str, statistic: str) -> float:
     """Return a latency in ms, NaN where the report has none."""
     unit = "ms/token" if name == "time_per_output_token" else "ms"
-    found = report.figure(f"{AGGREGATE}.latency.{name}", statistic, unit)
-    if found.problem in (WRONG_UNIT, MALFORMED):
-        raise ConfigError(f"{found.reason}; correct the report")
-    return found.value
+    latency = report.figure(f"{AGGREGATE}.latency.{name}", statistic, unit)
+    if latency.problem in (WRONG_UNIT, MALFORMED):
+        raise ConfigError(f"{latency.reason}; correct the report")
+    return latency.value
 
 
 def _either(first: float, second: float) -> float:

@@ -66,9 +66,9 @@ def read_latencies(path: Path) -> MeasuredRun:
             raise ConfigError(
                 f"{path} lacks a column of latencies; needed are ttft_ms, and e2e_ms or tpot_ms"
             )
-        found = {key: each for key, each in named.items() if each is not None}
-        units.update({key: unit for key, (_, unit) in found.items()})
-        return {key: Column((name,), parse=_or_nothing) for key, (name, _) in found.items()}
+        present = {key: each for key, each in named.items() if each is not None}
+        units.update({key: unit for key, (_, unit) in present.items()})
+        return {key: Column((name,), parse=_or_nothing) for key, (name, _) in present.items()}
 
     reading = Reading()
     rows = plain.read(path, reading, columns_of)
@@ -197,10 +197,10 @@ def read_measured(
     Raises:
         ConfigError: the file has no requests.
     """
-    found = read_result(path, wanted, num_fitted, stage)
-    if isinstance(found, Summary):
-        raise ConfigError(no_requests(path, found))
-    return found
+    run = read_result(path, wanted, num_fitted, stage)
+    if isinstance(run, Summary):
+        raise ConfigError(no_requests(path, run))
+    return run
 
 
 def read_result(
@@ -212,10 +212,10 @@ def read_result(
     arrival, all if None; give what the fit gets, so that requests held out stay unseen. `stage` is the
     number of a run in a file with several.
     """
-    found = read_requests(path, wanted, num_fitted, stage)
-    if isinstance(found, MeasuredRun):
-        _check(found, path)
-    return found
+    run = read_requests(path, wanted, num_fitted, stage)
+    if isinstance(run, MeasuredRun):
+        _check(run, path)
+    return run
 
 
 def read_requests(
@@ -232,22 +232,22 @@ def read_requests(
     path = _rows_path(path)
     name, document = _recognised(path, wanted)
     if name in CLIENTS:
-        found = _chosen(CLIENTS[name].read(document, str(path)), path, stage, option)
+        run = _chosen(CLIENTS[name].read(document, str(path)), path, stage, option)
     elif stage is not None:
         raise ConfigError(f"{option}: {path} has one run; leave the option out")
     elif name == "vllm-bench":
-        found = read_engine_log(path, num_fitted)
+        run = read_engine_log(path, num_fitted)
     else:
         read = read_observed_trace if name == "trace-v2" else read_latencies
-        found = read(path)
-    if isinstance(found, Summary) and found.load.num_requests == 0:
-        raise ConfigError(none_answered(str(path), found.num_failed))
-    if isinstance(found, MeasuredRun):
-        tpot = found.tpot_us[np.isfinite(found.tpot_us)]
+        run = read(path)
+    if isinstance(run, Summary) and run.load.num_requests == 0:
+        raise ConfigError(none_answered(str(path), run.num_failed))
+    if isinstance(run, MeasuredRun):
+        tpot = run.tpot_us[np.isfinite(run.tpot_us)]
         odd = unlikely(float(np.mean(tpot)) / 1e3) if len(tpot) else []
-        found = dataclasses.replace(found, notes=(*found.notes, *odd))
-        found = found.take(np.argsort(found.rows.arrival_us, kind="stable"))
-    return found
+        run = dataclasses.replace(run, notes=(*run.notes, *odd))
+        run = run.take(np.argsort(run.rows.arrival_us, kind="stable"))
+    return run
 
 
 def is_recorded(path: Path) -> bool:
@@ -292,15 +292,15 @@ def _recognised(path: Path, wanted: str | None) -> tuple[str, object]:
 
 
 def _name_of_table(path: Path) -> str:
-    found = sniff(path)
-    head = found.lines[0] if found.lines else ""
+    first_lines = sniff(path)
+    head = first_lines.lines[0] if first_lines.lines else ""
     if not head:
         raise ConfigError(f"{path} is empty; give the result file of a benchmark client")
     if "first_chunk_time_us" in head:
         return "trace-v2"
-    columns = found.names
+    columns = first_lines.names
     if head.startswith("{"):
-        columns = tuple(plain.flat(found.objects[0])) if found.objects else ()
+        columns = tuple(plain.flat(first_lines.objects[0])) if first_lines.objects else ()
     if with_unit(columns, LATENCIES["ttft"]) is not None:
         return "latency-csv"
     if (what := foreign(head)) is not None:
@@ -317,7 +317,9 @@ def _chosen(
     benchmarks: list[Benchmark], path: Path, stage: int | None, option: str
 ) -> MeasuredRun | Summary:
     if stage is None and len(benchmarks) > 1:
-        listed = "; ".join(f"{place}: {one.label}" for place, one in enumerate(benchmarks))
+        listed = "; ".join(
+            f"{place}: {benchmark.label}" for place, benchmark in enumerate(benchmarks)
+        )
         raise ConfigError(f"{path} has {len(benchmarks)} runs; choose one with {option} ({listed})")
     if not 0 <= (stage or 0) < len(benchmarks):
         raise ConfigError(f"{option}: got {stage}, allowed is 0 to {len(benchmarks) - 1}")

@@ -299,21 +299,21 @@ def read_engine_log(path: Path, num_fitted: int | None) -> MeasuredRun:
 
 
 def _json_lines(path: Path) -> dict[str, np.ndarray]:
-    found: list[list[float]] = []
+    rows: list[list[float]] = []
     for number, line in enumerate(input_files.read_text(path, "a measured run").splitlines(), 1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
-            found.append([float(entry[name]) for name in COLUMNS])
+            rows.append([float(entry[name]) for name in COLUMNS])
         except (ValueError, TypeError, KeyError) as error:
             why = f"no {error.args[0]}" if isinstance(error, KeyError) else error
             raise ConfigError(
                 f"{path}, line {number}: {why}; every line needs numbers named {', '.join(COLUMNS)}"
             ) from None
-    if not found:
+    if not rows:
         raise ConfigError(f"{path} holds no requests; give a file with one JSON object per line")
-    return dict(zip(COLUMNS, np.asarray(found).T, strict=True))
+    return dict(zip(COLUMNS, np.asarray(rows).T, strict=True))
 
 
 def _beside(

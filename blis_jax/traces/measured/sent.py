@@ -19,9 +19,9 @@ from blis_jax.traces.measured.run import MeasuredRun, ServerSettings
 from blis_jax.traces.rows import LATEST_US, MOST_TOKENS, make_rows
 
 
-def no_requests(path: Path | str, found: Summary) -> str:
+def no_requests(path: Path | str, summary: Summary) -> str:
     """Return why nothing can be fitted to a summary."""
-    return f"{path} has figures of {found.tool} but no requests to fit coefficients to: {found.lacking}"
+    return f"{path} has figures of {summary.tool} but no requests to fit coefficients to: {summary.lacking}"
 
 
 def parse(path: Path) -> Any:
@@ -41,15 +41,15 @@ def parse(path: Path) -> Any:
 
 def _documents(text: str, path: Path) -> tuple[Any, ...]:
     """Return all documents of a text, one after the other, whatever lies between them and however they are indented."""
-    found: list[Any] = []
+    documents: list[Any] = []
     place, decoder = 0, json.JSONDecoder()
     while (start := _BLANK.match(text, place).end()) < len(text):  # type: ignore[union-attr]
         try:
             document, place = decoder.raw_decode(text, start)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(_damaged(text, path, start, error, len(found))) from None
-        found.append(document)
-    return tuple(found)
+            raise ConfigError(_damaged(text, path, start, error, len(documents))) from None
+        documents.append(document)
+    return tuple(documents)
 
 
 _BLANK = re.compile(r"[\s,]*")

@@ -174,13 +174,13 @@ def _run_of(
     first = engines.iloc[0]
     try:
         engine = MeasuredEngine(
-            str(first["model"]), *(int(first[one]) for one in ("tp", "dp", "ep"))
+            str(first["model"]), *(int(first[degree]) for degree in ("tp", "dp", "ep"))
         )
     except (TypeError, ValueError):
         raise ConfigError(f"{path}: run {name}: tp, dp and ep must be whole numbers") from None
     if min(engine[1:]) < 1:
         raise ConfigError(f"{path}: run {name}: tp, dp and ep must be at least 1")
-    who = [one for one in ("worker_id", "dp_rank") if one in steps_of_run]
+    who = [column for column in ("worker_id", "dp_rank") if column in steps_of_run]
     sequence = (
         steps_of_run.groupby(who, sort=False).ngroup().to_numpy()
         if who
@@ -248,7 +248,9 @@ def _table(path: Path) -> Any:
     else:
         table = read_table(path)
     alike = {
-        given: ours for given, ours in NAMED_ALIKE.items() if given in table and ours not in table
+        theirs: ours
+        for theirs, ours in NAMED_ALIKE.items()
+        if theirs in table and ours not in table
     }
     table = table.rename(columns=alike)
     beside = path.parent / METADATA
@@ -258,16 +260,16 @@ def _table(path: Path) -> Any:
 
 
 def _logged(path: Path, most: int | None = None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = []
     with open_text(path) as file:
         for line in file:
             if match := _LOGGED.search(line):
                 rank = _RANK.search(line)
                 further = {STEP: int(match[STEP]), "dp_rank": rank[1] if rank else "0"}
-                found.append({**match.groupdict(), **further})
-                if most is not None and len(found) >= most:
+                steps.append({**match.groupdict(), **further})
+                if most is not None and len(steps) >= most:
                     break
-    return found
+    return steps
 
 
 def _of_metadata(path: Path) -> dict[str, Any]:

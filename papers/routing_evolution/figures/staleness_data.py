@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from blis_jax import ClusterConfig, figures_of, run_grid
 from blis_jax.commands.cli import whole
 from blis_jax.commands.options import CommandOptions, option
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.atomic_write import write_csv
 from blis_jax.lazy import pandas as pd
 from blis_jax.workload.spec import WorkloadSpec, override, parse_spec
 
@@ -139,8 +139,7 @@ class StalenessOptions(
 def main(options: StalenessOptions) -> int:
     """Run the command; return its exit code."""
     table = measured(cells(), range(1, 1 + options.seeds))
-    with replacing(DATA) as path:
-        table.to_csv(path, index=False)
+    write_csv(DATA, table)
     print(f"Written: {DATA}")
     return 0
 

@@ -12,7 +12,7 @@ from typing import Any
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, word
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.atomic_write import write_csv
 from blis_jax.lazy import pandas as pd
 from blis_jax.reports import style
 from papers.record.figures import POLICY_COLOURS, FigureWords, expected, shipped_data, shows
@@ -140,8 +140,7 @@ def main(options: RobustnessDataOptions) -> int:
         )
     target = Path(options.data or shipped_data(PACKAGE)) / "robustness_map.csv"
     cli.check_writable(target)
-    with cli.writing(target), replacing(target) as written:
-        counts(cells).to_csv(written, index=False)
+    write_csv(target, counts(cells))
     print(f"Written: {target}")
     return 0
 

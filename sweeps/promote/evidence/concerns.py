@@ -6,8 +6,6 @@ in place of a change. A scene is a workload with a concern.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -17,6 +15,7 @@ from typing import Any
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.revisions import ROUTER_SIGNALS, SCRAPE_US, seen_as
 from blis_jax.errors import ConfigError, closest
+from blis_jax.files.atomic_write import fingerprint
 from blis_jax.policies.scorers import APPROXIMATE_BLOCK_TOKENS
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.promote.configs import deployment
@@ -324,7 +323,7 @@ class SimulatedScene:
     def key(self) -> str:
         """Return a key that is equal for scenes of the same requests under the same concern."""
         content = [self.spec.content(), self.concern.name if self.concern else "", self.stream]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        return fingerprint(content)
 
     def spec_with_concern(self) -> WorkloadSpec:
         """Return the workload that is drawn."""
