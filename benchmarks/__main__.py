@@ -150,9 +150,9 @@ def side_by_side(
     commit = against.commit_of(revision)
 
     def measured(name: str, *where: Any) -> against.Comparison:
-        found = against.compare_case_again(name, *where, counts)
-        print(f"{name}: {found.run.ratio[0]:.3f}", file=sys.stderr)
-        return found
+        comparison = against.compare_case_again(name, *where, counts)
+        print(f"{name}: {comparison.run.ratio[0]:.3f}", file=sys.stderr)
+        return comparison
 
     results, is_whole = _on_both(commit, names, measured)
     words = [f"--against {revision}", *(f"--case {name}" for name in names)]

@@ -130,12 +130,12 @@ def fitted(alone: Spent, small: Spent, large: Spent, worker_s: float, first_s: f
 
     def split(name: str) -> tuple[float, float]:
         """Return the seconds of a task and of a run."""
-        (one, tasks_of_one), (other, tasks_of_other) = (
+        (of_small, tasks_of_one), (of_large, tasks_of_other) = (
             (getattr(seen, name) / seen.num_runs, seen.num_tasks / seen.num_runs)
             for seen in (small, large)
         )
-        of_task = max((one - other) / (tasks_of_one - tasks_of_other), 0.0)
-        return of_task, max(other - of_task * tasks_of_other, 0.0)
+        of_task = max((of_small - of_large) / (tasks_of_one - tasks_of_other), 0.0)
+        return of_task, max(of_large - of_task * tasks_of_other, 0.0)
 
     return Model(alone.run_s, worker_s, split("command_s"), split("scheduler_s"), first_s)
 

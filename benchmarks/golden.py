@@ -122,14 +122,14 @@ def pack(folder: Path, archive: Path = ARCHIVE) -> None:
 
 def _columns_of(path: Path, name: str, pieces: Pieces) -> dict[str, Any]:
     """Return where the arrays of a file lie in their columns, to which they are added."""
-    found = {}
+    columns = {}
     with np.load(path, allow_pickle=False) as arrays:
         for array, values in arrays.items():
             column = f"{array}.{values.dtype.str[1:]}"
             rows = pieces.setdefault(column, [])
-            found[array] = [column, sum(each.size for _, each in rows), list(values.shape)]
+            columns[array] = [column, sum(each.size for _, each in rows), list(values.shape)]
             rows.append((name, values.ravel()))
-    return found
+    return columns
 
 
 def _encoded(values: np.ndarray) -> tuple[dict[str, Any], bytes]:

@@ -170,7 +170,7 @@ def costs(data: Path | None, is_full: bool) -> Iterator[Cost]:
             whole = TaskEvaluator(task_file(full, data, None), full / "programs")
             evaluated(whole, texts[0])
             times = tuple(evaluated(whole, text) for text in texts[1 : 1 + NUM_COMPILED])
-            sizes = ", ".join(f"{one:,}" for one in FULL)
+            sizes = ", ".join(f"{size:,}" for size in FULL)
             yield Cost(f"new, {shape} of {sizes} requests", times, 20, "the workloads' own numbers")
 
 

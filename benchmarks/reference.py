@@ -77,7 +77,7 @@ def _default(name: str, value: object) -> str:
     if name == "horizon":
         return "2^63 − 1"
     if isinstance(value, tuple):
-        return ", ".join(f"{one:.6g}" for one in value) or "none"
+        return ", ".join(f"{number:.6g}" for number in value) or "none"
     return str(value).lower() if isinstance(value, bool) else str(value) or "none"
 
 

@@ -61,8 +61,8 @@ def made_up(
 
 def _correlated(case: Case, rng: np.random.Generator) -> Float[np.ndarray, "request"]:
     steps = rng.normal(size=case.num_requests + WARM_UP) * math.sqrt(1 - case.correlation**2)
-    found: np.ndarray = lfilter([1.0], [1.0, -case.correlation], steps)[WARM_UP:]
-    return found
+    correlated: np.ndarray = lfilter([1.0], [1.0, -case.correlation], steps)[WARM_UP:]
+    return correlated
 
 
 def truths() -> dict[str, float]:
@@ -107,7 +107,7 @@ def _resampling(
     inference: Inference,
 ) -> BlockResampling:
     bins = blocks.time_bins(arrival_us)
-    beyond = [np.where(one > np.quantile(one, 0.99), 1.0, 0.0) for one in (first, second)]
+    beyond = [np.where(values > np.quantile(values, 0.99), 1.0, 0.0) for values in (first, second)]
     series = [
         np.bincount(bins.place, change - change.mean(), bins.num_bins)
         for change in (second - first, beyond[1] - beyond[0])

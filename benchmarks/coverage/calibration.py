@@ -78,9 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
     parser.add_flags("sizes", _FLAGS)
-    given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    values = {flag.name.replace("-", "_"): flag.default for flag in _FLAGS} | given
-    kinds = [given["kind"]] if "kind" in given else list(KINDS)
+    options = parser.given(sys.argv[1:] if arguments is None else arguments)
+    values = {flag.name.replace("-", "_"): flag.default for flag in _FLAGS} | options
+    kinds = [options["kind"]] if "kind" in options else list(KINDS)
     seeds = range(values["first"], values["first"] + values["repetitions"])
     sizes = {name: values[name] for name in ("num_requests", "starts", "explore")}
     prepare_backend()
@@ -137,17 +137,17 @@ def _kept(path: Path) -> Iterator[dict[str, Any]]:
 def outcome(kind: str, seed: int, num_requests: int, starts: int, explore: bool) -> dict[str, Any]:
     """Return intervals of the coefficients, and of the figures of another run beside what was measured there, ms."""
     run, config = server(kind, num_requests, seed)
-    found = calibration.calibrate(
+    calibrated = calibration.calibrate(
         run, config, calibration.CalibrationPlan(TERMS, num_starts=starts, explores=explore)
     )
-    known = found.uncertainty
+    known = calibrated.uncertainty
     row = {"intervals": known.intervals.tolist(), "is_identified": list(known.is_identified)}
-    if found.predictive is None:
+    if calibrated.predictive is None:
         return row
     other, _ = server(kind, num_requests, seed + PREDICTED_SEED, PREDICTED_GAP_US)
     everything = np.ones(num_requests, bool)
-    simulator = calibration.Simulator(other, config, found.predictive.terms)
-    intervals = found.predictive.intervals(simulator, other, everything)
+    simulator = calibration.Simulator(other, config, calibrated.predictive.terms)
+    intervals = calibrated.predictive.intervals(simulator, other, everything)
     measured = figures(other.ttft_us, other.e2e_us, other.rows.output_len)
     predicted = {" ".join(key): [measured[key], *ends] for key, ends in intervals.items()}
     return {**row, "predicted": predicted}
@@ -221,8 +221,8 @@ def _of_figure(rows: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def _share(is_held: Bool[np.ndarray, " server"]) -> str:
-    found = binomtest(int(is_held.sum()), len(is_held)).proportion_ci(0.95)
-    return f"{100 * is_held.mean():.1f} % [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+    ends = binomtest(int(is_held.sum()), len(is_held)).proportion_ci(0.95)
+    return f"{100 * is_held.mean():.1f} % [{100 * ends.low:.1f}, {100 * ends.high:.1f}]"
 
 
 if __name__ == "__main__":

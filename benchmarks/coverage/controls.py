@@ -101,11 +101,11 @@ def main() -> None:
         seconds += time.perf_counter() - start
         by_arm.append(runs)
     covariates = np.array([run["controls"] for run in by_arm[0]])
-    found = [figures(runs) for runs in by_arm]
-    rows = {name: found[at] for at, name in enumerate(("baseline", "8-opt", "row 13"))}
+    figures_by_arm = [figures(runs) for runs in by_arm]
+    rows = {name: figures_by_arm[at] for at, name in enumerate(("baseline", "8-opt", "row 13"))}
     for first, second in ((0, 1), (0, 2), (1, 2)):
         name = f"{list(rows)[second]} − {list(rows)[first]}"
-        rows[name] = {m: found[second][m] - found[first][m] for m in METRICS}
+        rows[name] = {m: figures_by_arm[second][m] - figures_by_arm[first][m] for m in METRICS}
     print_rows((f"variance left, {count} seeds, critical requests", *METRICS), (
         (name, *(f"{share_left(values[metric], covariates):.2f}" for metric in METRICS))
         for name, values in rows.items()

@@ -95,7 +95,7 @@ def intervals(
     if first is None:
         return [estimate(group) for group in groups[second]]
     pairs = zip(groups[first], groups[second], strict=True)
-    return [difference(one, other).absolute for one, other in pairs]
+    return [difference(first, second).absolute for first, second in pairs]
 
 
 def table(
@@ -123,8 +123,8 @@ def table(
     return lines
 
 
-def _width(one: Estimate) -> float:
-    return one.high - one.low
+def _width(estimate: Estimate) -> float:
+    return estimate.high - estimate.low
 
 
 def main() -> None:
@@ -132,18 +132,20 @@ def main() -> None:
     parser = table_parser(None, __doc__)
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS, help="of an interval")
     parser.add_argument("--intervals", type=int, default=NUM_INTERVALS, help="of each kind")
-    given = parser.parse_args()
+    options = parser.parse_args()
     prepare_backend()
-    count = given.seeds * given.intervals
+    count = options.seeds * options.intervals
     seeds = range(count)
     apart = range(FIRST_OF_TRUTH, FIRST_OF_TRUTH + count)
     anew = measured(seeds, [policy_seed(seed) for seed in seeds])
-    alike = measured(seeds, [policy_seed(FIRST_POLICY + seed // given.seeds) for seed in seeds])
+    alike = measured(seeds, [policy_seed(FIRST_POLICY + seed // options.seeds) for seed in seeds])
     others = measured(apart, [policy_seed(seed) for seed in apart])
-    print(f"{given.intervals} intervals of 95 % over {given.seeds} seeds: % that hold the truth")
+    print(
+        f"{options.intervals} intervals of 95 % over {options.seeds} seeds: % that hold the truth"
+    )
     heads = "figure | metric | policy draws anew on every seed | one policy seed | its width"
     print(f"| {heads} |\n|{'---|' * 5}")
-    for line in table(anew, alike, others, given.seeds):
+    for line in table(anew, alike, others, options.seeds):
         print(line)
 
 

@@ -48,12 +48,12 @@ def lognormal() -> World:
     def draw(rng: np.random.Generator, num_seeds: int) -> tuple[Runs, Runs]:
         """Draw the runs of both strategies on so many seeds."""
         level = rng.normal(0, BETWEEN, num_seeds)
-        found = []
+        latencies = []
         for scale in (1.0, FASTER):
             levels = level + rng.normal(0, OWN, num_seeds)
             noise = rng.normal(0, WITHIN, (num_seeds, NUM_REQUESTS))
-            found.append(1e5 * scale * np.exp(levels[:, None] + noise))
-        return found[0], found[1]
+            latencies.append(1e5 * scale * np.exp(levels[:, None] + noise))
+        return latencies[0], latencies[1]
 
     spread = np.sqrt(BETWEEN**2 + WITHIN**2 + OWN**2)
     true_ms = float(100 * np.exp(P99 * spread))
@@ -162,12 +162,12 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=NUM_SAMPLES, help="of each kind")
     parser.add_argument("--sweep", default=None, help="Dataset of a sweep of two strategies")
     parser.add_argument("--class", dest="slo_class", default="critical", help="of its requests")
-    given = parser.parse_args()
-    world = lognormal() if given.sweep is None else of_sweep(given.sweep, given.slo_class)
+    options = parser.parse_args()
+    world = lognormal() if options.sweep is None else of_sweep(options.sweep, options.slo_class)
     print("%: intervals that hold one P99 / a difference at 95 % / a difference at 99.7 %")
     print_rows(
         ("seeds", "contributions", "jackknife, one run left out", "bootstrap of the runs"),
-        ((num_seeds, *coverage(world, num_seeds, given.samples)) for num_seeds in SEEDS),
+        ((num_seeds, *coverage(world, num_seeds, options.samples)) for num_seeds in SEEDS),
     )
 
 

@@ -53,7 +53,7 @@ def gamma(spread: float) -> Callable[[np.random.Generator, tuple[int, int]], Pai
     def draw(rng: np.random.Generator, shape: tuple[int, int]) -> Pairs:
         common = rng.gamma(SHARED * shape_of_law, size=shape)
         sums = (common + rng.gamma((1 - SHARED) * shape_of_law, size=shape) for _ in range(2))
-        return Pairs(*(one / shape_of_law for one in sums))
+        return Pairs(*(total / shape_of_law for total in sums))
 
     return draw
 
@@ -99,7 +99,7 @@ def fieller(pairs: Pairs) -> Ends:
     square = quantile(count) ** 2 / count
     first, second = pairs.first.mean(axis=1), pairs.second.mean(axis=1)
     apart = [values - values.mean(axis=1, keepdims=True) for values in pairs]
-    products = [(one * other).sum(axis=1) / (count - 1) for one, other in (
+    products = [(left * right).sum(axis=1) / (count - 1) for left, right in (
         (apart[0], apart[0]), (apart[0], apart[1]), (apart[1], apart[1]))]  # fmt: skip
     a, b, c = (
         mean - square * product

@@ -37,11 +37,11 @@ def true_percentile(load: float, percent: float) -> float:
     return max(math.log(load / (1 - percent / 100)) / (1 - load), 0.0)
 
 
-def cell(found: list[SteadyEstimate], truth: float) -> str:
+def cell(estimates: list[SteadyEstimate], truth: float) -> str:
     """Write coverage, half-width and how many runs were long enough."""
-    held = np.mean([estimate.low <= truth <= estimate.high for estimate in found])
-    width = np.median([(estimate.high - estimate.low) / 2 / truth for estimate in found])
-    enough = np.mean([estimate.is_enough for estimate in found])
+    held = np.mean([estimate.low <= truth <= estimate.high for estimate in estimates])
+    width = np.median([(estimate.high - estimate.low) / 2 / truth for estimate in estimates])
+    enough = np.mean([estimate.is_enough for estimate in estimates])
     return f"{100 * held:.1f} (±{100 * width:.0f} %, {100 * enough:.0f})"
 
 

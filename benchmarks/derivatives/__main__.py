@@ -167,19 +167,19 @@ class Differences:
         side: Callable[[float], tuple[ClusterConfig, Callable[[RequestTable], RequestTable]]],
     ) -> tuple[dict[str, np.ndarray], float]:
         """Return f(+) − f(−) of each metric by seed, and the share of seeds whose decisions differ."""
-        found = []
+        outcomes = []
         for sign in (1.0, -1.0):
             config, change = side(sign)
             rows = [runs.Row(config, change(table), FIXED) for table in self.tables]
             results = self.runner.run(rows, lambda r: (evaluate(r, metrics), decisions(r)))
-            found.append(results)
+            outcomes.append(results)
         values = {
             name: np.array(
-                [ahead[name] - back[name] for (ahead, _), (back, _) in zip(*found, strict=True)]
+                [ahead[name] - back[name] for (ahead, _), (back, _) in zip(*outcomes, strict=True)]
             )
             for name in metrics
         }
-        changed = [one != other for (_, one), (_, other) in zip(*found, strict=True)]
+        changed = [first != second for (_, first), (_, second) in zip(*outcomes, strict=True)]
         return values, sum(changed) / len(changed)
 
 
@@ -234,8 +234,8 @@ def _pathwise_slopes(
     work = progress.begin(f"{case.name}: pathwise slopes", len(tables), "seeds")
     by_seed = []
     for count, requests in enumerate(tables, 1):
-        found = slopes_of.metric_slopes(differentiate.run(case.config, requests), metrics)
-        by_seed.append([found[name].slopes for name in metrics])
+        slopes = slopes_of.metric_slopes(differentiate.run(case.config, requests), metrics)
+        by_seed.append([slopes[name].slopes for name in metrics])
         work.show(count)
     work.clear()
     values = np.array(by_seed)  # seed, metric, direction
@@ -297,7 +297,7 @@ def _smoothed_lines(case: Case, pair: Smoothed, differ: Differences) -> list[Lin
     experiment = Experiment.on(
         case.spec, seeds, "reference", pair.metrics, shared=differ.runner
     )  # the mechanism is compiled once
-    found = smoothed_gradients(experiment, case.config, [parameter], NUM_PAIRS)
+    gradients = smoothed_gradients(experiment, case.config, [parameter], NUM_PAIRS)
     # a normal law's slope and a central difference agree to third order at h = σ·√3
     reach = math.sqrt(3)
     differences, share = differ.run(
@@ -306,7 +306,7 @@ def _smoothed_lines(case: Case, pair: Smoothed, differ: Differences) -> list[Lin
     )
     lines = []
     for metric in pair.metrics:
-        smooth = found[metric]
+        smooth = gradients[metric]
         by_seed = differences[metric] / (2 * reach * parameter.width)
         estimate, error = float(smooth.gradient[0]), float(smooth.standard_error[0])
         mean = float(by_seed.mean())

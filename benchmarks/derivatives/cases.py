@@ -79,13 +79,13 @@ def cases() -> tuple[Case, ...]:
 def _apart() -> tuple[Case, ...]:
     """Nothing interacts, so no decision can flip."""
     apart = _spec("apart", "constant", 0.1, 20, (512, 200, 64))
-    one = ClusterConfig(num_instances=1, admission_latency=100)
+    config = ClusterConfig(num_instances=1, admission_latency=100)
     return (
         Case(
             "apart",
             "requests 10 s apart, one instance",
             apart,
-            one,
+            config,
             "int32",
             (
                 Pathwise("alpha0", 0.05, ("ttft_mean_ms",)),
@@ -102,7 +102,7 @@ def _apart() -> tuple[Case, ...]:
             "apart",
             "requests 10 s apart, one instance",
             apart,
-            one,
+            config,
             "continuous",
             (Pathwise("beta2", 0.5, ("e2e_mean_ms",)),),
         ),

@@ -112,10 +112,10 @@ def compile_for_h100(name: str, lanes: int) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     with jax.enable_x64(True):
-        (given,) = call.given()
+        (arrays,) = call.given()
         steps = jax.ShapeDtypeStruct((), np.int32, sharding=sharding)
         function = compiled(rows_of, *call.statics)
-        traced = function.jitted.trace(*jax.tree.map(of_lanes, given), steps, None)
+        traced = function.jitted.trace(*jax.tree.map(of_lanes, arrays), steps, None)
         return traced.lower(lowering_platforms=("cuda",)).compile()
 
 

@@ -116,14 +116,14 @@ def _content(computations: Computations, instruction: Instruction) -> Sequence[I
 
 def _roots(content: Sequence[Instruction]) -> Iterator[Instruction]:
     """What a fused computation gives, behind views and the tuple of several results."""
-    by_name = {one.name: one for one in content}
+    by_name = {instruction.name: instruction for instruction in content}
     waiting = [content[-1]]
     while waiting:
-        one = waiting.pop()
-        if one.opcode == "tuple" or one.opcode in _VIEWS:
-            waiting += [by_name[name] for name in one.operands if name in by_name]
+        instruction = waiting.pop()
+        if instruction.opcode == "tuple" or instruction.opcode in _VIEWS:
+            waiting += [by_name[name] for name in instruction.operands if name in by_name]
         else:
-            yield one
+            yield instruction
 
 
 def kind_of(computations: Computations, instruction: Instruction) -> str:

@@ -44,9 +44,9 @@ def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
     # a log that holds every run: one that has to be made again would count half a run
     options = Options(resolve_ties=False, num_slots=192, log_capacity=LOG_CAPACITY)
     runs = drawn_runs(points, seeds, options)
-    found = Runner(options).stream(runs, lambda record: record.num_iterations)
-    steps = {run: num_steps for finished in found for run, num_steps in finished}
-    own = [steps[run] for run in sorted(runs, key=lambda run: run.place[::-1])]
+    finished_runs = Runner(options).stream(runs, lambda record: record.num_iterations)
+    steps = {run: num_steps for finished in finished_runs for run, num_steps in finished}
+    per_run = [steps[run] for run in sorted(runs, key=lambda run: run.place[::-1])]
     lanes = dataclasses.replace(options, form="lanes", num_lanes=num_lanes)
     runs = sorted(drawn_runs(points, seeds, lanes), key=lambda run: run.place[::-1])
     measured = RunFigures(["ttft_p99_ms"], SloTargets(), Measure({}))
@@ -57,13 +57,15 @@ def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
     if outcomes != {"COMPLETED"}:
         raise SystemExit(f"runs ended with {', '.join(sorted(outcomes))}")
     together = int(ran.lane_steps)
-    apart = sum(num_lanes * max(own[at : at + num_lanes]) for at in range(0, len(own), num_lanes))
+    apart = sum(
+        num_lanes * max(per_run[at : at + num_lanes]) for at in range(0, len(per_run), num_lanes)
+    )
     return [
-        f"{len(own)} runs at {', '.join(f'{rate:g}' for rate in rates)} requests/s: {min(own):,} to "
-        f"{max(own):,} scan steps, {sum(own):,} in all",
-        f"  calls of {num_lanes} rows: {apart:,} lane-steps, {sum(own) / apart:.1%} of them work",
+        f"{len(per_run)} runs at {', '.join(f'{rate:g}' for rate in rates)} requests/s: {min(per_run):,} to "
+        f"{max(per_run):,} scan steps, {sum(per_run):,} in all",
+        f"  calls of {num_lanes} rows: {apart:,} lane-steps, {sum(per_run) / apart:.1%} of them work",
         f"  lanes that take the next row once one in {SHARE} is done: {together:,} lane-steps, "
-        f"{sum(own) / together:.1%} of them work",
+        f"{sum(per_run) / together:.1%} of them work",
     ]
 
 

@@ -102,12 +102,12 @@ class Parts:
 
     def program(self, part: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return the function of a part and its arguments."""
-        call, given = self.call, self.call.arguments(self.call.given())
-        params, source, steps, numbers = given
+        call, arguments = self.call, self.call.arguments(self.call.given())
+        params, source, steps, numbers = arguments
         group, plan = call.group, call.group.plan
         assert plan is not None
         if part == "whole":
-            return rows_of(*call.statics), given
+            return rows_of(*call.statics), arguments
         if part == "draw":
             return jax.vmap(partial(drawn_row, plan)), source
         tables = self.made_by("draw")[0]

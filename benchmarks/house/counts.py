@@ -105,24 +105,26 @@ def repairing_loops(tree: Tree) -> Row:
 
 def jit_sites(tree: Tree) -> Row:
     """Count where `jax.jit` stands in the code."""
-    found = Counter(
+    sites = Counter(
         name
         for name, module in inside(tree, "blis_jax").items()
         for node in nodes(module, ast.Attribute)
         if ast.unparse(node) == "jax.jit"
     )
-    where = ", ".join(f"`{name.removeprefix('blis_jax.')}` {many}" for name, many in found.items())
-    return Row("`jax.jit` sites", found.total(), f"in `blis_jax/`: {where or 'none'}")
+    where = ", ".join(f"`{name.removeprefix('blis_jax.')}` {many}" for name, many in sites.items())
+    return Row("`jax.jit` sites", sites.total(), f"in `blis_jax/`: {where or 'none'}")
 
 
 def any_lines(tree: Tree) -> Row:
     """Count lines on which something is annotated as `Any` and nothing more."""
     lines: Counter[str] = Counter()
     for name, module in inside(tree, "blis_jax").items():
-        given = [each.annotation for each in nodes(module, ast.arg)]
-        given += [each.annotation for each in nodes(module, ast.AnnAssign)]
-        found = {each.lineno for each in given if isinstance(each, ast.Name) and each.id == "Any"}
-        lines[name.removeprefix("blis_jax.")] = len(found)
+        annotations = [each.annotation for each in nodes(module, ast.arg)]
+        annotations += [each.annotation for each in nodes(module, ast.AnnAssign)]
+        places = {
+            each.lineno for each in annotations if isinstance(each, ast.Name) and each.id == "Any"
+        }
+        lines[name.removeprefix("blis_jax.")] = len(places)
     name, most = lines.most_common(1)[0]
     where = f"lines in `blis_jax/` with an argument, variable or field of type `Any`; {most} in `{name}`"
     return Row("`: Any`", lines.total(), where, 80)
@@ -225,11 +227,13 @@ def import_circles(tree: Tree) -> list[Row]:
 
 def function_imports(tree: Tree) -> Row:
     """Count imports inside functions."""
-    found = Counter({name: len(inner_imports(module)) for name, module in tree.items()})
+    counted = Counter({name: len(inner_imports(module)) for name, module in tree.items()})
     where = (
-        f"outside the tests; most of them in `{found.most_common(1)[0][0]}`" if found else "none"
+        f"outside the tests; most of them in `{counted.most_common(1)[0][0]}`"
+        if counted
+        else "none"
     )
-    return Row("imports inside functions", found.total(), where, 60)
+    return Row("imports inside functions", counted.total(), where, 60)
 
 
 MECHANISMS = re.compile(r"\b(mechanism|rules|defects)\b|\bis (not )?None\b")
@@ -237,7 +241,7 @@ MECHANISMS = re.compile(r"\b(mechanism|rules|defects)\b|\bis (not )?None\b")
 
 def feature_tests(tree: Tree) -> Row:
     """Count `if`s in Python on what a mechanism has, on rules of revisions, and on None."""
-    found = Counter(
+    counted = Counter(
         name
         for package in ("engine", "memory", "results", "metrics", "runs", "core")
         for name, module in inside(tree, f"blis_jax.{package}").items()
@@ -246,7 +250,7 @@ def feature_tests(tree: Tree) -> Row:
         if MECHANISMS.search(ast.unparse(node.test))
     )
     where = "on a mechanism, on rules or on None, in the engine, memory, results and metrics"
-    return Row("`if`s on features", found.total(), where, 150)
+    return Row("`if`s on features", counted.total(), where, 150)
 
 
 def step_ladders(tree: Tree) -> Row:
@@ -269,7 +273,7 @@ def step_ladders(tree: Tree) -> Row:
 
 def untyped_options(tree: Tree) -> Row:
     """Count functions that take options as a mapping of anything."""
-    found = Counter(
+    counted = Counter(
         name
         for name, module in tree.items()
         for function in nodes(module, ast.FunctionDef)
@@ -278,7 +282,7 @@ def untyped_options(tree: Tree) -> Row:
         and argument.arg == "given"
         and ast.unparse(argument.annotation) == "Mapping[str, Any]"
     )
-    return Row("`given: Mapping[str, Any]`", found.total(), "arguments outside the tests", 0)
+    return Row("`given: Mapping[str, Any]`", counted.total(), "arguments outside the tests", 0)
 
 
 def config_fields(tree: Tree) -> Row:

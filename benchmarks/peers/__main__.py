@@ -108,10 +108,10 @@ def of_peer(python: str, name: str, requests: list[list[list[float]]]) -> Runs:
     Raises:
         RuntimeError: it ended with an error.
     """
-    asked = json.dumps({"law": LAW, "cluster": CLUSTER, "runs": requests})
+    question = json.dumps({"law": LAW, "cluster": CLUSTER, "runs": requests})
     done = subprocess.run(
         [python, str(HERE / PEERS[name])],
-        input=asked, text=True, capture_output=True, timeout=TIMEOUT_S, check=False,
+        input=question, text=True, capture_output=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(

@@ -44,15 +44,15 @@ class LinearProfile(NamedTuple):
         return self.slots
 
 
-def run(asked: dict[str, Any], requests: list[list[float]]) -> dict[str, Any]:
+def run(question: dict[str, Any], requests: list[list[float]]) -> dict[str, Any]:
     """Simulate requests (arrival in seconds, prompt and output tokens); return times in ms and CPU seconds."""
     from fleet_sim.core.fleet import Fleet, FleetConfig, PoolConfig
     from fleet_sim.core.request import Request
 
     began = time.process_time()
-    cluster = asked["cluster"]
+    cluster = question["cluster"]
     profile = LinearProfile(
-        asked["law"],
+        question["law"],
         cluster["max_num_batched_tokens"],
         cluster["num_blocks"],
         cluster["max_num_seqs"],
@@ -74,11 +74,11 @@ def run(asked: dict[str, Any], requests: list[list[float]]) -> dict[str, Any]:
 
 def main() -> None:
     """Read the question, answer it."""
-    asked = json.load(sys.stdin)
+    question = json.load(sys.stdin)
     import fleet_sim  # noqa: F401
 
     imported = time.process_time()
-    runs = [run(asked, requests) for requests in asked["runs"]]
+    runs = [run(question, requests) for requests in question["runs"]]
     print(json.dumps({"version": version("vllm-sr-sim"), "import_s": imported, "runs": runs}))
 
 

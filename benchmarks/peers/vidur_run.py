@@ -89,18 +89,18 @@ def run(settings: Any, requests: list[list[float]]) -> dict[str, Any]:
 
 def main() -> None:
     """Read the question, answer it."""
-    asked = json.load(sys.stdin)
+    question = json.load(sys.stdin)
     os.environ["WANDB_MODE"] = "disabled"
     from vidur.execution_time_predictor import ExecutionTimePredictorRegistry
     from vidur.types import ExecutionTimePredictorType
 
     kind = ExecutionTimePredictorType.RANDOM_FORREST
     ExecutionTimePredictorRegistry.unregister(kind)
-    ExecutionTimePredictorRegistry.register(kind, linear_predictor(asked["law"]))
+    ExecutionTimePredictorRegistry.register(kind, linear_predictor(question["law"]))
     imported = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        settings = configuration(asked["cluster"], folder)
-        runs = [run(settings, requests) for requests in asked["runs"]]
+        settings = configuration(question["cluster"], folder)
+        runs = [run(settings, requests) for requests in question["runs"]]
     print(json.dumps({"version": version("vidur"), "import_s": imported, "runs": runs}))
 
 

@@ -159,7 +159,7 @@ def _searched(
 
     def note(tried: Sequence[Tried]) -> None:
         if strategy.search.rungs and recommends(maker):
-            by_model.at([one.told() for one in tried])
+            by_model.at([point.told() for point in tried])
 
     tried = search(maker, Valuation(strategy), runs_at(space, experiment), record, note)
     best = best_of(tried)

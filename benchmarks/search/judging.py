@@ -124,9 +124,12 @@ def searches(plan: Plan, space: Space) -> Iterator[Search]:
                 by_model = None
                 if searched(engine) != engine:
                     ends = batch_ends(len(tried), plan.strategy.search.batch)
-                    told = [one.told() for one in tried]
+                    told = [point.told() for point in tried]
                     by_model = [recommended(encoding, told[:end]) for end in ends]
-                points, scores = [one.point for one in tried], [one.worth.score for one in tried]
+                points, scores = (
+                    [point.point for point in tried],
+                    [point.worth.score for point in tried],
+                )
                 yield Search(engine, repetition, points, scores, by_model)
 
 
@@ -134,7 +137,7 @@ def _raced(plan: Plan, space: Space, engine: str, repetition: int) -> Iterator[S
     """A search with rungs."""
     tried, stood = stood_at(plan, space, engine, repetition, by_model=searched(engine) != engine)
     if stood:
-        points, scores = [one.point for one in tried], [one.worth.score for one in tried]
+        points, scores = [point.point for point in tried], [point.worth.score for point in tried]
         yield Search(engine, repetition, points, scores, None, stood)
 
 
@@ -202,17 +205,19 @@ def reference_of(plan: Plan) -> Point:
     return tuple(known[plan.strategy.name]["point"])
 
 
-def choose(plan: Plan, space: Space, found: Sequence[Search], num_seeds: int) -> Mapping[str, Any]:
+def choose(
+    plan: Plan, space: Space, all_searches: Sequence[Search], num_seeds: int
+) -> Mapping[str, Any]:
     """Write the best of all ends and the reference so far down, by seeds that judge nothing.
 
     Every candidate runs on a quarter of the seeds; those that are then in front run on all of them.
     """
     valuation = Valuation(plan.strategy)
     ends = {
-        tuple(one.points[one.end]): (
-            f"{one.engine}, random state {one.random_state}, evaluation {one.end + 1}"
+        tuple(search.points[search.end]): (
+            f"{search.engine}, random state {search.random_state}, evaluation {search.end + 1}"
         )
-        for one in found
+        for search in all_searches
     }
     if (before := _known().get(plan.strategy.name)) is not None:
         ends[tuple(before["point"])] = before["found_by"]
@@ -249,9 +254,9 @@ def tolerance_of(points: pd.DataFrame, within: float | None = None) -> tuple[flo
     return level, max(WITHIN / 100 * abs(level), error) if within is None else within, error
 
 
-def is_near_at(one: pd.DataFrame, evaluations: int, goal: float) -> bool:
+def is_near_at(search: pd.DataFrame, evaluations: int, goal: float) -> bool:
     """Return whether the best point after `evaluations` is near enough; a point that was not judged is far."""
-    so_far = one[one["evaluation"] <= evaluations]
+    so_far = search[search["evaluation"] <= evaluations]
     return len(so_far) > 0 and bool(so_far["difference"].iloc[-1] <= goal)
 
 
@@ -345,7 +350,7 @@ class ByModel:
         """Return the place of the best of the points so far, of those with at least `num_runs` runs;
         None if there is none.
         """
-        key = sum(one.num_runs for one in told), num_runs
+        key = sum(point.num_runs for point in told), num_runs
         if key not in self.known:
             self.known[key] = self.best(told, num_runs)
             with self.path.open("a") as file:
@@ -379,11 +384,11 @@ def stood_at(
             place = None if lowest is None else tried.index(lowest)
         elif not goes_on:
             least = most_runs(tried) if is_end else 0
-            place = best.at([one.told() for one in tried], least)
+            place = best.at([point.told() for point in tried], least)
         if place is not None:
             lacking = race.num_lacking(place) if by_model and not is_end else 0
             stood.append(Found(place, math.ceil((race.num_runs + lacking) / NUM_SEEDS)))
     if stood and race.is_over(is_led(engine)):
         stood[-1] = stood[-1]._replace(evaluation=plan.calls)
-    in_time = [one for one in stood[:-1] if one.evaluation <= plan.calls]
-    return tried, [*sorted(in_time, key=lambda one: one.evaluation), *stood[-1:]]
+    in_time = [point for point in stood[:-1] if point.evaluation <= plan.calls]
+    return tried, [*sorted(in_time, key=lambda point: point.evaluation), *stood[-1:]]

@@ -142,8 +142,8 @@ def report(
 
     `beside` is a table of points of other engines that were judged before on the same seeds.
     """
-    found = list(searches(plan, space))
-    whole = [one for one in found if one.evaluations >= plan.calls]
+    all_searches = list(searches(plan, space))
+    whole = [search for search in all_searches if search.evaluations >= plan.calls]
     if not whole:
         raise ConfigError(
             f"{plan.folder} has no searches of {plan.calls} evaluations yet; leave --report out to "
@@ -156,8 +156,8 @@ def report(
     print(f"{plan.strategy.name}: searches of {plan.calls} evaluations on {NUM_SEEDS} seeds each; points scored "
           f"again on {num_judging} seeds.")  # fmt: skip
     _say(points, plan.folder, plan.strategy.name, judging)
-    if left := [one for one in found if one not in whole]:
-        names = (f"{one.engine} {one.random_state} ({one.evaluations})" for one in left)
+    if left := [search for search in all_searches if search not in whole]:
+        names = (f"{search.engine} {search.random_state} ({search.evaluations})" for search in left)
         print(f"Unfinished and left out: {', '.join(names)}.")
     return 0
 
@@ -225,11 +225,11 @@ def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
         raise ConfigError(
             f"{table}: there is no row of {', '.join(plan.engines)}; name others with --engines"
         )
-    found = [
+    ends = [
         Search(row["engine"], row["random_state"], [tuple(row[name] for name in space.names)], [row["score"]])
         for row in rows.to_dict("records")
     ]  # fmt: skip
-    points = judged(plan, space, found, num_judging)
+    points = judged(plan, space, ends, num_judging)
     level, goal, error = tolerance_of(points)
     written = plan.folder / "judged_ends.csv"
     write_csv(written, points.drop(columns=["evaluation", "is_end", "calls"]))
@@ -241,7 +241,7 @@ def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
     return 0
 
 
-def judged(plan: Plan, space: Space, found: list[Search], num_judging: int) -> pd.DataFrame:
+def judged(plan: Plan, space: Space, to_judge: list[Search], num_judging: int) -> pd.DataFrame:
     """Judge every best point so far that is not far from its search's end, on the judging seeds.
 
     The row of a search's end has `is_end`. `evaluation` counts from 1.
@@ -250,20 +250,22 @@ def judged(plan: Plan, space: Space, found: list[Search], num_judging: int) -> p
     reference = reference_of(plan)
     seeds = range(FIRST_TO_JUDGE, FIRST_TO_JUDGE + num_judging)
     level = valuation.worth(scored(plan, space, [reference], seeds)[reference]).score
-    steps = [one.near(batch, level) for one in found]
+    steps = [search.near(batch, level) for search in to_judge]
     points = [
-        tuple(one.points[step.place]) for one, its in zip(found, steps, strict=True) for step in its
+        tuple(search.points[step.place])
+        for search, its in zip(to_judge, steps, strict=True)
+        for step in its
     ]
     runs = scored(plan, space, [reference, *points], seeds)
     verdicts = {point: verdict(valuation, runs[point], runs[reference]) for point in runs}
     rows = []
-    for one, its in zip(found, steps, strict=True):
+    for search, its in zip(to_judge, steps, strict=True):
         for step in its:
-            point = tuple(one.points[step.place])
+            point = tuple(search.points[step.place])
             rows.append({
-                "engine": one.engine, "random_state": one.random_state, "evaluation": step.evaluation,
-                "is_end": step is its[-1], "calls": one.evaluations,
-                "search_score": one.scores[step.place],
+                "engine": search.engine, "random_state": search.random_state, "evaluation": step.evaluation,
+                "is_end": step is its[-1], "calls": search.evaluations,
+                "search_score": search.scores[step.place],
                 "reference": level, **verdicts[point]._asdict(),
                 **dict(zip(space.names, point, strict=True)),
             })  # fmt: skip
@@ -295,9 +297,9 @@ def summary_of(points: pd.DataFrame, goal: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def needed_in(one: pd.DataFrame, goal: float) -> float:
+def needed_in(search: pd.DataFrame, goal: float) -> float:
     """Return the evaluations of a search up to the first point it stood at that is near enough; infinite if none is."""
-    return needed((one["evaluation"] - 1).tolist(), (one["difference"] <= goal).tolist())
+    return needed((search["evaluation"] - 1).tolist(), (search["difference"] <= goal).tolist())
 
 
 def ratio_line(points: pd.DataFrame, ours: str, theirs: str, goal: float, looks: int) -> str:
@@ -315,11 +317,11 @@ def ratio_line(points: pd.DataFrame, ours: str, theirs: str, goal: float, looks:
     states = sorted(by_state[ours].keys() & by_state[theirs].keys())
     counts = [[by_state[engine][state] for state in states] for engine in (ours, theirs)]
     most = float(points["calls"].max())
-    found = ratio_of(*counts, most)
-    said = f"{found.ratio:.2f} {_bracket(found)}"
+    ratio = ratio_of(*counts, most)
+    said = f"{ratio.ratio:.2f} {_bracket(ratio)}"
     if looks > 1:
         confidence = 1 - 0.05 / looks
-        low, high = found.interval(confidence)
+        low, high = ratio.interval(confidence)
         sizes = [at * len(states) for at in range(1, looks + 1)]
         shares = [share_below(counts, most, size, confidence) for size in sizes]
         powers = [
@@ -327,12 +329,12 @@ def ratio_line(points: pd.DataFrame, ours: str, theirs: str, goal: float, looks:
         ]
         verdict = "below" if high < AT_MOST else "above" if low > AT_MOST else "no verdict on"
         said += (
-            f" at 95 %; as one of {looks} looks, at {100 * confidence:.1f} %, {_bracket(found, confidence)}: {verdict} "
+            f" at 95 %; as one of {looks} looks, at {100 * confidence:.1f} %, {_bracket(ratio, confidence)}: {verdict} "
             f"{AT_MOST:g}; if pairs are drawn from these, that interval lies below {AT_MOST:g} in {', '.join(powers)}"
         )
     return (
         f"Evaluations of {ours} over those of {theirs}, {len(states)} pairs: {said}; against {AT_MOST:g}: "
-        f"p = {found.p_against(AT_MOST):.2g}. Bootstrap."
+        f"p = {ratio.p_against(AT_MOST):.2g}. Bootstrap."
     )
 
 

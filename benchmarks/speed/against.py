@@ -104,9 +104,9 @@ class Side:
         )
         try:
             self.about = self._answer()
-            found = Path(self.about["package"]).resolve()
-            if found != tree.resolve():
-                raise AgainstError(f"the worker imported blis_jax from {found} instead of {tree}")
+            package = Path(self.about["package"]).resolve()
+            if package != tree.resolve():
+                raise AgainstError(f"the worker imported blis_jax from {package} instead of {tree}")
         except BaseException:
             self.end()
             raise
@@ -119,8 +119,8 @@ class Side:
             self.errors.seek(0)
             said = self.errors.read().decode(errors="replace").strip().splitlines()
             raise AgainstError(said[-1] if said else "the worker ended without a word")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def ask(self, what: str) -> dict[str, Any]:
         """Ask for one repetition, or one more compilation."""
@@ -193,13 +193,13 @@ def _in_turns(sides: tuple[Side, Side], what: str, times: int) -> list[tuple[Any
     pairs = []
     for number in range(times):
         first = number % 2
-        found = {place: sides[place].ask(what) for place in (first, 1 - first)}
-        pairs.append((found[0], found[1]))
+        answers = {place: sides[place].ask(what) for place in (first, 1 - first)}
+        pairs.append((answers[0], answers[1]))
     return pairs
 
 
-def _pairs(found: Sequence[tuple[Any, Any]], field: str) -> Pairs | None:
-    values = [(other[field], here[field]) for other, here in found]
+def _pairs(answers: Sequence[tuple[Any, Any]], field: str) -> Pairs | None:
+    values = [(other[field], here[field]) for other, here in answers]
     if not values or any(value is None for pair in values for value in pair):
         return None
     other, here = np.asarray(values, float).T

@@ -41,13 +41,13 @@ class Found(NamedTuple):
     num_calls: int = 0
 
 
-def compared(name: str, one: Found, two: Found) -> Programs:
+def compared(name: str, at_revision: Found, at_home: Found) -> Programs:
     """Compare two sides of a case."""
-    other, here = one.lines, two.lines
-    there, mine = (Counter(map(_without_numbers, lines)) for lines in (other, here))
-    own = (there - mine).total(), (mine - there).total()
-    is_same, counts = list(other) == list(here), (one.num_calls, two.num_calls)
-    return Programs(name, (len(other), len(here)), own, is_same, counts)
+    other, here = at_revision.lines, at_home.lines
+    there, lines_here = (Counter(map(_without_numbers, lines)) for lines in (other, here))
+    num_own = (there - lines_here).total(), (lines_here - there).total()
+    is_same, counts = list(other) == list(here), (at_revision.num_calls, at_home.num_calls)
+    return Programs(name, (len(other), len(here)), num_own, is_same, counts)
 
 
 def _without_numbers(line: str) -> str:
@@ -70,10 +70,10 @@ def _found(name: str, tree: Path, data: Path, flags: Mapping[str, str]) -> Found
             num_calls = side.ask("count")["calls"]
         finally:
             side.end()
-        found = sorted(Path(folder).glob("*.mlir"), key=lambda path: path.stat().st_size)
-        if not found:
+        files = sorted(Path(folder).glob("*.mlir"), key=lambda path: path.stat().st_size)
+        if not files:
             raise AgainstError(f"{name}: JAX has put no program into {folder}")
-        lines = found[-1].read_text().splitlines()
+        lines = files[-1].read_text().splitlines()
     return Found([text for line in lines if (text := _LOCATION.sub("", line))], num_calls)
 
 

@@ -350,8 +350,8 @@ def serve(name: str, data: Path) -> None:
     with os.fdopen(os.dup(1), "w") as answers, contextlib.redirect_stdout(sys.stderr):
         os.environ.setdefault("XLA_FLAGS", ONE_FUNCTION)  # revisions whose import set nothing
 
-        def answer(**found: Any) -> None:
-            print(json.dumps(found), file=answers, flush=True)
+        def answer(**told: Any) -> None:
+            print(json.dumps(told), file=answers, flush=True)
 
         case = CASES[name](data)
         case.run()

@@ -94,14 +94,14 @@ class Clock:
         """Book imports, and put the clock around `FUNCTIONS` as their modules come."""
         find: Callable[..., Any] = bootstrap._find_and_load  # type: ignore[attr-defined]
 
-        def found(name: str, import_: Any) -> Any:
+        def found_and_loaded(name: str, import_: Any) -> Any:
             with self.doing("import"):
                 module = find(name, import_)
             for function, what in FUNCTIONS.get(name, ()):
                 setattr(module, function, self.around(getattr(module, function), what))
             return module
 
-        bootstrap._find_and_load = found  # type: ignore[attr-defined]
+        bootstrap._find_and_load = found_and_loaded  # type: ignore[attr-defined]
 
     def figures(self) -> dict[str, list[float]]:
         """Return seconds of wall and CPU by what was done, the main thread's rest parted at the end of the last run."""

@@ -140,8 +140,8 @@ def _solved(columns: np.ndarray, fitted: Prompts) -> tuple[np.ndarray, float]:
 
 
 def _weighed(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    found: np.ndarray = columns @ weights
-    return found
+    weighed: np.ndarray = columns @ weights
+    return weighed
 
 
 class Extrapolated(NamedTuple):

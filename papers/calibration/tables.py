@@ -75,11 +75,11 @@ def _fitted(
     plan = CalibrationPlan(TERMS[model], NUM_FITTED if part == "first" else None, options.starts)
     run = read_measured(data / name, num_fitted=plan.num_fitted)
     config = ClusterConfig(**cluster_values(run.settings, {}), **AS_VLLM)
-    found = calibrate(run, config, plan)
-    document = to_document(found)
+    calibration = calibrate(run, config, plan)
+    document = to_document(calibration)
     document["paper"] = {"run": name, "model": model, "part": part}
     document["wall_s"] = time.perf_counter() - start
-    drawing.save(picture(found), path.with_suffix(".png"))
+    drawing.save(picture(calibration), path.with_suffix(".png"))
     write_json(path, document)
     return document
 
@@ -160,13 +160,13 @@ def _verdicts(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[s
 
 
 def _is_within(rows: Sequence[Mapping[str, Any]], name: str, model: str) -> bool:
-    found = {
+    errors = {
         row["metric"]: abs(row["error"])
         for row in rows
         if (row["run"], row["model"], row["part"], row["of"], row["statistic"])
         == (name, model, "first", "held out", "mean")
     }
-    return all(found[metric] <= bar for metric, bar in BARS.items())
+    return all(errors[metric] <= bar for metric, bar in BARS.items())
 
 
 def _coefficients(documents: Sequence[Mapping[str, Any]]) -> list[str]:

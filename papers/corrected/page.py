@@ -71,10 +71,10 @@ def row_of(verdict: ClaimByProfile) -> dict[str, str]:
 def printed(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
     """Return the lines of a terminal: what the defects turn, how many of each verdict, and the parts of TTFT."""
     counted = [
-        f"{TRACKS[name]}, {kind}s: {', '.join(f'{one}: {found[one]}' for one in VERDICTS if found[one])}"
+        f"{TRACKS[name]}, {kind}s: {', '.join(f'{word}: {counts[word]}' for word in VERDICTS if counts[word])}"
         for name in TRACKS
         for kind in (CONCLUSION, NUMBER)
-        for found in [_counts(claims, name, kind)]
+        for counts in [_counts(claims, name, kind)]
     ]
     num_turned = sum(row["verdict"] in TURNED for row in claims)
     lines = answer(
@@ -142,13 +142,13 @@ def _surprises(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
     places = dict.fromkeys((row["track"], row["row"], row["setting"]) for row in parts)
     for number, (track, row, setting) in enumerate(places, 1):
         claim = next(
-            one
-            for one in claims
-            if one["track"] == track
-            and one["row"] == row
-            and one["moved"].endswith(f" of {setting}")
-            and one["verdict"] in TURNED
-            and one["kind"] == CONCLUSION
+            candidate
+            for candidate in claims
+            if candidate["track"] == track
+            and candidate["row"] == row
+            and candidate["moved"].endswith(f" of {setting}")
+            and candidate["verdict"] in TURNED
+            and candidate["kind"] == CONCLUSION
         )
         words = f"**{number}. {_sentence(claim['claim'])}** ({TRACKS[track]}, iteration {row}: {claim['verdict']}.)"
         lines += [*_wrapped(f"{words} {_moved(claim, setting)}"), ""]

@@ -101,7 +101,10 @@ def judged_profiles(
         for samples in (exact, corrected)
     ]
     both = {"exact": exact, "corrected": corrected}
-    return [_verdict(record, one, other, both) for one, other in zip(*rows, strict=True)]
+    return [
+        _verdict(record, exact_row, corrected_row, both)
+        for exact_row, corrected_row in zip(*rows, strict=True)
+    ]
 
 
 def _verdict(
@@ -183,7 +186,7 @@ def _shift(record: PaperRecord, claim: AnyClaim, both: Mapping[str, Samples]) ->
     if not isinstance(claim, PublishedClaim):
         return ""
     seeds = claim.seeds or record.seeds
-    exact, corrected = (mean_value(runs_of(claim, one).on(seeds)) for one in both.values())
+    exact, corrected = (mean_value(runs_of(claim, samples).on(seeds)) for samples in both.values())
     if not (math.isfinite(exact) and math.isfinite(corrected)):
         return ""
     if exact == corrected:
@@ -208,7 +211,9 @@ def _figures_of(claim: AnyClaim) -> list[tuple[str, str]]:
 
 def _most_moved(claim: AnyClaim, exact: Samples, corrected: Samples) -> MovedFigure | None:
     figures = [
-        MovedFigure(name, of, *(float(column(one[name], of).mean()) for one in (exact, corrected)))
+        MovedFigure(
+            name, of, *(float(column(samples[name], of).mean()) for samples in (exact, corrected))
+        )
         for name, of in _figures_of(claim)
     ]
     return max(figures, key=lambda figure: abs(figure.log_ratio), default=None)

@@ -61,13 +61,13 @@ class ArmsOnWorkload:
         return load_spec(self.path)
 
 
-def data_folder(given: str | None) -> Path:
+def data_folder(named: str | None) -> Path:
     """Return the folder of published data.
 
     Raises:
         ConfigError: it is not there.
     """
-    folder = Path(given or DATA)
+    folder = Path(named or DATA)
     if not (folder / "go_runs.json").is_file():
         raise ConfigError(
             f"--data {folder}: no go_runs.json; give the folder of the example's workloads and published numbers"
@@ -148,18 +148,18 @@ def read_programs(folder: Path, made: Path) -> dict[str, ClusterConfig]:
     """
     wanted = ("best_program", *(f"oracle_v{version}" for version in VERSIONS))
     made.mkdir(parents=True, exist_ok=True)
-    found: dict[str, ClusterConfig] = {}
+    clusters: dict[str, ClusterConfig] = {}
     for path in sorted(folder.rglob("*.go")):
-        name = next((one for one in wanted if path.stem.endswith(one)), None)
+        name = next((program for program in wanted if path.stem.endswith(program)), None)
         if name is None or "admission" in str(path):
             continue
         (made / f"{name}.py").write_text(policy_of(read(path), name), encoding="utf-8")
-        found[name] = _later_cluster(**_routed(f"{made / name}.py:route"))
-    if not found:
+        clusters[name] = _later_cluster(**_routed(f"{made / name}.py:route"))
+    if not clusters:
         raise ConfigError(
             f"--programs {folder}: none of {', '.join(wanted)} is there as a .go file"
         )
-    return found
+    return clusters
 
 
 # --- published ------------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ def read_programs(folder: Path, made: Path) -> dict[str, ClusterConfig]:
 
 @lru_cache(maxsize=1)
 def _go_runs(data: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((data / "go_runs.json").read_text())
-    return found
+    runs: dict[str, Any] = json.loads((data / "go_runs.json").read_text())
+    return runs
 
 
 def published(data: Path, group: ArmsOnWorkload, arm: str) -> dict[tuple[str, str], float]:
@@ -179,7 +179,7 @@ def published(data: Path, group: ArmsOnWorkload, arm: str) -> dict[tuple[str, st
         return {(seed, name): by_seed[seed][name] for seed in by_seed for name in METRICS}
     if group.set == HAND_MADE:
         path = data / FORK / "oracle_results" / f"{arm}_results.json"
-        found = json.loads(path.read_text())["results"][group.workload]["qwen_7b"]
-        return {("mean", METRICS[0]): found["e2e_ms"], ("mean", METRICS[1]): found["p95_ms"]}
-    found = runs["sets"][group.set]["arms"][arm][group.workload]
-    return {("42", name): found[name] for name in METRICS}
+        figures = json.loads(path.read_text())["results"][group.workload]["qwen_7b"]
+        return {("mean", METRICS[0]): figures["e2e_ms"], ("mean", METRICS[1]): figures["p95_ms"]}
+    figures = runs["sets"][group.set]["arms"][arm][group.workload]
+    return {("42", name): figures[name] for name in METRICS}

@@ -108,7 +108,7 @@ def _survival_words(job: PaperJob) -> str:
 
 def _pooled_words(job: PaperJob, records: Sequence[tables.Record]) -> str:
     """Return what the pooled column says, and for how many claims it decides otherwise."""
-    own = (
+    aside = (
         " (of the cluster, also where the record has its worst instance)"
         if job.record.beside
         else ""
@@ -119,7 +119,7 @@ def _pooled_words(job: PaperJob, records: Sequence[tables.Record]) -> str:
     where = f" (row{'s' * (',' in rows)} {rows})" if others else ""
     return (
         "Measured is the mean over seeds of each run's P99. Pooled is the same claim with the P99 of the "
-        f"requests of all runs together{own}, which does not depend on how many requests a run has; its "
+        f"requests of all runs together{aside}, which does not depend on how many requests a run has; its "
         "verdict follows the same rule, though the published number is one of single runs. "
         f"{len(others)} of {len(both)} claims about a P99 get another verdict{where}."
     )

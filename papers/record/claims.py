@@ -322,12 +322,12 @@ def _claims(file: _File, source: str) -> Iterator[AnyClaim]:
 
 
 def _metric(row: _Row, entry: _Entry, source: str) -> str:
-    found = entry.of or row.of
-    if found is None:
+    metric = entry.of or row.of
+    if metric is None:
         raise ConfigError(
             f"{source}: row {row.row}: a claim is `of` a metric; give it or the row's"
         )
-    return found
+    return metric
 
 
 def _figure(row: _Row, entry: _Entry, at: str, lost: str, source: str) -> PublishedClaim:

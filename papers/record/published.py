@@ -138,13 +138,13 @@ def _mean_words(runs: ClaimRuns) -> str:
 def _bases(runs: ClaimRuns) -> Iterator[_Basis]:
     """Yield the ways to compute a claim's figure, the plainest first."""
     claim, (first, *others) = runs.claim, runs.at.seeds.tolist()
-    one, all_words, alone = runs.on([first]), _mean_words(runs), f"seed {first} alone"
-    whole_value, value = mean_value(runs), mean_value(one)
+    on_first, all_words, alone = runs.on([first]), _mean_words(runs), f"seed {first} alone"
+    whole_value, value = mean_value(runs), mean_value(on_first)
     yield _Basis(all_words, whole_value)
     if others:
         yield _Basis(alone, value, is_one_seed=True)
     if runs.against is not None and claim.is_change:
-        mixed = ClaimRuns(claim, one.at, runs.against, one.plus)
+        mixed = ClaimRuns(claim, on_first.at, runs.against, on_first.plus)
         baseline = all_words.replace("the mean", "the baseline's mean").replace(
             "the three", "three"
         )
@@ -153,7 +153,7 @@ def _bases(runs: ClaimRuns) -> Iterator[_Basis]:
         if slo_class is not None:
             against = "against the baseline's figure of all classes"
             yield _Basis(f"{all_words} {against}", mean_value(runs, base_of=whole))
-            yield _Basis(f"{alone} {against}", mean_value(one, base_of=whole))
+            yield _Basis(f"{alone} {against}", mean_value(on_first, base_of=whole))
     elif runs.base() is None:
         values = runs.values() * (100 if claim.is_share else 1)
         rounded = np.round(values, claim.published.decimals)
@@ -255,15 +255,15 @@ def _statement(claim: Statement, samples: Samples, seeds: tuple[int, ...]) -> Re
     lost = [samples[name] for name in claim.settings if not _has_figures(claim, samples, name)]
     if lost:
         return _crash(claim, "statement", lost)
-    found = [_judged(condition, samples, seeds) for condition in claim.conditions]
-    words = "; ".join(dict.fromkeys(text for _, text in found))
-    if all(is_true for is_true, _ in found):
+    judgements = [_judged(condition, samples, seeds) for condition in claim.conditions]
+    words = "; ".join(dict.fromkeys(text for _, text in judgements))
+    if all(is_true for is_true, _ in judgements):
         return ReproducedClaim(claim, "statement", "true", "", SAYS_SO, words)
     alone = [_judged(condition, samples, seeds[:1]) for condition in claim.conditions]
     if all(is_true for is_true, _ in alone):
         words = f"seed {seeds[0]} alone: " + "; ".join(text for _, text in alone)
         return ReproducedClaim(claim, "statement", "true", "", ONE_SEED, words)
-    words = "; ".join(text for is_true, text in found if not is_true)
+    words = "; ".join(text for is_true, text in judgements if not is_true)
     return ReproducedClaim(claim, "statement", "false", "", SAYS_OTHERWISE, words)
 
 
@@ -308,9 +308,9 @@ def _judged(
 def _judged_changes(
     condition: StatementCondition, samples: Samples, seeds: Sequence[int]
 ) -> tuple[bool, str]:
-    one, other = (change.of_means for change in changes(condition, samples, seeds))
+    first, second = (change.of_means for change in changes(condition, samples, seeds))
     words = (
-        f"{metric_label(condition.of)} {one:+.1f} % against {other:+.1f} % of {condition.to}, "
+        f"{metric_label(condition.of)} {first:+.1f} % against {second:+.1f} % of {condition.to}, "
         f"each to its {condition.against} and {condition.to_against}"
     )
-    return condition.claim.holds(one - other), words
+    return condition.claim.holds(first - second), words

@@ -264,7 +264,7 @@ class _Work:
             group = list(alike)
             rows = [row for setting in group for row in self._rows(setting)]
             measured_rows = iter(self._runner(group[0]).run(rows, measured))
-            made += [(one, list(islice(measured_rows, len(self.seeds)))) for one in group]
+            made += [(setting, list(islice(measured_rows, len(self.seeds)))) for setting in group]
         return made
 
     def _size(self, setting: RunSetting) -> int:

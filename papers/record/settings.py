@@ -99,11 +99,11 @@ def of_arm(
 
 
 def of_groups(
-    name: str, groups: Groups, given: Iterable[str], changes: Mapping[str, Any], workload: Any
+    name: str, groups: Groups, names: Iterable[str], changes: Mapping[str, Any], workload: Any
 ) -> RunSetting:
     """Make a setting of groups of settings in order, then single ones, on a workload."""
     values: dict[str, Any] = {}
-    for group in given:
+    for group in names:
         if group not in groups:
             raise ConfigError(f"{name}: group {group!r} is unknown{closest(group, groups)}")
         values |= groups[group]

@@ -179,8 +179,8 @@ def _condition(condition: StatementCondition, samples: Samples) -> tuple[bool | 
     is_direction = condition.relation in ("below", "above")
     truth = condition.claim.truth(change.absolute if is_direction else percent)
     if condition.relation == "near":
-        one, other = Pair(others, values).common()
-        truth = bool((one == other).all()) or (truth if condition.within else False)
+        first, second = Pair(others, values).common()
+        truth = bool((first == second).all()) or (truth if condition.within else False)
     return truth, text, num_seeds
 
 
@@ -188,14 +188,14 @@ def _changes_condition(
     condition: StatementCondition, samples: Samples
 ) -> tuple[bool | None, str, int]:
     """Return the same for a condition about two changes: their difference, paired by seed."""
-    one, other = changes(condition, samples)
-    found = difference(other.by_seed, one.by_seed).absolute
+    first, second = changes(condition, samples)
+    gap = difference(second.by_seed, first.by_seed).absolute
     text = (
-        f"{metric_label(condition.of)}: change by {estimate(one.by_seed).mean:+.1f} % against "
-        f"{estimate(other.by_seed).mean:+.1f} % of {condition.to}, "
-        f"{found.mean:+.1f} points [{found.low:+.1f}, {found.high:+.1f}]"
+        f"{metric_label(condition.of)}: change by {estimate(first.by_seed).mean:+.1f} % against "
+        f"{estimate(second.by_seed).mean:+.1f} % of {condition.to}, "
+        f"{gap.mean:+.1f} points [{gap.low:+.1f}, {gap.high:+.1f}]"
     )
-    return condition.claim.truth(found), text, found.num_seeds
+    return condition.claim.truth(gap), text, gap.num_seeds
 
 
 def _lost(samples: Sequence[SettingSample]) -> str:
@@ -236,10 +236,10 @@ def judged_pooled(
 def _metrics(claim: AnyClaim) -> tuple[str, ...]:
     """Return the metrics that a claim compares; none if it is about single runs."""
     if isinstance(claim, PublishedClaim):
-        own = (
+        metrics = (
             ("ttft_p99_ms[sheddable]", "ttft_p99_ms[critical]") if claim.of == GAP else (claim.of,)
         )
-        return (*own, claim.plus.of) if claim.plus is not None else own
+        return (*metrics, claim.plus.of) if claim.plus is not None else metrics
     if not all(isinstance(condition.to, str) for condition in claim.conditions):
         return ()
     return tuple(condition.of for condition in claim.conditions)

@@ -58,9 +58,9 @@ def survival_records(
 
 
 def _survival_record(finding: SurvivalFinding, pooled: SurvivalFinding | None) -> Record:
-    claim, found = finding.claim, finding.estimate
+    claim, estimated = finding.claim, finding.estimate
     together = None if pooled is None else pooled.estimate
-    numbers = {"mean": found.mean, "low": found.low, "high": found.high}
+    numbers = {"mean": estimated.mean, "low": estimated.low, "high": estimated.high}
     for name in tuple(numbers):
         numbers[f"pooled_{name}"] = math.nan if together is None else getattr(together, name)
     numbers |= {"three_seeds_low": finding.spread[0], "three_seeds_high": finding.spread[1]}

@@ -52,13 +52,13 @@ class Contest:
     first: tuple[Formula, ...] = ()
 
 
-def data_folder(given: str | None) -> Path | None:
+def data_folder(named: str | None) -> Path | None:
     """Return the folder of the winner's workloads; None where none is given and there is none.
 
     Raises:
         ConfigError: the folder that is given has none.
     """
-    return given_folder(given) if given or Path(DATA).is_dir() else None
+    return given_folder(named) if named or Path(DATA).is_dir() else None
 
 
 def contests(data: Path | None, folder: Path) -> Iterator[Contest]:
@@ -116,11 +116,11 @@ def _task(
     guards = tuple(
         Guard(metric=metric, direction="min", change_percent=0.0, weight=0.25) for metric in bounded
     )
-    given = {
+    fields = {
         "name": name, "profile": cluster.revision, "baseline": cluster.routing_policy, "workloads": tuple(workloads),
         "seeds": tuple(SEARCHED), "score": score, "guards": guards,
     }  # fmt: skip
-    file = TaskFile.model_validate(given)
+    file = TaskFile.model_validate(fields)
     requests = tuple(
         StudyRequests(spec, file.seeds, "reference", workload)
         for workload, spec in workloads.items()
@@ -140,24 +140,26 @@ def tables(held: Iterable[Contest], programs: int, most_s: float) -> dict[str, l
             def tell(count: int, best: Bred, work: Any = work) -> None:
                 work.show(count, f"best {best.score:+.3g} %")
 
-            found = searched(contest.task, programs, most_s, 0, tell, contest.first)
+            bred = searched(contest.task, programs, most_s, 0, tell, contest.first)
         curve = [
             {"contest": contest.name, "programs": str(count), "score": f"{score:.6g}"}
-            for count, score in found.curve
+            for count, score in bred.curve
         ]
         rows[CURVES] += curve
-        formula, verdicts = judged(contest, found.best.formula, is_short=False)
+        formula, verdicts = judged(contest, bred.best.formula, is_short=False)
         rows[VERDICTS] += verdicts
         rows[FOUND].append(
-            found_row(contest, formula, found.num_programs, found.num_dropped, found.best.score)
+            found_row(contest, formula, bred.num_programs, bred.num_dropped, bred.best.score)
         )
     return rows
 
 
-def judged_again(held: Iterable[Contest], found: Sequence[Row]) -> list[Row]:
+def judged_again(held: Iterable[Contest], rows: Sequence[Row]) -> list[Row]:
     """Return what the formulas that were found are worth on the new seeds."""
-    formulas = {row["contest"]: Formula.read(row["formula"]) for row in found}
-    return [row for one in held for row in judged(one, formulas[one.name], is_short=True)[1]]
+    formulas = {row["contest"]: Formula.read(row["formula"]) for row in rows}
+    return [
+        row for contest in held for row in judged(contest, formulas[contest.name], is_short=True)[1]
+    ]
 
 
 def found_row(contest: Contest, formula: Formula, programs: int, dropped: int, score: float) -> Row:
@@ -184,15 +186,15 @@ def judged(contest: Contest, formula: Formula, *, is_short: bool) -> tuple[Formu
     formula = formula if is_short else _without_idle(breeder, formula, seeds)
     runs = breeder.runs_of(formula, seeds)
     before = breeder.runs.of(baseline, seeds)
-    pairs = [RunPair(*one) for one in zip(task.requests, before, runs, strict=True)]
+    pairs = [RunPair(*parts) for parts in zip(task.requests, before, runs, strict=True)]
     names = {request.name: task.names(request) for request in task.requests}
     whole = gain(pairs, task.metrics, Inference())
     verdict = _verdict(whole.low, whole.high)
     rows = [_row(contest, ALL, "gain", (-whole.mean, -whole.high, -whole.low), verdict)]
-    for one in changes(pairs, names, Inference()):
-        percent = one.difference.simultaneous_percent
+    for change in changes(pairs, names, Inference()):
+        percent = change.difference.simultaneous_percent
         ends = percent.mean, percent.low, percent.high
-        rows.append(_row(contest, one.workload, one.metric, ends, one.difference.verdict))
+        rows.append(_row(contest, change.workload, change.metric, ends, change.difference.verdict))
     return formula, rows
 
 
@@ -211,17 +213,19 @@ def _row(
 
 def _without_idle(breeder: Breeder, formula: Formula, seeds: tuple[int, ...]) -> Formula:
     """Return the shortest formula that is found without a part that changes anything on these seeds."""
-    same = (one for one in shorter(formula) if _is_same(breeder, one, formula, seeds))
-    found = next(same, None)
-    return formula if found is None else _without_idle(breeder, found, seeds)
+    same = (
+        candidate for candidate in shorter(formula) if _is_same(breeder, candidate, formula, seeds)
+    )
+    shortest = next(same, None)
+    return formula if shortest is None else _without_idle(breeder, shortest, seeds)
 
 
-def _is_same(breeder: Breeder, one: Formula, other: Formula, seeds: tuple[int, ...]) -> bool:
+def _is_same(breeder: Breeder, first: Formula, second: Formula, seeds: tuple[int, ...]) -> bool:
     """Return whether two formulas make the same figures; a few seeds are looked at first."""
     task = breeder.runs.task
     for some in (seeds[:2], seeds):
         try:
-            both = [breeder.runs_of(formula, some) for formula in (one, other)]
+            both = [breeder.runs_of(formula, some) for formula in (first, second)]
         except ConfigError:  # a run that does not end
             return False
         for requests, ours, theirs in zip(task.requests, *both, strict=True):

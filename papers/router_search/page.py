@@ -23,13 +23,13 @@ SHOWN = {"e2e_mean_ms": "E2E mean", "e2e_p95_ms": "E2E P95", "ttft_p99_ms": "TTF
 
 def printed(tables: Tables) -> list[str]:
     """Return what the command prints."""
-    found = tables[FOUND]
+    formulas = tables[FOUND]
     return answer(
         "whether a router that was bred without a language model beats the published ones, in every class",
-        [f"{row['title'].replace('`', '')}: {_said(tables, row['contest'])}." for row in found],
+        [f"{row['title'].replace('`', '')}: {_said(tables, row['contest'])}." for row in formulas],
         "40 seeds that no search saw; intervals of a contest's classes hold together, at 95 %.",
-        f"{sum(int(row['programs']) for row in found)} programs, "
-        f"{sum(int(row['dropped']) for row in found)} of them dropped after a few seeds.",
+        f"{sum(int(row['programs']) for row in formulas)} programs, "
+        f"{sum(int(row['dropped']) for row in formulas)} of them dropped after a few seeds.",
         "docs/how-to/evolve.md: a search for your own cluster.",
     )
 
@@ -81,7 +81,11 @@ def _verdicts(tables: Tables) -> Iterator[str]:
     )
     lines = []
     for row in tables[FOUND]:
-        whole = next(one for one in _of(tables[VERDICTS], row["contest"]) if one["workload"] == ALL)
+        whole = next(
+            verdict
+            for verdict in _of(tables[VERDICTS], row["contest"])
+            if verdict["workload"] == ALL
+        )
         said = _said(tables, row["contest"])
         verdict = f"{said.partition(';')[0]}: {said.partition('overall, ')[2]}"
         lines.append((
@@ -103,8 +107,8 @@ def _alt(tables: Tables) -> str:
 def _by_class(tables: Tables) -> Iterator[str]:
     head = ("to beat", "workload", "class", "figure", "change", "verdict")
     lines = []
-    for found in tables[FOUND]:
-        for row in _of(tables[VERDICTS], found["contest"]):
+    for formula in tables[FOUND]:
+        for row in _of(tables[VERDICTS], formula["contest"]):
             if row["workload"] == ALL:
                 continue
             name, slo_class = split_name(row["metric"])
@@ -112,7 +116,7 @@ def _by_class(tables: Tables) -> Iterator[str]:
             change = f"**{change}**" if row["verdict"] == "worse" else change
             lines.append(
                 (
-                    found["title"],
+                    formula["title"],
                     row["workload"],
                     slo_class or "all",
                     SHOWN[name],
@@ -148,12 +152,12 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def draw(tables: Tables, path: Path) -> None:
     """Draw the curves of the searches into a PNG."""
-    found = tables[FOUND]
-    with style.figure(2.6, 1, len(found), sharey=True) as (figure, panels):
-        for panel, row in zip(panels[0], found, strict=True):
+    formulas = tables[FOUND]
+    with style.figure(2.6, 1, len(formulas), sharey=True) as (figure, panels):
+        for panel, row in zip(panels[0], formulas, strict=True):
             curve = _of(tables[CURVES], row["contest"])
-            counts = [int(one["programs"]) for one in curve] + [int(row["programs"])]
-            scores = [float(one["score"]) for one in curve]
+            counts = [int(point["programs"]) for point in curve] + [int(row["programs"])]
+            scores = [float(point["score"]) for point in curve]
             panel.step(counts, [*scores, scores[-1]], where="post", color=style.BLUE)
             panel.axhline(0, color=style.GREY, linewidth=0.8)
             panel.set_xlabel("programs")

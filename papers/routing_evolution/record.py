@@ -63,10 +63,10 @@ def track_figures() -> Measurement:
     registered = scalars(_REGISTERED)
 
     def compute(record: RunRecord) -> np.ndarray:
-        own = [metric(record) for metric in _OWN.values()]
+        own_figures = [metric(record) for metric in _OWN.values()]
         values = registered.compute(record)
         values[_REGISTERED.index("cache_hit_rate")] = printed_hit_rate(record)  # the track's own
-        return np.concatenate([values, own])
+        return np.concatenate([values, own_figures])
 
     return with_tails(Measurement("figures", (*_REGISTERED, *_OWN), compute))
 

@@ -40,12 +40,12 @@ def totals_of(rows: pd.DataFrame) -> tuple[list[str], dict[str, tuple[np.ndarray
     names = rows["parameter"].unique().tolist()
     totals = {}
     for metric, part in rows.groupby("metric", sort=False):
-        one, other = (
+        simulated, predicted = (
             part[[f"{model}_total_{figure}" for figure in FIGURES]].to_numpy()
             for model in (SIMULATOR, SURROGATE)
         )
-        if not np.isnan(other).any():
-            totals[str(metric)] = one, other
+        if not np.isnan(predicted).any():
+            totals[str(metric)] = simulated, predicted
     return names, totals
 
 
@@ -81,9 +81,9 @@ def _agreement(kept: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, A
     """Return whether both models' intervals meet, by the bootstrap alone and with the noise of each."""
     if len(kept) < 2:
         return {}
-    (one, one_dummy), (other, other_dummy) = kept.values()
-    found = agreement_of((one, other), (one_dummy, other_dummy))
-    return {"agree_bootstrap": found.do_meet, "agree": found.do_meet_with_noise}
+    (simulated, one_dummy), (predicted, other_dummy) = kept.values()
+    agreement = agreement_of((simulated, predicted), (one_dummy, other_dummy))
+    return {"agree_bootstrap": agreement.do_meet, "agree": agreement.do_meet_with_noise}
 
 
 def printed(table: pd.DataFrame) -> list[str]:
@@ -113,9 +113,9 @@ def _line(name: str, cells: Sequence[str]) -> str:
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     """Both indices, whether they meet, what was tested with noise, and whether that meets."""
-    found = _saved_agreement(row)
-    if found is not None:
-        return agreement_cells(found)
+    agreement = _saved_agreement(row)
+    if agreement is not None:
+        return agreement_cells(agreement)
     cells = [_cell(row, model) for model in (SIMULATOR, SURROGATE)]
     return [*cells, *[_NOTHING] * (len(_HEADS) - len(cells))]
 
@@ -187,11 +187,13 @@ def make_table(options: SensitivityPaperOptions) -> int:
 def _words(options: SensitivityPaperOptions, space: str, folder: Path) -> list[str]:
     """Return the options of one space's study."""
     words = [space, "--resume", "--quiet", "--output", str(folder)]
-    given = options.given()
+    values = options.given()
     for name in ("base", "seeds", "num_seeds", "first_seed"):
-        if name in given:
-            words += [f"--{name.replace('_', '-')}", str(given[name])]
-    words += [f"--{name.replace('_', '-')}" for name in ("no_figures", "no_cache") if name in given]
+        if name in values:
+            words += [f"--{name.replace('_', '-')}", str(values[name])]
+    words += [
+        f"--{name.replace('_', '-')}" for name in ("no_figures", "no_cache") if name in values
+    ]
     if options.surrogates is not None and (Path(options.surrogates) / space).exists():
         words += ["--surrogate", str(Path(options.surrogates) / space)]
     return words
@@ -204,8 +206,8 @@ def _spaces(options: SensitivityPaperOptions) -> list[str]:
             raise ConfigError(f"--spaces: {name} has no parameters, so it is no space")
     folder = options.surrogates
     if folder is not None:
-        found = [name for name in spaces if (Path(folder) / name).exists()]
-        if not found:
+        surrogates = [name for name in spaces if (Path(folder) / name).exists()]
+        if not surrogates:
             raise ConfigError(
                 f"--surrogates: {folder} has no folder named as one of {', '.join(spaces)}"
             )

@@ -266,9 +266,9 @@ def _common_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 
 def _figures(job: Job, surrogate: Any, data: Any) -> None:
     r2 = {score.output: score.r2 for score in evaluate(surrogate, data)}
-    found, shown = surrogate.predict(data.test.inputs), _shown(surrogate)
-    figure.draw_parity(job.picture("parity"), data, found, shown, r2)
-    figure.draw_residuals(job.picture("residuals"), data, found, shown[0])
+    predictions, shown = surrogate.predict(data.test.inputs), _shown(surrogate)
+    figure.draw_parity(job.picture("parity"), data, predictions, shown, r2)
+    figure.draw_residuals(job.picture("residuals"), data, predictions, shown[0])
 
 
 def _curve(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:

@@ -62,10 +62,10 @@ class PaperSpace:
     def own_arguments(self, path: str, scale: float) -> list[str]:
         """Return the options for `sweeps.dataset` for the points on seeds of their own."""
         sizes = dict(zip(("points", "calibration", "test", "branch"), self.own, strict=True))
-        own = max(round(OWN_SEEDS * min(1.0, 4 * scale)), 2)
-        counts = _scaled(sizes, scale) | {"own-seeds": own}
+        num_seeds = max(round(OWN_SEEDS * min(1.0, 4 * scale)), 2)
+        counts = _scaled(sizes, scale) | {"own-seeds": num_seeds}
         if scale < 1:
-            counts["seeds"] = 2 * own
+            counts["seeds"] = 2 * num_seeds
         return [*self._words(counts), "--output", path]
 
     def common_arguments(self, path: str, scale: float) -> list[str]:

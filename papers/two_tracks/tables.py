@@ -44,10 +44,10 @@ def ledger_rows(folder: Path, metrics: tuple[str, ...] = METRICS) -> list[dict[s
     Changes are in %, of shares in points; intervals are the family's.
     """
     rows = [row for row in Ledger(folder).rows() if row.result is not None]
-    asked = [(row, metric) for row in rows for metric in metrics]
-    judged = differences([_pair(row, metric) for row, metric in asked])
+    compared = [(row, metric) for row in rows for metric in metrics]
+    judged = differences([_pair(row, metric) for row, metric in compared])
     table = []
-    for (row, metric), difference in zip(asked, judged, strict=True):
+    for (row, metric), difference in zip(compared, judged, strict=True):
         hypothesis = row.hypothesis
         assert hypothesis.workload is not None and row.result is not None
         table.append(
@@ -111,14 +111,14 @@ def _short(value: object) -> str:
 
 def _row_of(path: Path) -> str:
     """Return the row of the track's ledger whose strategy a file is named as."""
-    found = [
+    row_ids = [
         row.id
         for row in Ledger(Path(TRACK)).rows()
         if row.hypothesis.arms[STRATEGY].text.partition("@")[0] == path.stem
     ]
-    if len(found) != 1:
-        raise ConfigError(f"{path}: {path.stem} is the strategy of {len(found)} rows of {TRACK}")
-    return found[0]
+    if len(row_ids) != 1:
+        raise ConfigError(f"{path}: {path.stem} is the strategy of {len(row_ids)} rows of {TRACK}")
+    return row_ids[0]
 
 
 def _workload_of(strategy: str) -> str:
@@ -306,15 +306,15 @@ def rule_rows(built: RobustnessMap, other: RobustnessMap) -> list[dict[str, str]
     """Return every regime with the arm to take, and how that fares on the other map's cells."""
     rows = []
     for leaf in built.rules.leaves:
-        found = other.judged([(cell, leaf.label) for cell in other.cells if holds(leaf, cell)])
+        verdicts = other.judged([(cell, leaf.label) for cell in other.cells if holds(leaf, cell)])
         counts = (
             leaf.num_cells,
             leaf.num_right,
-            found.num_cells,
-            found.num_feasible,
-            found.num_near,
+            verdicts.num_cells,
+            verdicts.num_feasible,
+            verdicts.num_near,
         )
-        values = (leaf.words(), leaf.label, *map(str, counts), f"{found.mean_excess:.1f}")
+        values = (leaf.words(), leaf.label, *map(str, counts), f"{verdicts.mean_excess:.1f}")
         rows.append(dict(zip(RULE_COLUMNS, values, strict=True)))
     return rows
 

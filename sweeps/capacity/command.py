@@ -91,7 +91,11 @@ class _Question:
     @property
     def cluster(self) -> str:
         """Describe what is simulated but for its size: the policies' servers, on the GPUs that are asked for."""
-        alone = [(arm, one.first) for arm, one in self.clusters if not (one.second or one.is_split)]
+        alone = [
+            (arm, family.first)
+            for arm, family in self.clusters
+            if not (family.second or family.is_split)
+        ]
         are_many = len(alone) > len(self.arms)
         configs = {
             f"{arm.name} on {kind.gpu}" if are_many else arm.name: kind.described(arm.config)
@@ -117,8 +121,8 @@ class _Question:
 
 def _question(options: CapacityOptions) -> _Question:
     options = _with_source(options)
-    given = arms_of(options.strategy or (USUAL_ARM,), fit=options.coefficients_from)
-    arms = at_each_place(given, options.grid)
+    named_arms = arms_of(options.strategy or (USUAL_ARM,), fit=options.coefficients_from)
+    arms = at_each_place(named_arms, options.grid)
     is_split = options.roles
     gpus = _gpus(options, arms)
     hardware = gpus, options.model, options.tp, _prices(options.prices)
@@ -185,13 +189,15 @@ def _prices(text: str | None) -> dict[str, float]:
 
 def _with_source(options: CapacityOptions) -> CapacityOptions:
     """Return the options with the word WORKLOAD as --workload or --trace, by what it names."""
-    given = [one for one in (options.source, options.workload, options.trace) if one is not None]
-    if not given:
+    sources = [
+        source for source in (options.source, options.workload, options.trace) if source is not None
+    ]
+    if not sources:
         raise ConfigError(
             "no workload is given; name a built-in one such as mixed, a .yaml file or a trace"
         )
-    if len(given) > 1:
-        raise ConfigError(f"{' and '.join(given)} are given as what is served; give one of them")
+    if len(sources) > 1:
+        raise ConfigError(f"{' and '.join(sources)} are given as what is served; give one of them")
     name = options.source or options.workload
     if name is None:
         return options

@@ -152,9 +152,11 @@ def _verdicts(answers: Sequence[Smallest], has_prices: bool) -> Iterator[Sentenc
         return
     by = "" if len(answers) == 1 else "by lowest cost: " if has_prices else "by fewest GPUs: "
     yield Sentence.of(f"{by}{_sentence(best)}.")
-    names = dict.fromkeys(one.arm.name for one in answers if one.arm.name != best.arm.name)
-    cheapest_of = (cheapest([one for one in answers if one.arm.name == name]) for name in names)
-    others = [one for one in cheapest_of if one is not None]
+    names = dict.fromkeys(answer.arm.name for answer in answers if answer.arm.name != best.arm.name)
+    cheapest_of = (
+        cheapest([answer for answer in answers if answer.arm.name == name]) for name in names
+    )
+    others = [answer for answer in cheapest_of if answer is not None]
     if len(others) < MANY:
         yield from (Sentence.of(f"{_sentence(other)}.") for other in others)
     else:

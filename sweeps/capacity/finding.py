@@ -238,11 +238,11 @@ class InTime:
     def __call__(self, record: RunRecord) -> Counts:
         """Return both counts by target."""
         window, is_whole = window_of(self.measure, record), record.outcome in WHOLE
-        found = []
+        counts = []
         for target in self.targets:
             chosen = select(record, target.as_slo(), window).of_name(target.slo_class)
-            found.append((chosen.num_good if is_whole else 0, chosen.num_requests))
-        return tuple(found)
+            counts.append((chosen.num_good if is_whole else 0, chosen.num_requests))
+        return tuple(counts)
 
 
 class CountedRuns:
@@ -310,15 +310,17 @@ class Smallest:
     @property
     def num_instances(self) -> int | None:
         """Return the fewest instances that meet the targets; None if none of those tried does."""
-        return next((size for size, one in self.tried.items() if one.answer == MEETS), None)
+        return next(
+            (size for size, decision in self.tried.items() if decision.answer == MEETS), None
+        )
 
     @property
     def fails_at(self) -> int | None:
         """Return the most instances below that do not; None if that was not found."""
         below = [
             size
-            for size, one in self.tried.items()
-            if one.answer == FAILS and size < (self.num_instances or size + 1)
+            for size, decision in self.tried.items()
+            if decision.answer == FAILS and size < (self.num_instances or size + 1)
         ]
         return max(below, default=None)
 

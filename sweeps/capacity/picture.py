@@ -58,7 +58,7 @@ def picture(answers: Sequence[Smallest], targets: Sequence[ServiceTarget]) -> Pi
 
 
 def _curve(
-    answer: Smallest, place: int, asked: float, aside: float, label: str, colour: str
+    answer: Smallest, place: int, wanted: float, aside: float, label: str, colour: str
 ) -> Iterator[Mark]:
     """Yield a line through the shares of one target, and a mark with a bar for each cluster."""
     shares = {size * aside: tried.attained[place] for size, tried in answer.tried.items()}
@@ -66,13 +66,13 @@ def _curve(
     line = Style(colour, line="-", width=1.0, opacity=0.5)
     yield Series([*shares], [share.mean for share in in_percent.values()], line, label)
     for at, share in in_percent.items():
-        style = Style(colour, MARKS[_kept(shares[at], asked)][0], width=1.2)
+        style = Style(colour, MARKS[_kept(shares[at], wanted)][0], width=1.2)
         yield Series([at], [share.mean], style, y_low=[share.low], y_high=[share.high])
 
 
-def _kept(share: Estimate, asked: float) -> str:
+def _kept(share: Estimate, wanted: float) -> str:
     """Return whether the bounds tell that this target is kept; a cluster is judged by all."""
-    return MEETS if share.low >= asked else FAILS if share.high < asked else OPEN
+    return MEETS if share.low >= wanted else FAILS if share.high < wanted else OPEN
 
 
 def _colour(at: int) -> str:

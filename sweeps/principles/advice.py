@@ -155,22 +155,24 @@ def _title(entry: Mapping[str, Any]) -> str:
 
 
 def _measured(
-    stream: str, case: Case, found: Sequence[Touch], seeds: tuple[int, ...]
+    stream: str, case: Case, touches: Sequence[Touch], seeds: tuple[int, ...]
 ) -> list[list[dict[str, Any]]]:
     """Compare, for every finding, the strategy against itself with the settings that the finding proposes."""
     classes = case.spec.slo_classes
     names = [name_in(name, slo_class) for name in MEASURED for slo_class in classes]
     names += list(MEASURED)
     others = {
-        at: case.config.replace(**touch.instead) for at, touch in enumerate(found) if touch.instead
+        at: case.config.replace(**touch.instead)
+        for at, touch in enumerate(touches)
+        if touch.instead
     }
     configs = list(dict.fromkeys([case.config, *others.values()]))
     experiment = Experiment.on(case.spec, seeds, stream, configs_per_batch=len(configs))
     made = experiment.summaries(configs, lambda record: figures_of(record, names, True))
     runs = dict(zip(configs, made, strict=True))
-    rows: list[list[dict[str, Any]]] = [[] for _ in found]
+    rows: list[list[dict[str, Any]]] = [[] for _ in touches]
     for at, config in others.items():
-        rows[at] = _compared(runs[case.config], runs[config], classes, found[at].instead)
+        rows[at] = _compared(runs[case.config], runs[config], classes, touches[at].instead)
     return rows
 
 

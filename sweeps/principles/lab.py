@@ -173,8 +173,8 @@ def information(
     """Return the mutual information of two labels and the entropy of the first, in bits."""
     joint = np.zeros((first.max(initial=0) + 1, second.max(initial=0) + 1))
     np.add.at(joint, (first, second), 1.0 / max(len(first), 1))
-    one, other = _entropy(joint.sum(1)), _entropy(joint.sum(0))
-    return one + other - _entropy(joint.ravel()), one
+    of_first, of_second = _entropy(joint.sum(1)), _entropy(joint.sum(0))
+    return of_first + of_second - _entropy(joint.ravel()), of_first
 
 
 def _entropy(shares: Float[np.ndarray, "label"]) -> float:
@@ -348,9 +348,11 @@ def check_fair(entry: Entry, arms: Mapping[str, LabArm]) -> None:
     """
     for claim in entry.claims:
         for group in _direct(claim):
-            for one, other in combinations((arms[name] for name in group), 2):
-                _demand(entry, one, other, _size(one) == _size(other), "requests or horizon")
-                _demand(entry, one, other, _duration(one) == _duration(other), "duration")
+            for arm, other_arm in combinations((arms[name] for name in group), 2):
+                _demand(
+                    entry, arm, other_arm, _size(arm) == _size(other_arm), "requests or horizon"
+                )
+                _demand(entry, arm, other_arm, _duration(arm) == _duration(other_arm), "duration")
         if claim.kind in PAIRS:
             first, second = arms[claim.of[0]], arms[claim.to[0]]
             _demand(entry, first, second, _duration(first) == _duration(second), "duration")

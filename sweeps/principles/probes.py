@@ -63,21 +63,23 @@ def scores_of(
     config = ClusterConfig(num_instances=size, routing_policy="weighted", routing_scorers=scorers)
     functions, numbers = mechanism(config), params(config)
 
-    def one(loads: Any, utilization: Any, matched: Any, infinity: Any) -> Any:
+    def scores_of_case(loads: Any, utilization: Any, matched: Any, infinity: Any) -> Any:
         context = context_of(loads, utilization, matched, blocks)
         states, keys = _states(functions.scorers, numbers.policy.scorers), [None] * len(scorers)
         with runtime_infinity(infinity):
-            asked = functions.scorers, numbers.policy, states, context, keys
-            return combined_scores(*asked, shares_of(numbers.policy.scorer_weights))[0]
+            arguments = functions.scorers, numbers.policy, states, context, keys
+            return combined_scores(*arguments, shares_of(numbers.policy.scorer_weights))[0]
 
     with jax.enable_x64(True):
         cases = (loads.astype(np.int32), utilization.astype(np.float64), matched.astype(np.int32))
-        scores = jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))(*cases, np.float64(np.inf))
+        scores = jax.jit(jax.vmap(scores_of_case, in_axes=(0, 0, 0, None)))(
+            *cases, np.float64(np.inf)
+        )
         return np.asarray(scores)
 
 
 def _states(policies: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
-    return [one.start(given, SHAPE) for one, given in zip(policies, numbers, strict=True)]
+    return [policy.start(params, SHAPE) for policy, params in zip(policies, numbers, strict=True)]
 
 
 def context_of(
@@ -172,8 +174,10 @@ def affinity_algebra(scorers: str, without: str, num: int = 10_000, instances: i
     loads = generator.integers(0, 80, (num, instances))
     used = generator.integers(0, 1500, (num, instances)) / 132139
     nothing = np.zeros(loads.shape, np.int64)
-    one, other = (scores_of(text, loads, used, nothing, 48) for text in (scorers, without))
-    changed = one.argmax(axis=1) != other.argmax(axis=1)
+    with_affinity, without_affinity = (
+        scores_of(text, loads, used, nothing, 48) for text in (scorers, without)
+    )
+    changed = with_affinity.argmax(axis=1) != without_affinity.argmax(axis=1)
     return float(changed.sum()), {"requests": float(num)}
 
 

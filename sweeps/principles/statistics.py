@@ -70,12 +70,12 @@ def compute(bound: Bound) -> ClaimReading:
         failure = _failures(bound.runs, claim.arms())
         if failure:
             return _figure(math.nan, failure=failure)
-    found = KINDS[claim.kind](bound)
-    num_missing = sum(math.isnan(value) for value in found.per_seed)
-    if num_missing and not math.isnan(found.mean.mean):
-        failure = f"there is no figure on {num_missing} of {len(found.per_seed)} seeds"
-        return _figure(math.nan, found.per_seed, failure=failure)
-    return found
+    reading = KINDS[claim.kind](bound)
+    num_missing = sum(math.isnan(value) for value in reading.per_seed)
+    if num_missing and not math.isnan(reading.mean.mean):
+        failure = f"there is no figure on {num_missing} of {len(reading.per_seed)} seeds"
+        return _figure(math.nan, reading.per_seed, failure=failure)
+    return reading
 
 
 def _failures(runs: Runs, arms: Sequence[str]) -> str:
@@ -117,8 +117,8 @@ def _ratio(bound: Bound) -> ClaimReading:
 def _differing(bound: Bound) -> ClaimReading:
     """Share of requests of which anything recorded differs between two arms."""
     shares = []
-    for one, other in zip(bound.runs[bound.claim.of], bound.runs[bound.claim.to], strict=True):
-        shares.append(share_differing(one, other))
+    for run, other_run in zip(bound.runs[bound.claim.of], bound.runs[bound.claim.to], strict=True):
+        shares.append(share_differing(run, other_run))
     return _of_seeds(np.array(shares))
 
 
@@ -198,9 +198,9 @@ def _rank_changes(bound: Bound) -> ClaimReading:
     }
 
     def swapped(values: Sequence[Float[np.ndarray, "arm"]]) -> float:
-        one, other = values
-        pairs = combinations(range(len(one)), 2)
-        return float(sum((one[i] - one[j]) * (other[i] - other[j]) < 0 for i, j in pairs))
+        first, second = values
+        pairs = combinations(range(len(first)), 2)
+        return float(sum((first[i] - first[j]) * (second[i] - second[j]) < 0 for i, j in pairs))
 
     tables = [worth[metric] for metric in metrics]
     per_seed = [swapped([table[:, place] for table in tables]) for place in range(len(tables[0].T))]

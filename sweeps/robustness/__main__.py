@@ -193,8 +193,8 @@ class RobustnessOptions(
 @RobustnessOptions.as_main
 def main(options: RobustnessOptions) -> int:
     """Run the command; return its exit code."""
-    given = options.output
-    options.check_part(given)
+    output = options.output
+    options.check_part(output)
     paths = outputs.outputs_of(options, DEFAULT_OUTPUT, (".zarr",), (".json", ".csv"))
     differences = None
     if options.differences is not None:

@@ -249,19 +249,19 @@ def _sampled(
 ) -> list[tuple[int, ...]]:
     """Levels of a space-filling sample without repeats; the reference takes the last place."""
     sizes = np.array([len(axis.values) for axis in axes])
-    found: dict[tuple[int, ...], None] = {}
+    sampled: dict[tuple[int, ...], None] = {}
     num_points = 1 << max(num_cells - 1, 1).bit_length()
     round_index = 0
-    while len(found) < num_cells:
+    while len(sampled) < num_cells:
         points = _points(design, len(sizes), num_points, seed, round_index)
         levels = np.minimum((points * sizes).astype(int), sizes - 1)
         for row in levels.tolist():
-            if len(found) < num_cells:
-                found.setdefault(tuple(row))
+            if len(sampled) < num_cells:
+                sampled.setdefault(tuple(row))
         num_points, round_index = 2 * num_points, round_index + 1
     wanted = tuple(axis.values.index(reference[axis.name]) for axis in axes)
-    rows = list(found)
-    return rows if wanted in found else [*rows[:-1], wanted]
+    rows = list(sampled)
+    return rows if wanted in sampled else [*rows[:-1], wanted]
 
 
 def _points(design: str, num_axes: int, count: int, seed: int, round_index: int) -> np.ndarray:

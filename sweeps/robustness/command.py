@@ -205,20 +205,20 @@ def _written(
         verdicts = answer(dataset, question)
         rules = report.recommendation_rules(verdicts, options.depth)
         lines = report.summary_lines(verdicts, rules)
-        found = findings_of(verdicts, rules, timing, view)
+        findings = findings_of(verdicts, rules, timing, view)
 
     def write_page(path: Path) -> None:
         about = provenance_of(dataset, question)
-        page.write(found, path, title_of(verdicts), str(dataset.attrs.get("command", "")), about)
+        page.write(findings, path, title_of(verdicts), str(dataset.attrs.get("command", "")), about)
 
     files: outputs.Files = [
             (paths.beside(".json"), lambda path: write_json(path, to_document(verdicts, rules, lines))),
             (paths.beside(".csv"), lambda path: write_text(path, report.cell_table(verdicts).to_csv(index=False))),
-            (paths.figure, lambda path: outputs.draw(found.pictures[0], path)),
+            (paths.figure, lambda path: outputs.draw(findings.pictures[0], path)),
             (differences, lambda path: save(report.differences(dataset), path)),
             (paths.report, write_page),
     ]  # fmt: skip
-    outputs.show(found, lambda: [paths.result, *outputs.write_files(files)], options)
+    outputs.show(findings, lambda: [paths.result, *outputs.write_files(files)], options)
     if bool(verdicts["has_failed"].all()):
         cli.say(options.command, "no strategy finished in any cell; see the outcomes")
         return cli.EXIT_UNSUPPORTED

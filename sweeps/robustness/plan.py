@@ -324,9 +324,9 @@ def _placed(arm: Arm, axis: StudyAxis, place: Place) -> ClusterConfig:
         raise ConfigError(f"{BY_NAME[axis.name].option}, arm {arm.name!r}: {error}") from None
 
 
-def _check_classes(shapes: Mapping[str, Shape | TraceShape], asked: Sequence[str]) -> None:
+def _check_classes(shapes: Mapping[str, Shape | TraceShape], names: Sequence[str]) -> None:
     """Refuse a metric of a class that a workload has not got."""
-    for name in asked:
+    for name in names:
         _, slo_class = lookup(name)
         for shape in shapes.values():
             classes = shape.spec.slo_classes

@@ -66,11 +66,11 @@ def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) 
 
 def _variables(plan: MapPlan) -> dict[str, bool]:
     """Return metrics without `[class]`, and whether they have one."""
-    found = {}
+    variables = {}
     for name in plan.names:
         metric, _ = lookup(name)
-        found[metric.name] = metric.has_classes
-    return found
+        variables[metric.name] = metric.has_classes
+    return variables
 
 
 class MapStore(Store):
@@ -155,9 +155,9 @@ def _stopping(plan: MapPlan) -> dict[str, str]:
     rule = plan.stopping
     if rule is None:
         return {}
-    asked = {"objective": plan.question.objective, "confidence": plan.question.confidence}
+    question = {"objective": plan.question.objective, "confidence": plan.question.confidence}
     constraints = [str(constraint) for constraint in plan.question.constraints]
-    content = {**dataclasses.asdict(rule), **asked, "constraints": constraints}
+    content = {**dataclasses.asdict(rule), **question, "constraints": constraints}
     return {"stopping": json.dumps(content)}
 
 

@@ -134,12 +134,12 @@ def _differences(
     values: Mapping[str, Mapping[str, np.ndarray]], metrics: Sequence[str]
 ) -> Iterator[MetricChange]:
     first, *others = values
-    asked = list(itertools.product(others, metrics))
+    compared = list(itertools.product(others, metrics))
     pairs = [
         Pair(values[first][metric], values[other][metric], lookup(metric)[0].direction)
-        for other, metric in asked
+        for other, metric in compared
     ]
-    for (other, metric), change in zip(asked, differences(pairs, BY_STUDENT), strict=True):
+    for (other, metric), change in zip(compared, differences(pairs, BY_STUDENT), strict=True):
         yield MetricChange.of(change, other, first, metric)
 
 
@@ -190,7 +190,7 @@ def _answered(
     try:
         document = read_json(text)
         if isinstance(document, dict) and "requests" in document:
-            requests = [_on_trace(one, trace) for one in _batch(document)]
+            requests = [_on_trace(request, trace) for request in _batch(document)]
             wheres = [f"requests[{place}]" for place in range(len(requests))]
             answers = evaluator.answers(requests, wheres)
             is_refused = any(answer["error"] is not None for answer in answers)

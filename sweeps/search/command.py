@@ -246,7 +246,7 @@ def search_parameters(options: OptimizeOptions) -> int:
     content = {
         **_content(strategy), **requests.content(), "instances": groups,
         **({} if space.signals is None else {"signals": space.signals}),
-        "loads": {name: workload_content(one) for name, one in loads.items()},
+        "loads": {name: workload_content(load) for name, load in loads.items()},
         **({} if requests.trace is None else {"profile": space.base.profile}),
     }  # fmt: skip
     record = SearchRecord(paths.beside(".jsonl"), content)
@@ -259,7 +259,7 @@ def search_parameters(options: OptimizeOptions) -> int:
         if baseline is not None:
             with progress.phase("simulating the baseline"):
                 frame = dataclasses.replace(frame, baseline=experiment.run([baseline])[0])
-        place = recommended(engine, [one.told() for one in tried], most_runs(tried))
+        place = recommended(engine, [point.told() for point in tried], most_runs(tried))
         document = to_document(frame, tried, place)
         if requests.trace is not None:
             document["trace"] = requests.trace.about()
@@ -272,8 +272,8 @@ def search_parameters(options: OptimizeOptions) -> int:
 def _strategy(options: OptimizeOptions) -> Strategy:
     """Return the strategy with the command's options in place of its own."""
     strategy = options.load()
-    given = options.given()
-    budget = {name: given[name] for name in Search.model_fields if name in given}
+    values = options.given()
+    budget = {name: values[name] for name in Search.model_fields if name in values}
     try:
         search = Search.model_validate({**strategy.search.model_dump(), **budget})
     except ValidationError as error:
@@ -327,7 +327,7 @@ def _searched(
     def show(tried: Sequence[Tried]) -> None:
         best = best_of(tried)
         words = f"best score {best.worth.score:.6g}" if best is not None else "all points failed"
-        work.show(sum(len(one.runs) for one in tried) // len(frame.seeds), words)
+        work.show(sum(len(point.runs) for point in tried) // len(frame.seeds), words)
 
     searching = progress.phase("searching", budget.calls, "points")
     with cli.resumable(command, record.path), searching as work:

@@ -143,8 +143,11 @@ class ExperimentOnLoads:
         for name, experiment in self.others.items():
             pairs = zip(runs, experiment.run(configs, places), strict=True)
             runs = [
-                tuple(one.beside(two, f"{AT}{name}") for one, two in zip(mine, theirs, strict=True))
-                for mine, theirs in pairs
+                tuple(
+                    run.beside(two, f"{AT}{name}")
+                    for run, two in zip(main_runs, theirs, strict=True)
+                )
+                for main_runs, theirs in pairs
             ]
         return runs
 
@@ -195,7 +198,7 @@ class NextRuns(NamedTuple):
     def entries(self, runs: Sequence[Runs]) -> list[PointRuns]:
         """Return the points with their runs."""
         calls: Sequence[int | None] = self.calls or [None] * len(self.points)
-        return [PointRuns(*one) for one in zip(self.points, runs, calls, strict=True)]
+        return [PointRuns(*entry) for entry in zip(self.points, runs, calls, strict=True)]
 
 
 class Race:
@@ -256,7 +259,7 @@ class Race:
                 if self.rung[call] == rung and peers and not worths[call].failures:
                     whole[call] = _completed(runs, means)
                     worths[call] = self.valuation.worth(whole[call])
-        return [Tried(*one) for one in zip(self.points, self.runs, worths, strict=True)]
+        return [Tried(*entry) for entry in zip(self.points, self.runs, worths, strict=True)]
 
     def climb(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
         """Return points that may be the best and lack seeds, on the seeds of the next rung; None: there are none.
@@ -335,12 +338,12 @@ class Race:
     def _spread(self, worth: Worth, best: int, order: Sequence[int]) -> float:
         """Standard deviation over seeds of the difference between the best point and its peers."""
         slopes = self.valuation.slopes(worth)
-        mine = _values(self.runs[best], slopes)
+        of_best = _values(self.runs[best], slopes)
         variances = []
-        for call in [one for one in order if one != best][:PEERS]:
+        for call in [place for place in order if place != best][:PEERS]:
             theirs = _values(self.runs[call], slopes)
-            count = min(len(mine), len(theirs))
-            variances.append(float(np.var(theirs[:count] - mine[:count], ddof=1)))
+            count = min(len(of_best), len(theirs))
+            variances.append(float(np.var(theirs[:count] - of_best[:count], ddof=1)))
         return math.sqrt(float(np.mean(variances))) if variances else 0.0
 
 

@@ -170,7 +170,7 @@ def _calls(document: Document) -> Panel:
     marks.append(
         Series(
             [float(call + 1) for call in range(len(points))],
-            [None if one == np.inf else one for one in accumulate(best, min)],
+            [None if score == np.inf else score for score in accumulate(best, min)],
             Style(BEST, line="-", width=1.4), "best so far", is_step=True,
         )
     )  # fmt: skip

@@ -108,9 +108,9 @@ class Request(_Part):
 
     @model_validator(mode="after")
     def _arm_or_strategy(self) -> Request:
-        given = [key for key in STRATEGY_KEYS if getattr(self, key)]
-        if self.arm is not None and given:
-            raise ValueError(f"arm: {given[0]} is given too; keep one of them")
+        keys = [key for key in STRATEGY_KEYS if getattr(self, key)]
+        if self.arm is not None and keys:
+            raise ValueError(f"arm: {keys[0]} is given too; keep one of them")
         if self.arm is None and self.strategy is None:
             raise ValueError("strategy: missing, but it or arm must be given")
         return self
@@ -190,11 +190,11 @@ class Answers(_Part):
 def schema() -> dict[str, Any]:
     """Return JSON schemas of a request, a batch, and their answers."""
     models: list[type[BaseModel]] = [Request, Batch, Answer, Answers]
-    found, definitions = models_json_schema(
+    references_by_model, definitions = models_json_schema(
         [(model, "validation") for model in models], title="sweeps.evaluate"
     )
     names = ("request", "batch", "answer", "answers")
-    references = [found[model, "validation"] for model in models]
+    references = [references_by_model[model, "validation"] for model in models]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **definitions,

@@ -272,11 +272,11 @@ def configured(
         config = space.config_with(values) if values else space.base
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    given = _ours(where, settings)
-    on_gpu = space.strategy.settings_on(str(given.get("hardware", "")))
-    on_gpu = {name: value for name, value in on_gpu.items() if name not in given}
+    ours_by_name = _ours(where, settings)
+    on_gpu = space.strategy.settings_on(str(ours_by_name.get("hardware", "")))
+    on_gpu = {name: value for name, value in on_gpu.items() if name not in ours_by_name}
     made = with_settings(where, config, {**on_gpu, **settings}, space.names)
-    if SCORERS in given and not (made.scorers() or made.decode_scorers()):
+    if SCORERS in ours_by_name and not (made.scorers() or made.decode_scorers()):
         raise ConfigError(
             f"{where}: {SCORERS} weigh the scorers of routing_policy=weighted, and the router "
             f"{made.routing_policy!r} has none; give routing_policy=weighted too"
@@ -329,7 +329,7 @@ def with_settings(
     `parameters` are names that could have been meant instead.
     """
     changes: dict[str, Any] = {}
-    given, settings = settings, _ours(where, settings)
+    written, settings = settings, _ours(where, settings)
     before = weights_of(config.scorers())
     weights: dict[str, Any] = dict(before)
     for name, value in settings.items():
@@ -355,7 +355,7 @@ def with_settings(
     try:
         return replaced(config, changes)
     except ConfigError as error:
-        raise ConfigError(f"{where}: {as_written(str(error), given)}") from None
+        raise ConfigError(f"{where}: {as_written(str(error), written)}") from None
 
 
 def key_of(config: ClusterConfig) -> str:

@@ -102,7 +102,7 @@ def parse_strategy(text: str, source: str, folder: Path | None = None) -> Strate
         strategy = Strategy.model_validate(document)
     except ValidationError as error:
         problem = _unknown_key(error) or sentence(error)
-        problem = re.sub(r"^parameters\[(\d+)\]", lambda found: paths[int(found[1])], problem)
+        problem = re.sub(r"^parameters\[(\d+)\]", lambda match: paths[int(match[1])], problem)
         raise ConfigError(f"{source}: {problem}") from None
     targets = dict.fromkeys(
         parameter.target for parameter in strategy.parameters if parameter.target is not None
@@ -244,12 +244,12 @@ def _extended(document: dict[str, Any], source: str) -> dict[str, Any]:
     if not isinstance(name, str) or name not in list_library():
         known = choices(str(name), list_library())
         raise ConfigError(f"{source}: {_EXTENDS}: got {name!r}; {known}")
-    parent, own = load_strategy(name), document.get("mechanism") or {}
-    if parent.fixed_args or "fixed_args" in document or not isinstance(own, Mapping):
+    parent, mechanism = load_strategy(name), document.get("mechanism") or {}
+    if parent.fixed_args or "fixed_args" in document or not isinstance(mechanism, Mapping):
         raise ConfigError(
             f"{source}: {_EXTENDS}: {name} and the file must both have a mechanism, not fixed_args"
         )
-    document["mechanism"] = {**ours(parent.mechanism), **ours(own)}
+    document["mechanism"] = {**ours(parent.mechanism), **ours(mechanism)}
     return {**parent.model_dump(include=_INHERITED, exclude_unset=True), **document}
 
 

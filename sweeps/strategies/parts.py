@@ -156,8 +156,8 @@ class Search(ClosedPart):
     @model_validator(mode="after")
     def _ascending(self) -> Search:
         if list(self.rungs) != sorted(set(self.rungs)):
-            given = ", ".join(map(str, self.rungs))
-            raise ValueError(f"rungs must grow, such as [4, 16]; given are [{given}]")
+            rungs = ", ".join(map(str, self.rungs))
+            raise ValueError(f"rungs must grow, such as [4, 16]; given are [{rungs}]")
         if self.rungs and self.engine == "pareto":
             raise ValueError(
                 "rungs compare points with one best point, and the engine pareto has many; leave rungs out"

@@ -267,10 +267,10 @@ def _target(strategy: Strategy, base: ClusterConfig, path: str, parameter: Param
                 f"{path}.{key}", f"{scorer!r} is no scorer of the mechanism, which has {has}"
             )
     elif not is_setting(target):
-        given = parameter.flag or target
+        name = parameter.flag or target
         raise strategy.refuse(
             f"{path}.{key}",
-            f"{given!r} is no setting that can be searched{nearest_setting(target)}",
+            f"{name!r} is no setting that can be searched{nearest_setting(target)}",
         )
     return target
 

@@ -67,11 +67,11 @@ def normal(objective: np.ndarray) -> World:
     """Return a world of points whose slack is known, with noise that they have half in common."""
 
     def draw(rng: np.random.Generator, num_seeds: int) -> tuple[np.ndarray, np.ndarray]:
-        found = []
+        drawn = []
         for true, spread in ((objective, OBJECTIVE_SPREAD), (-SLACKS, SPREAD)):
             noise = rng.normal(size=num_seeds) + rng.normal(size=(len(SLACKS), num_seeds))
-            found.append(true[:, None] + spread * noise / np.sqrt(2))
-        return found[0], found[1]
+            drawn.append(true[:, None] + spread * noise / np.sqrt(2))
+        return drawn[0], drawn[1]
 
     return World(objective, -SLACKS, WEIGHT, draw)
 

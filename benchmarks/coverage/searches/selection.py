@@ -52,15 +52,15 @@ def normal(num_systems: int, correlation: float, has_constraints: bool) -> World
     def draw(rng: np.random.Generator) -> Drawn:
         """Draw values of all systems on common seeds, and by how much each keeps its constraint."""
         shared = np.sqrt(correlation) * rng.normal(size=MOST_SEEDS)
-        own = np.sqrt(1 - correlation) * rng.normal(size=(num_systems, MOST_SEEDS))
+        noise = np.sqrt(1 - correlation) * rng.normal(size=(num_systems, MOST_SEEDS))
         means = np.full(num_systems, zone)
         means[-1] = 0.0
         if not has_constraints:
-            return shared + own + means[:, None], None
+            return shared + noise + means[:, None], None
         means[0] = -zone  # faster, but it misses the constraint
         keeps = np.full(num_systems, tolerance)
         keeps[0] = -tolerance
-        return shared + own + means[:, None], keeps[:, None] + rng.normal(size=own.shape)
+        return shared + noise + means[:, None], keeps[:, None] + rng.normal(size=noise.shape)
 
     return draw, num_systems - 1, zone, tolerance
 
@@ -103,7 +103,7 @@ def row(world: World, num_samples: int) -> str:
 
 def main() -> None:
     """Print the table."""
-    given = asked_with_recorded(__doc__, NUM_SAMPLES)
+    options = asked_with_recorded(__doc__, NUM_SAMPLES)
     worlds = {
         "normal, 2 systems, no shared seeds": normal(2, 0.0, has_constraints=False),
         "normal, 5 systems, no shared seeds": normal(5, 0.0, has_constraints=False),
@@ -111,9 +111,9 @@ def main() -> None:
         "normal, 5 systems with a constraint": normal(5, 0.0, has_constraints=True),
         "M/M/1 at 70 %, one 6 % faster": of_queues(),
     }
-    if given.comparison is not None:
-        name = f"{given.metric}[{given.slo_class}] of two recorded arms"
-        worlds[name] = of_comparison(given.comparison, given.metric, given.slo_class)
+    if options.comparison is not None:
+        name = f"{options.metric}[{options.slo_class}] of two recorded arms"
+        worlds[name] = of_comparison(options.comparison, options.metric, options.slo_class)
     print_rows(
         (
             "world",
@@ -122,7 +122,7 @@ def main() -> None:
             "90 %",
             "smallest mean on as many seeds, %",
         ),
-        ((name, row(world, given.samples)) for name, world in worlds.items()),
+        ((name, row(world, options.samples)) for name, world in worlds.items()),
     )
 
 

@@ -90,7 +90,7 @@ def exchanged(rng: np.random.Generator, first: Runs, second: Runs, size: int) ->
         (second[at], first[at]) if is_swapped else (first[at], second[at])
         for at, is_swapped in zip(seeds, names, strict=True)
     ]
-    return [one for one, _ in arms], [other for _, other in arms]
+    return [first for first, _ in arms], [second for _, second in arms]
 
 
 def of_one_percentile(first: Runs, second: Runs) -> Runs:
@@ -188,7 +188,7 @@ def print_pairs(arms: Sequence[Runs], num_samples: int) -> None:
         first, second = (arms[place] for place in places)
         alike, rng, cells = of_one_percentile(first, second), np.random.default_rng(13), []
         for size in FRESH_SEEDS:
-            false, found = 0, list[bool]()
+            false, are_found = 0, list[bool]()
             for sample in range(num_samples):
                 seeds = rng.integers(0, len(first), size)
                 before, scaled, after = (
@@ -198,8 +198,8 @@ def print_pairs(arms: Sequence[Runs], num_samples: int) -> None:
                 if not sample % FOUND_IN_ONE_OF:
                     pairs = [pair_of(before, after, name) for name in POOLED]
                     judged = differences(pairs, BY_STUDENT)
-                    found += [difference.verdict in (BETTER, WORSE) for difference in judged]
-            cells.append(f"{100 * false / num_samples:.1f}, {100 * np.mean(found):.0f}")
+                    are_found += [difference.verdict in (BETTER, WORSE) for difference in judged]
+            cells.append(f"{100 * false / num_samples:.1f}, {100 * np.mean(are_found):.0f}")
         names = " and ".join(ARMS[place].partition("_")[0] for place in places)
         print(f"| {names} | {' | '.join(cells)} |", flush=True)
 

@@ -86,8 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
     parser.add_flags("sizes", _FLAGS)
-    given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    repetitions, num_seeds = given.get("repetitions", 2000), given.get("seeds", 256)
+    values = parser.given(sys.argv[1:] if arguments is None else arguments)
+    repetitions, num_seeds = values.get("repetitions", 2000), values.get("seeds", 256)
     worlds = [
         (kind, quantile, ASKED, share) for kind, quantile in KINDS.items() for share in TRUTHS
     ]
@@ -167,10 +167,12 @@ def of_search(quantile: Quantile, repetitions: int, num_seeds: int) -> tuple[flo
     wrong = exact = spent = 0
     for _ in range(repetitions):
         runs: Any = MadeUpRuns(random, quantile, num_seeds)
-        smallest = Finder(runs, 1 - ERROR, 64).find(arm, family, False, lambda size, one: None)
+        smallest = Finder(runs, 1 - ERROR, 64).find(
+            arm, family, False, lambda size, _decision: None
+        )
         wrong += is_wrong(smallest, right)
         exact += smallest.is_sharp and smallest.num_instances == right
-        spent += sum(one.num_seeds for one in smallest.tried.values())
+        spent += sum(decision.num_seeds for decision in smallest.tried.values())
     return wrong / repetitions, exact / repetitions, spent / repetitions
 
 

@@ -70,16 +70,16 @@ def answered(rng: np.random.Generator, noise: Noise, num_effects: int) -> Answer
     changes = truths[:, None] + noise(rng, (SIZE, MOST_SEEDS))
     base = 100 + 5 * rng.normal(size=MOST_SEEDS)
     pairs = [Pair(base[:NUM_SEEDS], base[:NUM_SEEDS] + change[:NUM_SEEDS]) for change in changes]
-    found = differences(pairs, BY_STUDENT)
-    verdicts = [one.verdict for one in found]
+    judged = differences(pairs, BY_STUDENT)
+    verdicts = [difference.verdict for difference in judged]
     counts = [count for count in looks() if count <= MOST_SEEDS]
     later = (verdicts_on(base[:count], changes[:, :count]) for count in counts)
-    simultaneous = zip(found, truths, strict=True)
+    simultaneous = zip(judged, truths, strict=True)
     return Answer(
         is_false(list(map(own_verdict, pairs)), truths),
         is_false(verdicts, truths),
         any(is_false(each, truths) for each in later),
-        all(one.simultaneous.holds(truth) for one, truth in simultaneous),
+        all(difference.simultaneous.holds(truth) for difference, truth in simultaneous),
         float(np.mean([verdict in (BETTER, WORSE) for verdict in verdicts[:num_effects]]))
         if num_effects
         else np.nan,

@@ -66,9 +66,9 @@ def decided(world: World, num_samples: int) -> str:
         cells.append(f"{100 * (first_found(change, quantile) > 0).mean():.1f}")
     spread = change.std()
     for effect in EFFECTS:
-        found = first_found(change + effect * spread, anytime_quantile)
-        used = np.where(found == 0, MOST_SEEDS, found)
-        cells.append(f"{100 * (found > 0).mean():.0f} ({np.median(used):.0f})")
+        num_seeds = first_found(change + effect * spread, anytime_quantile)
+        used = np.where(num_seeds == 0, MOST_SEEDS, num_seeds)
+        cells.append(f"{100 * (num_seeds > 0).mean():.0f} ({np.median(used):.0f})")
     return " | ".join(cells)
 
 
@@ -97,23 +97,23 @@ def precise(world: World, num_samples: int) -> str:
 
 def main() -> None:
     """Print both tables."""
-    given = asked_with_recorded(__doc__, NUM_SAMPLES)
+    options = asked_with_recorded(__doc__, NUM_SAMPLES)
     worlds: dict[str, World] = {
         "normal": normal,
         "M/M/1 at 70 %, the second 3 % faster": lambda rng, shape: queues(rng, shape, faster=1.03),
     }
-    if given.comparison is not None:
-        arms = from_comparison(given.comparison, given.metric, given.slo_class)
-        name = f"{given.metric}[{given.slo_class}], {len(arms[0])} recorded seeds"
+    if options.comparison is not None:
+        arms = from_comparison(options.comparison, options.metric, options.slo_class)
+        name = f"{options.metric}[{options.slo_class}], {len(arms[0])} recorded seeds"
         worlds[name] = lambda rng, shape: recorded(rng, shape, *arms)
     heads = ["found at every look, t-test", "anytime-valid"]
     heads += [f"effect {effect:g}: found (seeds)" for effect in EFFECTS]
     print("Deciding, % of samples")
-    rows = ((name, decided(world, given.samples)) for name, world in worlds.items())
+    rows = ((name, decided(world, options.samples)) for name, world in worlds.items())
     print_rows(("world", *heads), rows)
     print("\nPrecision, %")
     heads = [f"half-width 1/{times:g} s.d.: held (seeds)" for times in PRECISIONS]
-    rows = ((name, precise(world, given.samples)) for name, world in worlds.items())
+    rows = ((name, precise(world, options.samples)) for name, world in worlds.items())
     print_rows(("world", *heads), rows)
 
 

@@ -98,9 +98,9 @@ def pooled(table: pd.DataFrame) -> dict[int, Estimate]:
 
     The mean of the logarithms of the ratios to age 0 on each seed; a 95 % interval by Student's t over seeds.
     """
-    mine = table[(table["signal"] == ALL) & table["counts_in_flight"]]
-    mine = mine[~mine["strategy"].isin(READS_NOTHING)]
-    wide = mine.pivot(index=["strategy", "rate"], columns="age_ms", values="values")
+    cells = table[(table["signal"] == ALL) & table["counts_in_flight"]]
+    cells = cells[~cells["strategy"].isin(READS_NOTHING)]
+    wide = cells.pivot(index=["strategy", "rate"], columns="age_ms", values="values")
     logs = {age: np.log(np.stack(list(wide[age]))) for age in wide.columns}
     changes = {age: (logs[age] - logs[0]).mean(axis=0) for age in wide.columns if age > 0}
     return {age: _in_percent(estimate(change)) for age, change in changes.items()}
@@ -116,9 +116,9 @@ def _in_percent(logarithm: Estimate) -> Estimate:
 def one_signal_old(table: pd.DataFrame) -> list[tuple[str, int, Difference]]:
     """Return the change against all signals new, for each signal that is old alone, and load."""
     rows = []
-    mine = table[(table["strategy"] == READS_EVERYTHING) & table["counts_in_flight"]]
+    cells = table[(table["strategy"] == READS_EVERYTHING) & table["counts_in_flight"]]
     for rate in RATES:
-        here = mine[mine["rate"] == rate]
+        here = cells[cells["rate"] == rate]
         fresh = here.loc[here["age_ms"] == 0, "values"].iloc[0]
         old = here[here["age_ms"] == ONE_AGE_MS].set_index("signal")["values"]
         names = [*SIGNALS, ALL]

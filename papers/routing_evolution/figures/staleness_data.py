@@ -117,11 +117,11 @@ def measured(
     """Simulate the cells; return a row for each with TTFT P99 in ms on every seed."""
     rows = []
     for strategy in dict.fromkeys(cell.strategy for cell in wanted):
-        mine = [cell for cell in wanted if cell.strategy == strategy]
-        configs = [cell.config() for cell in mine]
-        specs = [cell.workload(num_requests) for cell in mine]
+        cells_of_strategy = [cell for cell in wanted if cell.strategy == strategy]
+        configs = [cell.config() for cell in cells_of_strategy]
+        specs = [cell.workload(num_requests) for cell in cells_of_strategy]
         grid = run_grid(configs, specs, seeds, figures_of([METRIC]))
-        for cell, runs in zip(mine, grid.rows, strict=True):
+        for cell, runs in zip(cells_of_strategy, grid.rows, strict=True):
             values = [run.metrics[METRIC] for run in runs]
             rows.append((*cell, " ".join(f"{value:.3f}" for value in values)))
     return pd.DataFrame(rows, columns=[*Cell._fields, f"{METRIC} by seed"])

@@ -79,7 +79,7 @@ def _bars(panel: Any, table: pd.DataFrame) -> None:
         rows = table[table["recommended"] == name].set_index("x")["percent"]
         heights = [float(rows.get(value, 0.0)) for value in values]
         panel.bar(range(len(values)), heights, bottom=bottom, color=colour, width=0.8)
-        bottom = [one + other for one, other in zip(bottom, heights, strict=True)]
+        bottom = [height_below + other for height_below, other in zip(bottom, heights, strict=True)]
     labels = [f"{float(v):,.0f}" if _is_number(v) and float(v) >= 100 else str(v) for v in values]
     labels = [label.replace("nonorthogonal", "non-\northogonal") for label in labels]
     is_long = any(len(label) > 9 for label in labels)

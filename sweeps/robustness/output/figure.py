@@ -259,7 +259,7 @@ def _legend(verdicts: xr.Dataset) -> list[Mark]:
         named(UNDECIDED, "no mark, none clearly best", Style()),
     ]
     changes = best_change(verdicts)
-    seen = {_step(verdicts, float(one)) for one in changes[np.isfinite(changes)]}
+    seen = {_step(verdicts, float(change)) for change in changes[np.isfinite(changes)]}
     entries += [
         Bars([], [], Style(COLOURS[step], edge="0.7"), STEP_WORDS[step]) for step in sorted(seen)
     ]

@@ -136,11 +136,11 @@ def differences(dataset: xr.Dataset, metrics: Sequence[str] | None = None) -> xr
             table[f"{name}_{kind}"] = ((*dims, "figure"), nothing, {"units": unit})
         table[f"{name}_verdict"] = (dims, np.full(size, "", object))
     for cell, of_cell in enumerate(judged(dataset, metrics)):
-        for (name, *index), one in of_cell.items():
+        for (name, *index), difference in of_cell.items():
             at = (cell, *index)
-            for kind, of in (("absolute", one.absolute), ("percent", one.percent)):
+            for kind, of in (("absolute", difference.absolute), ("percent", difference.percent)):
                 table[f"{name}_{kind}"].values[at] = of.mean, of.low, of.high
-            table[f"{name}_verdict"].values[at] = one.verdict
+            table[f"{name}_verdict"].values[at] = difference.verdict
     return table
 
 
@@ -162,8 +162,8 @@ def judged(
             for arm in range(1, values.shape[1])
             for index in np.ndindex(*values.shape[2:-1])
         }
-        found = paired.differences(list(pairs.values()), inference_of(dataset))
-        yield dict(zip(pairs, found, strict=True))
+        differences_of_cell = paired.differences(list(pairs.values()), inference_of(dataset))
+        yield dict(zip(pairs, differences_of_cell, strict=True))
 
 
 def _asked(dataset: xr.Dataset, metrics: Sequence[str] | None) -> Sequence[str]:
@@ -248,7 +248,9 @@ def constraint_lines(verdicts: xr.Dataset) -> list[str]:
     lines = []
     failed = verdicts["has_failed"].values
     first = str(verdicts["strategy"].values[0])
-    for bound, text in enumerate(constraint_words(one, first) for one in constraints_of(verdicts)):
+    for bound, text in enumerate(
+        constraint_words(constraint, first) for constraint in constraints_of(verdicts)
+    ):
         for place, name in enumerate(labels_of(verdicts)[: verdicts.sizes["strategy"]]):
             runs = ~failed[:, place]
             broken = runs & ~verdicts["is_kept"].values[:, place, bound]
@@ -338,12 +340,13 @@ def _where(verdicts: xr.Dataset, considered: np.ndarray, happens: np.ndarray) ->
     if happens.sum() < FEWEST_TOLD:
         return ""
     part = verdicts.isel(cell=np.flatnonzero(considered))
-    labels = ["yes" if one else "no" for one in happens[considered]]
+    labels = ["yes" if is_there else "no" for is_there in happens[considered]]
     rules = rules_of(part, labels, _WHERE_DEPTH, int(verdicts.attrs["random_state"]))
-    found = [rule for rule in rules.leaves if rule.label == "yes" and rule.where]
-    found.sort(key=lambda rule: -rule.num_right)
+    regimes = [rule for rule in rules.leaves if rule.label == "yes" and rule.where]
+    regimes.sort(key=lambda rule: -rule.num_right)
     words = [
-        f"{rule.words()} ({rule.num_right:,} of {rule.num_cells:,})" for rule in found[:MOST_RULES]
+        f"{rule.words()} ({rule.num_right:,} of {rule.num_cells:,})"
+        for rule in regimes[:MOST_RULES]
     ]
     return f", mostly where {'; or '.join(words)}" if words else ""
 

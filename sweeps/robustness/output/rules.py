@@ -173,7 +173,9 @@ def _with(where: tuple[RuleCondition, ...], added: RuleCondition) -> tuple[RuleC
     """Return the conditions with one more; it replaces a looser one on the same side of the axis."""
     is_bound = added.sign in (_LESS, _MORE)
     kept = [
-        one for one in where if not (is_bound and (one.axis, one.sign) == (added.axis, added.sign))
+        condition
+        for condition in where
+        if not (is_bound and (condition.axis, condition.sign) == (added.axis, added.sign))
     ]
     return (*kept, added)
 

@@ -75,13 +75,13 @@ def recommended(engine: Engine, told: Sequence[Told], num_runs: int = 0) -> int 
     `num_runs` are those that the point has at least, if there is one.
     """
     inner = engine.engine if isinstance(engine, Started) else engine
-    if not isinstance(inner, Recommender) or all(one.has_failed for one in told):
+    if not isinstance(inner, Recommender) or all(point.has_failed for point in told):
         return None
     return first_of(inner.ranked(told), told, num_runs)
 
 
 def _starts(space: Space, search: Search) -> list[Point]:
-    strategy, found = space.strategy, []
+    strategy, starts = space.strategy, []
     for name in search.start:
         if name not in strategy.points:
             raise strategy.refuse(
@@ -93,8 +93,8 @@ def _starts(space: Space, search: Search) -> list[Point]:
             raise strategy.refuse(
                 f"points.{name}", f"a search starts there, so give {missing[0]} too"
             )
-        found.append(tuple(point[parameter] for parameter in space.names))
-    return found
+        starts.append(tuple(point[parameter] for parameter in space.names))
+    return starts
 
 
 __all__ = [

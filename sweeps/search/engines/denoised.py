@@ -51,7 +51,7 @@ class Denoised:
         """
         if len(told) < self.search.initial:
             return self.first.ask(told, min(count, self.search.initial - len(told)))
-        if all(one.has_failed for one in told):
+        if all(point.has_failed for point in told):
             return self.first.ask(told, count)
         random = generator(self.search, len(told), 1)
         model = self._model(told)
@@ -64,7 +64,9 @@ class Denoised:
         lowest = np.minimum(lowest, hoped[:, sure].min(axis=1, initial=np.inf))
         hopeful = greedy(hoped, lowest, 3 * count)
         proposed = [candidates[place] for place in (*sure, *hopeful)]
-        return distinct(self.encoding, self.search, proposed, [one.point for one in told], count)
+        return distinct(
+            self.encoding, self.search, proposed, [point.point for point in told], count
+        )
 
     def ranked(self, told: Sequence[Told]) -> list[int]:
         """Return the places of the tried points that are best by the processes, which are fitted to at
@@ -107,7 +109,7 @@ def recommended(encoding: Encoding, told: Sequence[Told], num_runs: int = 0) -> 
 
     A point with `num_runs` runs or more is taken if there is one.
     """
-    if all(one.has_failed for one in told):
+    if all(point.has_failed for point in told):
         return 0
     return first_of(ranked(told, modelled_of(encoding, told)), told, num_runs)
 
@@ -188,8 +190,8 @@ class SmoothModel(NamedTuple):
         """Return joint draws `[draw, candidate]` of results without noise at features `[candidate, feature]`."""
         cross = self.scale * _shape(_distances(features, self.features, self.lengths))
         solved = solve_triangular(self.root, cross.T, lower=True, check_finite=False)
-        own = self.scale * _shape(_distances(features, features, self.lengths))
-        covariance = own - solved.T @ solved
+        prior = self.scale * _shape(_distances(features, features, self.lengths))
+        covariance = prior - solved.T @ solved
         covariance[np.diag_indices_from(covariance)] += 1e-5 * self.scale
         root = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
         drawn = cross @ self.weights + random.normal(size=(count, len(features))) @ root.T

@@ -61,8 +61,8 @@ def modelled(told: Sequence[Told], values: Sequence[float] | None = None) -> np.
 
     The placeholder score of failures would leave a smooth model nothing to tell the others apart by.
     """
-    scores = np.array([one.score for one in told] if values is None else values, float)
-    failed = np.array([one.has_failed for one in told], bool)
+    scores = np.array([point.score for point in told] if values is None else values, float)
+    failed = np.array([point.has_failed for point in told], bool)
     if failed.all() or not failed.any():
         return np.zeros_like(scores) if failed.all() else scores
     worst, best = scores[~failed].max(), scores[~failed].min()

@@ -72,10 +72,11 @@ def known_of(encoding: Encoding, told: Sequence[Told]) -> KnownPoints:
 
 def targets_of(told: Sequence[Told]) -> tuple[np.ndarray, float, int, np.ndarray | None]:
     """Return compressed objectives and excesses `[point, output]`; then as in `Known`."""
-    whole = [one for one in told if not one.has_failed]
-    width = max(len(one.excesses) for one in whole)
+    whole = [point for point in told if not point.has_failed]
+    width = max(len(point.excesses) for point in whole)
     plain = [
-        one.score if one.has_failed or not one.excesses else one.score - one.penalty for one in told
+        point.score if point.has_failed or not point.excesses else point.score - point.penalty
+        for point in told
     ]
     objectives, scores = modelled(told, plain), modelled(told)
     place = int(scores.argmin())
@@ -83,8 +84,8 @@ def targets_of(told: Sequence[Told]) -> tuple[np.ndarray, float, int, np.ndarray
     scale = max(float(np.quantile(above, 0.25)), RESOLUTION * abs(float(scores[place])), 1e-9)
     lowest = min(objectives.min(), scores[place])
     excesses = np.zeros((len(told), width))
-    for row, one in enumerate(told):
-        excesses[row] = one.excesses if not one.has_failed else 0.0
+    for row, point in enumerate(told):
+        excesses[row] = point.excesses if not point.has_failed else 0.0
     columns = [
         np.log1p((objectives - lowest) / scale)[:, None],
         np.arcsinh(excesses / online.EXCESS_SCALE / scale),
@@ -108,7 +109,7 @@ def distinct(
 ) -> list[Point]:
     """Return the first points of features that are new; draw points where there are too few."""
     kept: list[Point] = []
-    taken = np.array([encoding.shares(point) for point in known])
+    shares_of_known = np.array([encoding.shares(point) for point in known])
     random = generator(search, len(known), 3)
     more = (encoding.drawn(random, 1)[0] for _ in range(256))
     for features in (*proposed, *more):
@@ -116,9 +117,9 @@ def distinct(
             break
         point = encoding.point(np.asarray(features, float))
         shares = np.array(encoding.shares(point))
-        if np.abs(taken - shares).max(axis=1).min() > NEAR:
+        if np.abs(shares_of_known - shares).max(axis=1).min() > NEAR:
             kept.append(point)
-            taken = np.vstack([taken, shares])
+            shares_of_known = np.vstack([shares_of_known, shares])
     return kept
 
 

@@ -64,14 +64,14 @@ def _count(in_order: Int[Array, "slot"], values: Int[Array, "slot"]) -> Int[Arra
 
 def blocks_for_others(context: QueueContext) -> Int[Array, "slot"]:
     """Count the blocks of each prompt that are not cached, once for every other waiting request that has them too."""
-    mine, cached = context.contents, context.num_cached_blocks[:, None]
-    end = mine.start + mine.length
-    missing = jnp.maximum(end - jnp.maximum(mine.start, cached), 0)
-    waits = context.is_waiting[:, None] & (mine.length > 0)
-    wanted = jnp.sort(jnp.where(waits, mine.content, NOBODYS), axis=0)
-    others = jax.vmap(_count, in_axes=1, out_axes=1)(wanted, mine.content)
+    contents, cached = context.contents, context.num_cached_blocks[:, None]
+    end = contents.start + contents.length
+    missing = jnp.maximum(end - jnp.maximum(contents.start, cached), 0)
+    waits = context.is_waiting[:, None] & (contents.length > 0)
+    wanted = jnp.sort(jnp.where(waits, contents.content, NOBODYS), axis=0)
+    others = jax.vmap(_count, in_axes=1, out_axes=1)(wanted, contents.content)
     others = others - context.is_waiting[:, None].astype(jnp.int32)
-    return jnp.sum(jnp.where(mine.length > 0, missing * others, 0), axis=1, dtype=jnp.int32)
+    return jnp.sum(jnp.where(contents.length > 0, missing * others, 0), axis=1, dtype=jnp.int32)
 
 
 @scheduler(GroupedParams)
