@@ -48,7 +48,7 @@ def advise(
         if path.suffix != ".json":
             raise ConfigError(f"--output: {str(path)!r} must end in .json")
         cli.check_writable(path)
-    on = _seeds(arm, seeds)
+    on = seeds_for(arm.strategy.seeds if arm.strategy is not None else USUAL_SEEDS, seeds)
     case = case_of(arm, on[0])
     wanted = {entry.id: entry for entry in entries}
     touched = [touch for touch in touches(case) if touch.principle in wanted]
@@ -80,11 +80,11 @@ def case_of(arm: Arm, seed: int) -> Case:
     return Case(arm.config, spec, facts_of(arm.config, spec, seed), arm.strategy)
 
 
-def _seeds(arm: Arm, given: tuple[int, ...] | int | None) -> tuple[int, ...]:
-    own = arm.strategy.seeds if arm.strategy is not None else USUAL_SEEDS
-    if given is None:
-        return own
-    return tuple(range(own[0], own[0] + given)) if isinstance(given, int) else given
+def seeds_for(usual: tuple[int, ...], wanted: tuple[int, ...] | int | None) -> tuple[int, ...]:
+    """Return the wanted seeds: the usual ones if None, those of a list, or a number from the first usual one on."""
+    if wanted is None:
+        return usual
+    return tuple(range(usual[0], usual[0] + wanted)) if isinstance(wanted, int) else wanted
 
 
 def _verdicts(stream: str) -> dict[str, str]:

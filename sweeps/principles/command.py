@@ -15,7 +15,7 @@ from blis_jax.files.atomic_write import write_json
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Sentence
 from sweeps.principles import USUAL_OUTPUT
-from sweeps.principles.advice import advise
+from sweeps.principles.advice import advise, seeds_for
 from sweeps.principles.catalogue import Catalogue, Entry, chosen, load_catalogue
 from sweeps.principles.lab import Lab
 from sweeps.principles.verdicts import (
@@ -147,17 +147,6 @@ def _seeds(options: PrinciplesOptions) -> tuple[int, ...] | int | None:
     return seeds
 
 
-def seeds_of(entry: Entry, asked: tuple[int, ...] | int | None) -> tuple[int, ...]:
-    """Return the seeds for an entry: its own if none are asked for, that many from its first one on,
-    or the listed ones.
-    """
-    if asked is None:
-        return entry.seeds
-    if isinstance(asked, int):
-        return tuple(range(entry.seeds[0], entry.seeds[0] + asked))
-    return asked
-
-
 def _output(output: str | None) -> Path:
     path = Path(USUAL_OUTPUT if output is None else output)
     if path.suffix != ".json":
@@ -203,7 +192,7 @@ def _run(
     checks = []
     try:
         for done, entry in enumerate(entries):
-            on = seeds_of(entry, seeds)
+            on = seeds_for(entry.seeds, seeds)
             key = identity(catalogue, entry, on, stream, is_slow, code)
             if key not in record.checks:
                 work.show(done, f"{entry.id} on {len(on)} seeds")
