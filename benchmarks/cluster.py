@@ -95,7 +95,7 @@ class Model(NamedTuple):
     first_s: float  # a worker starts, and compiles
 
     def rate(self, count: int, runs_of_task: float) -> float:
-        """Return the runs per second of so many workers, each with a core of its own, as command and scheduler have."""
+        """Return the runs per second of `count` workers; each of them, command and scheduler have a core."""
         bounds = (
             of_task / runs_of_task + of_run
             for of_task, of_run in (self.command_s, self.scheduler_s)
@@ -103,7 +103,7 @@ class Model(NamedTuple):
         return min(count / self.worker_s, *(1 / bound for bound in bounds if bound > 0))
 
     def seconds(self, num_runs: int, count: int) -> float:
-        """Return the wall seconds of so many runs: start, all tasks, and the last one of the slowest worker."""
+        """Return the wall seconds of `num_runs` runs: start, all tasks, and the last task of the slowest worker."""
         of_task = self.runs_of_task(num_runs, count)
         return self.first_s + num_runs / self.rate(count, of_task) + of_task * self.worker_s / 2
 
@@ -215,7 +215,7 @@ def runs(num_runs: int) -> None:
 
 
 def spent(num_runs: int, made: Cluster, workers: scheduler.Workers) -> Spent:
-    """Return what so many runs took."""
+    """Return what `num_runs` runs took."""
     counts = workers.num_tasks, workers.num_bytes, workers.num_bytes_back
     before = made.seconds()
     runs(num_runs)

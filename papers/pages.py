@@ -56,7 +56,7 @@ def results() -> list[Result]:
 
 
 def with_abstract(text: str, page: str) -> str:
-    """Return the text of a page of results with its abstract below the title, in place of the one that stands there."""
+    """Return the text of a page of results with its abstract below the title; an earlier abstract is replaced."""
     abstract = next(result.abstract() for result in results() if result.page == page)
     title, _, rest = text.partition("\n\n")
     if rest.startswith(_BEGIN):

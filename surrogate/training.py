@@ -69,7 +69,7 @@ def _fitted(
     started = time.monotonic()
 
     def on_call(state: FitState, loss: float) -> None:
-        """Show and keep what there is."""
+        """Show the progress and keep the state of the fit."""
         keeper.keep(state)
         work.show(int(state.epoch), f"loss {loss:.4f}")
 

@@ -46,7 +46,7 @@ def lognormal() -> World:
     """
 
     def draw(rng: np.random.Generator, num_seeds: int) -> tuple[Runs, Runs]:
-        """Draw the runs of both strategies on so many seeds."""
+        """Draw the runs of both strategies on `num_seeds` seeds."""
         level = rng.normal(0, BETWEEN, num_seeds)
         latencies = []
         for scale in (1.0, FASTER):

@@ -108,7 +108,7 @@ class Verdict(NamedTuple):
 
 
 def searches(plan: Plan, space: Space) -> Iterator[Search]:
-    """Yield each search that is there, unfinished ones too."""
+    """Yield every recorded search, unfinished ones too."""
     encoding = Encoding(space)
     for engine in plan.engines:
         for repetition in plan.repetitions:

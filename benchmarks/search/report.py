@@ -341,7 +341,7 @@ def ratio_line(points: pd.DataFrame, ours: str, theirs: str, goal: float, looks:
 def share_below(
     counts: Sequence[Sequence[float]], most: float, pairs: int, confidence: float
 ) -> float:
-    """Return in which share of samples of so many of the pairs the interval of their ratio lies below `AT_MOST`."""
+    """Return the share of samples of `pairs` pairs in which the interval of their ratio lies below `AT_MOST`."""
     known = np.array(counts, float)
     samples = np.random.default_rng(1).integers(known.shape[1], size=(SAMPLES, pairs))
     ratios = (ratio_of(*known[:, sample], most, DRAWS) for sample in samples)

@@ -156,7 +156,7 @@ class Pairs:
         return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
 
     def joined(self, later: Pairs) -> Pairs:
-        """Put both one below the other."""
+        """Return the pairs of both measurements, the later ones below."""
         return Pairs(
             np.concatenate([self.other_s, later.other_s]),
             np.concatenate([self.here_s, later.here_s]),

@@ -80,7 +80,7 @@ def compiled_in(call: Call) -> float:
 
 
 def device_time(call: Call, repeats: int) -> tuple[float, float]:
-    """Compile seconds, and best seconds of a call, draw included, without host work."""
+    """Return the seconds of compiling, and the best seconds of a call with its draws and without host work."""
     compile_s = compiled_in(call)
     with jax.enable_x64(True):
         arguments = call.arguments(call.given())

@@ -206,7 +206,7 @@ def jain_fairness(
 def jain_index(
     values: Values | list[float], is_there: Values | bool = True, of_nobody: float = 0.0
 ) -> float:
-    """Return Jain's index of some values, of those that are there; 1 if all are 0."""
+    """Return Jain's index of the values under the mask; 1 if all are 0, `of_nobody` without a value."""
     array = np.asarray(values, np.float64) if isinstance(values, list) else values
     xp = namespace(array)
     counts = xp.ones(len(array), bool) & is_there
@@ -220,7 +220,7 @@ def worst_p99_ms(
     times_us: Int[np.ndarray, "request"],
     is_chosen: Bool[np.ndarray, "request"] | bool = True,
 ) -> float:
-    """Return the largest of the instances' P99 and the cluster's of some times, µs, negative where there is none.
+    """Return the largest P99 of the instances and the cluster, of times in µs; negative times count as absent.
 
     It is the routing track's own metric, over the blocks that BLIS prints: an instance on which nothing
     completed has none. In ms, and NaN if there is no time at all.

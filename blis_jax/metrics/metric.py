@@ -128,7 +128,7 @@ def of_run(
     """Register a function of a record, whichever requests are measured; under its own name unless there is another."""
 
     def registered(figure: F) -> F:
-        """Register the figure, and leave it as it is."""
+        """Register the figure and return it unchanged."""
 
         def compute(measured: MeasuredRequests) -> Number:
             return figure(measured.record)

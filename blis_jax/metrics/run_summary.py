@@ -110,7 +110,7 @@ class RunSummary:
         return self.metrics.get(name, math.nan)
 
     def beside(self, other: RunSummary, mark: str) -> RunSummary:
-        """Return the metrics of two runs together, those of the other marked; none unless both came to their end."""
+        """Return the metrics of both runs, the second run's names marked; none unless both runs ended."""
         metrics: dict[str, float] = {}
         if self.is_whole and other.is_whole:
             metrics = {**self.metrics}
@@ -119,7 +119,7 @@ class RunSummary:
         return RunSummary(outcome, metrics, Counter(self.violations) + Counter(other.violations))
 
     def document(self) -> dict[str, Any]:
-        """Return what there is as plain data; a record, its file and lives do not go into files."""
+        """Return the summary as plain data for a file; the record, its file and the lives are left out."""
         kept = dataclasses.replace(self, lives=None, record=None, stored="")
         written = {name: value for name, value in dataclasses.asdict(kept).items() if value}
         return written | {"outcome": self.outcome.name}
@@ -262,7 +262,7 @@ ROWS_AT_A_TIME = 256
 
 
 def overtaking(record: RunRecord, lower: str, higher: str) -> Overtaking:
-    """Count who was scheduled first while the other waited, on each instance; only first schedulings count."""
+    """Count on each instance which of two waiting requests of two classes was scheduled first, by first schedulings."""
     requests = record.requests
     codes = [class_code(name) for name in (lower, higher)]
     counts = [NOTHING]

@@ -227,7 +227,7 @@ def rate_amounts(record: RunRecord, is_good: Bool[np.ndarray, "request"]) -> Seq
 
 
 def latencies_us(record: RunRecord, latency: str) -> tuple[Any, Bool[np.ndarray, "request"]]:
-    """Return one of LATENCIES of each request, µs, and which requests have one; unfinished ones may have some."""
+    """Return a latency of LATENCIES by request, µs, and which requests have it, some unfinished ones too."""
     requests = record.requests
     if latency == "tpot":
         is_completed = requests.status == int(Status.COMPLETED)

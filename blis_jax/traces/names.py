@@ -112,7 +112,7 @@ def column_key(name: str) -> str:
 
 
 def found_name(names: Iterable[str], wanted: Iterable[str]) -> str | None:
-    """Return the name in a file that is the first of those that are wanted; None if none is."""
+    """Return the file's column whose name stands first among the wanted names; None if it has none of them."""
     known: dict[str, str] = {}
     for name in names:
         known.setdefault(column_key(name), name)

@@ -285,7 +285,7 @@ def num_repeated(rows: TraceRows) -> int:
 
 
 def single_tokens(output_len: np.ndarray) -> str | None:
-    """Return a sentence where many requests have one output token, of which there is no TPOT."""
+    """Return a sentence where many requests have one output token and so no TPOT."""
     num_single = int(np.count_nonzero(output_len == 1))
     if not num_single or num_single < MANY_SINGLE * len(output_len):
         return None

@@ -190,7 +190,7 @@ class TraceSource:
         return scale_time(rows, self.pace)
 
     def at_rate(self, rate: float) -> TraceSource:
-        """Return the same requests, arriving so fast that so many come in a second on average."""
+        """Return the same requests at a pace of `rate` arrivals a second on average."""
         assert self.aggregate_rate is not None
         return dataclasses.replace(self, pace=self.pace * self.aggregate_rate / rate)
 

@@ -66,7 +66,7 @@ def fit_runs(
 def _fitted(
     data: Path, name: str, model: str, part: str, options: CalibrationPaperOptions
 ) -> dict[str, Any]:
-    """Make one fit, or return the one that is kept."""
+    """Return a saved fit, or make it and save it."""
     path = Path(options.output) / f"{name}-{model.replace(' ', '-')}-{part}.json"
     if path.is_file() and not options.overwrite:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -61,7 +61,7 @@ class MovedFigure:
 
     @property
     def words(self) -> str:
-        """Say both numbers with what they are of."""
+        """Return both numbers with the setting and metric that they belong to."""
         return (
             f"{metric_label(self.of)} of {self.setting}: {self.exact:.1f} to {self.corrected:.1f}"
         )
@@ -151,7 +151,7 @@ def _shown(row: ReproducedClaim) -> str:
 
 
 def _level(record: PaperRecord, row: ReproducedClaim, samples: Samples) -> int | None:
-    """Return how much of the claim holds; None if there is nothing to hold it against."""
+    """Return how much of the claim holds; None without a figure to compare it with."""
     claim = row.claim
     if not isinstance(claim, PublishedClaim):
         if row.ours not in ("true", "false"):

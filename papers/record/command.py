@@ -80,7 +80,7 @@ def reproduce(record: PaperRecord, arguments: Sequence[str] | None = None) -> in
 
     @RecordOptions.called(record.package, description, examples).as_main
     def run(options: RecordOptions) -> int:
-        """Do what the options say."""
+        """Run the command that the options describe; return its exit code."""
         check_sense(options)
         prepare_backend(use_cache=not options.no_cache)
 

@@ -189,7 +189,7 @@ class Job:
         return self.output / f"{self.name}.surrogate"
 
     def make(self, part: str) -> None:
-        """Make a part, and what it needs, unless it is there."""
+        """Make a part that is missing, after the parts that it needs."""
         self.output.mkdir(parents=True, exist_ok=True)
         if part == "data":
             words = self.space.dataset_arguments(str(self.data), self.scale)

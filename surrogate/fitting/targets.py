@@ -57,7 +57,7 @@ def band(standard: Standard) -> tuple[Any, Any]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def all_raw(static: Any, params: Any, tables: Tables, inputs: jax.Array) -> Any:
-    """Return everything that is said of points in the outputs' units, and the epistemic sd in standard ones."""
+    """Return every figure of points in the outputs' units, and the epistemic sd in standard units."""
     standard = Standard(*everything(static, params, inputs))
 
     def raw(values: jax.Array) -> jax.Array:

@@ -187,7 +187,7 @@ def _nearest(answers: Sequence[Smallest]) -> Iterator[Sentence]:
 
 
 def _least(answer: Smallest, size: int) -> Estimate:
-    """Return the share in time of the target that fares worst with so many instances."""
+    """Return the share in time of the target that fares worst on `size` instances."""
     return min(answer.tried[size].attained, key=lambda share: share.mean)
 
 

@@ -309,7 +309,7 @@ class Smallest:
 
     @property
     def num_instances(self) -> int | None:
-        """Return the fewest instances that meet the targets; None if none of those tried does."""
+        """Return the fewest tried instances that meet the targets; None if no tried number does."""
         return next(
             (size for size, decision in self.tried.items() if decision.answer == MEETS), None
         )

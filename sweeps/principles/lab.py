@@ -195,7 +195,7 @@ def _routed(record: RunRecord) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _class_information(record: RunRecord) -> float:
-    """Return what the instance says of the class ÷ what there is to say: 1 if classes have their own."""
+    """Return the information of the instance about the class ÷ the class's entropy: 1 if classes have their own."""
     bits, entropy = information(*_routed(record))
     return bits / entropy if entropy else math.nan
 

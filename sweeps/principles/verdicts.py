@@ -67,7 +67,7 @@ class ByRole:
     falsified: Claim | None = None
 
     def decide(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
-        """Return the word, twice, and why there is no figure."""
+        """Return the word, the finer word, which is the same, and the reason where there is no figure."""
         value, reason = reading.mean.mean, ""
         if reading.failure or math.isnan(value):
             word, reason = NOT_RUN, reading.failure or "there is no figure"

@@ -94,7 +94,7 @@ class MapRunner:
         wanted: Iterable[int],
         count: int,
     ) -> None:
-        """Run strategies in cells on further seeds, up to so many; those that livelocked are skipped."""
+        """Run strategies in cells on further seeds up to `count`; strategies that livelocked are skipped."""
         by_begin: dict[int, list[int]] = {}
         for at in wanted:
             runs = runs_of_entries[at]

@@ -173,7 +173,7 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def expected_excess(excess: float, error: float) -> float:
-    """Return the expected positive part of a true excess that is normal about the one found."""
+    """Return the expected positive part of a true excess that is normally distributed around the measured excess."""
     if error == 0:
         return max(excess, 0.0)
     z = excess / error

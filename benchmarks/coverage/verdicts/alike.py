@@ -83,7 +83,7 @@ def recorded(num_seeds: int, first: int = FIRST_SEED) -> list[Runs]:
 
 
 def exchanged(rng: np.random.Generator, first: Runs, second: Runs, size: int) -> tuple[Runs, Runs]:
-    """Return the runs of so many seeds, with the strategies' names drawn anew on each."""
+    """Return the runs of `size` drawn seeds, with the strategies' names drawn anew on each."""
     seeds = rng.choice(len(first), size, replace=False)
     names = rng.random(size) < 0.5
     arms = [

@@ -253,7 +253,7 @@ def _check_block_size(path: Path, line: str, num_bad: int, num_good: int, block_
 
 
 def _fitting(length: int, num_ids: int) -> int | None:
-    """Return the smallest size of blocks, in tokens, of which a prompt fills so many; None if none does."""
+    """Return the smallest block size, in tokens, at which a prompt fills `num_ids` blocks; None if none does."""
     sizes = (2**power for power in range(LARGEST_BLOCK.bit_length()))
     return next((size for size in sizes if -(-length // size) == num_ids), None)
 

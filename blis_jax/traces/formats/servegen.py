@@ -96,7 +96,7 @@ def read_clients(path: Path, report: Report, *, keep_idle: bool = False) -> list
 
 
 def trace_paths(path: Path) -> list[Path]:
-    """Return the trace files of a folder, or the one that is given itself."""
+    """Return the trace files of a folder; of a file, the file itself."""
     if path.is_dir():
         return sorted(path.glob("chunk-*-trace.csv"))
     return [path] if re.fullmatch(r"chunk-.*-trace\.csv", path.name) else []

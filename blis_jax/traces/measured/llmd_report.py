@@ -61,7 +61,7 @@ class FigureReading:
 
 
 def lacking(problem: str, reason: str) -> FigureReading:
-    """Return that there is no figure, and why."""
+    """Return a reading without a figure that says why."""
     return FigureReading(problem=problem, reason=reason)
 
 

@@ -69,7 +69,7 @@ def _costs(told: Sequence[Told]) -> np.ndarray:
 
 
 def _best(draws: Sequence[np.ndarray], num_tried: int, random: np.random.Generator) -> int:
-    """Return the candidate that improves most on what was tried, by draws `[draw, point]`, tried ones first."""
+    """Return the candidate that improves most on the tried points, by draws `[draw, point]`, tried points first."""
     weights = random.dirichlet(np.ones(len(draws)))
     parts = weights[:, None, None] * np.array(draws)
     values = parts.max(axis=0) + AUGMENTATION * parts.sum(axis=0)
