@@ -115,7 +115,7 @@ def evaluate(
         "seeds": list(seeds) if seeds is not None else None,
         "rng": rng,
         "metrics": list(metrics) if metrics is not None else None,
-        "targets": {name: dict(one) for name, one in targets.items()} if targets else None,
+        "targets": {name: dict(target) for name, target in targets.items()} if targets else None,
     }
     prepare_backend()
     (answer,) = answering.the_evaluator().answers([request], ["request"])

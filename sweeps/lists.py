@@ -130,10 +130,10 @@ def _gpus() -> Lines:
     for gpu in sorted({*with_fits, *shipped_gpus()}):
         known = [f"fitted: {len(with_fits[gpu])} models"] if gpu in with_fits else []
         if gpu in shipped_gpus():
-            one = gpu_description(gpu)
-            known += [
-                f"described: {one.peak_tflops:,.0f} TFLOP/s, {one.bandwidth_tbs:g} TB/s, {one.memory_gib:,.0f} GiB"
-            ]
+            chip = gpu_description(gpu)
+            known.append(
+                f"described: {chip.peak_tflops:,.0f} TFLOP/s, {chip.bandwidth_tbs:g} TB/s, {chip.memory_gib:,.0f} GiB"
+            )
         yield gpu, "; ".join(known)
 
 
@@ -190,8 +190,8 @@ def _workloads() -> dict[str, Lines]:
 def _metrics() -> dict[str, Lines]:
     def lines(names: Sequence[str]) -> Lines:
         for name in names:
-            one = lookup(name)[0]
-            yield name, f"{one.estimand}; {one.unit}, {one.direction} is better"
+            metric = lookup(name)[0]
+            yield name, f"{metric.estimand}; {metric.unit}, {metric.direction} is better"
 
     return {"of a run": lines(sorted(METRICS)), "of all runs together": lines(pooled_names())}
 
@@ -248,11 +248,11 @@ def _body(name: str, arguments: Sequence[str] | None) -> int:
     if name in ("", "policies"):
         numbers = "print the reference tables of policies with all numbers, in Markdown"
         parser.add_argument("--numbers", action="store_true", help=numbers)
-    given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    if given.get("numbers"):
+    values = parser.given(sys.argv[1:] if arguments is None else arguments)
+    if values.get("numbers"):
         print(policies_page(all_policies()), end="")
         return 0
-    print("\n".join(_shown(name or given["name"], given.get("text", ""))))
+    print("\n".join(_shown(name or values["name"], values.get("text", ""))))
     return 0
 
 
@@ -265,7 +265,7 @@ def _shown(name: str, text: str) -> Iterator[str]:
         for title, pairs in everything.items()
     }
     if not any(groups.values()):
-        names = [one for pairs in everything.values() for one, _ in pairs]
+        names = [name for pairs in everything.values() for name, _ in pairs]
         hint = closest(text, names) or f"; leave it out to see all {len(names)}"
         raise ConfigError(f"no line of {name} has the text {text!r}{hint}")
     for title, pairs in groups.items():

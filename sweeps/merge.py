@@ -67,10 +67,10 @@ def main(options: MergeOptions) -> int:
             num_runs, command = joining.join_datasets(paths, output)
             following = f"{command} --resume"
     if not options.quiet:
-        asked = f"{len(paths)} parts as one?"
+        question = f"{len(paths)} parts as one?"
         sure = "every run is there once; the bytes are those of the undivided run."
         price = f"{num_runs} runs were there; nothing was run."
-        render.show_answer(Answer.of(asked, f"Written: {output}", sure, price, following))
+        render.show_answer(Answer.of(question, f"Written: {output}", sure, price, following))
     return 0
 
 

@@ -40,7 +40,9 @@ USUAL_REQUESTS = 256  # at once, of the strategies; states of so many must fit
 API_VERSION = "llm-d.ai/v1alpha1"
 
 
-def candidates(strategy: str, model: str, gpu: str, asked: Collection[int] = ()) -> tuple[str, ...]:
+def candidates(
+    strategy: str, model: str, gpu: str, counts: Collection[int] = ()
+) -> tuple[str, ...]:
     """Return an arm for each tensor parallelism that is fitted there, or one with the least that holds the model.
 
     Args:
@@ -55,8 +57,8 @@ def candidates(strategy: str, model: str, gpu: str, asked: Collection[int] = ())
     gpu = gpu_named(gpu)
     tps = {fit.tp for fit in fitted(model) if fit.gpu == gpu}
     arm = f"{strategy}{';' if ':' in strategy else ':'}model={model};hardware={gpu}"
-    if tps and tps >= set(asked):
-        return tuple(f"tp{tp}={arm};tensor_parallel_size={tp}" for tp in sorted(asked or tps))
+    if tps and tps >= set(counts):
+        return tuple(f"tp{tp}={arm};tensor_parallel_size={tp}" for tp in sorted(counts or tps))
     if not is_shipped(model):
         raise ConfigError(
             f"{model} is neither fitted on {gpu} nor described; blis-jax models lists what is"
@@ -64,7 +66,7 @@ def candidates(strategy: str, model: str, gpu: str, asked: Collection[int] = ())
     law = "trained-physics" if model_description(model).kinds.is_plain else "served-physics"
     return tuple(
         f"tp{tp}={arm};tensor_parallel_size={tp};latency_model={law}"
-        for tp in sorted(asked or (_least_tp(model, gpu),))
+        for tp in sorted(counts or (_least_tp(model, gpu),))
     )
 
 
@@ -226,12 +228,12 @@ def main(options: RecommendOptions) -> int:
 
     policies = candidates(options.strategy, options.model, options.gpu, options.tp)
     workload = options.workload or (None if options.trace else WORKLOAD)
-    given = vars(options) | {
+    values = vars(options) | {
         "strategy": policies, "grid": options.grid or (BUDGETS,), "model": None, "workload": workload, "tp": None,
     }  # fmt: skip
     command = options.line()
     sizing = CapacityOptions.called(options.command, options.description, options.examples)
-    return size_clusters(sizing.of(given), paths, command, how_to_start)
+    return size_clusters(sizing.of(values), paths, command, how_to_start)
 
 
 if __name__ == "__main__":

@@ -79,11 +79,11 @@ def parse(
     records: list[Record] = []
     torn: list[bytes] = []  # lines that the next record must vouch for
     for place, line in enumerate(lines, 1):
-        found = parsed(line)
-        if found is None:
+        parsed_record = parsed(line)
+        if parsed_record is None:
             torn.append(line)
             continue
-        record, text = found
+        record, text = parsed_record
         if record.get(TORN) != _torn_mark(torn):
             return _stopped(data, records, place - len(torn), _NO_RECORD if torn else _NO_TORN)
         try:
@@ -228,8 +228,8 @@ def shorten(path: Path, large: Collection[str]) -> int:
         check_sound(path, parse(data, beside=beside))
         lines = data.split(b"\n")
         for place, line in enumerate(lines):
-            if found := parsed(line):
-                lines[place] = line_of(beside.shortened(beside.expanded(found[0]), large))[:-1]
+            if record := parsed(line):
+                lines[place] = line_of(beside.shortened(beside.expanded(record[0]), large))[:-1]
         shorter = b"\n".join(lines)
         with refusing_unwritable(path), replacing(path) as written:
             written.write_bytes(shorter)

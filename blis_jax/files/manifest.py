@@ -139,13 +139,13 @@ def is_in_a_part(damage: Damage, record: Manifest) -> bool:
 
 
 def refusal(
-    folder: Path, found: Sequence[Damage], record: Manifest | None, advice: str = AGAIN
+    folder: Path, damages: Sequence[Damage], record: Manifest | None, advice: str = AGAIN
 ) -> ConfigError:
     """Return the error that says what is damaged and how to make it again."""
-    first, more = found[0], len(found) - 1
+    first, more = damages[0], len(damages) - 1
     others = f" (and {more} more of its pieces)" if more else ""
     if record is not None and record.command:
-        is_filled_again = all(is_in_a_part(one, record) for one in found)
+        is_filled_again = all(is_in_a_part(damage, record) for damage in damages)
         switch = "--resume" if is_filled_again else "--overwrite"
         advice = f"{AGAIN}: {record.command} {switch}"
     return ConfigError(f"{folder} is damaged: {first.piece} {first.what}{others}; {advice}")
@@ -206,8 +206,12 @@ def _text(record: Manifest) -> str:
         "filled": list(record.filled),
         "command": record.command,
     }
-    own = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:DIGITS]
-    group = {"zarr_format": 3, "node_type": "group", "attributes": {**content, "checksum": own}}
+    checksum = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:DIGITS]
+    group = {
+        "zarr_format": 3,
+        "node_type": "group",
+        "attributes": {**content, "checksum": checksum},
+    }
     return json.dumps(group, indent=0)
 
 

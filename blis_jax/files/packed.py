@@ -57,9 +57,9 @@ class _Packer:
                 packed = b"".join(map(_bytes_of, (counts, *made))) if made else best
                 if _size(packed) < _size(best):
                     best, form = packed, ["counted", scale]
-                    found = counts
+                    place = counts
         if form[0] == "counted":
-            self.counts.append(found)
+            self.counts.append(place)
         if name == DURATION and column.all():
             self.duration = column
         self.arrays.append(best)
@@ -77,7 +77,9 @@ class _Packer:
 def pack(text: bytes) -> bytes | None:
     """Return the file of a canonical text of columns; None if it is another text, or would not come back."""
     columns = json.loads(text)
-    if not isinstance(columns, dict) or not all(isinstance(one, list) for one in columns.values()):
+    if not isinstance(columns, dict) or not all(
+        isinstance(column, list) for column in columns.values()
+    ):
         return None
     lengths = {len(column) for column in columns.values()}
     if len(lengths) != 1 or lengths == {0}:

@@ -170,7 +170,11 @@ def whole_at(value: object, place: str) -> int:
 def read_documents(text: str, source: str) -> list[Any]:
     """Parse a YAML text of several documents in the same way; empty ones are left out."""
     with _refusing(source):
-        data = [one for one in yaml.load_all(text, Loader=_strict_loader()) if one is not None]
+        data = [
+            document
+            for document in yaml.load_all(text, Loader=_strict_loader())
+            if document is not None
+        ]
     refuse_half_characters(text, data, source)
     return data
 

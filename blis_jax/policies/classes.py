@@ -39,13 +39,13 @@ def of_class(
     Classes without such a field have another value.
     """
 
-    def own(name: str) -> Number:
+    def value_of(name: str) -> Number:
         value: Number = getattr(params, field.format(name), otherwise)
         return value
 
-    value = jnp.where(slo_class == CRITICAL, own("critical"), own("standard"))
+    value = jnp.where(slo_class == CRITICAL, value_of("critical"), value_of("standard"))
     for code, name in ((SHEDDABLE, "sheddable"), (BATCH, "batch"), (BACKGROUND, "background")):
-        value = jnp.where(slo_class == code, own(name), value)
+        value = jnp.where(slo_class == code, value_of(name), value)
     return value
 
 
@@ -157,8 +157,8 @@ def mean_saturation(
         shown = jnp.where(is_full, 1.0, shown)
     each = jnp.where(seen.is_active, shown, 0.0)
     total = jnp.float64(0.0)
-    for one in range(each.shape[0]):  # added in the order of instances
-        total = total + each[one]
+    for instance in range(each.shape[0]):  # added in the order of instances
+        total = total + each[instance]
     mean = exact_quotient(total, jnp.maximum(count, 1).astype(jnp.float64))
     return jnp.where(count == 0, jnp.float64(1.0), mean)
 

@@ -92,13 +92,17 @@ def number(
     Raises:
         ConfigError: the default or a bound of the search is not allowed.
     """
-    one = Number(default, unit, meaning, low, high, excludes_low, search, prior, is_whole, setting)
+    declared = Number(
+        default, unit, meaning, low, high, excludes_low, search, prior, is_whole, setting
+    )
     for value in (default, *(search or ())):
-        if not one.permits(value):
-            raise ConfigError(f"number {meaning!r}: {value:g} is not allowed; use {one.allowed}")
+        if not declared.permits(value):
+            raise ConfigError(
+                f"number {meaning!r}: {value:g} is not allowed; use {declared.allowed}"
+            )
     if prior not in ("uniform", "log-uniform"):
         raise ConfigError(f"number {meaning!r}: prior {prior!r}; use uniform or log-uniform")
-    return dataclasses.field(default=default, metadata={"number": one})
+    return dataclasses.field(default=default, metadata={"number": declared})
 
 
 def numbers_of(params: type) -> dict[str, Number]:
@@ -118,10 +122,10 @@ def numbers_of(params: type) -> dict[str, Number]:
     return numbers
 
 
-def checked(params: type, given: Mapping[str, float], owner: str) -> dict[str, float]:
+def checked(params: type, values: Mapping[str, float], owner: str) -> dict[str, float]:
     """Return the given numbers, if the class has them and they are allowed; `owner` names the policy in errors."""
     known = numbers_of(params)
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in known:
             allowed = f"use {', '.join(known)}" if known else "it has none"
             raise ConfigError(
@@ -133,7 +137,7 @@ def checked(params: type, given: Mapping[str, float], owner: str) -> dict[str, f
             raise ConfigError(f"{owner}: {name} must be {known[name].allowed}, got {value}")
         if known[name].is_whole and value != int(value):
             raise ConfigError(f"{owner}: {name} must be a whole number, got {value}")
-    return dict(given)
+    return dict(values)
 
 
 class SourceFigure(NamedTuple):

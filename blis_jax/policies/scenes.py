@@ -63,8 +63,8 @@ class _Shapes:
                 values[field.name] = self.array(dtype, *places)
             else:
                 axes = [axis for axis in annotated[2].split() if not axis.startswith("*")]
-                own = places if axes == ["..."] else axes
-                values[field.name] = self.array(DTYPES[annotated[1]], *own)
+                lengths = places if axes == ["..."] else axes
+                values[field.name] = self.array(DTYPES[annotated[1]], *lengths)
         return cls(**values)
 
 
@@ -148,16 +148,16 @@ def kept(policy: Policy, before: S, after: S) -> S:
     Raises:
         ConfigError: its arrays are others than those of the state before.
     """
-    old, new = (_leaves(one) for one in (before, after))
+    old, new = (_leaves(state) for state in (before, after))
     if _form_of(before) != _form_of(after):
         _refuse(policy, f"returned the state {_shown(after)}; keep the form of {_shown(before)}")
-    for one, other in zip(old, new, strict=True):
-        if one is None and other is None:
+    for old_leaf, new_leaf in zip(old, new, strict=True):
+        if old_leaf is None and new_leaf is None:
             continue
-        if not _is_alike(one, other):
+        if not _is_alike(old_leaf, new_leaf):
             _refuse(
                 policy,
-                f"returned a state with {_shown(other)} where it had {_shown(one)}; keep shapes and dtypes",
+                f"returned a state with {_shown(new_leaf)} where it had {_shown(old_leaf)}; keep shapes and dtypes",
             )
     return after
 

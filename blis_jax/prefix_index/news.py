@@ -178,11 +178,11 @@ def removals_heard(
         return ()
     of_step = decision_key(ctx, RandomSource.REMOVAL_LOSS, instance, step)
 
-    def one(owner: jax.Array, block: jax.Array) -> jax.Array:
+    def is_removed(owner: jax.Array, block: jax.Array) -> jax.Array:
         key = jax.random.fold_in(jax.random.fold_in(of_step, owner), block)
         return ~_is_lost(ctx, key)
 
-    return (jax.vmap(one)(owner, block),)
+    return (jax.vmap(is_removed)(owner, block),)
 
 
 def cleared(ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> State:

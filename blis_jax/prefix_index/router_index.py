@@ -46,9 +46,9 @@ def no_touch(ctx: Context, router: RouterIndex) -> RouterWrite:
     zero = jnp.int32(0)
     spare = jnp.full((ctx.shape.path_depth,), ctx.shape.num_nodes, jnp.int32)
     nobody = jnp.int32(ctx.shape.num_requests) if PrivateBlocks in router else zero
-    own = (Entrances(jnp.zeros(spare.shape, ctx.clock)),) if Entrances in router else ()
+    further = (Entrances(jnp.zeros(spare.shape, ctx.clock)),) if Entrances in router else ()
     counts = router.num_blocks, router.oldest, router.num_sent
-    return RouterWrite(spare, zero, nobody, zero, *counts, Parts(*own))
+    return RouterWrite(spare, zero, nobody, zero, *counts, Parts(*further))
 
 
 def _is_prompt(nodes: Nodes, num_prompt_blocks: jax.Array) -> Bool[Array, "path"]:
@@ -94,7 +94,7 @@ def touch(
 
     `now` is needed where routings are heard late.
     """
-    own: tuple[Entrances, ...] = ()
+    further: tuple[Entrances, ...] = ()
     chosen = index_column(ctx, request, chosen)
     is_chosen = lax.iota(jnp.int32, len(router.oldest)) == chosen
     counts = _is_prompt(nodes, num_prompt_blocks)
@@ -104,7 +104,7 @@ def touch(
         new = private + jnp.sum(jnp.where(is_new, nodes.length, 0), dtype=jnp.int32)
         if Entrances in router and now is not None:
             since = jnp.where(is_new, now, router[Entrances].at[nodes.node, chosen])
-            own = (Entrances(since),)
+            further = (Entrances(since),)
     else:
         there = _blocks_there(ctx, router, request, nodes, num_prompt_blocks, chosen)
         private = own_blocks_there(ctx, router, request, nodes, num_prompt_blocks, chosen)
@@ -117,7 +117,7 @@ def touch(
         num_blocks=router.num_blocks + jnp.where(is_chosen, new, 0),
         oldest=router.oldest,
         num_sent=router.num_sent + 1,
-        own=Parts(*own),
+        own=Parts(*further),
     )
 
 
@@ -166,7 +166,8 @@ def _put_on_path(ctx: Context, table: jax.Array, done: RouterWrite, values: jax.
 
     def put(place: jax.Array, table: jax.Array) -> jax.Array:
         node, value = (
-            lax.dynamic_index_in_dim(one, place, keepdims=False) for one in (done.path, values)
+            lax.dynamic_index_in_dim(values_along, place, keepdims=False)
+            for values_along in (done.path, values)
         )
         return lax.dynamic_update_slice(table, value[None, None], (node, done.instance))
 
@@ -291,15 +292,15 @@ def _matched_with_gaps(
     end = _shared_prompt_blocks(nodes, num_prompt_blocks)
 
     def goes_on(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
-        start, found = carry
-        return jnp.any(found == start) & (start < end)
+        start, matched = carry
+        return jnp.any(matched == start) & (start < end)
 
     def look(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        start, found = carry
+        start, matched = carry
         position, place, number = _window(ctx, request, start)
         is_there = _is_there(router, nodes, place, number) & (position < end)[:, None]
         run = jnp.sum(jnp.cumprod(as_int(is_there), axis=0), axis=0, dtype=jnp.int32)
-        return start + LOOK_UP_BLOCKS, found + jnp.where(found == start, run, 0)
+        return start + LOOK_UP_BLOCKS, matched + jnp.where(matched == start, run, 0)
 
     nothing = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
     return lax.while_loop(goes_on, look, (jnp.int32(0), nothing))[1]
@@ -322,11 +323,11 @@ def _blocks_there(
     entry = lax.iota(jnp.int32, ctx.shape.path_depth)
 
     def look(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        start, found = carry
+        start, blocks = carry
         position, place, number = _window(ctx, request, start)
         is_there = _is_there(router, nodes, place, number)[:, instance] & (position < end)
         is_mine = is_there[:, None] & (place[:, None] == entry[None, :])
-        return start + LOOK_UP_BLOCKS, found + jnp.sum(is_mine, axis=0, dtype=jnp.int32)
+        return start + LOOK_UP_BLOCKS, blocks + jnp.sum(is_mine, axis=0, dtype=jnp.int32)
 
     first = jnp.int32(0), jnp.zeros_like(nodes.node)
     return lax.while_loop(lambda carry: carry[0] < end, look, first)[1]

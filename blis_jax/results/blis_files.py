@@ -85,17 +85,17 @@ def labels_of(
         spec: the workload that the requests were drawn from, if they were.
         request_ids: their ids; request_<n> if None.
     """
-    found = numbered(record)
+    labels = numbered(record)
     if request_ids is None and names.request_numbers is not None:
         request_ids = [f"request_{n}" for n in names.request_numbers]
-    model = found.model if names.models is None else names.models.tolist()
+    model = labels.model if names.models is None else names.models.tolist()
     latencies: dict[int, dict[str, float]] = {}
     if spec is not None:
         clients = expanded(spec).clients
         model = [clients[client].model for client in np.asarray(table.client).tolist()]
         latencies = _client_latencies(clients, np.asarray(table.client), record)
     return Labels(
-        request_id=request_ids or found.request_id,
+        request_id=request_ids or labels.request_id,
         tenant=_named(table.tenant, names.tenant_names, ""),
         model=model,
         session=_named(table.session, names.session_names, "session_"),
@@ -121,7 +121,9 @@ def _client_latencies(
     """Latencies at the client by request, ours, in ms, where a client has a network; 0 for what did not happen."""
     requests = record.requests
     latencies: dict[int, dict[str, float]] = {}
-    networks = {at: one.network for at, one in enumerate(clients) if one.network is not None}
+    networks = {
+        at: client.network for at, client in enumerate(clients) if client.network is not None
+    }
     for index, network in networks.items():
         rows = np.flatnonzero(client == index)
         ttft_us, e2e_us = requests.ttft_us[rows], requests.e2e_us[rows]

@@ -341,9 +341,11 @@ def checked_suffix(path: Path, formats: Sequence[str] = FORMATS) -> str:
 
 
 def _shape(records: Sequence[RunRecord], coords: Mapping[str, Sequence[Any]]) -> tuple[int, ...]:
-    taken = [name for name in coords if name in RESERVED_DIMS]
-    if taken:
-        raise ConfigError(f"{taken[0]!r} is a dim of the results; give the coordinate another name")
+    reserved = [name for name in coords if name in RESERVED_DIMS]
+    if reserved:
+        raise ConfigError(
+            f"{reserved[0]!r} is a dim of the results; give the coordinate another name"
+        )
     shape = tuple(len(labels) for labels in coords.values())
     if not records or len(records) != math.prod(shape):
         sizes = ", ".join(f"{name}: {len(labels)}" for name, labels in coords.items())

@@ -69,7 +69,7 @@ def new_dataset(
 
 def outcome_attributes(**further: int) -> dict[str, Any]:
     """Return how to read a variable of outcomes that also has `further` codes, by their names."""
-    codes = further | {one.name.lower(): int(one) for one in Outcome}
+    codes = further | {outcome.name.lower(): int(outcome) for outcome in Outcome}
     return {"flag_values": list(codes.values()), "flag_meanings": " ".join(codes)}
 
 

@@ -95,7 +95,8 @@ def goodput_fields(
             "itl_mean_ms": ratio(in_order(gaps_us), len(gaps_us)) / 1e3,
             "slo_attainment": ratio(good, count),
             "slo_attainment_by_dim": {
-                one: ratio(int(np.count_nonzero(met)), len(rows)) for one, met in is_met.items()
+                slo_class: ratio(int(np.count_nonzero(met)), len(rows))
+                for slo_class, met in is_met.items()
             },
             "ttft_p99_ms": percentile_ms(sample_of(recorded(requests.ttft_us, is_done)), 99),
         }

@@ -53,11 +53,13 @@ class Alternative(Policy):
 
     def values(self) -> AlternativesParams:
         """Return the place of the policy that decides, and the numbers of all."""
-        return AlternativesParams(np.float64(self.which), tuple(one.values() for one in self.of))
+        return AlternativesParams(
+            np.float64(self.which), tuple(policy.values() for policy in self.of)
+        )
 
     def function(self) -> Policy:
         """Return the policy without numbers and place: what a compiled program depends on."""
-        functions = tuple(one.function() for one in self.of)
+        functions = tuple(policy.function() for policy in self.of)
         return dataclasses.replace(self, of=functions, which=0)
 
 
@@ -97,8 +99,8 @@ def _together(of: tuple[Policy, ...]) -> Alternative:
         decide,
         AlternativesParams,
         start,
-        observe if any(one.observe is not None for one in of) else None,
-        is_random=any(bool(one.is_random) for one in of),
+        observe if any(function.observe is not None for function in of) else None,
+        is_random=any(bool(function.is_random) for function in of),
         of=of,
     )
 
@@ -142,11 +144,11 @@ def _handed_in(members: Sequence[ClusterConfig]) -> dict[ClusterConfig, Policies
     if len(members) < 2:
         return {}
     used = [numbered(config) for config in members]
-    rated = next((one for one in used if one.scorers), used[0])
-    together = alternatives([one.routing for one in used])
+    rated = next((policies for policies in used if policies.scorers), used[0])
+    together = alternatives([policies.routing for policies in used])
     return {
-        config: Policies(routing=one, scorers=rated.scorers, picker=rated.picker)
-        for config, one in zip(members, together, strict=True)
+        config: Policies(routing=routing, scorers=rated.scorers, picker=rated.picker)
+        for config, routing in zip(members, together, strict=True)
     }
 
 

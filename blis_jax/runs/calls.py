@@ -79,11 +79,11 @@ class Call(NamedTuple):
         rows = [(run.numbers(shape), run.source(shape)) for run in members]
         return rows + rows[-1:] * (num_spare - 1)
 
-    def arguments(self, given: Sequence[Any]) -> tuple[Any, ...]:
+    def arguments(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return the arguments of the program: the rows' inputs stacked `[row, ...]`, then the limit
         of scan steps and the numbers of what is measured.
         """
-        arguments = jax.tree.map(stacked, *given)
+        arguments = jax.tree.map(stacked, *inputs)
         options = self.runs[0].sizes.options
         steps = np.int32(options.max_scan_steps)
         if self.is_in_rows:
@@ -113,8 +113,8 @@ class Call(NamedTuple):
         if not self.measured:
             return Ran(raw, tables, drawn)
         statics = self.group.shape, self.group.functions, self.measured.compute
-        given = raw, source[0], params, self.measured.numbers
-        return Ran(raw, tables, drawn, use(reports_of, statics, given))
+        inputs = raw, source[0], params, self.measured.numbers
+        return Ran(raw, tables, drawn, use(reports_of, statics, inputs))
 
     def begin_compiling(
         self, compilers: Executor, begun: dict[Hashable, Future[object]]
@@ -159,9 +159,9 @@ def execute(call: Call) -> Results:
     group = call.group
     if run := call.long_run:
         return results_of([run.in_stretches(group.shape)])
-    given = call.given()
+    inputs = call.given()
     with jax.enable_x64(True):
-        left = ran(call, call.arguments(given))
+        left = ran(call, call.arguments(inputs))
         if call.measured:
             drawn, report = jax.device_get((left.drawn, left.report))
         else:
@@ -169,7 +169,7 @@ def execute(call: Call) -> Results:
             drawn, report = left.drawn, left.report
 
     def look(at: int) -> Observation:
-        numbers, source = given[at]
+        numbers, source = inputs[at]
         table = unstack(left.tables, at) if group.plan else source[0]
         return Observation(unstack(left.raw, at), table, numbers, group.shape, group.functions)
 
@@ -190,7 +190,9 @@ def _with_short(codes: Shaped[np.ndarray, "run"], drawn: Drawn | None) -> Any:
 
 def ran(call: Call, arguments: tuple[Any, ...]) -> Ran:
     """Return what the call's programs return, on the device."""
-    return call.through(arguments, lambda build, statics, given: compiled(build, *statics)(*given))
+    return call.through(
+        arguments, lambda build, statics, inputs: compiled(build, *statics)(*inputs)
+    )
 
 
 def _on_host(left: Ran) -> Any:

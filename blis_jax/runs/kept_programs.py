@@ -75,9 +75,9 @@ def name_of(value: object) -> str:
     if isinstance(value, functools.partial):
         return f"partial:{name_of([value.func, value.args, value.keywords])}"
     if isinstance(value, methodcaller):
-        made, given = tuple(value.__reduce__())
+        made, arguments = tuple(value.__reduce__())
         bound = [getattr(made, "args", ()), getattr(made, "keywords", {})]  # where it has keywords
-        return f"methodcaller:{name_of([*bound, given])}"
+        return f"methodcaller:{name_of([*bound, arguments])}"
     return _defined(type(value)) + _members(value)
 
 
@@ -121,11 +121,11 @@ def _surroundings() -> str:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     processor = {line for line in lines if line.startswith(("model name", "flags", "Features"))}
     names = [name for name in os.environ if name.startswith(("XLA_", "JAX_", "NPROC"))]
-    given = {name: os.environ[name] for name in names if "CACHE" not in name}
+    settings = {name: os.environ[name] for name in names if "CACHE" not in name}
     versions = jax.__version__, jaxlib.__version__, np.__version__, sys.version, platform.platform()
     device = jax.devices()[0]
     cores = len(os.sched_getaffinity(0))  # of this process, which XLA shares its work among
-    parts = digest.hexdigest(), processor, given, versions, cores, len(jax.devices())
+    parts = digest.hexdigest(), processor, settings, versions, cores, len(jax.devices())
     return name_of([*parts, device.device_kind, device.client.platform_version])
 
 
@@ -243,8 +243,8 @@ class KeptProgram(Program):
         if shapes not in self.loaded:
             return self.ready[shapes](*arguments)
         spared = [
-            jax.tree.map(jnp.copy, one) if place in self.used_up else one
-            for place, one in enumerate(arguments)
+            jax.tree.map(jnp.copy, argument) if place in self.used_up else argument
+            for place, argument in enumerate(arguments)
         ]
         try:
             made = jax.block_until_ready(self.ready[shapes](*spared))

@@ -134,7 +134,7 @@ def run_grid(
     if len(handed) != len(configs):
         raise ConfigError(f"{len(handed)} policies for {len(configs)} configurations; give as many")
     options = options or Options(form=default_form(), resolve_ties=False)
-    points = [Point(*given) for given in zip(configs, specs, handed, strict=True)]
+    points = [Point(*fields) for fields in zip(configs, specs, handed, strict=True)]
     for point, functions in _shared(points):
         point.functions = functions
     runs = drawn_runs(points, seeds, options, known or {})
@@ -177,7 +177,7 @@ def run_given(
 
 def _shared(made: Sequence[M]) -> Iterator[tuple[M, Mechanism]]:
     """Points or runs with the mechanism of the program that they share with others."""
-    return zip(made, of_one_program([one.functions for one in made]), strict=True)
+    return zip(made, of_one_program([group.functions for group in made]), strict=True)
 
 
 def _tell_nobody(*_: object) -> None:

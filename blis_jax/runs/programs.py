@@ -137,12 +137,12 @@ class LaneLoop:
         """Some scan steps of every lane."""
         shape, mechanism = self.shape, self.mechanism
 
-        def one(params: Params, requests: Requests, shares: jax.Array, state: State) -> State:
+        def step_lane(params: Params, requests: Requests, shares: jax.Array, state: State) -> State:
             ctx = context_of(shape, mechanism, params, requests, masked, shares)
             return scan_step(ctx, state)
 
         def all_lanes(states: State, _: None) -> tuple[State, None]:
-            return jax.vmap(one)(lanes.params, lanes.requests, lanes.shares, states), None
+            return jax.vmap(step_lane)(lanes.params, lanes.requests, lanes.shares, states), None
 
         chunks = lanes.chunks + lanes.is_open(self.max_scan_steps).astype(jnp.int32)
         state, _ = lax.scan(all_lanes, lanes.state, None, length=CHUNK)
@@ -230,11 +230,11 @@ def rows_of(
     def rows(params: Params, sources: tuple[Any, Any], max_scan_steps: jax.Array) -> Ran:
         """Run one row after the other, with real branches."""
 
-        def one(row: tuple[Params, tuple[Any, Any]]) -> Raw:
+        def run_one_row(row: tuple[Params, tuple[Any, Any]]) -> Raw:
             requests = requests_of(shape, mechanism, row[0], *row[1])
             return run_row(shape, mechanism, row[0], requests, max_scan_steps)
 
-        return Ran(lax.map(one, (params, sources)))
+        return Ran(lax.map(run_one_row, (params, sources)))
 
     return rows
 
@@ -266,10 +266,10 @@ def _lanes_of(
         """Run the rows of one call; return the raw run of each, or its report where figures are asked for."""
 
         def begin(at: jax.Array) -> Begun:
-            mine, source = jax.tree.map(lambda leaf: leaf[at], (params, sources))
-            requests, table, drawn = jax.vmap(prepared)(mine, source)
+            params_here, source = jax.tree.map(lambda leaf: leaf[at], (params, sources))
+            requests, table, drawn = jax.vmap(prepared)(params_here, source)
             is_asked = plan is not None or compute is not None
-            return Begun(mine, requests, (table if is_asked else None, drawn))
+            return Begun(params_here, requests, (table if is_asked else None, drawn))
 
         def keep(raw: Raw, done: Begun) -> Ran:
             tables, drawn = done.aside
@@ -295,9 +295,9 @@ def _over_devices(lanes: Callable[..., Ran]) -> Callable[..., Ran]:
     if num_devices() == 1:
         return lanes
 
-    def on_each(*given: Any) -> Ran:
+    def on_each(*arguments: Any) -> Ran:
         """Run a device's own rows."""
-        ran = lanes(*given)
+        ran = lanes(*arguments)
         assert ran.lane_steps is not None
         return dataclasses.replace(ran, lane_steps=ran.lane_steps[None])
 
@@ -305,11 +305,11 @@ def _over_devices(lanes: Callable[..., Ran]) -> Callable[..., Ran]:
         params: Params, sources: Any, max_scan_steps: jax.Array, numbers: MeasureNumbers | None = None
     ) -> Ran:  # fmt: skip
         """Run the rows of one call on as many devices as can have equally many."""
-        given = params, sources, max_scan_steps, numbers
+        arguments = params, sources, max_scan_steps, numbers
         num_rows = params.cluster.num_instances.shape[0]
         count = next(n for n in range(num_devices(), 0, -1) if num_rows % n == 0)
         if count == 1:
-            return lanes(*given)
+            return lanes(*arguments)
         devices = jax.local_devices()[:count]
         mesh = jax.make_mesh((count,), ("row",), (AxisType.Auto,), devices=devices)
         by_row, whole = PartitionSpec("row"), PartitionSpec()
@@ -317,7 +317,7 @@ def _over_devices(lanes: Callable[..., Ran]) -> Callable[..., Ran]:
         split = jax.shard_map(
             on_each, mesh=mesh, in_specs=(by_row, by_row, whole, whole), out_specs=by_row, check_vma=False
         )  # fmt: skip
-        ran: Ran = split(*given)
+        ran: Ran = split(*arguments)
         return ran
 
     return shared

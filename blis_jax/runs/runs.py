@@ -107,8 +107,8 @@ class Run(ABC):
     def numbers(self, shape: EngineShape) -> Params:
         """Return everything numeric that the run depends on besides its requests."""
         sizes = shape.num_requests, shape.num_changes
-        given = self.config, shape.num_instances, self.policy_seed, self.policies
-        return params(*given, *sizes)
+        arguments = self.config, shape.num_instances, self.policy_seed, self.policies
+        return params(*arguments, *sizes)
 
     def state(self) -> dict[str, Any]:
         """Return what the calls so far have changed."""
@@ -178,8 +178,8 @@ class Run(ABC):
         """
         is_long = outcome in _RECORDS_FULL and self.repairs >= MOST_GROWTHS
         is_long = is_long and self.sizes.shape.num_blocks > 0 and not self.is_too_long
-        given = self.config.horizon, self.functions, self.has_deadlines
-        return (is_long or outcome == Outcome.LIVELOCK) and has_end(*given)
+        arguments = self.config.horizon, self.functions, self.has_deadlines
+        return (is_long or outcome == Outcome.LIVELOCK) and has_end(*arguments)
 
     def _to_horizon(self) -> Observation:
         """The run again, past barren steps up to the horizon."""
@@ -282,9 +282,9 @@ class GivenRun(Run):
 
     def in_stretches(self, shape: EngineShape) -> Observation:
         """Make the run in tables of `shape`, with ties corrected on the way; the observation stays in `in_order`."""
-        given, options = self.inputs(shape), self.sizes.options
-        run = LongRun(shape, self.functions, given, self.order, options.max_scan_steps)
-        self.in_order = Observation(run.run(), given[1], given[0], shape, self.functions)
+        inputs, options = self.inputs(shape), self.sizes.options
+        run = LongRun(shape, self.functions, inputs, self.order, options.max_scan_steps)
+        self.in_order = Observation(run.run(), inputs[1], inputs[0], shape, self.functions)
         return self.in_order
 
     def _with_regret(self, record: RunRecord, seen: Observation) -> RunRecord:
@@ -387,8 +387,10 @@ class DrawnRun(Run):
 def larger_plan(plan_shape: PlanShape, other: PlanShape) -> PlanShape:
     """Return the shape that holds the draws of two plans, which differ in sizes only."""
     clients = tuple(
-        dataclasses.replace(mine, num_proposals=max(mine.num_proposals, theirs.num_proposals))
-        for mine, theirs in zip(plan_shape.clients, other.clients, strict=True)
+        dataclasses.replace(
+            client, num_proposals=max(client.num_proposals, other_client.num_proposals)
+        )
+        for client, other_client in zip(plan_shape.clients, other.clients, strict=True)
     )
     num_requests = max(plan_shape.num_requests, other.num_requests)
     return dataclasses.replace(plan_shape, clients=clients, num_requests=num_requests)

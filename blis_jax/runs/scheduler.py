@@ -106,18 +106,18 @@ class Workers:
         return self._client
 
     def _connected(self, where: str) -> Client:
-        given: dict[str, Any] = {"address": where}
+        settings: dict[str, Any] = {"address": where}
         local = _LOCAL.fullmatch(where)
         if local:
             cluster = distributed.LocalCluster(
                 n_workers=int(local[1]), threads_per_worker=1, dashboard_address="127.0.0.1:0",
                 silence_logs="CRITICAL", preload=[tasks.__name__],
             )  # fmt: skip
-            given = {"address": self.open.enter_context(cluster)}
+            settings = {"address": self.open.enter_context(cluster)}
         elif where.endswith(".json"):
-            given = {"scheduler_file": where}
+            settings = {"scheduler_file": where}
         try:
-            client = distributed.Client(**given, timeout="30s", set_as_default=False)
+            client = distributed.Client(**settings, timeout="30s", set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
             raise ConfigError(
                 f"--scheduler {where}: no scheduler answers there ({type(error).__name__}); start one with "
@@ -184,7 +184,7 @@ class Workers:
                 if not pending and not waiting:  # nobody asks for more than all calls
                     with contextlib.suppress(ConfigError):
                         self._look(client)
-                for reply, batches in sorted(replies, key=lambda one: bool(one[0].lacks)):
+                for reply, batches in sorted(replies, key=lambda pair: bool(pair[0].lacks)):
                     if reply.lacks:
                         self._do_without(client, reply)
                         waiting.extendleft(call for batch in batches for call in batch[::-1])
@@ -241,8 +241,8 @@ class Workers:
             self._watch(client)
             try:
                 with client.as_current():
-                    given: dict[str, Any] = {"timeout": LOOK_S, "return_when": "FIRST_COMPLETED"}
-                    return list(distributed.wait(list(pending), **given).done)
+                    settings: dict[str, Any] = {"timeout": LOOK_S, "return_when": "FIRST_COMPLETED"}
+                    return list(distributed.wait(list(pending), **settings).done)
             except TimeoutError:
                 idle_s = 0.0 if self.known else idle_s + LOOK_S
                 if idle_s > PATIENCE_S:

@@ -67,17 +67,17 @@ class LongRun:
         self,
         shape: EngineShape,
         mechanism: Mechanism,
-        given: tuple[Params, RequestTable, Any],
+        inputs: tuple[Params, RequestTable, Any],
         order: TieOrder,
         max_scan_steps: int,
     ) -> None:
         """`given` is what `beginning_of` is called with; `order` is corrected in place, and holds in the end."""
-        self.given, self.order, self.most_chunks = given, order, max_scan_steps // CHUNK
+        self.given, self.order, self.most_chunks = inputs, order, max_scan_steps // CHUNK
         self.has_changed = False
         self.mechanism = mechanism
         self.begin = compiled(beginning_of, shape, mechanism)
         self.go_on = compiled(stretch_of, shape, mechanism)
-        params, table, _ = given
+        params, table, _ = inputs
         n = len(order.queue_rank)
         self.arrival = np.asarray(table.arrival_us)[:n].astype(np.int64)
         self.input_len = np.asarray(table.input_len)[:n].astype(np.int64)
@@ -131,7 +131,9 @@ class LongRun:
         before = self.order.queue_rank.copy(), np.maximum(self.order.after_steps, 0)
         times = from_us, NEVER_US if made.is_done else made.last_event
         recorded = self._histories(made, since)
-        if since and not all(s.is_quiet_first for one in recorded for s in stretches(one, *times)):
+        if since and not all(
+            s.is_quiet_first for record in recorded for s in stretches(record, *times)
+        ):
             recorded = self._histories(made, 0)
         if correct(recorded, self.order, *times):
             return None

@@ -220,9 +220,9 @@ def dask_setup(worker: Any) -> None:
 
 def _gpus() -> list[str]:
     """Return the names of the GPUs that this process may use, as CUDA has them."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name.strip() for name in given.split(",") if name.strip()]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip()]
     return list(map(str, range(len(list(NVIDIA.iterdir()))))) if NVIDIA.is_dir() else []
 
 

@@ -52,21 +52,21 @@ class Gateways:
         """Return one gateway's part of an array that each has for itself."""
         return lax.dynamic_index_in_dim(leaf, gateway, keepdims=False)
 
-    def put(self, leaf: jax.Array, own: jax.Array, gateway: jax.Array) -> jax.Array:
+    def put(self, leaf: jax.Array, part: jax.Array, gateway: jax.Array) -> jax.Array:
         """Return the array with another part for one gateway."""
-        return lax.dynamic_update_index_in_dim(leaf, own, gateway, 0)
+        return lax.dynamic_update_index_in_dim(leaf, part, gateway, 0)
 
-    def on_each(self, one: jax.Array) -> jax.Array:
+    def on_each(self, values: jax.Array) -> jax.Array:
         """Return an array for each gateway."""
-        return jnp.broadcast_to(one, (self.count, *jnp.shape(one)))
+        return jnp.broadcast_to(values, (self.count, *jnp.shape(values)))
 
-    def first(self, one: jax.Array) -> jax.Array:
+    def first(self, values: jax.Array) -> jax.Array:
         """Return the earliest of the gateways' times."""
-        return jnp.min(one)
+        return jnp.min(values)
 
-    def some(self, one: jax.Array) -> jax.Array:
+    def some(self, values: jax.Array) -> jax.Array:
         """Return whether it is so at some gateway."""
-        return jnp.any(one)
+        return jnp.any(values)
 
     def acting(self, whose: Callable[[], jax.Array]) -> jax.Array:
         """Return the gateway that `whose` names."""
@@ -93,21 +93,21 @@ class Gateways:
         request: jax.Array,
     ) -> tuple[RouterCounts, jax.Array]:
         """Return what the request's gateway counts at instances, and how many it has turned away, of those of all."""
-        rows, mine = ctx.shape.num_instances, self.of(request)
+        rows, gateway = ctx.shape.num_instances, self.of(request)
         times, sent = queued_times(state, rows), state.slot.numbers[Slot.REQUEST, :rows]
-        is_mine = (times >= now) & (times < ctx.never) & (self.of(sent) == mine)
+        is_mine = (times >= now) & (times < ctx.never) & (self.of(sent) == gateway)
         pending = jnp.sum(is_mine, axis=1, dtype=jnp.int32)
         every, lane = lax.iota(jnp.int32, ctx.shape.num_requests), lane_of(ctx, state)
-        is_turned_away = (place_of(state, every) == REJECTED) & (self.of(every) == mine)
-        is_latest = self.of(lane.next_admit) == mine  # which the count of all has in it
+        is_turned_away = (place_of(state, every) == REJECTED) & (self.of(every) == gateway)
+        is_latest = self.of(lane.next_admit) == gateway  # which the count of all has in it
         latest = jnp.where(is_latest, num_rejected - lane.num_rejected, 0)
         load = counts.batch + counts.queue + pending
-        own = counts._replace(pending=pending, load=load)
-        return own, jnp.sum(is_turned_away, dtype=jnp.int32) + latest
+        counted = counts._replace(pending=pending, load=load)
+        return counted, jnp.sum(is_turned_away, dtype=jnp.int32) + latest
 
-    def first_states(self, place: int, one: T) -> T:
+    def first_states(self, place: int, state: T) -> T:
         """Return the first states of the gateways' policy at this place, given that of one gateway."""
-        each: T = one if place in self.common else jax.tree.map(self.on_each, one)
+        each: T = state if place in self.common else jax.tree.map(self.on_each, state)
         return each
 
     def own_states(self, states: States, request: jax.Array) -> States:
@@ -118,29 +118,33 @@ class Gateways:
             for place, state in enumerate(states)
         )
 
-    def with_own(self, states: States, own: States, request: jax.Array) -> States:
+    def with_own(self, states: States, new_states: States, request: jax.Array) -> States:
         """Return all gateways' states, once the request's gateway has these."""
         put = functools.partial(self.put, gateway=self.of(request))
         return tuple(
             new if place in self.common else jax.tree.map(put, state, new)
-            for place, (state, new) in enumerate(zip(states, own, strict=True))
+            for place, (state, new) in enumerate(zip(states, new_states, strict=True))
         )
 
     def first_queues(self, queue: GatewayQueue) -> GatewayQueue:
         """Return the queues before the first arrival, given that of one gateway."""
-        return dataclasses.replace(queue, **{one: self.on_each(getattr(queue, one)) for one in OWN})
+        return dataclasses.replace(
+            queue, **{field: self.on_each(getattr(queue, field)) for field in OWN}
+        )
 
     def own_queue(self, queue: GatewayQueue, gateway: jax.Array) -> GatewayQueue:
         """Return the queue as one gateway has it, in the form of a single gateway's."""
-        own = {one: self.own(getattr(queue, one), gateway) for one in OWN}
-        return dataclasses.replace(queue, **own)
+        fields = {field: self.own(getattr(queue, field), gateway) for field in OWN}
+        return dataclasses.replace(queue, **fields)
 
     def with_own_queue(
-        self, queue: GatewayQueue, own: QueueWrite, gateway: jax.Array
+        self, queue: GatewayQueue, write: QueueWrite, gateway: jax.Array
     ) -> QueueWrite:
         """Return what changes in all queues, given what changes in one gateway's."""
-        all_of = {one: self.put(getattr(queue, one), getattr(own, one), gateway) for one in OWN}
-        return dataclasses.replace(own, **all_of)
+        all_of = {
+            field: self.put(getattr(queue, field), getattr(write, field), gateway) for field in OWN
+        }
+        return dataclasses.replace(write, **all_of)
 
 
 class OnlyGateway(Gateways):
@@ -154,13 +158,13 @@ class OnlyGateway(Gateways):
         """Return all of it."""
         return leaf
 
-    def put(self, leaf: jax.Array, own: jax.Array, gateway: jax.Array) -> jax.Array:
+    def put(self, leaf: jax.Array, part: jax.Array, gateway: jax.Array) -> jax.Array:
         """Return what takes its place."""
-        return own
+        return part
 
-    def on_each(self, one: jax.Array) -> jax.Array:
+    def on_each(self, values: jax.Array) -> jax.Array:
         """Return it, without an axis of gateways."""
-        return one
+        return values
 
     first = some = on_each
 
@@ -371,8 +375,8 @@ def written(
         return lax.dynamic_update_slice(table, value[None], (at,))
 
     place = dispatches.place
-    for one in range(3):
-        place = put(place, change.place[one], change.request[one])
+    for entry in range(3):
+        place = put(place, change.place[entry], change.request[entry])
     at = put(dispatches.at, change.dispatched, change.request[2])
     return Dispatches(place, at), GatewayQueue(
         order=put(queue.order, change.request[2], change.order_at),

@@ -45,7 +45,7 @@ def joined(state: State) -> State:
     past = state.past
     rows = _side_by_side(past.rows, past.places[..., None], past.expected[..., None])
     kv = state.stale.kv
-    stale = state.stale.with_kv(*(one[..., at, :] for one in kv for at in range(one.shape[-2])))
+    stale = state.stale.with_kv(*(row[..., at, :] for row in kv for at in range(row.shape[-2])))
     tables = dataclasses.replace(state, past=PastTable((rows,)), stale=stale)
     if SharedBlocks in state:
         holders, named = state[SharedBlocks].copies

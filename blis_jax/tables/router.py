@@ -105,7 +105,7 @@ class AgedView(View):
         return RouterCounts(self.batch_size, self.queue_depth, pending, load)
 
 
-def first_view(cluster: ClusterParams, kv: tuple[jax.Array, ...], own: Parts) -> AgedView:
+def first_view(cluster: ClusterParams, kv: tuple[jax.Array, ...], further: Parts) -> AgedView:
     """Return an empty cluster, last looked at before time zero by each instance's share of an interval."""
     signals = cluster.signals
     nothing = jnp.zeros(signals.phase.shape, jnp.int32)
@@ -114,7 +114,7 @@ def first_view(cluster: ClusterParams, kv: tuple[jax.Array, ...], own: Parts) ->
         return -jnp.floor(exact_product(signals.phase, interval.astype(jnp.float64)))
 
     of_kv, of_load = cluster.snapshot_refresh_interval_us, signals.load_interval_us
-    return AgedView(kv, own, nothing, nothing, seen(of_kv), seen(of_load))
+    return AgedView(kv, further, nothing, nothing, seen(of_kv), seen(of_load))
 
 
 def looked_again(
@@ -262,15 +262,15 @@ def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex:
 
 def no_late_news(shape: EngineShape, mechanism: Mechanism) -> LateNews:
     """Return that no message is on its way."""
-    places, own = shape.num_routings + 1, list[object]()
+    places, further = shape.num_routings + 1, list[object]()
     if shape.num_blocks > 0:
-        own.append(RemovedNames(jnp.zeros((places, shape.window), jnp.int64)))
+        further.append(RemovedNames(jnp.zeros((places, shape.window), jnp.int64)))
     if mechanism.cluster is not None:
-        own.append(VoidNews(jnp.zeros((shape.num_instances,), jnp.int32)))
+        further.append(VoidNews(jnp.zeros((shape.num_instances,), jnp.int32)))
     return LateNews(
         told_us=jnp.zeros((places,), shape.clock_dtype),
         about=jnp.zeros((NEWS_FIELDS, places), jnp.int32),
         num_told=jnp.int32(0),
         num_heard=jnp.int32(0),
-        own=Parts(*own),
+        own=Parts(*further),
     )

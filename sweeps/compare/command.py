@@ -192,11 +192,11 @@ def _criteria(criteria: str | None, arms: Sequence[Arm]) -> dict[str, tuple[Succ
 def _needed(
     setting: CommonSetting,
     criteria: Mapping[str, tuple[SuccessCriterion, ...]],
-    asked: Sequence[str],
+    metrics: Sequence[str],
 ) -> tuple[str, ...]:
     """Return every metric of single runs that is compared or judged, and the default ones, for later use."""
     usual = list(names_in(OF_CLASS, setting.classes))
-    names = [*OF_CLASS, *OF_RUN, *SURVIVORS, *usual, *setting.metrics, *asked]
+    names = [*OF_CLASS, *OF_RUN, *SURVIVORS, *usual, *setting.metrics, *metrics]
     for of_arm in criteria.values():
         names += success_metrics(of_arm, setting.classes)
     return tuple(name for name in dict.fromkeys(names) if pooled_latency(name) is None)
@@ -250,7 +250,7 @@ def _run(
     count, configs = len(arms), [arm.config for arm in arms]
     if how != "records":
         count += sum(len(list(features_of(config, has_scorers))) for config in configs)
-        configs += [one for arm in arms for one in without_each(arm.config, has_scorers)]
+        configs += [config for arm in arms for config in without_each(arm.config, has_scorers)]
     count += len(arms) * len(draws.values) if draws is not None else 0
     classes, is_one = setting.classes, setting.is_one_trace
     with experiment.kept_runs(options.command, journal, count, classes, is_one) as kept:
@@ -283,7 +283,7 @@ def _certain(
     arms: Sequence[Arm], draws: CoefficientDraws | None
 ) -> list[tuple[ClusterConfig, str]]:
     """Return what is run whatever is found, with names: the arms, then each with other coefficients."""
-    of_draws = [] if draws is None else [one for arm in arms for one in draws.configs(arm)]
+    of_draws = [] if draws is None else [config for arm in arms for config in draws.configs(arm)]
     return [*((arm.config, arm.name) for arm in arms), *of_draws]
 
 
@@ -299,7 +299,10 @@ def _written(
     """Write the files, print the words, and return the exit code."""
 
     def write_pages() -> None:
-        runs = {one.arm.name: (one.arm.config, one.runs) for one in compared}
+        runs = {
+            compared_arm.arm.name: (compared_arm.arm.config, compared_arm.runs)
+            for compared_arm in compared
+        }
         write_reports(document, runs, experiment, paths, command)
 
     has_figures = any(

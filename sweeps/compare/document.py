@@ -352,7 +352,7 @@ def crossovers(config: ClusterConfig) -> tuple[Crossover, ...]:
 
 
 def _crossover_of(config: ClusterConfig, lower: str, higher: str) -> Crossover:
-    def found(age: float | None, reason: str, older_by: float | None = None) -> Crossover:
+    def crossover(age: float | None, reason: str, older_by: float | None = None) -> Crossover:
         return Crossover(lower, higher, age, age if older_by is None else older_by, reason)
 
     if config.scheduler != "priority-fcfs":
@@ -360,21 +360,21 @@ def _crossover_of(config: ClusterConfig, lower: str, higher: str) -> Crossover:
     numbers = _numbers(config)
     weight = numbers.get("age_weight", 0.0)
     if config.priority_policy == "inverted-slo":
-        return found(None, "inverted-slo makes younger requests more urgent")
+        return crossover(None, "inverted-slo makes younger requests more urgent")
     gap = numbers.get(f"base_{higher}", 0.0) - numbers.get(f"base_{lower}", 0.0)
     words = f"gap {gap:g}, age weight {weight:g} per µs"
     if gap < 0:
-        return found(0.0, f"{words}: {lower} requests have the higher base score")
+        return crossover(0.0, f"{words}: {lower} requests have the higher base score")
     has_grace = any(numbers.get(f"grace_{name}_us") for name in (lower, higher))
     if gap == 0 and not (has_grace and weight > 0):
-        return found(0.0, "the classes have the same base score: older requests go first")
+        return crossover(0.0, "the classes have the same base score: older requests go first")
     if weight <= 0:
-        return found(None, f"{words}: priorities do not grow with age")
+        return crossover(None, f"{words}: priorities do not grow with age")
     graces = [numbers.get(f"grace_{name}_us", 0.0) for name in (lower, higher)]
     age = gap / weight + graces[0]
     if config.priority_policy == "load-adaptive":
         words += f", at its full width from a wait queue of {config.load_adaptive_high}"
-    return found(age, f"{words}, grace {graces[0] / 1e6:g} s", max(age - graces[1], 0.0))
+    return crossover(age, f"{words}, grace {graces[0] / 1e6:g} s", max(age - graces[1], 0.0))
 
 
 def _unread(config: ClusterConfig, lower: str, higher: str) -> Crossover:

@@ -45,16 +45,16 @@ def ranking(
 ) -> dict[str, Any]:
     """Order the arms from the best to the worst in a metric; `differences` of every two are a family of their own."""
     metric, slo_class = lookup(name)
-    values = np.array([judge.interval(one.runs, name).mean for one in distinct])
+    values = np.array([judge.interval(compared.runs, name).mean for compared in distinct])
     sign = 1.0 if metric.direction == LOWER else -1.0
     order = [int(at) for at in np.argsort(sign * values, kind="stable") if np.isfinite(values[at])]
-    arms = [one.arm.name for one in distinct]
+    arms = [compared.arm.name for compared in distinct]
 
-    def is_ahead(one: int, other: int) -> bool:
+    def is_ahead(first: int, second: int) -> bool:
         """Return whether one arm is surely better than another; a verdict is on the second of a pair."""
-        if one < other:
-            return differences[one, other, name].verdict == WORSE
-        return one > other and differences[other, one, name].verdict == BETTER
+        if first < second:
+            return differences[first, second, name].verdict == WORSE
+        return first > second and differences[second, first, name].verdict == BETTER
 
     return {
         "metric": metric.name,

@@ -205,7 +205,7 @@ def acting_lines(document: Mapping[str, Any]) -> list[str]:
 
 def _same_lines(document: Mapping[str, Any], arm: Mapping[str, Any]) -> list[str]:
     """Return a line at the first of several arms that are the same."""
-    names = [one["name"] for one in document["arms"]]
+    names = [arm["name"] for arm in document["arms"]]
     alike = [name for name in names if name == arm["name"] or name in arm["same_as"]]
     if len(alike) < 2 or alike[0] != arm["name"]:
         return []

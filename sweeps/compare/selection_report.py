@@ -69,8 +69,8 @@ def document_of(
             "seeds": list(seeds),
             "reference": arms[0].name,
             "differences": [
-                {"metric": name, **one.to_json()}
-                for name, one in zip(choice.names, differences, strict=True)
+                {"metric": name, **difference.to_json()}
+                for name, difference in zip(choice.names, differences, strict=True)
             ],
         }
     return dict(plain(document))

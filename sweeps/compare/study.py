@@ -137,29 +137,32 @@ def study_of(document: Document, command: str = "") -> Study:
 def _brief(document: Document) -> dict[str, list[str]]:
     """Return the findings beside the differences that are shown unasked, by title."""
     said = words_of(document).in_text
-    asked = {**document, "criteria": [one for one in document["criteria"] if one["is_asked"]]}
-    found = {
+    shown = {
+        **document,
+        "criteria": [criterion for criterion in document["criteria"] if criterion["is_asked"]],
+    }
+    findings = {
         "Routers that fare exactly alike": ranking.ranking_lines(document),
         "Enough seeds": stopping_lines(document),
-        "Success criteria": [said(line) for line in words.criterion_lines(asked)],
+        "Success criteria": [said(line) for line in words.criterion_lines(shown)],
         "Coefficients drawn": coefficient_lines(document),
         "Mechanisms that did nothing": [said(line) for line in words.idle_lines(document)],
     }
-    return {title: list(lines) for title, lines in found.items() if lines}
+    return {title: list(lines) for title, lines in findings.items() if lines}
 
 
 def _more(document: Document) -> dict[str, list[str]]:
     """Return the further ones, by title."""
     said = words_of(document).in_text
     criteria = words.criterion_lines(document)
-    found = {
+    findings = {
         "Success criteria of other classes": [
             said(line) for line in criteria if line.startswith("(beyond")
         ],
         "From which age a lower class goes first": words.crossover_lines(document),
         "Which mechanisms acted": [said(line) for line in words.acting_lines(document)],
     }
-    return {title: lines for title, lines in found.items() if lines}
+    return {title: lines for title, lines in findings.items() if lines}
 
 
 def with_runs(
@@ -267,7 +270,7 @@ def coefficient_section(
     random_state: int,
 ) -> dict[str, Any]:
     """Run every arm with every draw; return margins and probabilities of being best, as plain data."""
-    runs = [[kept.of(*one) for one in draws.configs(arm)] for arm in arms]
+    runs = [[kept.of(*config_and_seed) for config_and_seed in draws.configs(arm)] for arm in arms]
     return {
         "source": draws.posterior.source,
         "terms": list(draws.posterior.terms),

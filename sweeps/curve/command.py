@@ -61,7 +61,7 @@ def to_document(
             }
             for curve in curves
         ],
-        "front": [[one.arm.name, point.rate] for one, point in front(curves)],
+        "front": [[curve.arm.name, point.rate] for curve, point in front(curves)],
         "answer": findings.answer.to_json(),
     }
 
@@ -131,13 +131,13 @@ def _full_table(curves: Sequence[RateCurve]) -> Table:
     rows = tuple(
         Row(
             (
-                one.arm.name,
-                Quantity.whole(one.num_gpus),
-                _quantity(one.full),
-                _quantity(one.full, 1 / one.num_gpus),
+                curve.arm.name,
+                Quantity.whole(curve.num_gpus),
+                _quantity(curve.full),
+                _quantity(curve.full, 1 / curve.num_gpus),
             )
         )
-        for one in (curves if len(curves) > MOST_SAID else ())
+        for curve in (curves if len(curves) > MOST_SAID else ())
     )
     columns = ("cluster", "GPUs", "full at, requests/s", "per GPU")
     return Table(columns, rows, "Where clusters are full", name="full")
@@ -197,8 +197,8 @@ def _drawn(curve: RateCurve, x: str, y: str, style: Style, label: str) -> Series
     across = [point.figures[x] for point in curve.points]
     up = [point.figures[y] for point in curve.points]
     return Series(
-        [one.mean for one in across], [one.mean for one in up], style, label,
-        y_low=[one.low for one in up], y_high=[one.high for one in up], told=curve.arm.name,
+        [estimate.mean for estimate in across], [estimate.mean for estimate in up], style, label,
+        y_low=[estimate.low for estimate in up], y_high=[estimate.high for estimate in up], told=curve.arm.name,
     )  # fmt: skip
 
 
@@ -214,8 +214,8 @@ def drawn(
         usual_requests: of a run for each instance, likewise.
         command: makes the results again.
     """
-    given = arms_of(options.arms or (USUAL_ARM,), fit=options.coefficients_from)
-    arms = at_each_place(given, options.grid)
+    named_arms = arms_of(options.arms or (USUAL_ARM,), fit=options.coefficients_from)
+    arms = at_each_place(named_arms, options.grid)
     arms = as_served(arms, is_real=False)
     spec = workload_from(options.workload, "--workload", follows=False)
     per_instance = options.num_requests or usual_requests

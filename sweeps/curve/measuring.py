@@ -77,7 +77,7 @@ class CurvePoint:
 
     def to_json(self) -> dict[str, Any]:
         """Return the point as plain data."""
-        figures = {name: one.to_json() for name, one in self.figures.items()}
+        figures = {name: figure.to_json() for name, figure in self.figures.items()}
         return {"rate": self.rate, "figures": figures}
 
 
@@ -196,7 +196,7 @@ def front(curves: Sequence[RateCurve]) -> list[tuple[RateCurve, CurvePoint]]:
         return user.mean, gpu.mean
 
     best, kept = -np.inf, []
-    for curve, point in sorted(every, key=lambda one: both(one[1]), reverse=True):
+    for curve, point in sorted(every, key=lambda pair: both(pair[1]), reverse=True):
         if both(point)[1] > best:
             best = both(point)[1]
             kept.append((curve, point))

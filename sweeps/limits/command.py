@@ -77,15 +77,15 @@ def ladders_of(texts: Sequence[str], classes: Sequence[str]) -> dict[str, tuple[
 
 def choices_of(ladders: Mapping[str, Sequence[float]]) -> list[Choice]:
     """Return every choice of limits in which no class has a shorter one than a more urgent class."""
-    found = [
+    choices = [
         choice for choice in itertools.product(*ladders.values()) if list(choice) == sorted(choice)
     ]
-    if not 1 <= len(found) <= MOST_CHOICES:
+    if not 1 <= len(choices) <= MOST_CHOICES:
         raise ConfigError(
-            f"--limits: {len(found)} choices give no class a shorter limit than a more urgent one; allowed are 1 to "
+            f"--limits: {len(choices)} choices give no class a shorter limit than a more urgent one; allowed are 1 to "
             f"{MOST_CHOICES}"
         )
-    return found
+    return choices
 
 
 def map_limits(options: LimitsOptions, paths: OutputPaths, command: str) -> int:
@@ -113,8 +113,8 @@ def map_limits(options: LimitsOptions, paths: OutputPaths, command: str) -> int:
     document = {
         "format": number_of("limits"), "kind": "limits", **setting, "ttft_ms": ladders,
         "differences": [
-            {"arm": one.arm, "limits": dict(zip(ladders, one.choice, strict=True)), **one.difference.to_json()}
-            for one in judged
+            {"arm": pair.arm, "limits": dict(zip(ladders, pair.choice, strict=True)), **pair.difference.to_json()}
+            for pair in judged
         ],
         "answer": findings.answer.to_json(),
     }  # fmt: skip
@@ -136,14 +136,14 @@ def _rates(
         """Return goodput of one run under each limit, 1/s `[class, limit]`; NaN where it did not end."""
         measured = select(record, None, window_of(experiment.measure, record))
         ttft_us, has_one = latencies_us(record, "ttft")
-        found = np.full((len(ladders), widest), np.nan)
+        rates = np.full((len(ladders), widest), np.nan)
         if record.outcome not in WHOLE or not measured.seconds:
-            return found
+            return rates
         for at, (name, ladder) in enumerate(ladders.items()):
             of_class = measured.of_class(class_code(name)).is_output & has_one
             good = [(of_class & (ttft_us <= limit * 1000)).sum() for limit in ladder]
-            found[at, : len(ladder)] = np.array(good) / measured.seconds
-        return found
+            rates[at, : len(ladder)] = np.array(good) / measured.seconds
+        return rates
 
     with progress.phase("simulating", len(arms), "strategies") as work:
         runs = {}
@@ -169,12 +169,15 @@ def judge(
         ]
         return np.stack([rates[arm][:, at, place] for at, place in enumerate(places)]).sum(axis=0)
 
-    asked = list(itertools.product([arm.name for arm in arms[1:]], choices))
+    compared = list(itertools.product([arm.name for arm in arms[1:]], choices))
     pairs = [
-        Pair(goodput(arms[0].name, choice), goodput(arm, choice), HIGHER) for arm, choice in asked
+        Pair(goodput(arms[0].name, choice), goodput(arm, choice), HIGHER)
+        for arm, choice in compared
     ]
-    found = differences(pairs, Inference(confidence))
-    return [Judged(arm, choice, one) for (arm, choice), one in zip(asked, found, strict=True)]
+    changes = differences(pairs, Inference(confidence))
+    return [
+        Judged(arm, choice, change) for (arm, choice), change in zip(compared, changes, strict=True)
+    ]
 
 
 # --- what is said and drawn -----------------------------------------------------------------------
@@ -187,7 +190,7 @@ def findings_of(
     reference: str,
 ) -> Findings:
     """Return what holds under all choices, the changes under each, and the map."""
-    by_arm = {arm: list(rows) for arm, rows in itertools.groupby(judged, key=lambda one: one.arm)}
+    by_arm = {arm: list(rows) for arm, rows in itertools.groupby(judged, key=lambda pair: pair.arm)}
     count = len(judged) // len(by_arm)
     names = " and ".join(by_arm)
     return Findings(
@@ -210,7 +213,7 @@ def findings_of(
 def _said(arm: str, rows: Sequence[Judged]) -> Sentence:
     verdicts = [row.difference.verdict for row in rows]
     better, worse, same = (verdicts.count(verdict) for verdict in (BETTER, WORSE, SAME))
-    ends = sorted(rows, key=lambda one: one.difference.percent.mean)
+    ends = sorted(rows, key=lambda pair: pair.difference.percent.mean)
     parts = [f"more goodput under {better}", f"less under {worse}"]
     parts += [f"equal under {same}"] * (same > 0)
     open_ones = len(rows) - better - worse - same
@@ -236,10 +239,10 @@ def _table(
 ) -> Table:
     rows = tuple(
         Row((
-            one.arm, _named(one.choice), Quantity(one.difference.first_mean), Quantity(one.difference.second_mean),
-            _percent(one), one.difference.verdict,
+            pair.arm, _named(pair.choice), Quantity(pair.difference.first_mean), Quantity(pair.difference.second_mean),
+            _percent(pair), pair.difference.verdict,
         ), is_brief=False)
-        for one in judged
+        for pair in judged
     )  # fmt: skip
     limits = f"TTFT limits, ms: {', '.join(ladders)}"
     columns = ("strategy", limits, f"{reference}, requests/s", "its own", "change", "")
@@ -282,12 +285,12 @@ def _panel(
     columns, lines = (list(ladders[name]) for name in axes)
     values: list[list[float | None]] = [[None] * len(columns) for _ in lines]
     words = []
-    for _, choice, one in (row for row in rows if row.choice[:-2] == head):
+    for _, choice, pair in (row for row in rows if row.choice[:-2] == head):
         x, y = columns.index(choice[-2]), lines.index(choice[-1])
-        values[y][x] = one.percent.mean
-        is_clear = one.verdict in (BETTER, WORSE, SAME)
+        values[y][x] = pair.percent.mean
+        is_clear = pair.verdict in (BETTER, WORSE, SAME)
         words.append(
-            Words(x - 0.48, y, number(one.percent.mean, True, 1000.0) if is_clear else "~")
+            Words(x - 0.48, y, number(pair.percent.mean, True, 1000.0) if is_clear else "~")
         )
     edges = [[at - 0.5 for at in range(len(ladder) + 1)] for ladder in (columns, lines)]
     tiles = Tiles(edges[0], edges[1], values, COLOURS, bounds=(-50, 50), has_scale=False)

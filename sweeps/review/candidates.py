@@ -154,8 +154,8 @@ class Exhibit:
     def differing(self, config: ClusterConfig) -> float:
         """Return the share of requests of which anything differs from the candidate's own runs; 1 if one failed."""
         shares = []
-        for one, other in zip(self.own, self.runs[config], strict=True):
-            shares.append(share_differing(one, other))
+        for own_run, other_run in zip(self.own, self.runs[config], strict=True):
+            shares.append(share_differing(own_run, other_run))
         return 1.0 if any(map(math.isnan, shares)) else sum(shares) / len(shares)
 
 

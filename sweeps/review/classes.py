@@ -42,11 +42,11 @@ def baseline_of(candidate: Candidate) -> dict[str, ClusterConfig]:
 def look_at_classes(exhibit: Exhibit) -> Looked:
     """Reject a strategy under which a class does not get through."""
     candidate = exhibit.candidate
-    found: list[tuple[str, str]] = []
+    reviewed: list[tuple[str, str]] = []
     evidence: dict[str, Any] = {}
     for slo_class in candidate.classes:
         evidence[slo_class], verdicts = _on_class(exhibit, slo_class)
-        found += verdicts
+        reviewed += verdicts
     seconds = crossover_s(candidate.config)
     evidence["an old sheddable request passes a new critical one after, s"] = (
         seconds if seconds is None or math.isfinite(seconds) else "never"
@@ -54,12 +54,12 @@ def look_at_classes(exhibit: Exhibit) -> Looked:
     if seconds is not None and seconds > LONG_S:
         words = "never" if math.isinf(seconds) else f"only after {seconds:.3g} s"
         words = f"an old sheddable request passes new critical ones {words}"
-        found.append((REJECT if math.isinf(seconds) else CONCERN, words))
+        reviewed.append((REJECT if math.isinf(seconds) else CONCERN, words))
     failed = [run.outcome.name for run in exhibit.own if not run.is_whole]
     if failed:
         words = f"{len(failed)} of {len(exhibit.own)} runs ended with {failed[0]}"
-        found.append((REJECT, words))
-    return found, evidence
+        reviewed.append((REJECT, words))
+    return reviewed, evidence
 
 
 def crossover_s(config: ClusterConfig) -> float | None:
@@ -134,12 +134,12 @@ OFF: Mapping[str, Any] = {
 def without_mechanisms(candidate: Candidate) -> dict[str, ClusterConfig]:
     """Return the candidate without each mechanism that it has, and the baseline."""
     config = candidate.config
-    found = {
+    configs = {
         name: everywhere(config, **{name: off})
         for name, off in OFF.items()
         if any(value != off for value in per_instance(config, name))
     }
-    return {**found, **baseline_of(candidate)}
+    return {**configs, **baseline_of(candidate)}
 
 
 def look_at_mechanisms(exhibit: Exhibit) -> Looked:
@@ -228,10 +228,10 @@ def lengths(candidate: Candidate, seed: int) -> tuple[Any, Any, Int[np.ndarray, 
 def readers_of_length(candidate: Candidate) -> list[str]:
     """Return the settings by which a strategy's decisions depend on prompt lengths and favour some."""
     config = candidate.config
-    found = ["scheduler sjf"] if config.scheduler == "sjf" else []
+    readers = ["scheduler sjf"] if config.scheduler == "sjf" else []
     if config.admission_policy == "token-bucket":
-        found.append("admission policy token-bucket")
-    return found
+        readers.append("admission policy token-bucket")
+    return readers
 
 
 def _accuracy(features: np.ndarray, codes: np.ndarray) -> tuple[float, float, float]:
@@ -255,9 +255,9 @@ def _distance(values: np.ndarray, codes: np.ndarray) -> dict[str, float]:
     """Return the statistic between every two classes, with Bonferroni's p."""
     pairs = list(combinations(np.unique(codes), 2))
     distances = {}
-    for one, other in pairs:
-        result = ks_2samp(values[codes == one], values[codes == other])
-        name = f"{SLO_CLASSES[one] or 'default'}/{SLO_CLASSES[other] or 'default'}"
+    for first, second in pairs:
+        result = ks_2samp(values[codes == first], values[codes == second])
+        name = f"{SLO_CLASSES[first] or 'default'}/{SLO_CLASSES[second] or 'default'}"
         distances[name] = float(result.statistic)
         distances[f"{name}, p"] = min(1.0, float(result.pvalue) * len(pairs))
     return distances

@@ -170,9 +170,9 @@ def _on_scorers(config: ClusterConfig) -> list[Part]:
             for loads, used, matched, blocks in _extremes():
                 for code in range(len(SLO_CLASSES)):
                     case = loads, used, matched, blocks, code, config.total_kv_blocks
-                    scorer, given = functions.scorers[place], numbers.scorers[place]
-                    state = scorer.start(given, SHAPE)
-                    score, _ = scorer.decide(given, state, context_of(*case))
+                    scorer, scorer_params = functions.scorers[place], numbers.scorers[place]
+                    state = scorer.start(scorer_params, SHAPE)
+                    score, _ = scorer.decide(scorer_params, state, context_of(*case))
                     values.append(np.asarray(score))
         flat = np.concatenate(values)
         if not np.isfinite(flat).all():

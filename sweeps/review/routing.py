@@ -58,8 +58,8 @@ class RunDecisions:
 
     def decides(self, name: str) -> float:
         """Return the share of decisions that would fall otherwise without the scorer, all else as it was."""
-        one, other = self.total().argmax(axis=1), self.total(name).argmax(axis=1)
-        return float((one != other).mean())
+        with_all, without = self.total().argmax(axis=1), self.total(name).argmax(axis=1)
+        return float((with_all != without).mean())
 
     def agreement(self, name: str, other: Float[np.ndarray, "decision instance"]) -> float:
         """Return the share of ordered pairs of instances that a scorer orders as `other` does; NaN without pairs."""
@@ -155,14 +155,14 @@ WITHOUT, CONSTANT = "without ", "constant priority"
 
 def without_signals(candidate: Candidate) -> dict[str, ClusterConfig]:
     """Return the candidate without each of its scorers, and with a constant priority."""
-    config, found = candidate.config, {}
+    config, configs = candidate.config, {}
     for name, _ in config.scorers():
         changes = _without(config, name)
         if changes:
-            found[WITHOUT + name] = config.replace(**changes)
+            configs[WITHOUT + name] = config.replace(**changes)
     if config.priority_policy != "constant":
-        found[CONSTANT] = config.replace(priority_policy="constant")
-    return found
+        configs[CONSTANT] = config.replace(priority_policy="constant")
+    return configs
 
 
 def _without(config: ClusterConfig, name: str) -> dict[str, Any]:
@@ -173,18 +173,18 @@ def _without(config: ClusterConfig, name: str) -> dict[str, Any]:
 def look_at_signals(exhibit: Exhibit) -> Looked:
     """Reject a scorer or a priority that is the same for all, or that changes nothing."""
     candidate = exhibit.candidate
-    found, evidence = [], {}
+    reviewed, evidence = [], {}
     for name, _ in candidate.config.scorers():
         verdict, reason, evidence[name] = _on_scorer(exhibit, name)
-        found.append((verdict, reason))
+        reviewed.append((verdict, reason))
     if candidate.config.priority_policy != "constant":
         share = exhibit.differing(without_signals(candidate)[CONSTANT])
         evidence["priority"] = {"requests that differ from constant priority": share}
         if share == 0:
             policy = candidate.config.priority_policy
             words = f"priority policy {policy} changes no request: a constant gives the same"
-            found.append((REJECT, words))
-    return found, evidence
+            reviewed.append((REJECT, words))
+    return reviewed, evidence
 
 
 def _on_scorer(exhibit: Exhibit, name: str) -> tuple[str, str, Mapping[str, Any]]:
@@ -270,19 +270,21 @@ def look_at_herds(exhibit: Exhibit) -> Looked:
         name: {metric: exhibit.mean(config, metric) for metric in METRICS}
         for name, config in variants.items()
     }
-    own, stale, fresh, by_load = (figures[name] for name in ("own", STALE, FRESH, BY_LOAD))
-    slow = own["ttft_p99_ms"] / by_load["ttft_p99_ms"]
-    in_a_row = own["same_instance_rate"]
+    of_index, stale, fresh, by_load = (figures[name] for name in ("own", STALE, FRESH, BY_LOAD))
+    slow = of_index["ttft_p99_ms"] / by_load["ttft_p99_ms"]
+    in_a_row = of_index["same_instance_rate"]
     swing, later = _against(stale, fresh)
-    own_swing, own_later = _against(own, fresh)
+    own_swing, own_later = _against(of_index, fresh)
     size = candidate.config.num_instances
     verdict, reason = PASS, ""
     failed = [run.outcome.name for run in exhibit.own if not run.is_whole]
     if failed:
         verdict, reason = CONCERN, f"a run ended with {failed[0]}, so there is nothing to compare"
-    elif size > 1 and own["busiest_share"] > size / 2:
+    elif size > 1 and of_index["busiest_share"] > size / 2:
         verdict = REJECT
-        reason = f"one of {size} instances gets {own['busiest_share'] / size:.0%} of all requests"
+        reason = (
+            f"one of {size} instances gets {of_index['busiest_share'] / size:.0%} of all requests"
+        )
     elif size > 2 and in_a_row > IN_A_ROW:
         verdict = REJECT if slow >= MUCH else CONCERN
         reason = (
@@ -305,10 +307,10 @@ def look_at_herds(exhibit: Exhibit) -> Looked:
     return [(verdict, reason)], figures
 
 
-def _against(one: Mapping[str, float], fresh: Mapping[str, float]) -> tuple[float, float]:
+def _against(measured: Mapping[str, float], fresh: Mapping[str, float]) -> tuple[float, float]:
     """Return the swing of the loads and P99, as multiples of those with fresh snapshots."""
-    swing = one["load_swing"] / fresh["load_swing"] if fresh["load_swing"] else 1.0
-    return swing, one["ttft_p99_ms"] / fresh["ttft_p99_ms"]
+    swing = measured["load_swing"] / fresh["load_swing"] if fresh["load_swing"] else 1.0
+    return swing, measured["ttft_p99_ms"] / fresh["ttft_p99_ms"]
 
 
 OSCILLATION = Judge(

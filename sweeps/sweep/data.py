@@ -65,9 +65,9 @@ class SweepFigures:
         ttft = selection.ranked.of([LATENCIES.index("ttft")])
         figures[self.curve] = ttft.quantiles_ms(self.levels)[0].astype(jnp.float32)
         for latency in POOLED_LATENCIES:
-            one = selection.ranked.of([LATENCIES.index(latency)])
-            figures[f"{latency}_count"] = one.counts[0]
-            figures[f"{latency}_top_us"] = one.largest_us(RANKS)[0].astype(jnp.float32)
+            ranked = selection.ranked.of([LATENCIES.index(latency)])
+            figures[f"{latency}_count"] = ranked.counts[0]
+            figures[f"{latency}_top_us"] = ranked.largest_us(RANKS)[0].astype(jnp.float32)
         for name in RUN_METRICS:
             figures[name] = selection.figure(name)
         figures["itl_ms"], figures["itl_mean_ms"] = selection.itl_ms

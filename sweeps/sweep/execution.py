@@ -236,8 +236,8 @@ class Stopped:
             return {}
         points = (self.plan.labels(self.plan.points[of.point]) for of in self.judged)
         labels = [" at ".join(filter(None, label)) for label in points]
-        asked = [(label, of.metric) for label, of in zip(labels, self.judged, strict=True)]
-        return {"stopping": stopping_json(self.rule, CONFIDENCE, asked, self.looks)}
+        compared = [(label, of.metric) for label, of in zip(labels, self.judged, strict=True)]
+        return {"stopping": stopping_json(self.rule, CONFIDENCE, compared, self.looks)}
 
 
 def run_until(
@@ -353,16 +353,16 @@ def _draw(
 
 def _report(options: SweepOptions, swept: Swept, stopped: Stopped, paths: OutputPaths) -> int:
     """Print the findings in the form that is asked for; return the exit code."""
-    found = findings(study_of(swept))
+    document = findings(study_of(swept))
     num_whole, num_runs = _num_whole(swept), swept.dataset["outcome"].size
 
     def write() -> list[Path]:
-        return _draw(swept, found.pictures, stopped.done.is_interrupted, paths)
+        return _draw(swept, document.pictures, stopped.done.is_interrupted, paths)
 
     if options.json:
         about = {
-            "answer": found.answer.to_json(),
-            "picture": found.pictures[0].to_json() if found.pictures else None,
+            "answer": document.answer.to_json(),
+            "picture": document.pictures[0].to_json() if document.pictures else None,
             "workload": swept.plan.requests.name,
             "seeds": list(swept.plan.requests.seeds),
             **(
@@ -372,7 +372,7 @@ def _report(options: SweepOptions, swept: Swept, stopped: Stopped, paths: Output
         }
         print(json.dumps(plain({**about, **swept.document}), allow_nan=False))
     else:
-        outputs.show(found, write, options)
+        outputs.show(document, write, options)
     if num_whole < num_runs and (options.quiet or options.json):
         runs_are = report.runs_of(swept.plan)
         for line in (

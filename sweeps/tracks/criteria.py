@@ -186,7 +186,11 @@ def judge_success(
 
     The first form of each is for the class that the file names.
     """
-    forms = [(one, at, *form) for one in criteria for at, form in enumerate(_forms(one, classes))]
+    forms = [
+        (criterion, at, *form)
+        for criterion in criteria
+        for at, form in enumerate(_forms(criterion, classes))
+    ]
     rule = ByMean(1 - (1 - inference.confidence) / max(len(forms), 1))
     verdicts = []
     for criterion, at, slo_class, claim in forms:

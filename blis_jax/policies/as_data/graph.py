@@ -141,7 +141,7 @@ class ExpressionGraph:
         if operation.is_folded and None not in constants:
             return self.constant(np.int64(folded(name, self.num_instances, *constants)))
         if operation.commutes:
-            operands = (*sorted(operands[:2], key=lambda one: one.digest), *operands[2:])
+            operands = (*sorted(operands[:2], key=lambda operand: operand.digest), *operands[2:])
         is_scalar = all(operand.is_scalar for operand in operands)
         if not operation.is_by_place:
             is_scalar = (
@@ -198,7 +198,7 @@ class ExpressionGraph:
         if name == "xor" and first.operation == "xor" and first.operands[1] is operands[1]:
             return first.operands[0]
         if name in ("min", "max"):
-            low, high = sorted(operands, key=lambda one: one.bounds)
+            low, high = sorted(operands, key=lambda operand: operand.bounds)
             if low.bounds[1] <= high.bounds[0]:
                 return low if name == "min" else high
         return None
@@ -266,9 +266,9 @@ def _within(low: int, high: int) -> tuple[int, int]:
 def folded(name: str, size: int, *constants: int) -> int:
     """Return the bits of an operation on constants, computed as the engine does."""
     with jax.enable_x64(True):
-        given = [jnp.full(size, bits, jnp.int64) for bits in constants]
-        given += given[:1] * (3 - len(given))
-        return int(OPERATIONS[name].run(*given)[0])
+        vectors = [jnp.full(size, bits, jnp.int64) for bits in constants]
+        vectors += vectors[:1] * (3 - len(vectors))
+        return int(OPERATIONS[name].run(*vectors)[0])
 
 
 Parameters = Mapping[str, Any]  # of a primitive of JAX, by name
@@ -351,7 +351,7 @@ def _vector(entries: list[Expression], graph: ExpressionGraph) -> Expression:
         return entries[0]
     of = entries[0].operands[0] if entries[0].operation == "at" else None
     if of is not None and all(
-        one is graph.make("at", of, graph.constant(at)) for at, one in enumerate(entries)
+        entry is graph.make("at", of, graph.constant(at)) for at, entry in enumerate(entries)
     ):
         return of
     made = entries[-1]

@@ -150,7 +150,10 @@ def interpreter(form: TableForm, num_instances: int) -> TablePolicy:
         constants = jnp.broadcast_to(params.constants[:, None], (form.num_constants, size))
         rest = form.num_registers - first.shape[0] - form.num_constants
         registers = jnp.concatenate([first, constants, jnp.zeros((rest, size), jnp.int64)])
-        branches = [*(one.run for one in OPERATIONS.values()), *_of_draws(context.draws)]
+        branches = [
+            *(operation.run for operation in OPERATIONS.values()),
+            *_of_draws(context.draws),
+        ]
 
         def turn(at: jax.Array, registers: jax.Array) -> jax.Array:
             code = params.code[at]
@@ -200,14 +203,14 @@ def _of_draws(draws: jax.Array) -> list[Any]:
     last = draws.shape[0] - 1
 
     def draw(place: jax.Array, *_: jax.Array) -> jax.Array:
-        found = draws[jnp.clip(place[0], 0, last)]
-        return jnp.broadcast_to(found.astype(jnp.int64), place.shape)
+        draw_at = draws[jnp.clip(place[0], 0, last)]
+        return jnp.broadcast_to(draw_at.astype(jnp.int64), place.shape)
 
     def next_draw(place: jax.Array, most: jax.Array, _: jax.Array) -> jax.Array:
         def is_refused(at: jax.Array) -> jax.Array:
             return (at <= last) & (draws[jnp.minimum(at, last)].astype(jnp.int64) > most[0])
 
-        found = lax.while_loop(is_refused, lambda at: at + 1, place[0])
-        return jnp.broadcast_to(found, place.shape)
+        accepted = lax.while_loop(is_refused, lambda at: at + 1, place[0])
+        return jnp.broadcast_to(accepted, place.shape)
 
     return [draw, next_draw]

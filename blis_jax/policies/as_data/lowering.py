@@ -72,27 +72,28 @@ class Tabulation:
             known[variable] = self.literal(np.asarray(constant), variable.aval)
         known |= zip(jaxpr.invars, arguments, strict=True)
         for equation in jaxpr.eqns:
-            given = [read(atom) for atom in equation.invars]
-            found = self._equation(equation, given)
-            known |= zip(equation.outvars, found, strict=True)
+            operands = [read(atom) for atom in equation.invars]
+            results = self._equation(equation, operands)
+            known |= zip(equation.outvars, results, strict=True)
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _equation(self, equation: core.JaxprEqn, given: list[Any]) -> list[Any]:
+    def _equation(self, equation: core.JaxprEqn, operands: list[Any]) -> list[Any]:
         name, params = equation.primitive.name, equation.params
         inner = params.get("jaxpr") or params.get("call_jaxpr")
         if inner is not None and name in ("pjit", "jit", "closed_call", "custom_jvp_call"):
-            return self.run(inner.jaxpr, inner.consts, given)
+            return self.run(inner.jaxpr, inner.consts, operands)
         if name == "while":
-            return [self._next_draw(equation, given)]
+            return [self._next_draw(equation, operands)]
         rule = RULES.get(name) or moving.RULES.get(name)
         out = equation.outvars[0].aval
         if rule is None or (
-            any(isinstance(one, RouterStream) for one in given) and name != "dynamic_slice"
+            any(isinstance(operand, RouterStream) for operand in operands)
+            and name != "dynamic_slice"
         ):
             raise NotAsDataError(f"{name} is no operation of a table")
         if str(getattr(out, "dtype", "")) not in DTYPES:
             raise NotAsDataError(f"{name} makes {out.str_short()}; a table has {', '.join(DTYPES)}")
-        return [rule(self, params, out, *given)]
+        return [rule(self, params, out, *operands)]
 
     def literal(self, constant: object, aval: AbstractValue) -> Cells:
         """Return the nodes of a constant."""
@@ -100,15 +101,15 @@ class Tabulation:
         if str(array.dtype) not in DTYPES:
             raise NotAsDataError(f"it has {array.dtype} numbers; a table has {', '.join(DTYPES)}")
         made = np.empty(array.shape, object)
-        for place, one in np.ndenumerate(array):
-            made[place] = self._constant(one)
+        for place, number in np.ndenumerate(array):
+            made[place] = self._constant(number)
         return assembled(made, array.dtype, self.graph)
 
-    def _constant(self, one: np.generic) -> Expression:
-        if one.dtype.kind == "i" and int(one) in (NUM_DRAWS, NUM_DRAWS - 1):
-            name = "num_draws" if int(one) == NUM_DRAWS else "last_draw"
+    def _constant(self, number: np.generic) -> Expression:
+        if number.dtype.kind == "i" and int(number) in (NUM_DRAWS, NUM_DRAWS - 1):
+            name = "num_draws" if int(number) == NUM_DRAWS else "last_draw"
             return self.graph.input(name, True, (0, INT32[1]))
-        return self.graph.constant(one)
+        return self.graph.constant(number)
 
     def each(
         self, function: Callable[..., Expression], out: ShapedArray | CellsForm, *cells: Cells
@@ -116,14 +117,14 @@ class Tabulation:
         """Return an array of what a function makes of every node of others."""
         shape = tuple(out.shape)
         made = np.empty(shape[:-1] if has_instances(shape, self.graph) else shape, object)
-        nodes = [self._spread(one, shape, made.shape) for one in cells]
+        nodes = [self._spread(operand, shape, made.shape) for operand in cells]
         for place in np.ndindex(made.shape):
             made[place] = function(*(node[place] for node in nodes))
         return Cells(shape, np.dtype(out.dtype), made)
 
     def moved(self, function: Callable[..., np.ndarray], out: ShapedArray, *cells: Cells) -> Cells:
         """Return an array whose entries are those of others, as numpy moves them."""
-        entries = function(*(elements(one, self.graph) for one in cells))
+        entries = function(*(elements(operand, self.graph) for operand in cells))
         return assembled(entries.reshape(out.shape), np.dtype(out.dtype), self.graph)
 
     def _spread(
@@ -137,14 +138,14 @@ class Tabulation:
         entries = np.broadcast_to(elements(cells, self.graph), shape)
         return assembled(entries, cells.dtype, self.graph).nodes
 
-    def _next_draw(self, equation: core.JaxprEqn, given: list[Any]) -> Cells:
+    def _next_draw(self, equation: core.JaxprEqn, operands: list[Any]) -> Cells:
         """Return where a loop over the stream ends that draws again what is above a limit, as `draw_below` has it."""
         texts = tuple(str(equation.params[part]) for part in ("cond_jaxpr", "body_jaxpr"))
-        if texts != _draw_loop() or not isinstance(given[0], RouterStream):
+        if texts != _draw_loop() or not isinstance(operands[0], RouterStream):
             raise NotAsDataError(
                 "a loop whose end is known only when it runs is no operation of a table"
             )
-        most, start = given[1:]
+        most, start = operands[1:]
         made = self.graph.draw("next_draw", start.node, most.node)
         return Cells((), np.dtype(np.int32), grid(made, ()))
 
@@ -171,7 +172,7 @@ def _plain(whole: str, real: str = "", int32: str = "") -> Any:
         if not name:
             raise NotAsDataError(f"{whole or real} of {cells[-1].dtype} is no operation of a table")
 
-        def one(*nodes: Expression) -> Expression:
+        def combine(*nodes: Expression) -> Expression:
             """Make the operation of one entry, wrapped where the result may leave int32."""
             if not cells[-1].is_real and int32 and out.dtype == jnp.int32:
                 wide = lowering.graph.make(name, *nodes)
@@ -181,7 +182,7 @@ def _plain(whole: str, real: str = "", int32: str = "") -> Any:
                 return wide
             return lowering.graph.make(name, *nodes)
 
-        return lowering.each(one, out, *cells)
+        return lowering.each(combine, out, *cells)
 
     return rule
 
@@ -190,7 +191,9 @@ def _sum_of(whole: str, real: str, int32: str) -> Any:
     inner = _plain(whole, real, int32)
 
     def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
-        if cells[0].is_real and any(node.contracts for one in cells for node in one.nodes.flat):
+        if cells[0].is_real and any(
+            node.contracts for operand in cells for node in operand.nodes.flat
+        ):
             raise NotAsDataError(moving.EXACT)
         made: Cells = inner(lowering, params, out, *cells)
         return made
@@ -199,7 +202,7 @@ def _sum_of(whole: str, real: str, int32: str) -> Any:
 
 
 def _product(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
-    def one(*nodes: Expression) -> Expression:
+    def combine(*nodes: Expression) -> Expression:
         """Make one product, unless it would be contracted with another."""
         for first, second in (nodes, nodes[::-1]):
             is_chain = second.operation == "mul.f" and any(
@@ -210,7 +213,7 @@ def _product(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells:
         return lowering.graph.make("mul.f", *nodes)
 
     if cells[0].is_real:
-        return lowering.each(one, out, *cells)
+        return lowering.each(combine, out, *cells)
     made: Cells = _plain("mul", "", "mul32")(lowering, params, out, *cells)
     return made
 
@@ -222,7 +225,7 @@ def _quotient(
         made: Cells = _plain("div", "", "wrap32")(lowering, params, out, above, below)
         return made
 
-    def one(first: Expression, second: Expression) -> Expression:
+    def combine(first: Expression, second: Expression) -> Expression:
         """Make one quotient whose rounding is that of the compiled policy."""
         divisor = bare(second)
         if second.operation == HIDDEN:  # of exact_quotient: where(a == a, b, a)
@@ -236,18 +239,18 @@ def _quotient(
             raise NotAsDataError(QUOTIENT)
         return lowering.graph.make("div.f", first, divisor)
 
-    return lowering.each(one, out, above, below)
+    return lowering.each(combine, out, above, below)
 
 
 def _least_of(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
-    def one(*nodes: Expression) -> Expression:
+    def combine(*nodes: Expression) -> Expression:
         for first, second in (nodes, nodes[::-1]):
             if second.what == INFINITY:  # of exact_product
                 return lowering.graph.marked(ROUNDED, first)
         return lowering.graph.make("min.f", *nodes)
 
     if cells[0].is_real:
-        return lowering.each(one, out, *cells)
+        return lowering.each(combine, out, *cells)
     made: Cells = _plain("min")(lowering, params, out, *cells)
     return made
 
@@ -256,12 +259,12 @@ def _compared(name: str, swaps: bool = False, negates: bool = False) -> Any:
     def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
         """Return the comparison of each pair of entries."""
 
-        def one(first: Expression, second: Expression) -> Expression:
+        def combine(first: Expression, second: Expression) -> Expression:
             pair = (second, first) if swaps else (first, second)
             made = lowering.graph.make(f"{name}.f" if cells[0].is_real else name, *pair)
             return lowering.graph.negated(made) if negates else made
 
-        return lowering.each(one, out, *cells)
+        return lowering.each(combine, out, *cells)
 
     return rule
 
@@ -277,10 +280,10 @@ def _select(
     if len(cases) != 2 or which.dtype != np.bool_:
         raise NotAsDataError("a choice among more than two is no operation of a table")
 
-    def one(truth: Expression, other: Expression, then: Expression) -> Expression:
+    def combine(truth: Expression, other: Expression, then: Expression) -> Expression:
         return lowering.graph.make("select", truth, then, other)
 
-    return lowering.each(one, out, which, *cases)
+    return lowering.each(combine, out, which, *cases)
 
 
 def _converted(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:

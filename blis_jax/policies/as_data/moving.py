@@ -101,7 +101,7 @@ def _counted(lowering: Tabulation, params: Parameters, out: ShapedArray) -> Cell
         node = lowering.graph.make("real", place) if dtype.kind == "f" else place
         return Cells(shape, dtype, grid(node, shape[:-1]))
     along = np.arange(shape[axis], dtype=dtype).reshape(
-        [-1 if one == axis else 1 for one in range(len(shape))]
+        [-1 if at == axis else 1 for at in range(len(shape))]
     )
     return lowering.literal(np.broadcast_to(along, shape), out)
 
@@ -186,17 +186,17 @@ def _summed_up(lowering: Tabulation, params: Parameters, out: ShapedArray, cells
 
 
 def _taken(
-    lowering: Tabulation, params: Parameters, out: ShapedArray, one: Any, *starts: Cells
+    lowering: Tabulation, params: Parameters, out: ShapedArray, operand: Any, *starts: Cells
 ) -> Cells:
     """Return the rule of dynamic_slice."""
     dtype, sizes = np.dtype(out.dtype), params["slice_sizes"]
-    if isinstance(one, RouterStream):
+    if isinstance(operand, RouterStream):
         node = lowering.graph.draw("draw", starts[0].node)
         return Cells((1,), dtype, grid(node, () if lowering.graph.num_instances == 1 else (1,)))
-    if len(one.shape) == 1 and sizes == (1,):
-        node = _at(lowering, one, bare(starts[0].node))
+    if len(operand.shape) == 1 and sizes == (1,):
+        node = _at(lowering, operand, bare(starts[0].node))
         return Cells((1,), dtype, grid(node, () if has_instances((1,), lowering.graph) else (1,)))
-    entries = elements(one, lowering.graph)
+    entries = elements(operand, lowering.graph)
     for axis, (size, start) in enumerate(zip(sizes, starts, strict=True)):
         length, place = entries.shape[axis], bare(start.node)
         if size == length:
@@ -244,12 +244,12 @@ def _gathered(
     made = np.empty(rest, object)
     for place in np.ndindex(*rest):
         row = assembled(rows[place], cells.dtype, graph)
-        found = lowering.each(
+        gathered = lowering.each(
             lambda at, row=row: _found(lowering, params, row, bare(at)),
             CellsForm(batch, dtype),
             index,
         )
-        made[place] = elements(found, graph)
+        made[place] = elements(gathered, graph)
     entries = np.stack([*made.reshape(-1)]).reshape(*rest, *batch) if rest else made[()]
     offsets = [axis for axis in range(len(out.shape)) if axis not in numbers.offset_dims]
     order = [*numbers.offset_dims, *offsets]
@@ -259,16 +259,16 @@ def _gathered(
 def _found(lowering: Tabulation, params: Parameters, row: Cells, place: Expression) -> Expression:
     """Return the entry at a place, and what a gather has beyond the ends."""
     graph, size = lowering.graph, row.shape[0]
-    found = _at(lowering, row, place)
+    entries = _at(lowering, row, place)
     if params["mode"] != jax.lax.GatherScatterMode.FILL_OR_DROP:
-        return found
+        return entries
     fills = params["fill_value"]
     if fills is None:
         is_whole = row.dtype.kind == "i"
         fills = np.nan if row.is_real else np.iinfo(row.dtype).min if is_whole else True
     from_first = graph.make("le", graph.constant(0), place)
     is_in = graph.make("and", from_first, graph.make("lt", place, graph.constant(size)))
-    return graph.make("select", is_in, found, graph.constant(np.asarray(fills, row.dtype)))
+    return graph.make("select", is_in, entries, graph.constant(np.asarray(fills, row.dtype)))
 
 
 def _put(

@@ -85,8 +85,8 @@ def _at(values: Register, places: Register) -> Register:
 
 def _put(places: Register, values: Register, before: Register) -> Register:
     """Write values at places one after another; those out of range are dropped."""
-    own = lax.iota(jnp.int64, before.shape[0])
-    last = jnp.max(jnp.where(places[None, :] == own[:, None], own[None, :], -1), axis=1)
+    rows = lax.iota(jnp.int64, before.shape[0])
+    last = jnp.max(jnp.where(places[None, :] == rows[:, None], rows[None, :], -1), axis=1)
     return jnp.where(last >= 0, _at(values, last), before)
 
 
@@ -97,12 +97,14 @@ def _same(value: jax.Array, like: Register) -> Register:
 def _across(function: Callable[[jax.Array], jax.Array], is_real: bool = False) -> Operation:
     """Return an operation that reduces a vector."""
     convert = as_real if is_real else jnp.asarray
-    return Operation(1, lambda one, *_: _same(function(convert(one)), one), is_by_place=False)
+    return Operation(
+        1, lambda values, *_: _same(function(convert(values)), values), is_by_place=False
+    )
 
 
 def _first(is_it: jax.Array) -> jax.Array:
-    own = lax.iota(jnp.int64, is_it.shape[0])
-    return jnp.min(jnp.where(is_it, own, is_it.shape[0] - 1))
+    rows = lax.iota(jnp.int64, is_it.shape[0])
+    return jnp.min(jnp.where(is_it, rows, is_it.shape[0] - 1))
 
 
 def _first_extreme(extreme: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
@@ -116,8 +118,8 @@ def _first_extreme(extreme: Callable[[jax.Array], jax.Array]) -> Callable[[jax.A
 
 
 def _running_sum(values: Register) -> Register:
-    own = lax.iota(jnp.int64, values.shape[0])
-    return jnp.sum(jnp.where(own[None, :] <= own[:, None], values[None, :], 0), axis=1)
+    rows = lax.iota(jnp.int64, values.shape[0])
+    return jnp.sum(jnp.where(rows[None, :] <= rows[:, None], values[None, :], 0), axis=1)
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -165,20 +167,20 @@ OPERATIONS: dict[str, Operation] = {
     "lt.f": _real(jnp.less, 2),
     "le.f": _real(jnp.less_equal, 2),
     "eq.f": _real(jnp.equal, 2, commutes=True),
-    "real": Operation(1, lambda one, *_: as_bits(one.astype(jnp.float64))),
-    "int": Operation(1, lambda one, *_: as_real(one).astype(jnp.int64)),
-    "int32": Operation(1, lambda one, *_: as_bits(as_real(one).astype(jnp.int32))),
+    "real": Operation(1, lambda value, *_: as_bits(value.astype(jnp.float64))),
+    "int": Operation(1, lambda value, *_: as_real(value).astype(jnp.int64)),
+    "int32": Operation(1, lambda value, *_: as_bits(as_real(value).astype(jnp.int32))),
     # of the places where the first operand is 1 the second's, else the third's
     "select": Operation(3, lambda one, two, three: jnp.where(one != 0, two, three)),
     # across instances
-    "at": Operation(2, lambda one, two, _: _at(one, two), is_by_place=False),
+    "at": Operation(2, lambda values, two, _: _at(values, two), is_by_place=False),
     "put": Operation(3, _put, is_by_place=False),
     "sum": _across(jnp.sum),
     "least": _across(jnp.min),
     "most": _across(jnp.max),
     "first_most": _across(_first_extreme(jnp.max)),
     "first_least": _across(_first_extreme(jnp.min)),
-    "running_sum": Operation(1, lambda one, *_: _running_sum(one), is_by_place=False),
+    "running_sum": Operation(1, lambda values, *_: _running_sum(values), is_by_place=False),
     "sum.f": _across(jnp.sum, is_real=True),
     "least.f": _across(jnp.min, is_real=True),
     "most.f": _across(jnp.max, is_real=True),

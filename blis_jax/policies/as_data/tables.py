@@ -94,7 +94,7 @@ def _traced(policy: Policy, num_instances: int, num_scorers: int, has_matches: b
     with jax.enable_x64(True):
         numbers = policy.values()
         first = jax.tree.map(np.asarray, policy.start(numbers, shape))
-        context, given = _context(graph, num_instances, num_scorers, names, bool(policy.is_random))
+        context, inputs = _context(graph, num_instances, num_scorers, names, bool(policy.is_random))
         state = [array_of(leaf.dtype, *leaf.shape) for leaf in jax.tree.leaves(first)]
 
         def decide(infinity: Any, leaves: list[Any], context: Any) -> Any:
@@ -105,13 +105,13 @@ def _traced(policy: Policy, num_instances: int, num_scorers: int, has_matches: b
         made = jax.make_jaxpr(decide)(array_of(np.float64), state, context)
         infinity = Cells((), np.dtype(np.float64), grid(graph.input(INFINITY, True), ()))
         kept = [_state(graph, at, leaf) for at, leaf in enumerate(jax.tree.leaves(first))]
-        decision, *after = lowering.run(made.jaxpr, made.consts, [infinity, *kept, *given])
+        decision, *after = lowering.run(made.jaxpr, made.consts, [infinity, *kept, *inputs])
     if len(kept) > NUM_STATES:
         raise NotAsDataError(f"it keeps more than {NUM_STATES} numbers or vectors")
     start = [np.broadcast_to(_bits(leaf), num_instances) for leaf in jax.tree.leaves(first)]
     if decision.shape or decision.is_real:
         raise NotAsDataError(f"it decides {decision.dtype}{list(decision.shape)}")
-    return _Traced(bare(decision.node), [bare(one.node) for one in after], start, has_matches)
+    return _Traced(bare(decision.node), [bare(leaf.node) for leaf in after], start, has_matches)
 
 
 def _bits(leaf: np.ndarray) -> np.ndarray:
@@ -136,26 +136,26 @@ def _context(
     scene = scene_of("routing", num_instances, SLOTS, "", "int64", max(num_scorers, 1))
     scene = dataclasses.replace(scene, draws=array_of(np.int32, NUM_DRAWS))
     scene = _without_others(scene, "", names | ({"draws"} if is_random else set()))
-    given: list[Any] = []
+    inputs: list[Any] = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(scene)[0]:
         name = ".".join(part.name for part in path)
         dtype = np.dtype(leaf.dtype)
         if name == "draws":
-            given.append(RouterStream())
+            inputs.append(RouterStream())
         elif len(leaf.shape) == 2 or name == "scorer_shares":
             nodes = [
                 graph.input(f"{name}.{at}", name == "scorer_shares") for at in range(leaf.shape[0])
             ]
             made = grid(None, (len(nodes),))
             made[:] = nodes
-            given.append(_vectors(graph, leaf, made))
+            inputs.append(_vectors(graph, leaf, made))
         else:
             bounds = (
                 TRUTH if dtype.kind == "b" else (-(2**31), 2**31 - 1) if dtype == np.int32 else None
             )
             node = graph.input(name, not leaf.shape, *([bounds] if bounds else []))
-            given.append(Cells(tuple(leaf.shape), dtype, grid(node, ())))
-    return scene, given
+            inputs.append(Cells(tuple(leaf.shape), dtype, grid(node, ())))
+    return scene, inputs
 
 
 def _vectors(graph: ExpressionGraph, leaf: Any, nodes: np.ndarray) -> Cells:
@@ -208,9 +208,9 @@ def _table(form: TableForm, traced: _Traced) -> OperationTable | None:
         place[id(node)] = free.pop()
         a, b, c = (operands + operands[-1:] * 2)[:3]
         code.append((CODES[node.operation], place[id(node)], a, b, c))
-        for one in {id(x): x for x in node.operands}.values():
-            if last_use[id(one)] == at and one.operation not in (CONSTANT, INPUT):
-                free.append(place[id(one)])
+        for used in {id(x): x for x in node.operands}.values():
+            if last_use[id(used)] == at and used.operation not in (CONSTANT, INPUT):
+                free.append(place[id(used)])
     rows = tuple(tuple(int(bit) for bit in row) for row in start)
     return OperationTable(
         tuple(code), tuple(int(node.what) for node in constants), place[id(decision)],

@@ -112,16 +112,18 @@ def autoscaler(
     is_empty = is_there & (is_first | ~context.is_paid)
     place, changed, wanted_us = lax.iota(jnp.float64, is_there.shape[0]), state.ready_us, []
     for role in range(len(ROLES)):
-        mine = context.snapshots.role == role
-        held_us = jnp.where(mine, state.ready_us, jnp.inf)
+        is_of_role = context.snapshots.role == role
+        held_us = jnp.where(is_of_role, state.ready_us, jnp.inf)
         proposed = _proposed(params, state, context, now, role)
         proposed = jnp.where(is_first, params.first_instances, proposed)
-        most = jnp.minimum(params.max_instances, _number(is_there & mine))
+        most = jnp.minimum(params.max_instances, _number(is_there & is_of_role))
         proposed = jnp.clip(proposed, jnp.minimum(params.min_instances, most), most)
         asked_us = jnp.where(decides & (place < proposed), now, state.wanted_us[role])
         wanted = _stabilised(params, held_us, proposed, asked_us, now)
         wanted = jnp.where(decides, wanted, _count(held_us))
-        changed = jnp.where(mine, _with(wanted, held_us, is_empty & mine, ready), changed)
+        changed = jnp.where(
+            is_of_role, _with(wanted, held_us, is_empty & is_of_role, ready), changed
+        )
         wanted_us.append(asked_us)
     later = jnp.floor(now + exact_product(params.interval_s, jnp.float64(1e6)))
     change = ClusterChange(
@@ -163,11 +165,11 @@ def _proposed(
     held, is_up = _count(ready_us), ready_us <= now
     target_load = params.target_load
     if role == DECODE:
-        own = params.decode_target_load
-        target_load = jnp.where(own > 0, own, target_load)
+        decode_target = params.decode_target_load
+        target_load = jnp.where(decode_target > 0, decode_target, target_load)
     arrived = (context.num_arrived - state.num_arrived).astype(jnp.float64)
 
-    def asked(amount: jax.Array, target: jax.Array) -> jax.Array:
+    def instances_for(amount: jax.Array, target: jax.Array) -> jax.Array:
         needed = exact_quotient(amount, jnp.where(target > 0, target, 1.0))
         is_near = jnp.abs(exact_quotient(needed, jnp.maximum(held, 1.0)) - 1.0) <= params.tolerance
         return jnp.where(target > 0, jnp.where(is_near, held, jnp.ceil(needed)), 0.0)
@@ -176,9 +178,9 @@ def _proposed(
         return jnp.sum(jnp.where(is_up, values.astype(jnp.float64), 0.0))
 
     asked_for = (
-        asked(total(seen.effective_load), target_load),
-        asked(total(seen.kv_utilization), params.target_kv),
-        asked(exact_quotient(arrived, params.interval_s), params.target_rate),
+        instances_for(total(seen.effective_load), target_load),
+        instances_for(total(seen.kv_utilization), params.target_kv),
+        instances_for(exact_quotient(arrived, params.interval_s), params.target_rate),
     )
     return jnp.maximum(jnp.maximum(asked_for[0], asked_for[1]), asked_for[2])
 

@@ -97,12 +97,12 @@ def watched(policy: Policy) -> Policy:
 
     @functools.wraps(policy.decide)
     def decide(params: Record, state: WatchedState, context: GatewayContext) -> Choice:
-        chosen, own = policy.decide(params, state.own, context)
+        chosen, inner = policy.decide(params, state.own, context)
         load, rank = context.snapshots.effective_load, context.request.tie_rank
         least = load[first_least_loaded(context.snapshots)]
         before = state.regret[rank]  # a split request is routed again in the prefill pool
         regret = jnp.where(before < 0, load[chosen] - least, before)
-        return chosen, WatchedState(own, state.regret.at[rank].set(regret))
+        return chosen, WatchedState(inner, state.regret.at[rank].set(regret))
 
     return dataclasses.replace(policy, decide=decide, start=start)
 
@@ -197,10 +197,10 @@ def bucket_of(params: BucketParams, context: GatewayContext) -> Bool[Array, "ins
     takes = jnp.where(
         is_short, takes_short, jnp.where(is_long, takes_long, ~takes_short & ~takes_long)
     )
-    mine = seen.is_active & takes
-    least_load = jnp.min(jnp.where(mine, seen.effective_load, LAST)).astype(jnp.float64)
-    has_room = jnp.any(mine) & (least_load < params.spill_load)
-    return jnp.where(has_room, mine, seen.is_active)
+    takes_part = seen.is_active & takes
+    least_load = jnp.min(jnp.where(takes_part, seen.effective_load, LAST)).astype(jnp.float64)
+    has_room = jnp.any(takes_part) & (least_load < params.spill_load)
+    return jnp.where(has_room, takes_part, seen.is_active)
 
 
 @routing_policy(BucketParams)

@@ -56,8 +56,8 @@ def slopes_along(
 
     def coefficients(names: Sequence[str], like: Values) -> np.ndarray:
         row = np.zeros(np.shape(like)[1])
-        given = [direction.get(name, 0.0) for name in names[: len(row)]]
-        row[: len(given)] = given
+        slopes = [direction.get(name, 0.0) for name in names[: len(row)]]
+        row[: len(slopes)] = slopes
         return np.tile(np.asarray(row, np.float64), (np.shape(like)[0], 1))
 
     arrival = np.asarray(table.arrival_us)
@@ -96,8 +96,8 @@ def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
             values = dataclasses.asdict(numbers)
             arrival = values.pop("arrival")
             moved = dataclasses.replace(params, cluster=dataclasses.replace(cluster, **values))
-            given = dataclasses.replace(requests, arrival=arrival)
-            raw = run_row(shape, mechanism, moved, given, max_scan_steps)
+            with_arrival = dataclasses.replace(requests, arrival=arrival)
+            raw = run_row(shape, mechanism, moved, with_arrival, max_scan_steps)
             return raw.log_time, raw
 
         start = Numbers(

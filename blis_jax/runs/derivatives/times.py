@@ -139,8 +139,10 @@ class Differentiator:
         if not wrt:
             raise ConfigError(f"no direction was given; name some of {', '.join(DIRECTIONS)}")
         self.options = dataclasses.replace(options, form="rows")
-        self.wrt = tuple(_name(one) for one in wrt)
-        self.directions = [{one: 1.0} if isinstance(one, str) else dict(one) for one in wrt]
+        self.wrt = tuple(_name(direction) for direction in wrt)
+        self.directions = [
+            {direction: 1.0} if isinstance(direction, str) else dict(direction) for direction in wrt
+        ]
         for direction in self.directions:
             _check(direction)
         self.runner = Runner(self.options, num_rows=1)
@@ -188,8 +190,8 @@ class Differentiator:
         """One compiled call: what happened, and its slopes along each direction."""
         with jax.enable_x64(True):
             function = compiled(slopes_of, group.shape, group.functions)
-            found = function(*inputs, stacked, np.int32(self.options.max_scan_steps))
-            raw, log_slopes = jax.device_get(found)
+            results = function(*inputs, stacked, np.int32(self.options.max_scan_steps))
+            raw, log_slopes = jax.device_get(results)
         seen = Observation(raw, inputs[1], inputs[0], group.shape, group.functions)
         each = range(len(self.wrt))
         return seen, [SlopesSeen(seen, unstack(stacked, at), log_slopes[at]) for at in each]
@@ -235,17 +237,17 @@ class Repeated:
             return None
         numbers = self.inputs[0]
         cluster = numbers.cluster
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "alpha": np.broadcast_to(np.asarray(alpha, np.float64), cluster.alpha.shape),
             "beta": np.broadcast_to(np.asarray(beta, np.float64), cluster.beta.shape),
         }
-        moved = dataclasses.replace(cluster, **given)
+        moved = dataclasses.replace(cluster, **fields)
         numbers = dataclasses.replace(numbers, cluster=moved)
         inputs = numbers, *self.inputs[1:]
         seen, each = self.differentiator._run(self.group, inputs, self.stacked)
         if seen.outcome() != Outcome.COMPLETED or np.any(seen.status != Status.COMPLETED):
             return None
-        requests, *slopes = (request_records(one)[0] for one in (seen, *each))
+        requests, *slopes = (request_records(observation)[0] for observation in (seen, *each))
         return LatencySlopes(
             requests.ttft_us,
             requests.e2e_us,
@@ -254,8 +256,12 @@ class Repeated:
         )
 
 
-def _name(one: str | Direction) -> str:
-    return one if isinstance(one, str) else " + ".join(f"{w:g}·{n}" for n, w in one.items())
+def _name(direction: str | Direction) -> str:
+    return (
+        direction
+        if isinstance(direction, str)
+        else " + ".join(f"{w:g}·{n}" for n, w in direction.items())
+    )
 
 
 def _check(direction: Direction) -> None:
@@ -269,7 +275,7 @@ def _check(direction: Direction) -> None:
 
 
 def _derivatives(record: RunRecord, wrt: tuple[str, ...], each: list[SlopesSeen]) -> Derivatives:
-    slopes = [request_records(one)[0] for one in each]
+    slopes = [request_records(seen_along)[0] for seen_along in each]
 
     def of_requests(name: str) -> np.ndarray:
         exists = getattr(record.requests, name) >= 0
@@ -279,16 +285,16 @@ def _derivatives(record: RunRecord, wrt: tuple[str, ...], each: list[SlopesSeen]
     return Derivatives(
         record=record,
         wrt=wrt,
-        first_token_us=ttft + np.stack([one.arrival for one in each]),
+        first_token_us=ttft + np.stack([along.arrival for along in each]),
         ttft_us=ttft,
         e2e_us=of_requests("e2e_us"),
         left_us=of_requests("left_us"),
         sched_delay_us=of_requests("sched_delay_us"),
         queued_at_us=of_requests("queued_at_us"),
-        step_start_us=np.stack([one.log_time[:, 0] for one in each]),
-        step_duration_us=np.stack([one.log_time[:, 1] for one in each]),
-        output_time_us=np.stack([one.output_time for one in each])[:, : each[0].num_instances],
-        ended_us=np.asarray([one.ended(record) for one in each]),
+        step_start_us=np.stack([along.log_time[:, 0] for along in each]),
+        step_duration_us=np.stack([along.log_time[:, 1] for along in each]),
+        output_time_us=np.stack([along.output_time for along in each])[:, : each[0].num_instances],
+        ended_us=np.asarray([along.ended(record) for along in each]),
     )
 
 

@@ -98,7 +98,7 @@ def to_document(setting: CommonSetting, ablation: Ablation) -> dict[str, Any]:
                 "intervals": interval_sentence(pairs, setting.inference, setting.run_word),
             },
             "cluster": cluster_line(
-                {one.name: one.config for one in (ablation.base, ablation.arm)}
+                {each_arm.name: each_arm.config for each_arm in (ablation.base, ablation.arm)}
             ),
             "base": ablation.base.name,
             "arm": ablation.arm.name,
@@ -274,11 +274,11 @@ def _interactions(
         {
             "components": [ablation.components[place].name for place in (first, second)],
             **metric_json(name),
-            **one.to_json(),
+            **on_base.to_json(),
             **more,
             "ratio": _ratio(setting, values[name], first, second),
         }
-        for (name, first, second), one, more in zip(
+        for (name, first, second), on_base, more in zip(
             effects, on_base_differences, averaged, strict=True
         )
     ]
@@ -309,11 +309,11 @@ def _ratio(setting: CommonSetting, values: Values, first: int, second: int) -> d
     nothing = Estimate(math.nan, math.nan, math.nan, 0, NO_INTERVAL)
     if not known.any() or any(cell.mean() <= 0 for cell in cells):
         return {"together": None, "expected": None, "interaction": nothing.to_json()}
-    base, one, other, both = (float(cell.mean()) for cell in cells)
+    base, first_alone, second_alone, both = (float(cell.mean()) for cell in cells)
     logs = student_interval(components.log_ratio, cells, setting.inference.confidence)
     ends = [math.exp(end) for end in (logs.mean, logs.low, logs.high)]
     return {
         "together": both / base,
-        "expected": one / base * other / base,
+        "expected": first_alone / base * second_alone / base,
         "interaction": Estimate(ends[0], ends[1], ends[2], logs.num_seeds, logs.method).to_json(),
     }

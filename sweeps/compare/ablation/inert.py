@@ -234,7 +234,8 @@ def _switched_off(
     if same_lives(runs, without):
         return INERT, BY_SWITCHING_OFF, "without it, every request fares exactly the same"
     differ = sum(
-        one.fingerprint != other.fingerprint for one, other in zip(runs, without, strict=True)
+        run.fingerprint != run_without.fingerprint
+        for run, run_without in zip(runs, without, strict=True)
     )
     if not differ:
         return UNKNOWN, BY_SWITCHING_OFF, "without it, no finished run differs"

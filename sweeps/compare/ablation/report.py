@@ -97,16 +97,16 @@ def contribution_table(
     }
     kinds = list(dict.fromkeys(kind for _, kind in by_place))
     total = next(
-        one for one in document["total"] if (one["class"], one["metric"]) == (slo_class, metric)
+        row for row in document["total"] if (row["class"], row["metric"]) == (slo_class, metric)
     )
     ends = f"{number(total['reference_mean'])} → {number(total['mean'])}"
     whole = quantity(total["simultaneous"])
     rows = []
-    for one in document["components"]:
-        entries = [by_place[one["name"], kind] for kind in kinds]
+    for component in document["components"]:
+        entries = [by_place[component["name"], kind] for kind in kinds]
         is_clear = any(entry["verdict"] in CLEAR for entry in entries)
         cells = [cell for entry in entries for cell in _contribution(document, entry)]
-        rows.append(Row((one["name"], *cells), is_brief and is_clear))
+        rows.append(Row((component["name"], *cells), is_brief and is_clear))
     columns = [column for kind in kinds for column in (kind, "")]
     heading = f"{table_title(metric)}, {slo_class}: {ends}, change {whole}"
     return Table(("component", *columns), tuple(rows), heading)
