@@ -22,7 +22,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.calibrate.validation import LATENCIES, STATISTICS, figures
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError
 from blis_jax.reports.render import table_lines
 from blis_jax.traces.measured.run import MeasuredRun
@@ -54,37 +54,35 @@ noise, with noise that neighbouring requests share, and with a cost that the fit
 Then the same of what the fits predict for another run of each server. Servers are kept in a file as they
 are done, so a command that is stopped goes on where it was.
 """
-_FLAGS = (
-    Flag("repetitions", cli.at_least(2), 40, "N", "servers of each kind"),
-    Flag("first", cli.at_least(0), 0, "N", "seed of the first server"),
-    Flag(
-        "kind", cli.one_of(*KINDS), None, "NAME", "one disturbance: independent, neighbours alike, "
-        "or context not fitted (default: all)"
-    ),
-    Flag("num-requests", cli.at_least(20), 150, "N", "measured requests of each run"),
-    Flag(
-        "starts", cli.at_least(1), 8, "N", "starting points of each fit, as in blis_jax.calibrate"
-    ),
-    Flag("explore", cli.truth, True, "BOOL", "as in blis_jax.calibrate"),
-    Flag("kept", str, "out/coverage/calibration.jsonl", "FILE", "servers that are done"),
-)  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+class CalibrationCoverageOptions(
+    CommandOptions, title="sizes", command=NAME, description=_DESCRIPTION, examples=""
+):
+    """Options of the command."""
+
+    repetitions: int = option(cli.at_least(2), 40, "N", "servers of each kind")
+    first: int = option(cli.at_least(0), 0, "N", "seed of the first server")
+    kind: str | None = option(
+        cli.one_of(*KINDS), None, "NAME", "one disturbance: independent, neighbours alike, "
+        "or context not fitted (default: all)",
+    )  # fmt: skip
+    num_requests: int = option(cli.at_least(20), 150, "N", "measured requests of each run")
+    starts: int = option(
+        cli.at_least(1), 8, "N", "starting points of each fit, as in blis_jax.calibrate"
+    )
+    explore: bool = option(cli.truth, True, "BOOL", "as in blis_jax.calibrate")
+    kept: str = option(str, "out/coverage/calibration.jsonl", "FILE", "servers that are done")
+
+
+@CalibrationCoverageOptions.as_main
+def main(options: CalibrationCoverageOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
-    parser.add_flags("sizes", _FLAGS)
-    options = parser.given(sys.argv[1:] if arguments is None else arguments)
-    values = {flag.name.replace("-", "_"): flag.default for flag in _FLAGS} | options
-    kinds = [options["kind"]] if "kind" in options else list(KINDS)
-    seeds = range(values["first"], values["first"] + values["repetitions"])
-    sizes = {name: values[name] for name in ("num_requests", "starts", "explore")}
+    kinds = list(KINDS) if options.kind is None else [options.kind]
+    seeds = range(options.first, options.first + options.repetitions)
+    sizes = {name: getattr(options, name) for name in ("num_requests", "starts", "explore")}
     prepare_backend()
-    rows = servers(Path(values["kept"]), kinds, seeds, sizes)
+    rows = servers(Path(options.kept), kinds, seeds, sizes)
     print("\n".join(tables(rows)))
     print(f"{len(seeds)} servers of each kind, {sizes['num_requests']} requests, {sizes['starts']} starts; share of "
           "the 95 % intervals that hold, with its own 95 % interval, and their median half width; of coefficients also "

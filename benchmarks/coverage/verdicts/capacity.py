@@ -8,7 +8,7 @@ clusters.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from scipy import stats
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import CommandOptions, option
 from papers.pages import print_rows
 from sweeps.capacity.deciding import ServiceTarget, decide, looks
 from sweeps.capacity.finding import Finder, Hardware, LayoutFamily, Smallest
@@ -33,11 +33,6 @@ _DESCRIPTION = """\
 Ask for 95 % in time of clusters whose true share is known. Print how often the answer is wrong, how often it is
 open, and how many seeds it took; then the same of the search for the smallest cluster.
 """
-_FLAGS = (
-    Flag("repetitions", cli.at_least(10), 2000, "N", "clusters of each kind"),
-    Flag("seeds", cli.at_least(16), 256, "N", "seeds at most"),
-)
-
 Quantile = Callable[[np.ndarray, float], np.ndarray]  # (rank of a run, true share) -> its share
 
 
@@ -78,16 +73,19 @@ RARE: dict[str, tuple[Quantile, tuple[tuple[float, float], ...]]] = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+class CapacityCoverageOptions(
+    CommandOptions, title="sizes", command=NAME, description=_DESCRIPTION, examples=""
+):
+    """Options of the command."""
+
+    repetitions: int = option(cli.at_least(10), 2000, "N", "clusters of each kind")
+    seeds: int = option(cli.at_least(16), 256, "N", "seeds at most")
+
+
+@CapacityCoverageOptions.as_main
+def main(options: CapacityCoverageOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
-    parser.add_flags("sizes", _FLAGS)
-    values = parser.given(sys.argv[1:] if arguments is None else arguments)
-    repetitions, num_seeds = values.get("repetitions", 2000), values.get("seeds", 256)
+    repetitions, num_seeds = options.repetitions, options.seeds
     worlds = [
         (kind, quantile, ASKED, share) for kind, quantile in KINDS.items() for share in TRUTHS
     ]
