@@ -99,9 +99,9 @@ def test_an_own_trace_on_a100s(terminal: Terminal) -> None:
     assert "times are read as s" in terminal.said
     first = terminal.type(
         "compare", "--trace", "alternating.csv", "--routers", "round-robin,least-loaded",
-        "vllm:num_instances=2;hardware=A100-80", "--figure", "none",
+        "vllm:num_instances=2;gpu=NVIDIA-A100-SXM4-80GB", "--figure", "none",
     )  # fmt: skip
-    assert "2 instances × 1 A100-80 = 2 GPUs" in first
+    assert "2 instances × 1 A100-80 = 2 GPUs; budget 2,048 tokens" in first  # vLLM's on that GPU
     assert "Verdict: least-loaded is best" in first
     first = terminal.type(
         "capacity", "even.csv", "--trace-windows", "64", "--gpus", "A100-80", "--policy", "vllm",
@@ -153,7 +153,7 @@ def _serve(path: str, num_requests: int = 160) -> np.ndarray:
     each = (requests.e2e_us - requests.ttft_us) / 1e6 / gaps
     document = {
         "backend": "vllm", "model_id": "made-up", "num_prompts": num_requests, "request_rate": 11.0,
-        "completed": num_requests, "failed": 0, "duration": float(requests.e2e_us.max() / 1e6),
+        "completed": num_requests, "failed": 0, "duration": float((rows.arrival_us + requests.e2e_us).max() / 1e6),
         "total_input_tokens": int(rows.input_len.sum()), "total_output_tokens": int(rows.output_len.sum()),
         "request_throughput": 11.0, "mean_ttft_ms": float(1e3 * ttft.mean()),
         "start_times": (rows.arrival_us / 1e6).tolist(), "input_lens": rows.input_len.tolist(),
@@ -173,7 +173,7 @@ def test_a_result_of_vllm_bench_serve(terminal: Terminal) -> None:
         "calibrate", "vllm.json", "--max-num-seqs", "128", "--max-num-batched-tokens", "2048",
         "--output", "fit.json",
     )  # fmt: skip
-    assert "Verdict: the fit describes its run" in first
+    assert "Verdict: the fit describes its run" in first and "another unit" not in terminal.said
     values = json.loads(Path("fit.json").read_text(encoding="utf-8"))["coefficients"]
     for name, true in SERVER.items():
         assert values[name]["value"] == pytest.approx(true, rel=0.03)
@@ -206,5 +206,11 @@ def test_llm_d(terminal: Terminal) -> None:
     first = terminal.type("promote", "maps", "llm-d-default", "--output", "own")
     assert "of llm-d-default, what is there with equal results: " in first
     assert "needs a plugin" not in first
+    Path("mine.py").write_text(POLICIES, encoding="utf-8")
+    terminal.type(
+        "promote", "maps", "mine=llm-d-default:scheduler=mine.py:shortest", "--output", "mine"
+    )
+    terminal.type("promote", "status", "--output", "mine")
+    assert "against llm-d-default for llm-d-router@" in " ".join(" ".join(terminal.lines).split())
     first = terminal.type("promote", "maps", "iter13_class_lead@found", "--output", "ours")
     assert "what needs a plugin that is generated: " in first

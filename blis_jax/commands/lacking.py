@@ -79,7 +79,10 @@ _INSTEAD: dict[str, dict[str, str]] = {
         "grid": "each axis is an option of its own, such as --rate 100,200 --design grid",
         "coefficients-from": "the cost of a step is an axis here; give --step-constant",
     },
-    "sensitivity": _OF_STUDY,
+    "sensitivity": {
+        **_OF_STUDY,
+        "report": "its page, summary.md, lies beside its figures in the folder of --output",
+    },
     "optimize": _OF_STUDY,
     "dataset": {
         **_OF_STUDY,
