@@ -87,7 +87,9 @@ def _deployments(count: int) -> str:
 
 
 def _named(fits: StepFits, written: str) -> str:
-    return written if len(fits.deployments) == 1 else f"{written}:{fits.deployments[0].run}"
+    found = fits.deployments
+    first = next(filter(is_good, found), found[0])
+    return written if len(found) == 1 else f"{written}:{first.run}"
 
 
 def _verdict(found: Sequence[DeploymentFit]) -> list[str]:

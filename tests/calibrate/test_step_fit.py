@@ -132,6 +132,16 @@ def test_several_deployments_in_one_file(tmp_path, capsys):
     pd.concat([made_steps(tp=1), made_steps(tp=2)]).to_csv(steps, index=False)
     assert main([str(steps), "--output", str(fit), "--figure", "none"]) == 0
     assert "2 of 2 deployments are good enough" in capsys.readouterr().out
+    # the next command is with one that is good enough
+    one_phase = made_steps(tp=1).query("sum_prefill_tokens == 0")
+    pd.concat([one_phase, made_steps(tp=2)]).to_csv(steps, index=False)
+    command = [str(steps), "--output", str(tmp_path / "b.json"), "--figure", "none"]
+    assert main(command) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        "1 of 2 deployments are good enough" in printed and "not good enough: made-tp1" in printed
+    )
+    assert "b.json:made-tp2 simulates with it" in printed
     settings = load(Path(f"{fit}:made-tp2")).server_settings
     assert (settings["model"], settings["tp"]) == ("made/up", 2)
     with pytest.raises(
