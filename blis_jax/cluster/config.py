@@ -1,7 +1,6 @@
 """A cluster's configuration under the names of the reference's `run` flags, checked once on the host.
 
-Numbers of policies are settings too; `PolicySettings` takes them from where the policies declare them.
-`mechanism.py` turns a configuration into functions and arrays.
+Numbers of policies, which these declare, are settings too. `mechanism.py` makes functions and arrays of them all.
 """
 
 from __future__ import annotations
@@ -92,6 +91,7 @@ class ClusterConfig(
         event_source: str = ""
         victim_policy: str = ""
         offload_policy: str = ""
+        draft_policy: str = ""
         decode_routing_policy: str = ""
         decode_routing_scorers: str = ""
         decode_routing_picker: str = ""

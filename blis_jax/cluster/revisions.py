@@ -42,6 +42,7 @@ _GONE: dict[str, Any] = {
     "priority_policy": "constant",
     "hand_over_policy": "none",
     "victim_policy": "none",
+    "draft_policy": "none",
     "decode_routing_policy": "same",
     "decode_routing_picker": "same",
 }

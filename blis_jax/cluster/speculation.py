@@ -278,11 +278,14 @@ def _ends(key: str) -> tuple[int, ...]:
 
 
 def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
-    """Return that the run is without the defects of BLIS, whose revisions that are reproduced draft nothing."""
-    drafts = config.speculative_config.num_speculative_tokens > 0
-    return (
-        {"corrected": True} if drafts and "corrected" not in given and not config.is_august else {}
-    )
+    """Return that the run is without the defects of BLIS, whose revisions that are reproduced draft nothing, and
+    preempts as vLLM does.
+    """
+    is_off = not config.speculative_config.num_speculative_tokens
+    if is_off or config.is_august or ("corrected" in given and not config.corrected):
+        return {}
+    as_vllm = {"corrected": True, "preemption_mode": "recompute"}
+    return {name: value for name, value in as_vllm.items() if name not in given}
 
 
 def check(config: ClusterConfig) -> None:

@@ -149,6 +149,11 @@ _ROWS = (
         "which KV blocks get room in the CPU tier",
         "what room for each block is worth; at 0 or below it gets none", MEMORY,
     ),
+    Kind(
+        "draft", "draft_policy", "DraftContext", "int32", NONE,
+        "how many tokens each request of a batch drafts for its next step",
+        "a whole number; below 0 and above `num_speculative_tokens` it is cut", MEMORY,
+    ),
 )  # fmt: skip
 KINDS = {kind.name: kind for kind in _ROWS}
 ROUTER = tuple(kind for kind in _ROWS if kind.is_router)

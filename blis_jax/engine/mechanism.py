@@ -90,6 +90,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
             "of them out"
         )
     _check_offload(config, used.offload)
+    _check_draft(config, used.draft)
     made = Mechanism(
         **_of_each(used, KINDS.values(), _reader(config, used)),
         latency=step_times.model_of(config),
@@ -203,6 +204,14 @@ def _check_offload(config: ClusterConfig, policy: Policy | None) -> None:
         raise ConfigError(
             f"the offload policy {policy.name} says what goes to the CPU tier, and there is none; "
             "set kv_cpu_blocks above 0, or leave the policy out"
+        )
+
+
+def _check_draft(config: ClusterConfig, policy: Policy | None) -> None:
+    if policy is not None and not config.speculative_config.num_speculative_tokens:
+        raise ConfigError(
+            f"the draft policy {policy.name} says how many tokens are drafted, and none are; set speculative_config, "
+            "or leave the policy out"
         )
 
 

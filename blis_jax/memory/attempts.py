@@ -3,6 +3,9 @@
 Members in decode that a step's budget does not reach go by the rules of a revision, a value that memory has. In
 February such a member goes on as if it had been served, and its lag tells how often that was. In August it is passed
 over: it makes no progress in the step, and its lag is the number of the last such step. See `stays.py`.
+
+Members that draft tokens ask for room for these, too, and their part of the budget is set aside when a step begins:
+another such value.
 """
 
 from __future__ import annotations
@@ -23,10 +26,13 @@ from blis_jax.memory.block_tables.block_rows import BlockRows, Tenant, no_block_
 from blis_jax.memory.block_tables.contents import found_blocks
 from blis_jax.memory.memory import Demand, Grant, Visit
 from blis_jax.tables.blocks import PASSED_OVER, BlockLife, Blocks, EvictionRecord
-from blis_jax.tables.context import Context, Work, failing
+from blis_jax.tables.context import Context, SlotRows, Work, failing
+from blis_jax.tables.drafts import DraftTable
 from blis_jax.tables.state import Past, State
 
 if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
     from blis_jax.memory.memory import Subject
 
     Counted = Callable[[jax.Array, Subject, jax.Array], jax.Array]  # of who `asks` for tokens
@@ -153,3 +159,74 @@ IS_PASSED_OVER = Unreached(
     outcome_of_lag=lambda outcome, lags: failing(outcome, lags, Outcome.KV_CHECK_TRIPPED),
     rows=_rows,
 )
+
+
+class Lookahead:
+    """The room beyond the next token that members in decode ask for: by default none, and they take budget in turn."""
+
+    def due(
+        self, ctx: Context, slots: SlotRows, in_last: Int[Array, "slot"], due: Bool[Array, "slot"]
+    ) -> Bool[Array, "slot"]:
+        """Return the members that must be visited, given those whose next token says so."""
+        return due
+
+    def visits_all(self, visits_all: jax.Array) -> jax.Array:
+        """Return whether members take budget one after the other, for it might not reach them all."""
+        return visits_all
+
+    def asks(self, one: Subject, asks: jax.Array) -> jax.Array:
+        """Return whether a request that the budget reaches if it `asks` gets anything."""
+        return asks
+
+    def demand(self, state: State, one: Subject, demand: Demand) -> Demand:
+        """Return the demand with the room beyond it."""
+        return demand
+
+    def charged(self, one: Subject, tokens: jax.Array) -> jax.Array:
+        """Return what a visit that gave so many tokens takes from the budget."""
+        return tokens
+
+    def given_back(self, state: State, one: Subject, tokens: jax.Array) -> jax.Array:
+        """Return the budget that is free again where a member is evicted, given that of its next token."""
+        return tokens
+
+    def num_made(self, state: State, one: Subject, steps: jax.Array) -> jax.Array:
+        """Return the output tokens that a request has made in so many steps in decode."""
+        return steps
+
+
+class DraftRoom(Lookahead):
+    """Room for the drafts of the step, all or none, as in vLLM; their budget was set aside when the step began."""
+
+    def due(
+        self, ctx: Context, slots: SlotRows, in_last: Int[Array, "slot"], due: Bool[Array, "slot"]
+    ) -> Bool[Array, "slot"]:
+        """Return also those whose drafts ask for room."""
+        return due | (slots.state[DraftTable].more[slots.instance] != 0)
+
+    def visits_all(self, visits_all: jax.Array) -> jax.Array:
+        """Return false: the budget reaches all that decode."""
+        return jnp.array(False)
+
+    def asks(self, one: Subject, asks: jax.Array) -> jax.Array:
+        """Return true of one in decode, too."""
+        return asks | (one.in_decode & ~one.is_idle)
+
+    def demand(self, state: State, one: Subject, demand: Demand) -> Demand:
+        """Return the demand with the drafts'."""
+        more = jnp.where(one.in_decode, state[DraftTable].more[one.instance, one.slot], 0)
+        return dataclasses.replace(demand, tokens=demand.tokens + more)
+
+    def charged(self, one: Subject, tokens: jax.Array) -> jax.Array:
+        """Return nothing for one in decode."""
+        return jnp.where(one.in_decode, 0, tokens)
+
+    def given_back(self, state: State, one: Subject, tokens: jax.Array) -> jax.Array:
+        """Return what was set aside for it: a token of its own and its drafts."""
+        return jnp.where(one.in_decode, state[DraftTable].num[one.instance] + 1, tokens)
+
+    def num_made(self, state: State, one: Subject, steps: jax.Array) -> jax.Array:
+        """Return them with the drafts that were accepted, those left out that the step would have verified."""
+        upcoming = state[DraftTable].accepted[one.instance, one.slot]
+        accepted = one.past.progress - one.fixed.input_len - upcoming
+        return jnp.where(one.in_decode, steps + accepted, steps)

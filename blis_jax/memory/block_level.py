@@ -118,7 +118,8 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         self, ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
     ) -> Grant:
         """Decide on the demand and set the task that carries it out, or does what follows a refusal."""
-        decision = decision_of(ctx, state, work, one, demand, self.refusal)
+        whole = demand if demand.is_last else self.lookahead.demand(state, one, demand)
+        decision = decision_of(ctx, state, work, one, whole, self.refusal)
         answer = ctx.worked_out(decision)
         asked = {
             "asked_start": demand.start,
@@ -261,7 +262,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         wanted = jnp.where((threshold > 0) & (threshold < remaining), threshold, remaining)
         is_prefill = (order != LAST) & ~is_decode
         wants = jnp.sum(jnp.where(is_prefill, wanted, 0), dtype=jnp.int32)
-        visit_all = wants + work.inst.num_decode > budget
+        visit_all = self.lookahead.visits_all(wants + work.inst.num_decode > budget)
         counted = jnp.where(visit_all, 0, count_of(is_decode & ~due))
         in_last = in_last_block(index + slots.alloc_offset, ctx.shape.block_size)
         most = (size - 1 if ctx.shape.tracks_outputs else size) - in_last

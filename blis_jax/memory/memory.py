@@ -29,7 +29,7 @@ from blis_jax.tables.writes import SlotWrite, no_slot
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
-    from blis_jax.memory.attempts import Unreached
+    from blis_jax.memory.attempts import Lookahead, Unreached
     from blis_jax.memory.block_tables.takes import Uses
     from blis_jax.memory.preempted import Preempted
     from blis_jax.tables.writes import Writes
@@ -210,6 +210,7 @@ class Memory(ABC, Generic[S, R]):
     preempted: Preempted
     unreached: Unreached
     uses: Uses
+    lookahead: Lookahead
 
     @abstractmethod
     def no_rows(self, ctx: Context) -> R:

@@ -10,7 +10,7 @@ import jax
 
 from blis_jax.core.types import EngineShape, Mechanism
 from blis_jax.memory.allocation import refused_later, refused_whole
-from blis_jax.memory.attempts import GOES_ON, IS_PASSED_OVER
+from blis_jax.memory.attempts import GOES_ON, IS_PASSED_OVER, DraftRoom, Lookahead
 from blis_jax.memory.block_level import BlockLevel
 from blis_jax.memory.block_tables.operations import pin, release, restore, roll_back, take
 from blis_jax.memory.block_tables.takes import JudgedUses, Uses
@@ -47,12 +47,12 @@ def memory_of(shape: EngineShape, mechanism: Mechanism) -> Memory[Any, Any]:
     """Return the model of a compilation: blocks one by one where the shape has room for them, else the cheap one."""
     rules = mechanism.rules
     unreached = _last((GOES_ON, True), (IS_PASSED_OVER, rules.passes_over))
+    lookahead = _last((Lookahead, True), (DraftRoom, mechanism.num_drafts > 0))()
     if not shape.num_blocks:
-        return NoEviction(Preempted(), unreached, Uses())
+        return NoEviction(Preempted(), unreached, Uses(), lookahead)
     refusal = _last((refused_later, True), (refused_whole, rules.refuses_whole))
-    return BlockLevel(
-        _preempted(mechanism), unreached, _uses(mechanism), refusal, _victims(mechanism)
-    )
+    behind = unreached, _uses(mechanism), lookahead, refusal
+    return BlockLevel(_preempted(mechanism), *behind, _victims(mechanism))
 
 
 def _last(*kinds: tuple[Kind, bool]) -> Kind:

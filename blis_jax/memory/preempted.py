@@ -172,7 +172,8 @@ class Resumed(Preempted):
 
     def _num_made(self, ctx: Context, state: State, tenant: Tenant) -> Int[Array, ""]:
         """Output tokens that a running request has made in its current life."""
-        return jnp.where(tenant.in_decode, tenant.step - tenant.past.token_index, 0)
+        made = jnp.where(tenant.in_decode, tenant.step - tenant.past.token_index, 0)
+        return ctx.memory.lookahead.num_made(state, tenant, made)
 
 
 class ResumedElsewhere(Resumed):

@@ -61,6 +61,7 @@ def give_up(
     one = tenant(ctx, state, work, Choice(instance, victim, jnp.int32(Asker.MEMBER)))
     is_pending = _is_pending(blocks, task, victim)
     tokens, given_back = _counts_of(ctx, work, batch, one, is_pending)
+    given_back = ctx.memory.lookahead.given_back(state, one, given_back)
     place = jnp.where(batch.slot == victim, LAST, batch.order)
     place = jnp.where(is_moved & (batch.slot == last), one.row.order, place)
     order = jnp.where(evicts, place, batch.order)

@@ -182,6 +182,29 @@ class OffloadContext:
 
 
 @pytree
+class DraftContext:
+    """A step of one instance that has been made, before its batch drafts tokens for the next one; all scalars.
+
+    What waits is what the instance knew when that step began, members that have completed are gone, and drafts are
+    counted in all steps so far.
+    """
+
+    num_running: Int[Array, ""]  # requests in the batch
+    num_decode: Int[Array, ""]  # of these, the ones that draft
+    num_waiting: Int[Array, ""]
+    num_blocks: Int[Array, ""]  # KV blocks of the instance
+    num_used_blocks: Int[Array, ""]
+    num_drafts: Int[Array, ""]  # verifications of a request's drafts
+    num_draft_tokens: Int[Array, ""]
+    num_accepted_tokens: Int[Array, ""]
+    # what `speculative_config` says for this batch, and at most
+    num_speculative_tokens: Int[Array, ""]
+    most_speculative_tokens: Int[Array, ""]
+    now_us: Array  # end of the step, clock dtype
+    instance: Int[Array, ""]
+
+
+@pytree
 class Completion:
     """A request that has completed, as an observer is told; times in µs, clock dtype."""
 
@@ -266,7 +289,7 @@ class HandOver:
 if TYPE_CHECKING:
     Context = (
         GatewayContext | PickerContext | QueueContext | SourceContext | VictimContext | OffloadContext
-        | ClusterContext | HandOverContext
+        | ClusterContext | HandOverContext | DraftContext
     )  # fmt: skip
     # (params, state, context) -> (decision, state), traced by JAX: pure, of fixed shapes; `Kind.returns` says what the
     # decision of a kind means

@@ -23,6 +23,7 @@ from blis_jax.policies.contexts import (
     ClusterChange,
     ClusterContext,
     Completion,
+    DraftContext,
     GatewayContext,
     HandOver,
     HandOverContext,
@@ -61,6 +62,7 @@ __all__ = [
     "ClusterChange",
     "ClusterContext",
     "Completion",
+    "DraftContext",
     "GatewayContext",
     "HandOver",
     "HandOverContext",
@@ -77,6 +79,7 @@ __all__ = [
     "VictimContext",
     "admission_policy",
     "cluster_policy",
+    "draft_policy",
     "event_source",
     "hand_over_policy",
     "no_state",
@@ -296,6 +299,7 @@ hand_over_policy = DECORATORS["hand_over"]
 event_source = DECORATORS["source"]
 victim_policy = DECORATORS["victim"]
 offload_policy = DECORATORS["offload"]
+draft_policy = DECORATORS["draft"]
 
 Weighted = tuple[tuple["Policy", float], ...]  # scorers, each with its weight
 
@@ -316,6 +320,7 @@ class Policies(SomeOfEachKind):
         source: what else happens; None means the configuration's.
         victim: which running request is evicted when KV blocks run out; None means the configuration's.
         offload: what goes to the CPU tier, and what gives way there; None means the configuration's.
+        draft: how many tokens a batch drafts for its next step; None means the configuration's.
         decode_routing: which instance a request gets in the decode pool; as `routing` if nothing is said of it.
         decode_scorers: likewise, as `scorers`.
         decode_picker: likewise, as `picker`.
@@ -336,6 +341,7 @@ class Policies(SomeOfEachKind):
         source: Policy | None = None
         victim: Policy | None = None
         offload: Policy | None = None
+        draft: Policy | None = None
 
     decode_routing: Policy | None = None
     decode_scorers: Weighted | None = None

@@ -46,6 +46,7 @@ SIGNALS: dict[str, tuple[str, ...]] = {
     "QueueContext": ("key", "num_cached_blocks", "contents", "handed"),
     "VictimContext": ("num_own_blocks",),
     "OffloadContext": DEMAND,
+    "DraftContext": (),
     "ClusterContext": ("key", *OF_SNAPSHOTS, "fleet"),
     "HandOverContext": ("key",),
     "SourceContext": ("key",),

@@ -292,6 +292,7 @@ NAMES: dict[str, dict[str, str]] = {
     "source": {},  # users have them in files
     "victim": {},
     "offload": {},
+    "draft": {},
 }
 
 

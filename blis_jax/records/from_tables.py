@@ -191,6 +191,8 @@ def _e2e(seen: Observation, ttft: np.ndarray, steps: Values, output_time: np.nda
         e2e = xp.where(has_moved(seen[Journey]), whole, e2e)
     if seen.keeps_output:
         is_resumed, num_tokens = lives.num_preempted > 0, xp.maximum(seen.output_len, 1)
+        if seen.accepted_tokens is not None:  # output of one step is handed out at once
+            num_tokens = num_tokens - seen.accepted_tokens
         whole = left - seen.arrival + output_time * num_tokens
         e2e = xp.where(is_resumed, whole, e2e)
     return e2e

@@ -28,7 +28,7 @@ from blis_jax.records.stays import Timeouts, final_status, gateway_waits, routed
 from blis_jax.records.tied_stretches import InstanceHistory, entry_times, histories
 from blis_jax.tables.adapters import AdapterTable
 from blis_jax.tables.blocks import Eviction
-from blis_jax.tables.drafts import DraftTable
+from blis_jax.tables.drafts import DraftPast, DraftPasts, DraftTable
 from blis_jax.tables.journeys import Journey, Journeys, Reservation, Reservations
 from blis_jax.tables.raw import BlockRecords, Raw
 from blis_jax.tables.state import Dyn, Inst, Log, LogTime, Reg
@@ -44,13 +44,15 @@ if TYPE_CHECKING:
 _IS_SETTLED = np.array([status in SETTLED for status in Status])  # [status]
 
 
-def verified(drafts: DraftTable, dyn: Values, input_len: Values, xp: ModuleType) -> tuple[Any, Any]:
+def verified(raw: Raw, dyn: Values, xp: ModuleType) -> tuple[Any, Any]:
     """Return `Past` of requests without drafts of steps that were never made, and the accepted tokens of each."""
+    drafts = raw[DraftTable]
     open_ = sums(xp.asarray(drafts.request).ravel(), xp.asarray(drafts.accepted).ravel(), len(dyn))
     progress = dyn[:, Dyn.PROGRESS] - open_
     is_it = xp.arange(dyn.shape[1]) == Dyn.PROGRESS
     dyn = xp.where(is_it, progress[:, None], dyn)
-    return dyn, xp.maximum(progress - input_len, 0)
+    accepted = xp.asarray(raw[DraftPasts].rows)[: len(dyn), DraftPast.columns.ACCEPTED]
+    return dyn, accepted.astype(np.int64)
 
 
 def unstack(tree: object, row: int) -> Any:
@@ -106,7 +108,7 @@ class Observation(HasParts):
         self.dyn: np.ndarray = xp.asarray(raw.dyn)[:n].astype(np.int64)
         self.accepted_tokens = None
         if DraftTable in raw:
-            self.dyn, self.accepted_tokens = verified(raw[DraftTable], self.dyn, self.input_len, xp)
+            self.dyn, self.accepted_tokens = verified(raw, self.dyn, xp)
         self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
         self.first_instance = self.instance
         if Journeys in raw:

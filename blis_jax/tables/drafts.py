@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.columns import Row, Whole
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import NO_REQUEST, EngineShape
 
@@ -45,10 +46,10 @@ class DraftTable:
     num: Int[Array, "*of"]  # tokens that each request in decode has drafted
     blocks: Int[Array, "*of"]  # that they take when the step begins
     request: Int[Array, "*of slot"]
-    turn: Int[Array, "*of slot"]  # steps that the request will have decoded in then
     accepted: Int[Array, "*of slot"]
     credit: Int[Array, "*of slot"]  # accepted parts of a token, see TOKEN_PARTS
-    ahead: Int[Array, "*of slot"]  # tokens beyond its own that the request has room for
+    ahead: Int[Array, "*of slot"]  # tokens beyond its own that the request will have room for
+    more: Int[Array, "*of slot"]  # of these, where they need blocks that it must ask for
     num_drafts: Int[Array, "*of"]  # requests times steps
     num_draft_tokens: Int[Array, "*of"]
     num_accepted_tokens: Int[Array, "*of"]
@@ -74,3 +75,23 @@ class DraftTable:
 
         table: DraftTable = jax.tree.map(put, self, row)
         return table
+
+
+class DraftPast(Row):
+    """What a request has drafted in the steps that were made."""
+
+    turns: Whole  # steps in decode
+    accepted: Whole  # tokens
+    credit: Whole  # accepted parts of a token, see TOKEN_PARTS
+
+
+@pytree
+class DraftPasts:
+    """The `DraftPast` of every request, a spare one included; no preemption takes it back."""
+
+    rows: Int[Array, "*of request draft_column"]
+
+    @classmethod
+    def first(cls, shape: EngineShape) -> DraftPasts:
+        """Return that nobody has drafted yet."""
+        return cls(jnp.zeros((shape.num_requests + 1, len(DraftPast.columns)), jnp.int32))

@@ -10,7 +10,7 @@ import numpy as np
 from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.tables.adapters import AdapterTable
 from blis_jax.tables.blocks import Blocks
-from blis_jax.tables.drafts import DraftTable
+from blis_jax.tables.drafts import DraftPasts, DraftTable
 from blis_jax.tables.gateways import Dispatches
 from blis_jax.tables.journeys import (
     Downs,
@@ -59,7 +59,7 @@ class Regrets:
 
 _READ = (
     *(Journeys, Downs, Reservations, Dispatches, Exits, PaidTime, Orders, FirstRoutings),
-    *(AdapterTable, DraftTable),
+    *(AdapterTable, DraftTable, DraftPasts),
 )
 """The state's sub-trees that results read as they are."""
 

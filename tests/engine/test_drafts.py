@@ -16,11 +16,18 @@ from blis_jax import ClusterConfig, figures_of, over_seeds, run_grid, simulate
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.engine.mechanism import mechanism
-from blis_jax.errors import UnsupportedError
+from blis_jax.errors import ConfigError, UnsupportedError
 from blis_jax.metrics.further import itl_per_token_mean_ms, mean_acceptance_length
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.metrics.summaries import select
-from blis_jax.policies import Completion, GatewayContext, Policies, routing_policy
+from blis_jax.policies import (
+    Completion,
+    DraftContext,
+    GatewayContext,
+    Policies,
+    draft_policy,
+    routing_policy,
+)
 from blis_jax.policies.seeds import RandomSource, policy_seed
 from blis_jax.records.invariants import violations
 from blis_jax.records.record import RunRecord
@@ -28,9 +35,10 @@ from blis_jax.runs.options import Options
 from blis_jax.workload.spec import load_builtin, override
 from tests.support.metric_laws import assert_metrics_agree
 from tests.support.oracles.drafting import Served, Server, by_uniform, serve
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.scenes import Prompt, assert_same_arrays, table_of, workload_of
 
-BETA = (1000.0, 10.25, 5.5)
+BETA, MANY = (1000.0, 10.25, 5.5), 100_000
 ALONE = [Prompt(0, 40, 101)]
 BUSY = [Prompt(700 * at, 20 + 7 * at % 50, 30 + 11 * at % 60) for at in range(20)]
 
@@ -51,7 +59,7 @@ def cluster(num: int, rate: object, **changes: object) -> ClusterConfig:
     settings: dict[str, object] = {
         "beta_coeffs": BETA,
         "alpha_coeffs": (0.0, 0.0, 0.0),
-        "total_kv_blocks": 100_000,
+        "total_kv_blocks": MANY,
         "max_num_running_reqs": 64,
         "speculative_config": drafts,
     }
@@ -59,9 +67,14 @@ def cluster(num: int, rate: object, **changes: object) -> ClusterConfig:
 
 
 def run(
-    config: ClusterConfig, prompts: Sequence[Prompt], seed: int = 0, **options: object
+    config: ClusterConfig,
+    prompts: Sequence[Prompt],
+    seed: int = 0,
+    policies: Policies | None = None,
+    **options: object,
 ) -> RunRecord:
-    record = simulate(config, table_of(workload_of(prompts)), Options(**options), seed)
+    table = table_of(workload_of(prompts))
+    record = simulate(config, table, Options(**options), seed, policies=policies)
     assert record.outcome == Outcome.COMPLETED
     assert not any(violations(record).values())
     return record
@@ -85,9 +98,20 @@ def uniform_of(seed: int) -> Callable[[int, int], float]:
 
 @pytest.mark.parametrize("scene", range(12))
 def test_every_step_is_that_of_a_plain_oracle(scene: int) -> None:
+    assert not assert_equals_oracle(scene, MANY).any()
+
+
+@pytest.mark.parametrize("scene", range(12))
+def test_every_step_is_that_of_a_plain_oracle_where_blocks_run_out(scene: int) -> None:
+    """Without prefixes, of which the oracle knows nothing."""
+    assert assert_equals_oracle(scene, 10, least=6).any()
+
+
+def assert_equals_oracle(scene: int, num_blocks: int, least: int = 1) -> np.ndarray:
+    """Compare a random run with the oracle, and return how often each request was preempted."""
     draw = random.Random(scene)
     num, at, prompts = draw.randint(1, 4), 0, []
-    for _ in range(draw.randint(1, 12)):
+    for _ in range(draw.randint(least, 12)):
         at += draw.choice([0, 1, 500, 3000])
         prompts.append(
             Prompt(at, draw.randint(1, 60), draw.randint(1, 40), slo_class=draw.randint(0, 3))
@@ -103,15 +127,25 @@ def test_every_step_is_that_of_a_plain_oracle(scene: int) -> None:
         num_speculative_tokens_per_batch_size=ranges,
         draft_step_us=draw.choice([0.0, 37.5]),
         draft_token_us=draw.choice([0.0, 3.3]),
+        total_kv_blocks=num_blocks,
+        enable_prefix_caching=num_blocks == MANY,
     )
     drafts = config.speculative_config
-    record = run(config, prompts, scene)
+    model = "auto" if num_blocks == MANY else "block-level"
+    record = run(config, prompts, scene, kv_model=model)
     served = [
         Served(at, one.arrival_us, one.input_len, one.output_len, SLO_CLASSES[one.slo_class])
         for at, one in enumerate(prompts)
     ]
     server = Server(
-        BETA, seqs, budget, 16, drafts.draft_step_us, drafts.draft_token_us, drafts.schedule
+        BETA,
+        seqs,
+        budget,
+        16,
+        drafts.draft_step_us,
+        drafts.draft_token_us,
+        drafts.schedule,
+        num_blocks,
     )
     reach = {name: drafts.reach(name) for name in SLO_CLASSES}
     steps = serve(server, served, by_uniform(reach, uniform_of(scene)))
@@ -125,6 +159,8 @@ def test_every_step_is_that_of_a_plain_oracle(scene: int) -> None:
     np.testing.assert_array_equal(made.used_blocks, [step.used_blocks for step in steps])
     extra = [sum(tokens - 1 for _, tokens in one.gaps) for one in served]
     np.testing.assert_array_equal(requests.accepted_tokens, extra)
+    np.testing.assert_array_equal(requests.preemptions, [one.preemptions for one in served])
+    return requests.preemptions
 
 
 # --- known truth ----------------------------------------------------------------------------------
@@ -287,6 +323,19 @@ def test_policies_hear_of_the_latencies_that_the_record_has() -> None:
 
 @pytest.mark.parametrize("scene", range(6))
 def test_laws_hold_beside_prefixes_chunks_and_classes(scene: int) -> None:
+    assert not mixed_run(scene).instances.preemption_count.any()
+
+
+@pytest.mark.parametrize("scene", range(3))
+def test_laws_hold_beside_preemption(scene: int) -> None:
+    record = mixed_run(scene, total_kv_blocks=10, kv_model="block-level")
+    assert record.instances.preemption_count.any()
+    resumed = record.preemptions.gap_us >= 0
+    assert resumed.any()
+
+
+def mixed_run(scene: int, total_kv_blocks: int = MANY, kv_model: str = "auto") -> RunRecord:
+    """Return a run of requests some of which share a prefix, whose laws hold."""
     draw, at, prompts = random.Random(scene), 0, []
     for _ in range(20):
         at, group = at + draw.choice([0, 0, 300, 2500]), draw.randint(-1, 1)
@@ -303,19 +352,71 @@ def test_laws_hold_beside_prefixes_chunks_and_classes(scene: int) -> None:
         num_instances=draw.choice([1, 2]),
         long_prefill_token_threshold=draw.choice([0, 16]),
         num_speculative_tokens_per_batch_size=[[1, 3, 3], [4, 100, 1]],
+        total_kv_blocks=total_kv_blocks,
     )
-    record = run(config, prompts, scene)
+    record = run(config, prompts, scene, kv_model=kv_model)
     assert_metrics_agree(record)
     requests = record.requests
     assert (requests.num_itl + requests.accepted_tokens + 1 == requests.output_len).all()
     assert requests.cached_tokens_first_sched.sum() > 0
     assert not record.instances.used_blocks_at_end.any()
+    return record
+
+
+def test_both_models_of_memory_are_the_same_where_nothing_runs_out() -> None:
+    config = cluster(3, 0.7, num_speculative_tokens_per_batch_size=[[1, 4, 3], [5, 99, 1]])
+    one, other = run(config, BUSY), run(config, BUSY, kv_model="block-level")
+    assert_same_arrays(one, other)
+
+
+@draft_policy()
+def by_batch(params: object, state: object, context: DraftContext) -> Any:
+    """Three drafts in small batches, one in others, as the schedule of a test has it."""
+    return jnp.where(context.num_running <= 4, 9, 1), state
+
+
+@draft_policy()
+def until_rejected(params: object, state: object, context: DraftContext) -> Any:
+    """What the settings say, until a draft was rejected."""
+    is_new = context.num_accepted_tokens == context.num_draft_tokens
+    return jnp.where(is_new, context.num_speculative_tokens, -1), state
+
+
+def test_a_policy_decides_how_many_tokens_are_drafted() -> None:
+    schedule = [[1, 4, 3], [5, 99, 1]]
+    config = cluster(3, 0.7)
+    decided = run(config, BUSY, policies=Policies(draft=by_batch))
+    scheduled = run(cluster(3, 0.7, num_speculative_tokens_per_batch_size=schedule), BUSY)
+    assert_same_arrays(decided, scheduled)
+    never = run(cluster(3, 0.0), BUSY, policies=Policies(draft=until_rejected))
+    assert never.drafts is not None
+    assert never.drafts.num_draft_tokens.sum() == 3
+    with pytest.raises(ConfigError, match=r"draft policy by_batch says .* set speculative_conf"):
+        mechanism(
+            config.replace(speculative_config={"num_speculative_tokens": 0}),
+            Policies(draft=by_batch),
+        )
+
+
+def test_the_policy_of_the_example_drafts_less_where_less_is_accepted() -> None:
+    """`examples/drafts/best_rate.py`."""
+    path = REPO_ROOT / "examples/drafts/best_rate.py"
+    kept, thrown = (
+        run(cluster(3, rate, draft_policy=f"{path}:best_rate"), BUSY).drafts for rate in (0.9, 0.1)
+    )
+    assert kept is not None and thrown is not None
+    each = [drafts.num_draft_tokens.sum() / drafts.num_drafts.sum() for drafts in (kept, thrown)]
+    assert each[0] > 2 > each[1]
 
 
 def test_what_has_no_rule_yet_is_refused() -> None:
-    small = cluster(3, 0.5, total_kv_blocks=12)
-    with pytest.raises(UnsupportedError, match="KV cache would run full"):
-        simulate(small, table_of(workload_of(BUSY)))
+    small = cluster(3, 0.5, total_kv_blocks=12, preemption_mode="restart")
+    options = Options(kv_model="block-level")
+    with pytest.raises(UnsupportedError, match="set preemption_mode recompute"):
+        simulate(small, table_of(workload_of(BUSY)), options)
+    urgent = small.replace(preemption_mode="recompute", slo_preemption=True)
+    with pytest.raises(UnsupportedError, match="leave victim_policy and slo_preemption out"):
+        simulate(urgent, table_of(workload_of(BUSY)), options)
     talk = [Prompt(0, 40, 40), Prompt(100_000, 100, 10, continues=0)]
     with pytest.raises(UnsupportedError, match="later prompts hold earlier answers"):
         simulate(cluster(3, 0.5), table_of(workload_of(talk)))

@@ -161,6 +161,7 @@ WRONG = {  # by kind: what a policy must not return, and what is said
     "source": ("None, state", r"decided None; decide a Happening"),
     "victim": ("True, state", r"decided bool\[\]; decide float64\[slot\]"),
     "offload": ("'yes', state", r"decided 'yes'; decide float64\[block\]"),
+    "draft": ("0.5, state", r"decided float\[\]; decide int32"),
 }  # fmt: skip
 
 

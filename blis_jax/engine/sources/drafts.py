@@ -14,21 +14,24 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.columns import PastTable
+from blis_jax.core.columns import PastTable, together
 from blis_jax.core.exact import ceil_div, exact_product
 from blis_jax.core.types import LAST, NO_REQUEST
 from blis_jax.core.views import Members, StepBatch
 from blis_jax.engine.calendar import EventSource, NextEvent
 from blis_jax.errors import UnsupportedError
+from blis_jax.policies.contexts import DraftContext
+from blis_jax.policies.contract import NoState
 from blis_jax.policies.seeds import RandomSource
+from blis_jax.tables.blocks import Blocks
 from blis_jax.tables.context import Context, SlotRows, Work, count_of, decision_key
-from blis_jax.tables.drafts import TOKEN_PARTS, DraftParams, DraftTable
+from blis_jax.tables.drafts import TOKEN_PARTS, DraftParams, DraftPast, DraftPasts, DraftTable
 from blis_jax.tables.joined import instance_of, lane_of
 from blis_jax.tables.requests import RequestDeadlines
-from blis_jax.tables.state import RUNAWAY, Dyn, Inst, Mode, Slot, State
+from blis_jax.tables.state import RUNAWAY, Dyn, Inst, Instance, Mode, Slot, State
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int
+    from jaxtyping import Array, Bool, Int
 
     from blis_jax.tables.writes import SlotWrite, Writes
 
@@ -45,7 +48,7 @@ class Drafts(EventSource):
             UnsupportedError: what happens in this run beside drafts has no rule yet.
         """
         refuse(ctx)
-        return (DraftTable.first(ctx.shape),)
+        return DraftTable.first(ctx.shape), DraftPasts.first(ctx.shape)
 
     def settle(self, ctx: Context, state: State, event: NextEvent, done: Writes) -> State:
         """Return the state in which the next step's tokens are drafted, once a step is over."""
@@ -62,7 +65,9 @@ class Drafts(EventSource):
     ) -> Work:
         """Return the work with the drafts in the step's budget, where they have room, and the blocks that they take."""
         table, lane, inst = state[DraftTable], work.lane, work.inst
-        drafts = jnp.where(begins, table.num[instance] * lane.num_decode, 0)
+        # with the tokens of those that will be visited, see `DraftRoom`
+        drafts = (table.num[instance] + 1) * lane.num_decode - lane.decode_tokens
+        drafts = jnp.where(begins, drafts, 0)
         blocks = jnp.where(begins, table.blocks[instance], 0)
         return dataclasses.replace(
             work,
@@ -86,7 +91,9 @@ class Drafts(EventSource):
         self, ctx: Context, state: State, written: SlotWrite, tokens: jax.Array
     ) -> jax.Array:
         """Return the steps that gave the request tokens: those of one step are handed out together."""
-        return tokens - (written.past.progress - ctx.request(written.request).input_len)
+        upcoming = state[DraftTable].accepted[written.instance, written.slot]
+        before = state[DraftPasts].rows[written.request, DraftPast.columns.ACCEPTED]
+        return tokens - before - upcoming
 
     def further_us(
         self, ctx: Context, state: State, work: Work, instance: jax.Array
@@ -105,9 +112,14 @@ def refuse(ctx: Context) -> None:
     Raises:
         UnsupportedError: with what to change.
     """
+    is_pressed = ctx.shape.num_blocks > 0
     reasons = {
-        "the KV cache would run full, and preemption beside drafted tokens has no rule yet; give more total_kv_blocks, "
-        "or leave prefix sharing out": ctx.shape.num_blocks > 0,
+        "the KV cache runs full, and the profile makes a preempted request answer again from its first token; set "
+        "preemption_mode recompute, as vLLM does": is_pressed
+        and not ctx.mechanism.rules.keeps_output,
+        "the KV cache runs full, and a request that is preempted ahead of others leaves them without their drafts, for "
+        "which there is no rule; leave victim_policy and slo_preemption out, or give more total_kv_blocks": is_pressed
+        and (ctx.mechanism.evicts_lowest_priority or ctx.mechanism.victim is not None),
         "later prompts hold earlier answers, and which block of an answer is full has no rule yet; take a workload "
         "of single turns": ctx.shape.has_shared_outputs,
         "requests give up after a time, for which there is no rule yet; take their timeouts out": RequestDeadlines
@@ -124,35 +136,89 @@ def _drafted(ctx: Context, state: State, instance: jax.Array, is_it: jax.Array) 
     inst, old = instance_of(ctx, state, instance), state[DraftTable].row(instance)
     request, finish, slo_class = slots.request, slots.finish, slots.slo_class
     drafts = is_it & (finish != LAST) & (finish != RUNAWAY)
-    goes_on = drafts & (old.request == request)
-    batch = jnp.sum(numbers.sizes <= inst.num_prefill + inst.num_decode, dtype=jnp.int32) - 1
-    num, turn = numbers.nums[batch], jnp.where(goes_on, old.turn, 0) + 1
-    credit = jnp.where(goes_on, old.credit, 0) + numbers.expected[slo_class, num]
-    drawn = _drawn(ctx, numbers.reach[slo_class], num, request, turn)
+    # one that was preempted waits in its slot, and has verified nothing
+    is_made = is_it & (old.request != NO_REQUEST)
+    is_made = is_made & ((request != old.request) | (finish != LAST))
+    pasts = _with_made(ctx, state[DraftPasts], old, is_made)
+    past = DraftPast(pasts.rows[jnp.where(drafts, request, jnp.int32(ctx.shape.num_requests))])
+    verified = count_of(is_made & (old.num > 0))
+    accepted_before = jnp.sum(jnp.where(is_made, old.accepted, 0), dtype=jnp.int32)
+    so_far = {
+        "num_drafts": old.num_drafts + verified,
+        "num_draft_tokens": old.num_draft_tokens + verified * old.num,
+        "num_accepted_tokens": old.num_accepted_tokens + accepted_before,
+    }
+    num = _num_drafts(ctx, state, inst, instance, so_far)
+    credit = past.credit + numbers.expected[slo_class, num]
+    drawn = _drawn(ctx, numbers.reach[slo_class], num, request, past.turns + 1)
     most = jnp.where(numbers.is_expected, credit // TOKEN_PARTS, drawn)
     accepted = jnp.where(drafts, jnp.minimum(most, finish - inst.step_index - 1), 0)
-    left = jnp.where(goes_on, old.ahead - old.accepted, 0)
+    left = jnp.where(drafts & (old.request == request), old.ahead - old.accepted, 0)
     # the step stores one token, so that much less of what is left is ahead of it
     ahead = jnp.where(drafts, jnp.maximum(left - 1, num), 0)
     more = jnp.where(drafts, ahead - left, 0)
     held, size = inst.step_index + slots.alloc_offset, ctx.shape.block_size
+    asked = _asked(ctx, held, more) if Blocks in state else jnp.zeros_like(more)
+    more = more - asked
     blocks = jnp.where(drafts, ceil_div(held + more, size) - ceil_div(held, size), 0)
-    verified = count_of((old.turn > 0) & (old.num > 0))
     new = DraftTable(
         drawn_at=inst.step_index,
         num=num,
         blocks=jnp.sum(blocks, dtype=jnp.int32),
         request=jnp.where(drafts, request, NO_REQUEST),
-        turn=jnp.where(drafts, turn, 0),
         accepted=accepted,
-        credit=jnp.where(drafts, credit % TOKEN_PARTS, 0),
+        credit=credit % TOKEN_PARTS,
         ahead=ahead,
-        num_drafts=old.num_drafts + verified,
-        num_draft_tokens=old.num_draft_tokens + verified * old.num,
-        num_accepted_tokens=old.num_accepted_tokens + jnp.sum(old.accepted, dtype=jnp.int32),
+        more=asked,
+        **so_far,
     )
     state = _moved_on(ctx, state, instance, accepted, more)
-    return state.having(state[DraftTable].with_row(instance, new, is_it))
+    return state.having(state[DraftTable].with_row(instance, new, is_it), pasts)
+
+
+def _asked(ctx: Context, held: Int[Array, "slot"], more: Int[Array, "slot"]) -> Int[Array, "slot"]:
+    """The room that is decided in the step: where it needs a block, or the list would count one too few till then."""
+    size, listed = ctx.shape.block_size, ceil_div(held, ctx.shape.block_size)
+    needs = (more > 0) & (ceil_div(held + 1 + more, size) > listed)
+    return jnp.where(needs | (ceil_div(held + more, size) < listed), more, 0)
+
+
+def _num_drafts(
+    ctx: Context, state: State, inst: Instance, instance: jax.Array, so_far: dict[str, jax.Array]
+) -> jax.Array:
+    """Tokens that each request in decode drafts: what the settings say of the batch, or the policy if there is one."""
+    numbers, policy = ctx.params.cluster[DraftParams], ctx.mechanism.draft
+    members = inst.num_prefill + inst.num_decode
+    num = numbers.nums[jnp.sum(numbers.sizes <= members, dtype=jnp.int32) - 1]
+    if policy is None:
+        return num
+    lane, most = lane_of(ctx, state), jnp.max(numbers.nums)
+    context = DraftContext(
+        num_running=members,
+        num_decode=inst.num_decode,
+        num_waiting=lane.num_waiting,
+        num_blocks=ctx.params.cluster.total_kv_blocks[instance],
+        num_used_blocks=inst.used_blocks,
+        **so_far,
+        num_speculative_tokens=num,
+        most_speculative_tokens=most,
+        now_us=lane.now + lane.duration,
+        instance=instance,
+    )
+    decided, _ = policy.ask(ctx.params.policy.draft, NoState(), context)
+    return jnp.clip(decided, 0, most)
+
+
+def _with_made(
+    ctx: Context, pasts: DraftPasts, old: DraftTable, is_made: Bool[Array, "slot"]
+) -> DraftPasts:
+    """What requests have drafted once those that were in a step that was made have their tokens."""
+    request = jnp.where(is_made, old.request, jnp.int32(ctx.shape.num_requests))
+    past = DraftPast(pasts.rows[request])
+    made = DraftPast.make(
+        turns=past.turns + 1, accepted=past.accepted + old.accepted, credit=old.credit
+    )
+    return DraftPasts(ctx.write_rows(pasts.rows, (), request, together(made.numbers).T))
 
 
 def _drawn(
@@ -181,6 +247,10 @@ def _moved_on(
     more: Int[Array, "slot"],
 ) -> State:
     """The state in which requests are so many tokens further on, and have room for more of them."""
+    if Blocks in state:
+        blocks = state[Blocks]
+        computed = blocks.computed.at[instance].add(accepted)
+        state = state.having(dataclasses.replace(blocks, computed=computed))
     slot, past = state.slot.numbers, state.past.rows
     slots = SlotRows(state, instance)
     spare = jnp.int32(ctx.shape.num_requests)

@@ -79,7 +79,7 @@ def is_due(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, 
     due = (in_last == 0) | (finish == RUNAWAY)
     if ctx.shape.tracks_outputs:
         due = due | (in_last == size - 1)
-    return due & (finish != LAST)
+    return ctx.memory.lookahead.due(ctx, slots, in_last, due) & (finish != LAST)
 
 
 @dataclass(frozen=True)

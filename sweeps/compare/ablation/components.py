@@ -66,7 +66,11 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "cache_signal_delay",
     ),
     "LoRA adapters": tuple(declared_in(AdapterSettings)),
-    "drafted tokens": tuple(declared_in(SpeculativeSettings)),
+    "drafted tokens": (
+        *declared_in(SpeculativeSettings),
+        "draft_policy",
+        *_numbers(("draft",)),
+    ),
     "prefix index": ("precise_kv_routing", "prefix_index_delay", "prefix_index_loss"),
     "movement": (
         "cluster_policy",
@@ -114,6 +118,7 @@ _OWNERS: Mapping[str, str] = {
     "admission": "admission",
     "victim": "preemption",
     "offload": "KV tier",
+    "draft": "drafted tokens",
 }
 
 

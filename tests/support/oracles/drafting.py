@@ -1,7 +1,9 @@
 """One instance that drafts tokens, step by step in plain Python: nothing of the engine is used here.
 
-Requests come with prompts of their own, and memory never runs short. A step has the members that decode, each with the
-tokens that it verifies, then prompts in order, then waiting requests in order of arrival.
+Requests come with prompts of their own. What decodes has its tokens set aside in the budget of a step, those that it
+verifies included. Then members get room in memory in the order in which they joined, prompts a chunk of the budget that
+is left, and waiting requests join in order of arrival. Where blocks are missing, the member that joined last is
+preempted: it keeps its output, loses its drafts, gives back its budget, and waits before all others.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ class Server:
     draft_step_us: float = 0.0
     draft_token_us: float = 0.0
     schedule: Sequence[tuple[int, int]] = ((0, 0),)  # least batch, drafts
+    num_blocks: int = 10**9
 
 
 @dataclass
@@ -38,6 +41,8 @@ class Served:
     num_drafted: int = 0  # for the next step
     reserved: int = 0  # tokens that it has room for
     turn: int = 0  # steps in decode
+    kept: int = 0  # output tokens that are computed again with its prompt
+    preemptions: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)  # µs since the token before, tokens
     last_us: int = 0
     ttft: int = -1
@@ -45,12 +50,22 @@ class Served:
 
     @property
     def in_decode(self) -> bool:
-        return self.output > 0
+        return self.output > self.kept
+
+    @property
+    def left(self) -> int:
+        """Tokens that are to be computed before its next one."""
+        return self.input_len + self.kept - self.computed
+
+    def preempt(self) -> None:
+        """Lose all but the output."""
+        self.computed = self.reserved = self.num_drafted = 0
+        self.kept, self.preemptions = self.output, self.preemptions + 1
 
     @property
     def stored(self) -> int:
         """Tokens in its KV cache: the latest output token is not there yet."""
-        return self.computed + max(self.output - 1, 0)
+        return self.computed + max(self.output - self.kept - 1, 0)
 
 
 @dataclass(frozen=True)
@@ -91,35 +106,57 @@ def _step(
     now: int,
     accepted: Callable[[Served, int], int],
 ) -> Step:
-    decoding = [one for one in batch if one.in_decode]
-    drafted = sum(one.num_drafted for one in decoding)
-    budget = server.max_num_batched_tokens - len(decoding) - drafted
+    size, has_preempted = server.block_size, False
+    reserved = sum(one.num_drafted + 1 for one in batch if one.in_decode)
+    budget = server.max_num_batched_tokens - reserved
     prompt_tokens = 0
 
-    def compute(one: Served) -> None:
-        nonlocal budget, prompt_tokens
-        chunk = min(one.input_len - one.computed, budget)
-        one.computed, budget, prompt_tokens = (
-            one.computed + chunk,
-            budget - chunk,
-            prompt_tokens + chunk,
-        )
+    def blocks(tokens: int) -> int:
+        return -(-tokens // size)
 
-    for one in [one for one in batch if not one.in_decode]:
-        compute(one)
+    def free() -> int:
+        return server.num_blocks - sum(blocks(one.reserved) for one in batch)
+
+    def wants(one: Served) -> tuple[int, int, int]:
+        """Tokens of the prompt, room afterwards, and the blocks that must be free."""
+        if one.in_decode:
+            chunk, room = 0, max(one.reserved, one.stored + 1 + one.num_drafted)
+        else:
+            chunk = min(one.left, budget)
+            room = one.computed + chunk
+        # a prompt is refused where its new tokens alone would not fit, whatever room its last block has
+        return chunk, room, max(blocks(room) - blocks(one.reserved), blocks(chunk))
+
+    def give(one: Served) -> None:
+        nonlocal budget, prompt_tokens
+        chunk, one.reserved, _ = wants(one)
+        one.computed += chunk
+        budget, prompt_tokens = budget - chunk, prompt_tokens + chunk
+
+    for one in list(batch):
+        if not one.in_decode and budget <= 0:
+            continue
+        while one in batch and wants(one)[2] > free():
+            victim, has_preempted = batch.pop(), True
+            budget += victim.num_drafted + 1 if victim.in_decode else 0
+            victim.preempt()
+            queue.insert(0, victim)
+        if one not in batch:
+            break
+        give(one)
     while queue and queue[0].arrival <= now and len(batch) < server.max_num_seqs and budget > 0:
+        if has_preempted or wants(queue[0])[2] > free():
+            break
         batch.append(queue.pop(0))
-        compute(batch[-1])
-    for one in batch:
-        ahead = one.num_drafted + 1 if one.in_decode else 0
-        one.reserved = max(one.reserved, one.stored + ahead)
+        give(batch[-1])
+    decoding = [one for one in batch if one.in_decode]
+    drafted = sum(one.num_drafted for one in decoding)
     base, per_prompt, per_decode = server.beta
     time = base + per_prompt * prompt_tokens + per_decode * (len(decoding) + drafted)
     passes = max((one.num_drafted for one in decoding), default=0)
     time += server.draft_step_us * passes + server.draft_token_us * drafted
     duration = math.trunc(time)
-    used = sum(-(-one.reserved // server.block_size) for one in batch)
-    made = Step(now, duration, len(batch), used)
+    made = Step(now, duration, len(batch), server.num_blocks - free())
     for one in batch:
         _give(one, now + duration, accepted)
     return made
@@ -127,13 +164,15 @@ def _step(
 
 def _give(one: Served, now: int, accepted: Callable[[Served, int], int]) -> None:
     """Give a request its tokens at the end of a step, if it gets any."""
-    if one.computed < one.input_len:
+    if one.left > 0:
         return
-    if not one.in_decode:
-        tokens, one.ttft = 1, now - one.arrival
-    else:
+    tokens = 1
+    if one.in_decode:
         one.turn += 1
         tokens = min(1 + accepted(one, one.num_drafted), one.output_len - one.output)
+    if one.output == 0:
+        one.ttft = now - one.arrival
+    else:
         one.gaps.append((now - one.last_us, tokens))
     one.output, one.last_us = one.output + tokens, now
     if one.output == one.output_len:

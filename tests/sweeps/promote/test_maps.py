@@ -31,6 +31,7 @@ READABLE = {
     "hand_over": contract.HandOverContext,
     "victim": contract.VictimContext,
     "offload": contract.OffloadContext,
+    "draft": contract.DraftContext,
     "snapshots": Snapshots,
     "request": RequestView,
 }

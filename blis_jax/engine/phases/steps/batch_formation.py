@@ -86,7 +86,9 @@ def _demand(ctx: Context, work: Work, subject: Subject, found: Found, comes: jax
     chunk = chunk_of(ctx, budget, subject.fixed, start, subject.instance)
     chunk = jnp.where(comes, subject.fixed.input_len - start, chunk)
     return Demand(
-        asks=(subject.is_forced | (budget > 0)) & ~subject.is_idle,
+        asks=ctx.memory.lookahead.asks(
+            subject, (subject.is_forced | (budget > 0)) & ~subject.is_idle
+        ),
         start=start,
         tokens=jnp.where(in_decode, 1, chunk),
         hits=hits,
@@ -127,7 +129,8 @@ def _counted(ctx: Context, work: Work, subject: Subject, grant: Grant, visit: Vi
     of_lane = {
         "cursor": cursor,
         "num_to_visit": lane.num_to_visit - as_int(is_member),
-        "budget": lane.budget - jnp.where(is_granted, visit.counted, 0),
+        "budget": lane.budget
+        - ctx.memory.lookahead.charged(subject, jnp.where(is_granted, visit.counted, 0)),
         "prefill_tokens": lane.prefill_tokens + jnp.where(in_decode, 0, change),
         "decode_tokens": lane.decode_tokens + jnp.where(in_decode, change, 0),
         "num_waiting": lane.num_waiting - as_int(joins),

@@ -37,6 +37,7 @@ OTHER: dict[str, Any] = {
     "event_source": f"{REPO_ROOT}/examples/policies/fault.py:slow_instance",
     "victim_policy": PATHS["victim"]["least-worth"],
     "offload_policy": PATHS["offload"]["content-worth"],
+    "draft_policy": f"{REPO_ROOT}/examples/drafts/best_rate.py:best_rate",
     "decode_routing_policy": "least-loaded",
     "decode_routing_scorers": "queue-depth:1",
     "decode_routing_picker": "weighted-random",
