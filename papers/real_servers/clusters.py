@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas
 
+from blis_jax import progress
 from blis_jax.errors import ConfigError
 from blis_jax.latency.served_physics import BETA
-from blis_jax.lazy import stats
 from papers.real_servers.loop_fit import LoopFit, LoopLaw, LoopPosterior, fitted
 from papers.real_servers.predict.figures import NOTHING, predicted
 from papers.real_servers.predict.learned import (
-    COVERAGE,
     OF_POOLS,
     Learned,
     SeenRuns,
@@ -30,123 +29,14 @@ from papers.real_servers.predict.learned import (
 from papers.real_servers.predict.scene import AskedCell, ClosedLoad, Scene
 from papers.real_servers.predict.scene import Collection as RunsCollection
 from papers.real_servers.predict.simulation import LoopView, SimulatedRequests, simulated_loop
-
-HalfWidths = Mapping[str, Mapping[str, float]]  # in logarithms, by figure and kind of row
-
-
-class Error(NamedTuple):
-    """A figure that was predicted."""
-
-    run: str
-    figure: str
-    stage: int | None
-    predicted: float
-    measured: float
-    kind: str = ""  # of `KINDS`: how far its run was from those of the fit
-    group: str = ""  # runs that resemble each other, and were left out together
-
-    @property
-    def percent(self) -> float:
-        """Return how far the prediction is off, in % and without its sign."""
-        return abs(100 * (self.predicted / self.measured - 1))
-
-    @property
-    def size(self) -> float:
-        """Return the same as a logarithm."""
-        return abs(math.log(self.predicted / self.measured))
-
-
-class HeldShare(NamedTuple):
-    """How many of some figures lay in intervals made without their group."""
-
-    figures: int
-    groups: int
-    held: float  # share
-
-
-def group_of(scene: Scene, kind: str) -> str:
-    """Return which runs resemble a left-out run of this kind: all that are as new in the same way."""
-    if kind == "other_model":
-        return scene.server.model.lower()
-    if kind == "other_software":
-        return software_key(scene.server)
-    if kind == "other_hardware":
-        return scene.server.hardware
-    return deployment_key(scene.server) if kind == "other_deployment" else layout_key(scene)
-
-
-def width(errors: Sequence[Error], of_groups: int = 0) -> float:
-    """Return half of an interval, in logarithms, that holds the share `COVERAGE` of figures of a group like these.
-
-    It holds that share where groups weigh alike and where figures do: large groups may be the hard ones.
-
-    Args:
-        errors: of one figure and kind; without two groups there is no saying, and it is infinite.
-        of_groups: as many groups as the interval is to be as wide for; 0: those of the errors.
-    """
-    groups = [error.group for error in errors]
-    count = len(set(groups))
-    if count < 2:
-        return math.inf
-    order = np.argsort([error.size for error in errors])
-    by_group = np.array([1.0 / groups.count(name) for name in groups])[order] / count
-    alike = np.full(len(errors), 1.0 / len(errors))
-    places = [np.searchsorted(np.cumsum(weight), COVERAGE - 1e-12) for weight in (by_group, alike)]
-    usual = errors[order[min(int(max(places)), len(order) - 1)]].size
-    return usual * few(of_groups or count)
-
-
-def few(groups: int) -> float:
-    """Return how much wider an interval is that so many groups make, than one that very many would."""
-    tail = (1 + COVERAGE) / 2
-    wide = stats.t.ppf(tail, groups - 1) * math.sqrt(1 + 1 / groups)
-    return float(wide / stats.norm.ppf(tail))
-
-
-def by_figure_and_kind(errors: Iterable[Error]) -> dict[tuple[str, str], list[Error]]:
-    """Sort errors by figure and kind; those without a kind count nowhere."""
-    found: dict[tuple[str, str], list[Error]] = {}
-    for error in errors:
-        if error.kind:
-            found.setdefault((error.figure, error.kind), []).append(error)
-    return found
-
-
-def half_widths(
-    errors: Iterable[Error], least: HalfWidths = MappingProxyType({})
-) -> dict[str, dict[str, float]]:
-    """Return by figure and kind half of an interval, where two groups or more say something of it.
-
-    `least` are halves that are never gone below.
-    """
-    halves: dict[str, dict[str, float]] = {}
-    for (figure, kind), mine in by_figure_and_kind(errors).items():
-        if math.isfinite(half := width(mine)):
-            halves.setdefault(figure, {})[kind] = max(half, least.get(figure, {}).get(kind, 0.0))
-    return halves
-
-
-def check(errors: Sequence[Error]) -> HeldShare:
-    """Make an interval of one figure and kind without each group in turn, and count what it holds of the group.
-
-    It is made as wide for the number of groups as the one of all groups is.
-    """
-    groups = list(dict.fromkeys(error.group for error in errors))
-    held = 0
-    for name in groups:
-        half = width([error for error in errors if error.group != name], len(groups))
-        held += sum(error.size <= half for error in errors if error.group == name)
-    return HeldShare(len(errors), len(groups), held / len(errors))
-
-
-def checks(errors: Iterable[Error]) -> Mapping[tuple[str, str], HeldShare]:
-    """Return `check` by figure and kind, where three groups or more make it possible."""
-    found = {key: check(mine) for key, mine in by_figure_and_kind(errors).items()}
-    return {key: one for key, one in found.items() if one.groups > 2}
-
-
-# --- closed loops of servers ---------------------------------------------------------------------
-
+from papers.real_servers.widths import (
+    Apart,
+    Error,
+    group_of,
+    half_widths,
+    in_half_widths,
+    widened,
+)
 
 TTFT, TPOT = "ttft_mean", "tpot_mean"
 # whose intervals another collection lends to a figure
@@ -248,6 +138,7 @@ def _side(runs: Sequence[ClusterRun]) -> list[str]:
 # What is left out; the first fits all anew, the others the groups alone. What kind of row a left-out run is
 # follows from the runs that stay.
 HALVES = "half of the concurrencies"
+FOLDS = 5  # studies without some rows
 DESIGNS: Mapping[str, Callable[[Sequence[ClusterRun]], list[str]]] = {
     "upper or lower concurrencies": _side,
     "one sharing of experts": lambda runs: [
@@ -282,6 +173,7 @@ class ClusterStudy:
     learned: Learned
     runs: Sequence[ClusterRun]
     errors: Mapping[str, Sequence[Error]]  # by design, of runs that were left out
+    apart: Apart = ()  # of rows that were kept from everything, by study
 
     @property
     def everything(self) -> list[Error]:
@@ -290,7 +182,7 @@ class ClusterStudy:
 
 
 def study(
-    runs: Sequence[ClusterRun], view: LoopView, before: Learned | None = None
+    runs: Sequence[ClusterRun], view: LoopView, before: Learned | None = None, folds: int = FOLDS
 ) -> ClusterStudy:
     """Fit to all runs, and predict each of them from the others, by every design that leaves something to fit.
 
@@ -299,6 +191,7 @@ def study(
         view: what is not fitted of the loops.
         before: a fit to another collection, from whose step law this one starts; its intervals stand in for
             designs that these runs do not allow.
+        folds: how often some rows are kept apart, to see how wide intervals have to be.
     """
     start = None
     if before is not None:
@@ -313,10 +206,52 @@ def study(
             errors[design] = _placed(found, runs, labels)
     half = {} if before is None else {name: dict(before.errors[one]) for name, one in ALIKE.items()}
     everything = list(itertools.chain.from_iterable(errors.values()))
+    with progress.phase("rows kept apart", folds, "studies") as work:
+        apart = []
+        for fold in range(folds):
+            apart.append(_apart(runs, fold, view, before))
+            work.show(fold + 1)
     for suffix, side in (("", False), (OF_POOLS, True)):
-        for name, widths in half_widths(of_side(everything, runs, side)).items():
+        found = half_widths(of_side(everything, runs, side))
+        for name, widths in widened(found, apart, suffix).items():
             half.setdefault(name, {}).update({f"{kind}{suffix}": w for kind, w in widths.items()})
-    return ClusterStudy(_learned(runs, fit, posterior, half), runs, errors)
+    return ClusterStudy(_learned(runs, fit, posterior, half), runs, errors, apart)
+
+
+def kept_apart(runs: Sequence[ClusterRun], fold: int) -> list[bool]:
+    """Return which runs one of `FOLDS` studies is made without: a part of the layouts whole, of two in five of the
+    others the lower, the upper or every other concurrency.
+    """
+    parts = zip(runs, _side(runs), halves(runs), strict=True)
+    return [
+        _chance(run.layout) % FOLDS == fold
+        or (
+            _chance(f"part {fold} {run.layout}") % 5 < 2
+            and (side.endswith("lower"), side.endswith("upper"), half == "first")[
+                _chance(f"which {fold} {run.layout}") % 3
+            ]
+        )
+        for run, side, half in parts
+    ]
+
+
+def _chance(text: str) -> int:
+    return zlib.crc32(text.encode())
+
+
+def _apart(
+    runs: Sequence[ClusterRun], fold: int, view: LoopView, before: Learned | None
+) -> list[Error]:
+    """Return how far rows that one study is made without lie, in half-widths of its intervals."""
+    is_kept = kept_apart(runs, fold)
+    seen = [run for run, kept in zip(runs, is_kept, strict=True) if not kept]
+    known = study(seen, view, before, 0).learned
+    return [
+        far
+        for run in itertools.compress(runs, is_kept)
+        for error in _predicted(run, known)
+        if (far := in_half_widths(error, known, run.scene)) is not None
+    ]
 
 
 def of_side(errors: Iterable[Error], runs: Sequence[ClusterRun], has_pools: bool) -> list[Error]:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from blis_jax import progress
-from papers.real_servers.clusters import Error, HalfWidths, group_of, half_widths
 from papers.real_servers.predict.figures import (
     NOTHING,
     ClientView,
@@ -30,6 +29,7 @@ from papers.real_servers.predict.learned import (
 )
 from papers.real_servers.predict.simulation import SimulatedRequests, simulated
 from papers.real_servers.step_fit import StepFit, StepLaw, VllmRun, shortened, warm
+from papers.real_servers.widths import Error, HalfWidths, group_of, half_widths
 
 STAGE_S = 120.0  # of each stage, when runs are simulated for a fit
 NEAR = 0.02  # laws that differ by less are not simulated again

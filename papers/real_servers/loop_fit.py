@@ -6,8 +6,10 @@ Gauss-Newton in logarithms: every coefficient is moved a little, all runs are si
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +20,9 @@ from papers.real_servers.predict.learned import FIGURES, REFERENCE_GPU, features
 from papers.real_servers.predict.scene import ClosedLoad, Scene
 from papers.real_servers.predict.simulation import LoopView, SimulatedRequests, simulated_loop
 from papers.real_servers.step_fit import LOG_SD, PACE_LOG_SD
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 # --- a linear model of logarithms of errors: coefficients, and effects of groups inside groups ----
 
@@ -203,35 +208,43 @@ class LoopLaw:
 
     def linear(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return errors [2 · run] of shortened runs at the vector, and slopes by prior standard deviations."""
-        number = len(self.scenes)
-        here = self._short(logs, range(number))
-        slopes = np.zeros((2 * number, len(logs)))
-        with progress.phase("moving coefficients", len(logs)) as work:
-            for place in range(len(logs)):
-                moved = logs.copy()
-                moved[place] += STEP
-                chosen = self._touched(place)
-                rows = np.concatenate([chosen, np.array(chosen) + number]).astype(int)
-                change = self._short(moved, chosen) - here[rows]
-                slopes[rows, place] = change / STEP * self.sd[place]
+        number, common = len(self.scenes), len(BETA) - 1
+        here, slopes = np.zeros((2, number)), np.zeros((2, number, len(logs)))
+        with progress.phase("moving coefficients", number, "runs") as work:
+            for place, scene in enumerate(self.scenes):
+                gpu = scene.server.hardware
+                pace = [] if gpu == REFERENCE_GPU else [common + self.gpus.index(gpu)]
+                places = [*range(common), *pace, len(logs) - 2, len(logs) - 1]
+                here[:, place], slopes[:, place, places] = _moved(
+                    shortened(scene), tuple(logs[places].tolist()), self.view
+                )
                 work.show(place + 1)
-        return self.measured - here, slopes
+        return self.measured - here.ravel(), slopes.reshape(2 * number, -1) * self.sd
 
-    def _short(self, logs: np.ndarray, chosen: Sequence[int]) -> np.ndarray:
-        fit = self.fit_of(logs)
-        found = []
-        for scene in (shortened(self.scenes[place]) for place in chosen):
-            beta = fit.beta_on(scene.server.hardware)
-            found.append(simulated_loop(scene, beta, fit.view, seeds=1))
-        return _figures(found)
 
-    def _touched(self, place: int) -> list[int]:
-        gpu = place - (len(BETA) - 1)
-        everything = range(len(self.scenes))
-        if not 0 <= gpu < len(self.gpus):
-            return list(everything)
-        name = self.gpus[gpu]
-        return [one for one in everything if self.scenes[one].server.hardware == name]
+# studies of parts of the same runs start from the same vector
+@functools.cache
+def _moved(
+    scene: Scene, logs: tuple[float, ...], view: LoopView
+) -> tuple[Float[np.ndarray, "figure"], Float[np.ndarray, "figure coefficient"]]:
+    """Return the figures of one run in logarithms, and by how much each coefficient moves them.
+
+    Args:
+        scene: a closed loop.
+        logs: those of the step law, the pace of its GPU unless it is the reference, and the two of the entry.
+        view: what is not fitted.
+    """
+
+    def at(vector: np.ndarray) -> Float[np.ndarray, "figure"]:
+        values, common = np.exp(vector).tolist(), len(BETA) - 1
+        pace = values[common] if len(values) == common + 3 else 1.0
+        entered = replace(view, entry_ms=values[-2], entry_ms_per_1000=values[-1])
+        return _figures([simulated_loop(scene, (*values[:common], pace), entered, seeds=1)])
+
+    vector = np.array(logs)
+    here = at(vector)
+    moved = [at(vector + STEP * one) - here for one in np.eye(len(logs))]
+    return here, np.transpose(moved) / STEP
 
 
 def _figures(found: Sequence[SimulatedRequests]) -> np.ndarray:

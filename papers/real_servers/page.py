@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -18,17 +19,8 @@ from blis_jax.reports import render, style
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import table_text
 from papers.pages import ROOT, write_between_markers
-from papers.real_servers.clusters import (
-    ClusterRun,
-    ClusterStudy,
-    Error,
-    HalfWidths,
-    checks,
-    half_widths,
-    of_side,
-    read_clusters,
-    study,
-)
+from papers.real_servers import widths
+from papers.real_servers.clusters import ClusterRun, ClusterStudy, of_side, read_clusters, study
 from papers.real_servers.designs import (
     DESIGNS,
     Fitter,
@@ -42,10 +34,11 @@ from papers.real_servers.designs import (
     published,
     published_of,
 )
-from papers.real_servers.predict.learned import Learned, learned, to_document
+from papers.real_servers.predict.learned import OF_POOLS, Learned, learned, to_document
 from papers.real_servers.predict.scene import FITTED, PUBLISHED
 from papers.real_servers.predict.simulation import LoopView
 from papers.real_servers.step_fit import ABSENT, ESTIMATES, StepLaw, VllmRun, mean_steps, read_runs
+from papers.real_servers.widths import Apart, Error, HalfWidths, HeldApart
 
 PAGE = ROOT / "docs" / "results" / "real-servers.md"
 LOOPS = PAGE.with_name("real-servers-loops.md")
@@ -143,7 +136,7 @@ def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[s
         )
         if name == "inferencex":
             done = study(runs, LoopView())
-            alone, text = done.learned, kind_table(done.everything)
+            alone, text = done.learned, kind_table(done.everything, apart=done.apart)
         else:
             before = alone or learned("inferencex", FITTED)
             done = study(runs, LoopView(), before)
@@ -164,28 +157,47 @@ KIND_WORDS = {
 }
 
 
-def kind_table(errors: Sequence[Error], title: str = "the row is") -> str:
-    """Make the table of errors on runs left out, and what intervals made without their group hold, by kind of row."""
+def kind_table(
+    errors: Sequence[Error], title: str = "the row is", apart: Apart = (), suffix: str = ""
+) -> str:
+    """Make the table of errors on runs left out, and what intervals made without their group hold, by kind of row.
+
+    Where rows were kept apart, intervals are as wide as these ask for. `suffix` stands behind their kinds.
+    """
     head = (
         title, "figure", "figures", "groups", "median error, % [95 %]", "worst, %", "interval, ± %", "holds",
+        *["of figures kept apart, before and after widening"] * bool(apart),
     )  # fmt: skip
     rows = []
-    half, held = half_widths(errors), checks(errors)
+    half = widths.widened(widths.half_widths(errors), apart, suffix)
+    held, far = widths.checks(errors), widths.held_apart(apart)
     for kind, words in KIND_WORDS.items():
         of_kind = [error for error in errors if error.kind == kind]
         every = [one for (_, of), one in held.items() if of == kind]
+        of_apart = {name: far.get((name, f"{kind}{suffix}")) for name in _figures(of_kind)}
         for name, cells in _figures(of_kind).items():
             mine = [error for error in of_kind if error.figure == name]
             width = half.get(name, {}).get(kind)
             check = held.get((name, kind))
             last = ["" if width is None else f"{100 * (math.exp(width) - 1):.0f}"]
-            last.append(_percent(check and check.held))
+            last += [_percent(check and check.held), *[_apart_cell([of_apart[name]])] * bool(apart)]
             groups = len({error.group for error in mine})
             rows.append([words, name, str(len(mine)), str(groups), *cells, *last])
         if number := sum(one.figures for one in every):
             share = sum(one.figures * one.held for one in every) / number
-            rows.append([words, "all of these", str(number), "", "", "", "", _percent(share)])
+            last = [_percent(share), *[_apart_cell(of_apart.values())] * bool(apart)]
+            rows.append([words, "all of these", str(number), "", "", "", "", *last])
     return table_text(head, rows)
+
+
+def _apart_cell(found: Iterable[HeldApart | None]) -> str:
+    """Say how many figures were kept apart, and what intervals hold of them."""
+    every = [one for one in found if one is not None]
+    weights = [one.figures for one in every]
+    if not every:
+        return ""
+    held = np.average([one[1:] for one in every], axis=0, weights=weights)
+    return f"{sum(weights)}: {100 * held[0]:.0f}, {100 * held[1]:.0f} %"
 
 
 def least_table(least: HalfWidths) -> str:
@@ -195,11 +207,14 @@ def least_table(least: HalfWidths) -> str:
     return table_text(["figure", *halves], [["interval of a new server at least, ± %", *cells]])
 
 
+SIDES = (("equal instances; the row is", False, ""), ("pools; the row is", True, OF_POOLS))
+
+
 def llmd_tables(study: ClusterStudy) -> str:
     """Make the tables of errors by kind of row, for equal instances and for pools, and of which layout wins."""
     parts = [
-        kind_table(of_side(study.everything, study.runs, side), words)
-        for words, side in (("equal instances; the row is", False), ("pools; the row is", True))
+        kind_table(of_side(study.everything, study.runs, side), words, study.apart, suffix)
+        for words, side, suffix in SIDES
     ]
     return "\n\n".join([*parts, rank_table(study)])
 
@@ -214,12 +229,12 @@ def rank_table(of_clusters: ClusterStudy) -> str:
     layout_of = {run.name: run.layout for run in of_clusters.runs}
     errors = of_clusters.errors["one layout"]
     half: dict[str, dict[str, float]] = {name: {} for name in RANKED}
-    for side in (False, True):
+    for _, side, suffix in SIDES:
         mine = of_side(errors, of_clusters.runs, side)
-        widths = half_widths(mine)
+        wide = widths.widened(widths.half_widths(mine), of_clusters.apart, suffix)
         for one in mine:
             if one.figure in half:
-                half[one.figure][one.run] = widths.get(one.figure, {}).get(one.kind, math.inf)
+                half[one.figure][one.run] = wide.get(one.figure, {}).get(one.kind, math.inf)
     for words, chosen in (("all", None), ("16 GPUs", 16)):
         for concurrency in sorted({run.concurrency for run in of_clusters.runs}):
             for name in RANKED:

@@ -6,7 +6,6 @@ import pytest
 from blis_jax.latency.deployment import Deployment, gpu_description
 from blis_jax.latency.model_description import model_description
 from blis_jax.latency.served_physics import BETA, ServedNumbers, numbers_of, step_us
-from papers.real_servers.clusters import Error
 from papers.real_servers.designs import client_of, median_interval
 from papers.real_servers.page import error_table, write_fits
 from papers.real_servers.predict.collections.vllm_runs import scene_of
@@ -23,6 +22,7 @@ from papers.real_servers.step_fit import (
     shortened,
     warm,
 )
+from papers.real_servers.widths import Error
 
 TRUE = (1.0, 1.3, 80.0, 2.0, 15.0, 40.0, 40.0, 300.0, 1.8, 1.0)
 PACE = 2.0

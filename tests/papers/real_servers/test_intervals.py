@@ -5,10 +5,22 @@ import math
 import numpy as np
 import pytest
 
-from papers.real_servers.clusters import Error, check, checks, few, half_widths, width
 from papers.real_servers.designs import of_new_servers
 from papers.real_servers.predict.learned import NEW_SERVERS, learned
 from papers.real_servers.predict.scene import FITTED, PUBLISHED
+from papers.real_servers.widths import (
+    FEWEST_GROUPS,
+    Error,
+    HeldApart,
+    check,
+    checks,
+    few,
+    half_widths,
+    held_apart,
+    stretches,
+    widened,
+    width,
+)
 
 
 def errors_of(logs: dict[str, list[float]]) -> list[Error]:
@@ -76,3 +88,21 @@ def test_intervals_of_new_servers_are_no_narrower_than_what_no_fit_has_touched_i
         assert set(least[figure]) == set(NEW_SERVERS)
         assert all(halves[kind] >= least[figure][kind] for kind in NEW_SERVERS)
         assert halves["same"] != untouched.errors[figure]["same"]
+
+
+def test_rows_kept_apart_widen_intervals_that_hold_too_few_of_them():
+    """Two in ten lie 1.5 half-widths away; intervals are widened until they hold nine, and never made narrower."""
+    key = "ttft_mean", "other_model"
+    sizes = {f"far {place}": [1.5] for place in range(2)} | {f"near {n}": [0.5] for n in range(8)}
+    apart = [errors_of(sizes), errors_of(sizes)]
+    assert stretches(apart) == {key: pytest.approx(1.5)}
+    assert held_apart(apart) == {key: HeldApart(20, 0.8, 1.0)}
+    halves = {"ttft_mean": {"other_model": 0.2, "same": 0.1}}
+    wide = {"ttft_mean": {"other_model": pytest.approx(0.3), "same": 0.1}}
+    assert widened(halves, apart) == wide
+    assert widened(halves, apart, "_pools") == halves
+    near = [errors_of({f"near {n}": [0.5] for n in range(FEWEST_GROUPS)})]
+    few_groups = [errors_of({f"far {n}": [1.5] for n in range(FEWEST_GROUPS - 1)})]
+    assert stretches(near) == stretches(few_groups) == {key: 1.0}
+    assert held_apart(few_groups) == {key: HeldApart(FEWEST_GROUPS - 1, 0.0, 0.0)}
+    assert widened(halves, ()) == halves

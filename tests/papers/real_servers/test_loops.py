@@ -8,7 +8,6 @@ import pytest
 
 from blis_jax.latency.served_physics import BETA
 from papers.real_servers import clusters, designs, loop_fit, page
-from papers.real_servers.clusters import Error, few
 from papers.real_servers.loop_fit import LoopPosterior
 from papers.real_servers.predict.figures import NOTHING
 from papers.real_servers.predict.learned import (
@@ -21,6 +20,7 @@ from papers.real_servers.predict.learned import (
 )
 from papers.real_servers.predict.scene import ClosedLoad, RealServer, Scene, ServerPool
 from papers.real_servers.predict.simulation import LoopView, simulated_loop
+from papers.real_servers.widths import Error, few, in_half_widths
 
 POOLS = (ServerPool("prefill", 1, 1), ServerPool("decode", 2, 1))
 
@@ -78,6 +78,11 @@ def test_the_law_of_made_up_loops_is_found():
     assert np.median(after) < 0.25 * np.median(before)
     fit = law.fit_of(logs)
     assert fit.beta[2] > BETA[2] and fit.view.entry_ms > loop_fit.ENTRY_MS
+    slopes = law.linear(law.prior)[1]
+    assert (slopes[len(runs) :, 0] > 0).all() and slopes.shape == (2 * len(runs), len(law.prior))
+    moved = law.prior + loop_fit.STEP * np.eye(len(law.prior))[2]
+    change = law.linear(law.prior)[0] - law.linear(moved)[0]
+    np.testing.assert_allclose(slopes[:, 2], change / loop_fit.STEP * law.sd[2])
     near = loop_fit.LoopLaw(runs, measured.T.ravel(), LoopView(), fit)
     np.testing.assert_allclose(near.prior, logs)
 
@@ -98,6 +103,29 @@ def test_halves_and_layouts():
     assert (
         alike(run(1, 3, POOLS)) == "3 instances in pools, TP 1" and alike(runs[0]) == runs[0].layout
     )
+
+
+def test_rows_are_kept_apart_whole_layouts_once():
+    """Every layout is kept apart as a whole in one study, parts of others beside it, and most rows stay."""
+    runs = [run(many, number) for number in range(1, 41) for many in (1, 4, 16, 64)]
+    studies = [clusters.kept_apart(runs, fold) for fold in range(clusters.FOLDS)]
+    rows = np.array(studies).reshape(clusters.FOLDS, 40, 4)
+    assert (rows.all(axis=2).sum(axis=0) >= 1).all() and 0.2 < np.mean(studies) < 0.5
+    parts = {tuple(kept) for study in rows.tolist() for kept in study}
+    assert {(True, True, False, False), (False, False, True, True)} <= parts
+    assert (True, False, True, False) in parts or (False, True, False, True) in parts
+
+
+def test_a_study_without_some_rows_says_how_far_they_lie_in_its_half_widths():
+    known = SeenRuns.of([run(8).scene])
+    fit = Learned(BETA, {}, NOTHING, known, {"tpot_mean": {"same": 0.1, "other_layout_pools": 0.4}})
+    error = Error("a", "tpot_mean", None, 10 * math.exp(0.15), 10.0)
+    far = in_half_widths(error, fit, run(8).scene)
+    assert far is not None and far.size == pytest.approx(1.5)
+    assert (far.kind, far.group) == ("same", layout_key(run(8).scene))
+    assert in_half_widths(error._replace(figure="req_s"), fit, run(8).scene) is None
+    both = Scene(RealServer("a/b", "L40S"), run(8).scene.load)
+    assert in_half_widths(error, fit, both) is None
 
 
 def test_what_is_left_out_says_which_kind_of_row_it_is():
@@ -184,6 +212,10 @@ def test_tables_of_a_made_up_study():
         Learned(BETA, {}, NOTHING, SeenRuns(), {}), runs, {"one layout": errors}
     )
     text = page.llmd_tables(study)
+    apart = [[one._replace(predicted=math.exp(2.0), measured=1.0) for one in errors]]
+    with_apart = page.kind_table(errors, apart=apart)
+    assert "| of figures kept apart, before and after widening |" in with_apart
+    assert "| 4: 0, 0 % |" in with_apart and "| 16: 0, 0 % |" in with_apart
     words = page.KIND_WORDS["other_layout"]
     width = 100 * (1.1 ** few(3) - 1)
     assert f"| {words} | req_s | 3 | 3 | 10.0 [10.0, 10.0] | 10 | {width:.0f} | 100 % |" in text

@@ -1,0 +1,202 @@
+"""How wide intervals of predictions are: from errors on runs held out, by figure, kind of row and group of runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from blis_jax.lazy import stats
+from papers.real_servers.predict.learned import (
+    COVERAGE,
+    OF_POOLS,
+    Learned,
+    deployment_key,
+    layout_key,
+    software_key,
+)
+from papers.real_servers.predict.scene import Scene
+
+HalfWidths = Mapping[str, Mapping[str, float]]  # in logarithms, by figure and kind of row
+
+
+class Error(NamedTuple):
+    """A figure that was predicted."""
+
+    run: str
+    figure: str
+    stage: int | None
+    predicted: float
+    measured: float
+    kind: str = ""  # of `KINDS`: how far its run was from those of the fit
+    group: str = ""  # runs that resemble each other, and were left out together
+
+    @property
+    def percent(self) -> float:
+        """Return how far the prediction is off, in % and without its sign."""
+        return abs(100 * (self.predicted / self.measured - 1))
+
+    @property
+    def size(self) -> float:
+        """Return the same as a logarithm."""
+        return abs(math.log(self.predicted / self.measured))
+
+
+class HeldShare(NamedTuple):
+    """How many of some figures lay in intervals made without their group."""
+
+    figures: int
+    groups: int
+    held: float  # share
+
+
+def group_of(scene: Scene, kind: str) -> str:
+    """Return which runs resemble a left-out run of this kind: all that are as new in the same way."""
+    if kind == "other_model":
+        return scene.server.model.lower()
+    if kind == "other_software":
+        return software_key(scene.server)
+    if kind == "other_hardware":
+        return scene.server.hardware
+    return deployment_key(scene.server) if kind == "other_deployment" else layout_key(scene)
+
+
+def width(errors: Sequence[Error], of_groups: int = 0) -> float:
+    """Return half of an interval, in logarithms, that holds the share `COVERAGE` of figures of a group like these.
+
+    It holds that share where groups weigh alike and where figures do: large groups may be the hard ones.
+
+    Args:
+        errors: of one figure and kind; without two groups there is no saying, and it is infinite.
+        of_groups: as many groups as the interval is to be as wide for; 0: those of the errors.
+    """
+    count = len({error.group for error in errors})
+    return math.inf if count < 2 else _quantile(errors) * few(of_groups or count)
+
+
+def _quantile(errors: Sequence[Error]) -> float:
+    """Return the size that the share `COVERAGE` of the errors keep, where groups weigh alike and where figures do."""
+    groups = [error.group for error in errors]
+    order = np.argsort([error.size for error in errors])
+    by_group = np.array([1.0 / groups.count(name) for name in groups])[order] / len(set(groups))
+    alike = np.full(len(errors), 1.0 / len(errors))
+    places = [np.searchsorted(np.cumsum(weight), COVERAGE - 1e-12) for weight in (by_group, alike)]
+    return errors[order[min(int(max(places)), len(order) - 1)]].size
+
+
+def few(groups: int) -> float:
+    """Return how much wider an interval is that so many groups make, than one that very many would."""
+    tail = (1 + COVERAGE) / 2
+    wide = stats.t.ppf(tail, groups - 1) * math.sqrt(1 + 1 / groups)
+    return float(wide / stats.norm.ppf(tail))
+
+
+def by_figure_and_kind(errors: Iterable[Error]) -> dict[tuple[str, str], list[Error]]:
+    """Sort errors by figure and kind; those without a kind count nowhere."""
+    found: dict[tuple[str, str], list[Error]] = {}
+    for error in errors:
+        if error.kind:
+            found.setdefault((error.figure, error.kind), []).append(error)
+    return found
+
+
+def half_widths(
+    errors: Iterable[Error], least: HalfWidths = MappingProxyType({})
+) -> dict[str, dict[str, float]]:
+    """Return by figure and kind half of an interval, where two groups or more say something of it.
+
+    `least` are halves that are never gone below.
+    """
+    halves: dict[str, dict[str, float]] = {}
+    for (figure, kind), mine in by_figure_and_kind(errors).items():
+        if math.isfinite(half := width(mine)):
+            halves.setdefault(figure, {})[kind] = max(half, least.get(figure, {}).get(kind, 0.0))
+    return halves
+
+
+def check(errors: Sequence[Error]) -> HeldShare:
+    """Make an interval of one figure and kind without each group in turn, and count what it holds of the group.
+
+    It is made as wide for the number of groups as the one of all groups is.
+    """
+    groups = list(dict.fromkeys(error.group for error in errors))
+    held = 0
+    for name in groups:
+        half = width([error for error in errors if error.group != name], len(groups))
+        held += sum(error.size <= half for error in errors if error.group == name)
+    return HeldShare(len(errors), len(groups), held / len(errors))
+
+
+def checks(errors: Iterable[Error]) -> Mapping[tuple[str, str], HeldShare]:
+    """Return `check` by figure and kind, where three groups or more make it possible."""
+    found = {key: check(mine) for key, mine in by_figure_and_kind(errors).items()}
+    return {key: one for key, one in found.items() if one.groups > 2}
+
+
+# --- rows kept apart from everything --------------------------------------------------------------
+# Left-out runs are not new to all of a study: a dozen coefficients of the law, the terms and the priors have seen them.
+# So some rows are kept apart and the whole study is made without them, several times. How far such rows lie, in
+# half-widths of the intervals that the others made, says how much wider these have to be. A kind is widened where
+# enough groups of rows were kept.
+
+FEWEST_GROUPS = 10
+Apart = Sequence[Sequence[Error]]  # by study without some rows, theirs; sizes in half-widths
+
+
+class HeldApart(NamedTuple):
+    """How many of the figures kept apart lay in their intervals, before and after these were widened."""
+
+    figures: int
+    before: float
+    after: float  # widened by what the rows of the other studies asked for
+
+
+def in_half_widths(error: Error, learned: Learned, scene: Scene) -> Error | None:
+    """Return a prediction's error in half-widths of its interval; None where it has none or is new in two ways."""
+    kinds = learned.seen.unseen(scene)
+    _, high = learned.interval(error.figure, 1.0, scene)
+    if len(kinds) > 1 or not math.isfinite(high):
+        return None
+    kind = f"{kinds[0]}{OF_POOLS}" if scene.server.pools else kinds[0]
+    ratio = math.exp(error.size / math.log(high))
+    return Error(error.run, error.figure, None, ratio, 1.0, kind, group_of(scene, kinds[0]))
+
+
+def stretches(apart: Apart) -> dict[tuple[str, str], float]:
+    """Return by figure and kind how many times as wide intervals must be; 1 where they hold, or too few tell."""
+    found = by_figure_and_kind(error for of_one in apart for error in of_one)
+    groups = {key: len({error.group for error in mine}) for key, mine in found.items()}
+    return {
+        key: max(_quantile(mine), 1.0) if groups[key] >= FEWEST_GROUPS else 1.0
+        for key, mine in found.items()
+    }
+
+
+def widened(halves: HalfWidths, apart: Apart, suffix: str = "") -> dict[str, dict[str, float]]:
+    """Return half-widths as wide as rows kept apart ask for; `suffix` stands behind their kinds there."""
+    factor = stretches(apart)
+    return {
+        figure: {
+            kind: half * factor.get((figure, f"{kind}{suffix}"), 1.0)
+            for kind, half in of_kind.items()
+        }
+        for figure, of_kind in halves.items()
+    }
+
+
+def held_apart(apart: Apart) -> dict[tuple[str, str], HeldApart]:
+    """Return by figure and kind what intervals hold of the rows kept apart."""
+    before: dict[tuple[str, str], list[bool]] = {}
+    after: dict[tuple[str, str], list[bool]] = {}
+    for place, of_one in enumerate(apart):
+        factor = stretches([*apart[:place], *apart[place + 1 :]])
+        for key, mine in by_figure_and_kind(of_one).items():
+            before.setdefault(key, []).extend(error.size <= 1 for error in mine)
+            after.setdefault(key, []).extend(error.size <= factor.get(key, 1.0) for error in mine)
+    return {
+        key: HeldApart(len(held), float(np.mean(held)), float(np.mean(after[key])))
+        for key, held in before.items()
+    }
