@@ -10,10 +10,12 @@ Where nothing is drawn, every seed makes the same run: a difference is then exac
 Of a pooled percentile a few seeds may decide, which Student's t takes for sure. Its p-value is the largest of three:
 the paired t-test's, that of a t-test corrected by the sample's own skewness, and that of exchanging the two runs of
 each seed, which is exact where the arms are alike. On few seeds all three are too sure of arms with one percentile and
-different distributions. So on fewer than `SEEDS_FOR_POOLED` it counts as many times as the seeds go into that number.
+different distributions. So on fewer than `SEEDS_TO_COUNT_ONCE` it counts as many times as the seeds go into that
+number.
 Where one seed in twenty makes most of a tail, a sample may lack such seeds, and shows neither the tail nor its spread.
-So a verdict must also outlive one further seed against it, as far from no difference as the farthest one, by t-test and
-by exchange. In the exchange it counts by the share of `SEEDS_FOR_POOLED` that is there: one seed may make most of few.
+How many of them there are in n seeds varies as √n does. So a verdict must also outlive `AGAINST` √n further seeds
+against it, each as far from no difference as the farthest one, by t-test and by exchange: one at least by t-test, and
+by exchange at most one for `SEEDS_FOR_ONE` seeds, since one seed may make most of few.
 """
 
 from __future__ import annotations
@@ -50,11 +52,12 @@ BETTER, WORSE, UNCLEAR, SAME = "better", "worse", "unclear", "same"
 NEITHER = ""  # a direction in which nothing is better
 OF_POOLED = (
     "of pooled percentiles the largest p-value of this test, of one corrected for skewness, and of an exchange of "
-    "each seed's two runs, on fewer than 100 seeds times 100 over their number, and of tests with one further seed "
-    "against the difference"
+    "each seed's two runs, on fewer than 400 seeds times 400 over their number, and of tests with further seeds "
+    "against the difference, 0.3 times the root of their number"
 )
-# from which tests of a pooled percentile and its 95 % intervals hold by themselves
-SEEDS_FOR_POOLED = 100
+SEEDS_FOR_POOLED = 100  # from which 95 % intervals of a pooled percentile hold by themselves
+# of the tests of a pooled percentile; chosen on other seeds than those of the tables that say what they hold
+SEEDS_TO_COUNT_ONCE, SEEDS_FOR_ONE, AGAINST = 400, 50, 0.3
 ROUNDING = 1e-12
 
 
@@ -95,10 +98,12 @@ class Pair:
         if self.exchanged is None or p == 1.0:
             return p
         p = max(p, skewed_p_value(change), exchange_p_value(self.exchanged))
-        share = min(len(change) / SEEDS_FOR_POOLED, 1.0)
+        count = len(change)
+        share = min(count / SEEDS_TO_COUNT_ONCE, 1.0)
+        more = AGAINST * math.sqrt(count)
         outlived = max(
-            p_value(with_one_against(change), is_anytime),
-            exchange_p_value(with_one_against(self.exchanged, share)),
+            p_value(with_some_against(change, max(more, 1.0)), is_anytime),
+            exchange_p_value(with_some_against(self.exchanged, min(more, count / SEEDS_FOR_ONE))),
         )
         return min(max(p / share, outlived), 1.0)
 
@@ -258,12 +263,17 @@ def p_value(change: Float[np.ndarray, "pair"], is_anytime: bool = False) -> floa
     return float(2 * special.stdtr(count - 1, -abs(score)))
 
 
-def with_one_against(
-    change: Float[np.ndarray, "pair"], share: float = 1.0
-) -> Float[np.ndarray, "one_more"]:
-    """Add a seed against the mean, `share` of the farthest one's size; only zeros where it turns the mean round."""
+def with_some_against(
+    change: Float[np.ndarray, "pair"], number: float
+) -> Float[np.ndarray, "more"]:
+    """Add so many seeds against the mean, as far as the farthest one; only zeros where they turn the mean round.
+
+    Of a number with a fraction the last seed has that part of the size.
+    """
     total = change.sum()
-    more = np.append(change, -np.sign(total) * share * np.abs(change).max(initial=0.0))
+    sizes = [1.0] * int(number) + [number % 1] * (number % 1 > 0)
+    against = -np.sign(total) * np.abs(change).max(initial=0.0) * np.array(sizes)
+    more = np.append(change, against)
     return more if more.sum() * total > 0 else np.zeros(len(more))
 
 

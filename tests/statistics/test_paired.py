@@ -34,7 +34,7 @@ from blis_jax.statistics.paired import (
     holm,
     p_value,
     sign_test,
-    with_one_against,
+    with_some_against,
 )
 from blis_jax.statistics.pooled import exchange_p_value
 
@@ -240,31 +240,34 @@ def test_a_difference_comes_back_from_what_was_written() -> None:
     assert np.isnan(Difference.of_json(plain(nothing.to_json())).first_mean)
 
 
-@pytest.mark.parametrize(("seeds", "times"), [(20, 5.0), (50, 2.0), (100, 1.0), (400, 1.0)])
+@pytest.mark.parametrize(("seeds", "times"), [(20, 20.0), (50, 8.0), (400, 1.0), (800, 1.0)])
 def test_a_pooled_percentile_of_few_seeds_needs_a_smaller_p_value(seeds: int, times: float) -> None:
     change = normal(12, seeds) + 3 / math.sqrt(seeds)
     pooled = Pair(np.zeros(seeds), change, LOWER, exchanged=change)
     largest = max(p_value(change), skewed_p_value(change), exchange_p_value(change))
     outlived = max(
-        p_value(with_one_against(change)),
-        exchange_p_value(with_one_against(change, min(seeds / 100, 1.0))),
+        p_value(with_some_against(change, 0.3 * math.sqrt(seeds))),
+        exchange_p_value(with_some_against(change, min(seeds / 50, 0.3 * math.sqrt(seeds)))),
     )
     assert pooled.p_value() == pytest.approx(min(max(times * largest, outlived), 1.0))
     assert largest < 1
 
 
 def test_a_pooled_percentile_of_one_bad_seed_gets_no_verdict() -> None:
-    """100 seeds of which one makes the difference: one more such seed, of the other arm, takes it back."""
+    """100 seeds of which one makes the difference: three more such seeds, of the other arm, take it back."""
     change = np.full(100, -0.01)
     change[3] = 5.0
-    assert not with_one_against(change).any()
+    assert not with_some_against(change, 1).any()
     assert Pair(np.zeros(100), change, LOWER, exchanged=change).p_value() == 1.0
     even = np.where(np.arange(100) % 2, 1.0, 1.2)
-    against = with_one_against(even)
-    assert against[-1] == -1.2 and len(against) == 101
+    against = with_some_against(even, 3)
+    assert against[-3:].tolist() == [-1.2] * 3 and len(against) == 103
     assert Pair(np.zeros(100), even, LOWER, exchanged=even).p_value() < 1e-9
 
 
-def test_the_seed_against_counts_by_a_share() -> None:
-    assert with_one_against(np.array([-1.0, -2.0, 0.5]), 0.25).tolist() == [-1.0, -2.0, 0.5, 0.5]
-    assert not with_one_against(np.zeros(3)).any()
+def test_a_part_of_a_seed_against_has_a_part_of_its_size() -> None:
+    change = np.array([-3.0, -2.0, 0.5])
+    assert with_some_against(change, 0.25).tolist() == [*change, 0.75]
+    assert with_some_against(change, 1.25).tolist() == [*change, 3.0, 0.75]
+    assert with_some_against(change, 1).tolist() == [*change, 3.0]
+    assert not with_some_against(np.zeros(3), 2).any()
