@@ -212,8 +212,8 @@ def study(
             apart.append(_apart(runs, fold, view, before))
             work.show(fold + 1)
     for suffix, side in (("", False), (OF_POOLS, True)):
-        found = half_widths(of_side(everything, runs, side))
-        for name, widths in widened(found, apart, suffix).items():
+        of_kinds = half_widths(of_side(everything, runs, side))
+        for name, widths in widened(of_kinds, apart, suffix).items():
             half.setdefault(name, {}).update({f"{kind}{suffix}": w for kind, w in widths.items()})
     return ClusterStudy(_learned(runs, fit, posterior, half), runs, errors, apart)
 
