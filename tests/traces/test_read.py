@@ -14,6 +14,7 @@ import pytest
 from blis_jax.commands.options import trace_flags
 from blis_jax.errors import ConfigError
 from blis_jax.traces import __main__ as command
+from blis_jax.traces.columns import A_DATE
 from blis_jax.traces.read import FORMATS, TraceOptions, module_of, read_trace
 from blis_jax.traces.rows import to_table
 from blis_jax.traces.write import WRITABLE, write_trace
@@ -343,7 +344,7 @@ def test_a_bad_cell_leaves_the_decimal_commas_of_others(tmp_path):
     trace = read_text(tmp_path, "arrival_s;input_tokens;output_tokens\n" + rows)
     assert trace.rows.arrival_us.tolist() == [500_000, 2_125_000]
     assert trace.report.first_bad == [
-        ("line 3", "arrival_s is x, not a number of seconds from 0 on")
+        ("line 3", f"arrival_s is x, not a number of seconds from 0 on, nor {A_DATE}")
     ]
 
 
