@@ -262,16 +262,14 @@ class Surrogate:
             is_log, center, width, low, high, floor, mean_reach, run_reach, main, threshold,
             regions.off_at,
         )  # fmt: skip
-        learned_by_name, epistemic = self._in_batches(
+        outputs, epistemic = self._in_batches(
             lambda static, params, batch: all_raw(static, params, tables, batch), inputs
         )
-        is_inside, reasons = self.domain.check(
-            inputs, epistemic, self._failed(learned_by_name["mean"])
-        )
+        is_inside, reasons = self.domain.check(inputs, epistemic, self._failed(outputs["mean"]))
         dims = ("point", "output")
         dataset = xr.Dataset()
-        region = learned_by_name.pop("region")
-        for name, learned in learned_by_name.items():
+        region = outputs.pop("region")
+        for name, learned in outputs.items():
             values = self._filled(learned, len(inputs), name.endswith("_sd"))
             dataset[name] = ((*dims, "level")[: values.ndim], values)
         dataset["in_domain"] = ("point", is_inside)

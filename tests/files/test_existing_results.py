@@ -25,7 +25,6 @@ OUTPUTS = {
     "trace": (traces.main, ["in.csv"], "out.csv", ("--output", "out.csv")),
     "fit": (calibrate.main, [MEASURED], "fit.json", ("--output", "fit.json")),
     "figure of a fit": (calibrate.main, [MEASURED], "fit.png", ("--output", "fit.json")),
-    "usual fit": (calibrate.main, [MEASURED], "out/calibration.json", ()),
     "gradient": (
         gradient.main,
         ["iter00_baseline", "--perturb", "max_num_scheduled_tokens=64"],
