@@ -1,7 +1,9 @@
 """A draft policy of one's own: as many drafts as give most tokens a second, by what was accepted so far.
 
-    blis-jax compare k3=vllm:speculative_config=examples/drafts/eagle.json \
-        best=k3:draft_policy=examples/drafts/best_rate.py:best_rate --workload examples/drafts/workload.yaml --rate 20
+    D=examples/drafts
+    blis-jax compare k3=vllm:speculative_config=$D/eagle.json \
+        "best=vllm:speculative_config=$D/eagle.json;draft_policy=$D/best_rate.py:best_rate" \
+        --workload $D/workload.yaml --rate 20
 """
 
 from typing import Any
