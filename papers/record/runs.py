@@ -110,6 +110,18 @@ class SettingSample:
         }
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Make of a record what is kept of it; what it holds can travel to another machine."""
+
+    measurement: Measurement
+
+    def __call__(self, record: RunRecord) -> SettingRuns:
+        """Return figures, outcome and broken invariants of one run."""
+        broken = sum(record.invariant_failures.values())
+        return self.measurement.of(record), int(record.outcome), broken
+
+
 class PaperRuns:
     """Simulates what is not kept yet; every setting is written as soon as its seeds are done."""
 
@@ -252,10 +264,6 @@ class _Work:
     def run(self, batch: Sequence[RunSetting]) -> list[tuple[RunSetting, list[SettingRuns]]]:
         """Run all seeds of some settings."""
 
-        def measured(record: RunRecord) -> SettingRuns:
-            values = self.measurement.of(record)
-            return values, int(record.outcome), sum(record.invariant_failures.values())
-
         if not self.is_small:  # other requests are not needed any more
             wanted = {_requests_key(setting) for setting in batch} & self.experiments.keys()
             self.experiments = {key: self.experiments[key] for key in wanted}
@@ -263,7 +271,7 @@ class _Work:
         for _, alike in groupby(batch, key=self._size):
             group = list(alike)
             rows = [row for setting in group for row in self._rows(setting)]
-            measured_rows = iter(self._runner(group[0]).run(rows, measured))
+            measured_rows = iter(self._runner(group[0]).run(rows, Measured(self.measurement)))
             made += [(setting, list(islice(measured_rows, len(self.seeds)))) for setting in group]
         return made
 

@@ -6,7 +6,7 @@ import dataclasses
 import platform
 import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,8 +20,9 @@ from blis_jax.core.outcome import WHOLE_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import version_of
 from blis_jax.files.content import digest
-from blis_jax.metrics.measure import window_of
+from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.metric import name_in
+from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.run_summary import RunSummary, Tails, kept_tails, lives_of
 from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.metrics.summaries import ALL, select
@@ -189,18 +190,27 @@ class Experiments:
         return run_arms(experiment, configs, known)
 
 
-def seen_of(experiment: Experiment) -> Callable[[RunRecord], RunSummary]:
-    """Return what makes of a record what a row keeps of it."""
-    classes = experiment.requests.source.slo_classes
+@dataclass(frozen=True)
+class Seen:
+    """Make of a record what a row keeps of it; what it holds can travel to another machine."""
 
-    def seen(record: RunRecord) -> RunSummary:
-        summary = dataclasses.replace(experiment.result(record), lives=lives_of(record, FATES))
+    figures: RunFigures
+    measure: Measure
+    classes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Seen:
+        """Return that of an experiment."""
+        classes = tuple(experiment.requests.source.slo_classes)
+        return cls(experiment.result, experiment.measure, classes)
+
+    def __call__(self, record: RunRecord) -> RunSummary:
+        """Return what is kept of one run."""
+        summary = dataclasses.replace(self.figures(record), lives=lives_of(record, FATES))
         if not summary.is_whole:
             return summary
-        measured = select(record, window=window_of(experiment.measure, record))
-        return dataclasses.replace(summary, tails=kept_tails(measured, classes))
-
-    return seen
+        measured = select(record, window=window_of(self.measure, record))
+        return dataclasses.replace(summary, tails=kept_tails(measured, self.classes))
 
 
 def run_arms(
@@ -210,7 +220,7 @@ def run_arms(
 ) -> list[ArmRuns]:
     """Run every configuration on every seed; equal ones are run once, and those that are known not at all."""
     missing = [config for config in dict.fromkeys(configs) if config not in known]
-    made = experiment.summaries(missing, seen_of(experiment)) if missing else []
+    made = experiment.summaries(missing, Seen.of(experiment)) if missing else []
     runs, classes = (
         {**known, **dict(zip(missing, made, strict=True))},
         experiment.requests.source.slo_classes,

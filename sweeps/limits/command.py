@@ -130,11 +130,11 @@ def _rates(
     experiment: Experiment, arms: Sequence[Arm], ladders: Mapping[str, Sequence[float]]
 ) -> dict[str, np.ndarray]:
     """Return goodput by arm, 1/s: `[seed, class, limit]`, padded; NaN where a run did not end."""
-    widest = max(map(len, ladders.values()))
+    widest, measure = max(map(len, ladders.values())), experiment.measure
 
     def counted(record: RunRecord) -> np.ndarray:
         """Return goodput of one run under each limit, 1/s `[class, limit]`; NaN where it did not end."""
-        measured = select(record, None, window_of(experiment.measure, record))
+        measured = select(record, None, window_of(measure, record))
         ttft_us, has_one = latencies_us(record, "ttft")
         rates = np.full((len(ladders), widest), np.nan)
         if record.outcome not in WHOLE or not measured.seconds:

@@ -140,9 +140,8 @@ def smoothed_gradients(
     """
     draws = _draws(len(parameters), num_pairs, random_state, law)
     configs = [perturbed(config, parameters, sign * draw) for draw in draws for sign in (1.0, -1.0)]
-    runs = experiment.summaries(
-        configs, lambda record: (experiment.result(record), decisions(record))
-    )
+    figures = experiment.result
+    runs = experiment.summaries(configs, lambda record: (figures(record), decisions(record)))
     results = [[result for result, _ in of_point] for of_point in runs]
     _check_whole(results)
     paths = [[path for _, path in of_point] for of_point in runs]

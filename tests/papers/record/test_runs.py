@@ -12,6 +12,7 @@ from papers.record import runs as module
 from papers.record.measures import curves, scalars, ttft_parts
 from papers.record.runs import PaperRuns, SettingSample, estimated_s
 from papers.record.settings import RunSetting, of_arm
+from tests.runs.test_scheduler import InThisProcess, elsewhere
 
 SEEDS = (0, 1, 2)
 SETTINGS = [
@@ -42,6 +43,17 @@ def test_settings_that_simulate_the_same_are_made_once(
     assert is_equal(samples["small"], samples["again"])
     assert not is_equal(samples["small"], samples["tight"])
     assert samples["again"].setting.name == "again"
+
+
+def test_other_processes_make_the_same_runs(
+    made: tuple[Path, dict[str, SettingSample]], tmp_path: Path
+) -> None:
+    end = elsewhere(InThisProcess())
+    try:
+        found = PaperRuns(tmp_path, "jax").get(SETTINGS, SEEDS, scalars())
+    finally:
+        end()
+    assert all(is_equal(found[name], sample) for name, sample in made[1].items())
 
 
 def test_kept_runs_are_not_made_again(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from blis_jax.files import chain
 from sweeps import merge
 from sweeps.ledger import __main__ as command
 from sweeps.runs import experiment
+from tests.runs.test_scheduler import InThisProcess, elsewhere
 from tests.sweeps.ledger.tiny_track import ROW, make_track
 
 RATES = (
@@ -142,18 +145,19 @@ def test_runs_of_another_row_are_refused(track: Path, capsys: pytest.CaptureFixt
     assert "different hypothesis" in capsys.readouterr().err
 
 
-def test_scheduler_makes_the_runs_of_a_row(track: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_processes_make_the_runs_of_a_row(
+    track: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     used = []
 
-    class Used:
-        def __init__(self, text: str) -> None:
-            used.append(text)
+    @contextmanager
+    def in_this_process(text: str) -> Iterator[None]:
+        used.append(text)
+        end = elsewhere(InThisProcess())
+        yield
+        end()
 
-        def __enter__(self) -> None: ...
-
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr("blis_jax.runs.scheduler.used", Used)
+    monkeypatch.setattr("blis_jax.runs.scheduler.used", in_this_process)
     assert ledger("add", "1", *ROW, "--scheduler", "local:2") == 0
     assert ledger("replay", "1", "--scheduler", "local:3") == 0
     assert used == ["local:2", "local:3"]
