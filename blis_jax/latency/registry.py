@@ -204,7 +204,9 @@ def _no_fit(model: str, wanted: dict[str, Any], fits: Sequence[dict[str, Any]]) 
 def _meant(gpu: str, gpus: Sequence[str]) -> str:
     """Return a hint at a GPU that the word begins like, if it is none of them: an H200 is no H100."""
     near = [] if gpu in gpus else [one for one in gpus if one.startswith(gpu.upper()[:4])]
-    return f"; did you mean {near[0]!r}?" if near and len(gpu) > 3 else ""
+    if near and len(gpu) > 3:
+        return f"; did you mean {near[0]!r}?"
+    return "" if gpu in gpus or _GPU.fullmatch(gpu.strip()) else closest(gpu, gpus)
 
 
 def _on(fits: Sequence[dict[str, Any]]) -> str:
