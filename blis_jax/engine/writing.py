@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -65,8 +64,6 @@ from blis_jax.tables.writes import (
     Writes,
     no_slot,
 )
-
-T = TypeVar("T", Journeys, Reservations)
 
 
 def no_record(ctx: Context) -> RecordWrite:
@@ -179,12 +176,6 @@ def _put_row(table: jax.Array, vector: Vector, at: jax.Array) -> jax.Array:
     return _put(table, selected(vector)[None], at, jnp.int32(0))
 
 
-def _with_row(table: T, row_: Row, at: jax.Array) -> T:
-    """The table of `numbers` and `times` with a row in its place."""
-    numbers = _put_row(table.numbers, row_.numbers, at)
-    return dataclasses.replace(table, numbers=numbers, times=_put_row(table.times, row_.times, at))
-
-
 def _write_touch(ctx: Context, state: State, done: Writes) -> State:
     return state.having(router_index.write(ctx, state[RouterIndex], done[RouterWrite]))
 
@@ -201,12 +192,12 @@ def _write_news(ctx: Context, state: State, done: Writes) -> State:
 
 def _write_journey(ctx: Context, state: State, done: Writes) -> State:
     change = done[JourneyWrite]
-    return state.having(_with_row(state[Journeys], change.journey, change.request))
+    return state.having(state[Journeys].put(ctx.groups, change.request, change.journey))
 
 
 def _write_reservation(ctx: Context, state: State, done: Writes) -> State:
     row_, at = done[ReservationWrite].row, done[JourneyWrite].request
-    return state.having(_with_row(state[Reservations], row_, at))
+    return state.having(state[Reservations].put(ctx.groups, at, row_))
 
 
 def _write_first_routing(ctx: Context, state: State, done: Writes) -> State:

@@ -20,6 +20,7 @@ from blis_jax.core.columns import (
     repeated,
 )
 from blis_jax.core.exact import truncate
+from blis_jax.core.groups import Groups, Rows
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.core.types import EngineShape, Mechanism, Params, RequestView, never
@@ -29,7 +30,7 @@ from blis_jax.tables.requests import Request, Requests
 from blis_jax.tables.state import Instance, Lane, Past, Resident, State
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int
+    from jaxtyping import Array, Bool, Int
 
     from blis_jax.engine.phases.departures.pools import Pools
     from blis_jax.memory.memory import Memory
@@ -71,6 +72,15 @@ class Context:
         if self.when is branch:
             return repeated(holds, change, value, most)
         return always(holds(value), change, value)
+
+    def over(self, is_open: Bool[Array, "group"], fold: Callable[[T, Rows], T], first: T) -> T:
+        """Return `Groups.over` of this run's requests."""
+        return self.groups.over(is_open, fold, first, whole=self.when is not branch)
+
+    @property
+    def groups(self) -> Groups:
+        """Return the groups of this run's requests."""
+        return Groups(self.shape.num_requests)
 
     def worked_out(self, made: Callable[[], T]) -> T:
         """Return `made()`, behind a branch that is always taken; many lanes have none. Else the compiler computes it

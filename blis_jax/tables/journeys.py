@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from blis_jax.core.columns import Moment, Row, Whole
+from blis_jax.core.columns import Moment, Row, Whole, selected
+from blis_jax.core.groups import Groups
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import EngineShape, never
 
@@ -180,12 +181,24 @@ class Downs:
     later: Int[Array, "*lane instance"]
 
 
+def _with_row(
+    table: Journeys | Reservations, row_: Row, at: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The numbers and the times of a table with a row in its place."""
+    start = at, jnp.int32(0)
+    return (
+        lax.dynamic_update_slice(table.numbers, selected(row_.numbers)[None], start),
+        lax.dynamic_update_slice(table.times, selected(row_.times)[None], start),
+    )
+
+
 @pytree
 class Journeys:
     """Requests on their way from one instance to another: `Journey` of each, a spare row included."""
 
     numbers: Int[Array, "*lane request column"]
     times: Real[Array, "*lane request _"]
+    first_due: Real[Array, "*lane group"]  # the earliest `due` of each of the Groups, never(): none
 
     def of(self, request: Int[Array, ""]) -> Journey:
         """Return the journey of a request."""
@@ -199,7 +212,18 @@ class Journeys:
         for name in ("CAME_FROM", "FIRST_RECORD", "JOINED_RECORD"):
             numbers = numbers.at[:, Journey.columns[name]].set(-1)
         times = jnp.full((size, len(Journey.time_columns)), never(clock), clock)
-        return cls(numbers, times.at[:, Journey.time_columns.TRANSFER].set(0))
+        nobody = jnp.full((Groups(shape.num_requests).count,), never(clock), clock)
+        return cls(numbers, times.at[:, Journey.time_columns.TRANSFER].set(0), nobody)
+
+    def put(self, groups: Groups, request: jax.Array, journey: Journey) -> Journeys:
+        """Return the journeys with another one of a request."""
+        numbers, times = _with_row(self, journey, request)
+        group = groups.of(request)
+        rows, due = groups.rows(group), Journey.time_columns.DUE
+        least = jnp.min(rows.take(times)[:, due], initial=never(times.dtype), where=rows.is_in)
+        return Journeys(
+            numbers, times, lax.dynamic_update_slice(self.first_due, least[None], (group,))
+        )
 
 
 @pytree
@@ -208,6 +232,9 @@ class Reservations:
 
     numbers: Int[Array, "*lane request column"]
     times: Real[Array, "*lane request _"]
+    last_end: Real[
+        Array, "group"
+    ]  # no transfer of a group of Groups ends later, -1: none has begun
 
     def of(self, request: Int[Array, ""]) -> Reservation:
         """Return what is reserved for a request."""
@@ -219,7 +246,18 @@ class Reservations:
         clock, size = shape.clock_dtype, shape.num_requests + 1
         numbers = jnp.zeros((size, len(Reservation.columns)), jnp.int32)
         numbers = numbers.at[:, Reservation.columns.TARGET].set(-1)
-        return cls(numbers, jnp.full((size, 1), never(clock), clock))
+        none = jnp.full((Groups(shape.num_requests).count,), -1, clock)
+        return cls(numbers, jnp.full((size, 1), never(clock), clock), none)
+
+    def put(self, groups: Groups, request: jax.Array, reservation: Reservation) -> Reservations:
+        """Return the reservations with another one of a request."""
+        numbers, times = _with_row(self, reservation, request)
+        group, ends = groups.of(request), reservation.ends
+        ends = jnp.where((ends < never(ends.dtype)) & (request < groups.num_requests), ends, -1)
+        latest = jnp.maximum(self.last_end[group], ends.astype(self.last_end.dtype))
+        return Reservations(
+            numbers, times, lax.dynamic_update_slice(self.last_end, latest[None], (group,))
+        )
 
 
 @pytree

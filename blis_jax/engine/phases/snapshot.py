@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import jax
@@ -33,6 +34,8 @@ from blis_jax.tables.state import Instance, Slot, State, kv_fields_read
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
+
+    from blis_jax.core.groups import Rows
 
 
 def kv_fields(ctx: Context, state: State) -> tuple[jax.Array, ...]:
@@ -194,16 +197,21 @@ def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "
     """Count the requests in slots of each instance whose transfer has not ended before `now`: the
     router does not count them.
     """
-    reserved = state[Reservations]
-    ends = reserved.times[:-1, 0]
-    is_coming = ends >= now
-    if LatestTick in state:
-        is_coming = is_coming & ~((ends == now) & has_ticked(state, now))
-    if Dismissals in state:
-        is_coming = is_coming & (reserved.numbers[:-1, Reservation.columns.IS_DROPPED] == 0)
-    target = jnp.where(is_coming & (ends < ctx.never), reserved.numbers[:-1, 0], -1)
+    reserved, columns = state[Reservations], Reservation.columns
     instance = lax.iota(jnp.int32, ctx.shape.num_instances)
-    return jnp.sum(target[None, :] == instance[:, None], axis=1, dtype=jnp.int32)
+
+    def count(so_far: jax.Array, rows: Rows) -> jax.Array:
+        ends, numbers = rows.take(reserved.times)[:, 0], rows.take(reserved.numbers)
+        is_coming = (ends >= now) & (ends < ctx.never) & rows.is_in
+        if LatestTick in state:
+            is_coming = is_coming & ~((ends == now) & has_ticked(state, now))
+        if Dismissals in state:
+            is_coming = is_coming & (numbers[:, columns.IS_DROPPED] == 0)
+        target = jnp.where(is_coming, numbers[:, columns.TARGET], -1)
+        here = target[None, :] == instance[:, None]
+        return so_far + jnp.sum(here, axis=1, dtype=jnp.int32)
+
+    return ctx.over(reserved.last_end >= now, count, jnp.zeros_like(instance))
 
 
 def behind_transfers(ctx: Context, state: State, now: jax.Array, is_it: jax.Array) -> State:
@@ -213,7 +221,7 @@ def behind_transfers(ctx: Context, state: State, now: jax.Array, is_it: jax.Arra
     is_over = is_it & (times == now) & comes_with_kv(ctx, state, rows)
     state = with_queued_times(state, jnp.where(is_over, now - 1, times))
     ends = jnp.where(is_it & (ends == now), now - 1, ends)
-    return state.having(Reservations(reserved.numbers, ends))
+    return state.having(dataclasses.replace(reserved, times=ends))
 
 
 def comes_with_kv(ctx: Context, state: State, rows: int) -> Bool[Array, "instance slot"]:

@@ -166,7 +166,7 @@ class MoveSource(ClusterSource):
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
         """Return the next one; a queue leaves whole before any of it is routed again."""
         ctx = look.ctx
-        move = jnp.min(look.state[Journeys].times[:-1, 0])
+        move = jnp.min(look.state[Journeys].first_due)
         if ctx.mechanism.cluster is not None:
             move = jnp.where(jnp.min(look.state[Availability].leave_at) <= move, ctx.never, move)
         return (gated(look, EventKind.MOVE, move),)

@@ -11,6 +11,7 @@ What a step does for such requests is an object, chosen when a program is built:
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +24,15 @@ from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.memory import Demand, Subject, Visit
 from blis_jax.policies.contract import HandOver, HandOverContext
 from blis_jax.policies.seeds import RandomSource
-from blis_jax.tables.context import Context, SlotRows, Work, decision_key
+from blis_jax.tables.context import Context, SlotRows, Work, count_of, decision_key
 from blis_jax.tables.joined import places_of
 from blis_jax.tables.journeys import Journey, Journeys, Reservations
 from blis_jax.tables.requests import Request
 from blis_jax.tables.state import Lane, Past, State
 from blis_jax.tables.writes import JourneyWrite, ReservationWrite
+
+if TYPE_CHECKING:
+    from blis_jax.core.groups import Rows
 
 
 class Staying:
@@ -287,9 +291,12 @@ def _joined(journey: Journey, lane: Lane, joins: jax.Array) -> dict[str, jax.Arr
 
 def _num_on_link(ctx: Context, state: State, instance: jax.Array, start: jax.Array) -> jax.Array:
     """Transfers from the instance that are under way at this time."""
-    journeys = state[Journeys]
-    times, columns = journeys.times[:-1], Journey.time_columns
-    due = times[:, columns.DUE]
-    has_kv = journeys.numbers[:-1, Journey.columns.COMPUTED] > 0
-    is_on = (due > start) & (due < ctx.never) & has_kv & (places_of(state)[:-1] == instance)
-    return jnp.sum(is_on, dtype=jnp.int32)
+    journeys, places = state[Journeys], places_of(state)
+
+    def count(so_far: jax.Array, rows: Rows) -> jax.Array:
+        due = rows.take(journeys.times)[:, Journey.time_columns.DUE]
+        has_kv = rows.take(journeys.numbers)[:, Journey.columns.COMPUTED] > 0
+        is_on = (due > start) & (due < ctx.never) & has_kv & (rows.take(places) == instance)
+        return so_far + count_of(is_on & rows.is_in)
+
+    return ctx.over(journeys.first_due < ctx.never, count, jnp.int32(0))

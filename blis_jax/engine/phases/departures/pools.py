@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from blis_jax.core.types import LAST, Mechanism
 from blis_jax.engine.calendar import EventKind
@@ -47,6 +46,7 @@ from blis_jax.tables.state import Dyn, Resident, Slot, State
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
+    from blis_jax.core.groups import Rows
     from blis_jax.engine.phases.decisions import Decisions
     from blis_jax.engine.phases.policy_calls import States
     from blis_jax.policies.contexts import GatewayContext
@@ -100,14 +100,25 @@ def _behind_last(ctx: Context, state: State, now: jax.Array, policy: Policy, pla
 def _next_part(ctx: Context, state: State) -> jax.Array:
     """Who is routed in the prefill pool, or whose transfer starts: of these, the one with the least id as a text."""
     journeys = state[Journeys]
-    due = journeys.times[:-1, 0]
-    has_kv = journeys.numbers[:-1, Journey.columns.COMPUTED] > 0
-    text = ctx.requests[PartRanks].table[:-1, PartRank.PREFILL_TEXT]
+    now = jnp.min(journeys.first_due)
     if GatewayQueue in state:
-        return next_part(state[GatewayQueue], due == jnp.min(due), has_kv, text)
-    number = lax.iota(jnp.int32, due.shape[0])
-    rank = jnp.where(has_kv, text + jnp.int32(due.shape[0]), number)
-    return jnp.argmin(jnp.where(due == jnp.min(due), rank, LAST)).astype(jnp.int32)
+        due = journeys.times[:-1, 0]
+        has_kv = journeys.numbers[:-1, Journey.columns.COMPUTED] > 0
+        text = ctx.requests[PartRanks].table[:-1, PartRank.PREFILL_TEXT]
+        return next_part(state[GatewayQueue], due == now, has_kv, text)
+
+    def least(best: tuple[jax.Array, jax.Array], rows: Rows) -> tuple[jax.Array, jax.Array]:
+        due = rows.take(journeys.times)[:, Journey.time_columns.DUE]
+        has_kv = rows.take(journeys.numbers)[:, Journey.columns.COMPUTED] > 0
+        text = rows.take(ctx.requests[PartRanks].table)[:, PartRank.PREFILL_TEXT]
+        rank = jnp.where(has_kv, text + jnp.int32(ctx.shape.num_requests), rows.number)
+        rank = jnp.where((due == now) & rows.is_in, rank, LAST)
+        first = jnp.argmin(rank)
+        is_less = rank[first] < best[0]
+        return jnp.minimum(rank[first], best[0]), jnp.where(is_less, rows.number[first], best[1])
+
+    is_open = (journeys.first_due == now) & (now < ctx.never)
+    return ctx.over(is_open, least, (jnp.int32(LAST), jnp.int32(0)))[1]
 
 
 def _moved(
@@ -158,7 +169,10 @@ def _own_rank(ctx: Context, state: State, request: jax.Array) -> jax.Array:
 
 
 def _first_due(ctx: Context, state: State) -> jax.Array:
-    return jnp.argmin(state[Journeys].times[:-1, 0]).astype(jnp.int32)
+    journeys = state[Journeys]
+    rows = ctx.groups.rows(jnp.argmin(journeys.first_due).astype(jnp.int32))
+    due = jnp.where(rows.is_in, rows.take(journeys.times)[:, Journey.time_columns.DUE], ctx.never)
+    return rows.number[jnp.argmin(due)]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,14 @@ from blis_jax.policies.reading import seen_by
 from blis_jax.policies.routing.pickers import first_where
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.blocks import Asker, Do
-from blis_jax.tables.context import Context, SlotRows, decision_key, failing, waking_time
+from blis_jax.tables.context import (
+    Context,
+    SlotRows,
+    count_of,
+    decision_key,
+    failing,
+    waking_time,
+)
 from blis_jax.tables.joined import EXPECTED, INSTANCE_OF, instance_of
 from blis_jax.tables.journeys import Availability, Dismissals, Journeys, Reservations, Transfers
 from blis_jax.tables.requests import Media, PartRank, PartRanks, Request
@@ -38,6 +45,7 @@ from blis_jax.tables.state import Instance, Mode, Past, Resident, State
 from blis_jax.tables.writes import JourneyWrite, ReservationWrite, SlotWrite, Writes, free_slot
 
 if TYPE_CHECKING:
+    from blis_jax.core.groups import Rows
     from blis_jax.engine.phases.decisions import Decisions, Routed
 
 
@@ -116,11 +124,13 @@ def ranks_in_queue(
 def _transfer_time(
     ctx: Context, state: State, request: jax.Array, instance: jax.Array, now: jax.Array
 ) -> jax.Array:
-    (policy, place), ends = (
-        ctx.mechanism.at_gateway("hand_over"),
-        state[Reservations].times[:-1, 0],
-    )
-    others = jnp.sum((ends > now) & (ends < ctx.never), dtype=jnp.int32)
+    (policy, place), reserved = ctx.mechanism.at_gateway("hand_over"), state[Reservations]
+
+    def count(so_far: jax.Array, rows: Rows) -> jax.Array:
+        ends = rows.take(reserved.times)[:, 0]
+        return so_far + count_of((ends > now) & (ends < ctx.never) & rows.is_in)
+
+    others = ctx.over(reserved.last_end > now, count, jnp.int32(0))
     context = HandOverContext(
         request=request_view(ctx, request),
         instance=instance,

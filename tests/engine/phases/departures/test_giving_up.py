@@ -29,7 +29,7 @@ def test_kv_is_dropped_that_comes_after_its_instance_was_told_to_go():
 
     def dropped(*gone_at: Any) -> list[int]:
         told = Dismissals(jnp.array(gone_at, jnp.int32))
-        state: Any = Parts(Reservations(numbers, ends), told)
+        state: Any = Parts(Reservations(numbers, ends, ends[:1, 0]), told)
         return [int(one) for one in next_drop(ctx, state)]
 
     assert dropped(never, 100) == [150, 1]

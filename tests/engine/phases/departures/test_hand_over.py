@@ -33,9 +33,10 @@ def with_journey(made: Made, request: int, **fields: int) -> None:
         **{name: jnp.int32(value) for name, value in fields.items()}
     )
     made.state = made.state.having(
-        Journeys(
-            journeys.numbers.at[request].set(journey.numbers),
-            journeys.times.at[request].set(journey.times),
+        dataclasses.replace(
+            journeys,
+            numbers=journeys.numbers.at[request].set(journey.numbers),
+            times=journeys.times.at[request].set(journey.times),
         )
     )
 

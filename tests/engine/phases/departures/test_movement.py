@@ -55,8 +55,11 @@ def test_the_last_one_ends_the_leaving_and_the_first_due_is_routed_first() -> No
     left, _, (available, _) = leave(made.ctx, made.state, made.work(1), jnp.int32(1))
     assert int(available.leave_at[1]) == NEVER and int(left.inst.event) == NEVER
     journeys = made.state[Journeys]
-    times = journeys.times.at[0, 0].set(40).at[1, 0].set(22)
-    made.state = made.state.having(Journeys(journeys.numbers, times))
+    for request, due in ((0, 40), (1, 22)):
+        number = jnp.int32(request)
+        journey = journeys.of(number).replace(due=jnp.asarray(due, journeys.times.dtype))
+        journeys = journeys.put(made.ctx.groups, number, journey)
+    made.state = made.state.having(journeys)
     request = made.ctx.pools.next_to_move(made.ctx, made.state)
     assert int(request) == 1
     writes = no_writes(made.ctx, made.state, jnp.int32(0))
