@@ -175,9 +175,9 @@ def under_pressure(
     )
 
 
-def of_cluster(config: ClusterConfig, title: str) -> Timed:
+def of_cluster(config: ClusterConfig, title: str, **load: Any) -> Timed:
     """Time one run of a cluster whose requests move or wait at the gateway, and count how many do."""
-    (run,) = call_of(config, load_builtin("mixed"), 1).runs
+    (run,) = call_of(config, override(load_builtin("mixed"), **load), 1).runs
     runner = Runner(run.sizes.options)
     record = runner.alone(run)  # with tables that are large enough
     _, seconds = device_time(Call(Group(run), [run], 1), 15)
@@ -336,8 +336,11 @@ def measure(name: str, window: int | None = None) -> Timed:
     if name in PRESSURE:
         return under_pressure(window, *PRESSURE[name])
     if name in CLUSTERS:
-        settings, title = CLUSTERS[name]
-        return of_cluster(ClusterConfig(**settings), title)
+        return of_cluster(ClusterConfig(**CLUSTERS[name][0]), CLUSTERS[name][1])
+    if name.removesuffix("-16000") in CLUSTERS:
+        settings, title = CLUSTERS[name.removesuffix("-16000")]
+        title = title.replace("1,000 requests", "16,000 requests at 120 a second")
+        return of_cluster(ClusterConfig(**settings), title, **worker.LONG)
     if name.startswith("sustainable-"):
         count = int(name.partition("-")[2])
         return scale(500.0, count, f"one run, 500 req/s, {count:,} requests")

@@ -73,6 +73,7 @@ QUEUED: dict[str, Any] = LEAST_LOADED | {
     "saturation_detector": "concurrency",
     "max_concurrency": 16,
 }
+LONG: dict[str, Any] = {"aggregate_rate": 120.0, "num_requests": 16_000}
 # who feeds the router's index: its own decisions, or the instances' caches
 ROUTED: dict[str, Any] = PRESSED | {
     "routing_policy": "weighted",
@@ -304,6 +305,9 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "pools": lambda _: single(POOLS),
     "outages": lambda _: single(FAILING),
     "flow-control": lambda _: single(QUEUED),
+    "pools-16000": lambda _: single(POOLS, unit="requests", **LONG),
+    "outages-16000": lambda _: single(FAILING, unit="requests", **LONG),
+    "flow-control-16000": lambda _: single(QUEUED, unit="requests", **LONG),
     "bursts-2000": lambda _: single(COMPOUND, BURSTS, **OF_BURSTS),
     "august-default": lambda _: single(AUGUST, BLIS_DEFAULTS),
     "august-weighted": lambda _: single(AUGUST_WEIGHTED),

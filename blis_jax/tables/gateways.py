@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.groups import Groups
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import REJECTED, SLO_CLASSES, EngineShape, Mechanism, never
 from blis_jax.tables.context import Context
@@ -286,6 +287,7 @@ class Dispatches:
 
     place: Int[Array, "*lane request"]  # see Place
     at: Real[Array, "*lane request"]  # clock, never() before
+    num_waiting: Int[Array, "*lane group"]  # in a queue, of each of the Groups
 
 
 @pytree
@@ -315,6 +317,7 @@ class QueueWrite:
 
     request: Int[Array, "3"]  # that comes, that is shed, and that leaves the queue otherwise
     place: Int[Array, "3"]
+    enters: Int[Array, "3"]  # 1: it enters the queue, -1: it leaves it, 0: neither
     dispatched: Real[Array, ""]  # when the last of them was dispatched, never() if it was not
     order_at: Int[Array, ""]  # its number in order of dispatch, the spare one if it was not
     num_dispatched: Int[Array, ""]
@@ -329,7 +332,9 @@ def empty_queue(shape: EngineShape, gateways: Gateways) -> tuple[Dispatches, Gat
     """Return the queue before the first arrival."""
     clock, size, classes = shape.clock_dtype, shape.num_requests + 1, len(SLO_CLASSES)
     forever = jnp.asarray(never(clock), clock)
-    dispatches = Dispatches(jnp.zeros((size,), jnp.int32), jnp.full((size,), forever, clock))
+    nobody = jnp.zeros((Groups(shape.num_requests).count,), jnp.int32)
+    outside = jnp.zeros((size,), jnp.int32)
+    dispatches = Dispatches(outside, jnp.full((size,), forever, clock), nobody)
     queue = GatewayQueue(
         order=jnp.full((size,), shape.num_requests, jnp.int32),
         num_dispatched=jnp.int32(0),
@@ -355,6 +360,7 @@ def unchanged(dispatches: Dispatches, queue: GatewayQueue) -> QueueWrite:
     return QueueWrite(
         request=jnp.broadcast_to(spare, (3,)),
         place=jnp.zeros((3,), jnp.int32),
+        enters=jnp.zeros((3,), jnp.int32),
         dispatched=jnp.asarray(never(clock), clock),
         order_at=spare,
         **_carried(queue),
@@ -374,11 +380,14 @@ def written(
     def put(table: jax.Array, value: jax.Array, at: jax.Array) -> jax.Array:
         return lax.dynamic_update_slice(table, value[None], (at,))
 
-    place = dispatches.place
+    place, waiting = dispatches.place, dispatches.num_waiting
+    groups = Groups(place.shape[0] - 1)
     for entry in range(3):
+        group = groups.of(change.request[entry])
+        waiting = put(waiting, waiting[group] + change.enters[entry], group)
         place = put(place, change.place[entry], change.request[entry])
     at = put(dispatches.at, change.dispatched, change.request[2])
-    return Dispatches(place, at), GatewayQueue(
+    return Dispatches(place, at, waiting), GatewayQueue(
         order=put(queue.order, change.request[2], change.order_at),
         **_carried(change),
     )

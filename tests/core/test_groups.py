@@ -60,7 +60,7 @@ def test_a_fold_over_open_groups_is_that_over_all(num_requests: int) -> None:
 
 
 def test_summaries_of_journeys_and_reservations_follow_their_rows() -> None:
-    """The earliest of each group exactly; of ends of transfers a bound that none passes. The spare row counts nowhere."""
+    """The earliest of each group; of ends of transfers a bound that none passes. The spare row counts nowhere."""
     shape = EngineShape(num_instances=1, num_slots=1, num_requests=100, num_nodes=0, path_depth=1)
     groups, draws = Groups(100), np.random.default_rng(5)
     journeys, reserved = Journeys.first(shape), Reservations.first(shape)

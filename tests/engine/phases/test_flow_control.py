@@ -2,7 +2,9 @@
 
 import dataclasses
 import random
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +13,17 @@ import pytest
 
 from benchmarks.golden import committed
 from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.core.groups import Groups
 from blis_jax.core.pytrees import HasParts, Parts
 from blis_jax.core.types import SLO_CLASSES, EngineShape
 from blis_jax.engine import mechanism
 from blis_jax.engine.cluster_params import NO_TARGET, queue_params
-from blis_jax.engine.phases.flow_control import QueuedRequests, entry_of, pick
+from blis_jax.engine.phases.waiting import Waiting, entry_of, pick
 from blis_jax.records import invariants
 from blis_jax.records.record import Status
 from blis_jax.runs.many_runs import simulate
 from blis_jax.tables.gateways import Place, empty_queue, gateways_of
+from blis_jax.tables.requests import Req
 from tests.support.oracles.plain_queue import NOBODY, PlainQueue
 from tests.support.oracles.plain_queue import Waiting as PlainWaiting
 from tests.support.recorded.golden_2026_08 import SIZES, AugustScenario, differences
@@ -27,6 +31,7 @@ from tests.support.scenes import Fields
 
 FOLDER = committed() / "blis_2026_08"
 SIZE = 60
+FIRST = mechanism.mechanism(ClusterConfig())  # of one gateway
 PRIORITIES = np.array([3, 4, 3, -2, -1, -3])  # in the order of SLO_CLASSES
 SETTINGS = (
     {},
@@ -69,20 +74,33 @@ def plain_of(config):
     )
 
 
+def recount(dispatches, queue):
+    """Say how many are in the queue, as the engine does after each event."""
+    is_queued = dispatches.place[:SIZE] == Place.QUEUED
+    queue.num_queued[...] = is_queued.sum()
+    groups = Groups(SIZE).of(np.arange(SIZE))
+    dispatches.num_waiting[...] = np.bincount(groups, is_queued, Groups(SIZE).count)
+
+
 @pytest.fixture(scope="module")
 def decide():
     """Entry and choice, compiled once for all settings."""
 
     def both(params, arrival, slo_class, tenant, tables, newcomer, asks, saturation):
-        ctx = SimpleNamespace(
+        groups, spare = Groups(SIZE), jnp.int32(SIZE)
+        table = jnp.zeros((SIZE + 1, len(Req)), jnp.int32)
+        table = table.at[:, Req.SLO_CLASS].set(slo_class).at[:, Req.TENANT].set(tenant)
+        ctx: Any = SimpleNamespace(
             params=SimpleNamespace(cluster=Numbers(params)),
-            requests=Fields(arrival=arrival),
+            requests=Fields(arrival=arrival, table=table),
             shape=SimpleNamespace(num_requests=SIZE),
+            groups=groups,
+            gateways=gateways_of(FIRST),
+            over=partial(groups.over, whole=False),
         )
         dispatches, queue = tables
-        is_queued = dispatches.place == Place.QUEUED
-        waiting = QueuedRequests(is_queued, params.priority[slo_class], tenant, slo_class)
-        entry = entry_of(ctx, waiting, queue.num_queued, newcomer, asks)
+        waiting = Waiting(ctx, dispatches, jnp.int32(0), spare)
+        entry, _ = entry_of(ctx, waiting, queue.num_queued, slo_class[newcomer], asks)
         return entry, pick(ctx, queue, waiting, queue.has_band, saturation)
 
     return jax.jit(both)
@@ -113,9 +131,9 @@ def test_the_queue_is_as_a_plain_one(decide, settings):
             if victim != NOBODY:
                 dispatches.place[victim] = Place.SHED
             for _ in range(draw.randrange(3)):
-                queue.num_queued[...] = np.sum(dispatches.place == Place.QUEUED)
+                recount(dispatches, queue)
                 saturation = draw.choice([0.0, 0.35, 0.55, 0.8, 0.95, 1.0])
-                _, (chosen, is_due, last) = decide(
+                _, (chosen, is_due, last, _) = decide(
                     *asked, tables, np.int32(SIZE), np.bool_(False), saturation
                 )
                 expected = plain.dispatch(saturation, arrival.tolist())
@@ -123,7 +141,7 @@ def test_the_queue_is_as_a_plain_one(decide, settings):
                 if is_due:
                     dispatches.place[int(chosen)] = Place.DISPATCHED
                     queue.last_tenant[...] = last
-            queue.num_queued[...] = np.sum(dispatches.place == Place.QUEUED)
+            recount(dispatches, queue)
     assert any(dispatches.place == Place.DISPATCHED)
 
 

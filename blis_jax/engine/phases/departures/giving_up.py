@@ -46,12 +46,12 @@ from blis_jax.tables.journeys import (
     Reservation,
     Reservations,
 )
-from blis_jax.tables.requests import RequestDeadlines
+from blis_jax.tables.requests import Req, RequestDeadlines
 from blis_jax.tables.state import Dyn, Instance, Lane, Mode, Resident, Slot, State
 from blis_jax.tables.writes import JourneyWrite, ReservationWrite, Writes, no_slot
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Int
+    from jaxtyping import Array, Bool
 
 
 def next_deadline(ctx: Context, state: State) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
@@ -273,9 +273,7 @@ def after_leaving(
 # --- evicted for a request in the gateway's queue -------------------------------------------------
 
 
-def victim_of(
-    ctx: Context, state: State, now: jax.Array, band: Int[Array, "request"], gateway: jax.Array
-) -> jax.Array:
+def victim_of(ctx: Context, state: State, now: jax.Array, gateway: jax.Array) -> jax.Array:
     """Return the least urgent sheddable request at the instances, of several the one dispatched last;
     the spare if none.
 
@@ -285,6 +283,7 @@ def victim_of(
     if by_standing(ctx):
         return _standing_victim(ctx, state, now, gateway)
     queue, exits, spare = state[GatewayQueue], state[Exits], jnp.int32(ctx.shape.num_requests)
+    band = ctx.params.cluster[QueueParams].priority[ctx.requests.table[:, Req.SLO_CLASS]]
     is_there = (state[Dispatches].place == Place.DISPATCHED) & (places_of(state) >= 0) & (band < 0)
     is_over = (state.past.rows[:, Dyn.FINISH_RECORD] > 0) | (
         state.past.rows[:, Dyn.NUM_SCHEDULED] < 0
