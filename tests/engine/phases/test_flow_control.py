@@ -78,7 +78,7 @@ def recount(dispatches, queue):
     """Say how many are in the queue, as the engine does after each event."""
     is_queued = dispatches.place[:SIZE] == Place.QUEUED
     queue.num_queued[...] = is_queued.sum()
-    groups = Groups(SIZE).of(np.arange(SIZE))
+    groups = np.arange(SIZE) // Groups(SIZE).size
     dispatches.num_waiting[...] = np.bincount(groups, is_queued, Groups(SIZE).count)
 
 
