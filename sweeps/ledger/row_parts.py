@@ -22,7 +22,7 @@ from sweeps.ledger.adding import experiments_for, planned_row
 from sweeps.ledger.check import made_again
 from sweeps.ledger.entry import NAME
 from sweeps.ledger.result import conditions_asked, criteria_hash, is_on_problem
-from sweeps.ledger.trial import Asked, Experiments, Known, Seen, arms_asked, policy_seeds_of
+from sweeps.ledger.trial import Asked, Experiments, Known, RowFigures, arms_asked, policy_seeds_of
 from sweeps.runs.parts import MERGED, make_part
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _made(
         keys = [key for key, (owner, _) in wanted.items() if owner is experiment]
         places = [(keys.index(key), place) for key, place in missing if key in keys]
         configs = [wanted[key][1] for key in keys]
-        for finished in experiment.each(configs, Seen.of(experiment), places):
+        for finished in experiment.each(configs, RowFigures.of(experiment), places):
             by_key: dict[str, dict[int, RunSummary]] = {}
             for (at, place), run in finished:
                 by_key.setdefault(keys[at], {})[place] = run

@@ -191,7 +191,7 @@ class Experiments:
 
 
 @dataclass(frozen=True)
-class Seen:
+class RowFigures:
     """Make of a record what a row keeps of it; what it holds can travel to another machine."""
 
     figures: RunFigures
@@ -199,7 +199,7 @@ class Seen:
     classes: tuple[str, ...]
 
     @classmethod
-    def of(cls, experiment: Experiment) -> Seen:
+    def of(cls, experiment: Experiment) -> RowFigures:
         """Return that of an experiment."""
         classes = tuple(experiment.requests.source.slo_classes)
         return cls(experiment.result, experiment.measure, classes)
@@ -220,7 +220,7 @@ def run_arms(
 ) -> list[ArmRuns]:
     """Run every configuration on every seed; equal ones are run once, and those that are known not at all."""
     missing = [config for config in dict.fromkeys(configs) if config not in known]
-    made = experiment.summaries(missing, Seen.of(experiment)) if missing else []
+    made = experiment.summaries(missing, RowFigures.of(experiment)) if missing else []
     runs, classes = (
         {**known, **dict(zip(missing, made, strict=True))},
         experiment.requests.source.slo_classes,

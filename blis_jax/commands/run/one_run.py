@@ -89,9 +89,9 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     """
     config, shares = _cluster_of(options)
     source = source_of(options)
-    if source.spec is not None and source.spec.horizon and options.horizon is None:
-        config = config.replace(horizon=source.spec.horizon)
     if source.spec is not None:
+        if source.spec.horizon and options.horizon is None:
+            config = config.replace(horizon=source.spec.horizon)
         adapters.check_clients(config, (*source.spec.clients, *getattr(source.spec, "cohorts", ())))
     _check_outputs(options)
     prepare_backend(use_cache=not options.no_cache)

@@ -85,7 +85,7 @@ class Entering(NamedTuple):
     oldest: jax.Array  # the first of all, a large number: none
 
 
-class Heads(NamedTuple):
+class QueueHeads(NamedTuple):
     """The most urgent band of a queue, and who and what tenants are in it; large numbers stand for none."""
 
     band: jax.Array
@@ -96,7 +96,7 @@ class Heads(NamedTuple):
     has_last: jax.Array  # whether that one has some
 
 
-class Chosen(NamedTuple):
+class Pick(NamedTuple):
     """The request that would be dispatched, whether it is, and what follows from it."""
 
     request: jax.Array
@@ -181,7 +181,7 @@ def pick(
     waiting: Waiting,
     has_band: Bool[Array, "slo_class"],
     saturation: jax.Array,
-) -> Chosen:
+) -> Pick:
     """Return the request that would be dispatched.
 
     Ceilings fall with the bands, so the first band with a request decides.
@@ -210,7 +210,7 @@ def pick(
     first, _, soonest = waiting.fold(fold, nobody)
     of_band = params.priority == heads.band
     ceiling = _ceiling(ctx, has_band, heads.band)
-    return Chosen(
+    return Pick(
         request=jnp.minimum(jnp.where(params.by_deadline, soonest, first), spare),
         is_due=(heads.oldest < LAST) & (saturation < ceiling),
         last_tenant=jnp.where(of_band, tenant, queue.last_tenant),
@@ -218,11 +218,11 @@ def pick(
     )
 
 
-def _heads(params: QueueParams, queue: GatewayQueue, waiting: Waiting) -> Heads:
+def _heads(params: QueueParams, queue: GatewayQueue, waiting: Waiting) -> QueueHeads:
     same = params.priority[None, :] == params.priority[:, None]
     last_of = jnp.max(jnp.where(same, queue.last_tenant[None, :], -1), axis=1)
 
-    def fold(so_far: Heads, some: QueuedRequests) -> Heads:
+    def fold(so_far: QueueHeads, some: QueuedRequests) -> QueueHeads:
         band = jnp.max(jnp.where(some.is_queued, some.band, -jnp.int32(LAST)))
         in_band, last = some.is_queued & (some.band == band), last_of[some.slo_class]
         oldest = some.first(in_band)
@@ -230,7 +230,7 @@ def _heads(params: QueueParams, queue: GatewayQueue, waiting: Waiting) -> Heads:
         def first_of(mask: Bool[Array, "row"]) -> jax.Array:
             return jnp.min(jnp.where(in_band & mask, some.tenant, jnp.int32(LAST)))
 
-        here = Heads(
+        here = QueueHeads(
             band,
             oldest,
             first_of(some.number == oldest),
@@ -239,7 +239,7 @@ def _heads(params: QueueParams, queue: GatewayQueue, waiting: Waiting) -> Heads:
             jnp.any(in_band & (some.tenant == last)),
         )
         is_older = (so_far.oldest <= here.oldest) & (so_far.band == band)
-        both = Heads(
+        both = QueueHeads(
             band,
             jnp.minimum(so_far.oldest, here.oldest),
             jnp.where(is_older, so_far.tenant, here.tenant),
@@ -251,7 +251,7 @@ def _heads(params: QueueParams, queue: GatewayQueue, waiting: Waiting) -> Heads:
         return jax.tree.map(lambda a, b: jnp.where(so_far.band > band, a, b), so_far, merged)
 
     none = jnp.int32(LAST)
-    return waiting.fold(fold, Heads(-none, none, none, none, none, jnp.array(False)))
+    return waiting.fold(fold, QueueHeads(-none, none, none, none, none, jnp.array(False)))
 
 
 def _deadlines(ctx: Context, some: QueuedRequests) -> Int[Array, "row"]:

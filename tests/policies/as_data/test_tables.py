@@ -102,9 +102,12 @@ def programs() -> dict[str, str]:
 
 NO_TABLE = {  # what their numbers or operations are
     "bitmask": "uint64",
+    "digits": "shift_right_arithmetic is no operation",
+    "hash_ties": "uint8",
     "hashed": "uint8",
     "mathematics": "bitcast_convert_type is no operation",
     "narrow": "float32",
+    "saturating": "shift_left is no operation",
 }
 
 
