@@ -287,7 +287,7 @@ class Dispatches:
 
     place: Int[Array, "*lane request"]  # see Place
     at: Real[Array, "*lane request"]  # clock, never() before
-    num_waiting: Int[Array, "*lane group"]  # in a queue, of each of the Groups
+    num_waiting: Int[Array, "*lane cell"]  # in a queue, by gateway, group of Groups and class
 
 
 @pytree
@@ -318,6 +318,7 @@ class QueueWrite:
     request: Int[Array, "3"]  # that comes, that is shed, and that leaves the queue otherwise
     place: Int[Array, "3"]
     enters: Int[Array, "3"]  # 1: it enters the queue, -1: it leaves it, 0: neither
+    cell: Int[Array, "3"]  # its place in Dispatches.num_waiting
     dispatched: Real[Array, ""]  # when the last of them was dispatched, never() if it was not
     order_at: Int[Array, ""]  # its number in order of dispatch, the spare one if it was not
     num_dispatched: Int[Array, ""]
@@ -332,7 +333,8 @@ def empty_queue(shape: EngineShape, gateways: Gateways) -> tuple[Dispatches, Gat
     """Return the queue before the first arrival."""
     clock, size, classes = shape.clock_dtype, shape.num_requests + 1, len(SLO_CLASSES)
     forever = jnp.asarray(never(clock), clock)
-    nobody = jnp.zeros((Groups(shape.num_requests).count,), jnp.int32)
+    groups = Groups(shape.num_requests).count
+    nobody = jnp.zeros((gateways.count * groups * classes,), jnp.int32)
     outside = jnp.zeros((size,), jnp.int32)
     dispatches = Dispatches(outside, jnp.full((size,), forever, clock), nobody)
     queue = GatewayQueue(
@@ -361,6 +363,7 @@ def unchanged(dispatches: Dispatches, queue: GatewayQueue) -> QueueWrite:
         request=jnp.broadcast_to(spare, (3,)),
         place=jnp.zeros((3,), jnp.int32),
         enters=jnp.zeros((3,), jnp.int32),
+        cell=jnp.zeros((3,), jnp.int32),
         dispatched=jnp.asarray(never(clock), clock),
         order_at=spare,
         **_carried(queue),
@@ -381,10 +384,9 @@ def written(
         return lax.dynamic_update_slice(table, value[None], (at,))
 
     place, waiting = dispatches.place, dispatches.num_waiting
-    groups = Groups(place.shape[0] - 1)
     for entry in range(3):
-        group = groups.of(change.request[entry])
-        waiting = put(waiting, waiting[group] + change.enters[entry], group)
+        cell = change.cell[entry]
+        waiting = put(waiting, waiting[cell] + change.enters[entry], cell)
         place = put(place, change.place[entry], change.request[entry])
     at = put(dispatches.at, change.dispatched, change.request[2])
     return Dispatches(place, at, waiting), GatewayQueue(

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from blis_jax.core.columns import as_int, choose
 from blis_jax.core.exact import exact_quotient
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import LAST, Snapshots
+from blis_jax.core.types import SLO_CLASSES, Snapshots
 from blis_jax.engine.calendar import EventKind
 from blis_jax.engine.phases.decisions import Decisions, no_decisions
 from blis_jax.engine.phases.departures.giving_up import victim_of, with_victim
@@ -26,9 +26,9 @@ from blis_jax.engine.phases.gateway import Asking, admission, decide_again
 from blis_jax.engine.phases.snapshot import refreshed, snapshots, unless_elsewhere
 from blis_jax.engine.phases.waiting import (
     Waiting,
+    cells_of,
     classes,
     entry_of,
-    left_in_queue,
     pick,
     queue_params,
 )
@@ -134,9 +134,10 @@ def _turn(
     expires, changes = kind == EventKind.EXPIRY, list[object]()
     waiting = Waiting(ctx, state[Dispatches], gateway, spare)
     slo_class = ctx.request(newcomer).slo_class
-    entry, oldest = entry_of(ctx, waiting, queue.num_queued, slo_class, asks)
+    entry = entry_of(ctx, waiting, queue.num_queued, slo_class, asks)
     has_band = queue.has_band | ((classes() == slo_class) & asks)
-    expired = jnp.where(expires, oldest, spare)
+    everybody = jnp.ones((len(SLO_CLASSES),), bool)
+    expired = jnp.where(expires, waiting.oldest(everybody), spare)
     shed = jnp.where(entry.sheds, entry.victim, spare)
     entered = jnp.where(entry.enters, newcomer, spare)
     waiting = dataclasses.replace(waiting, entered=entered, left=(shed, expired))
@@ -146,7 +147,7 @@ def _turn(
     leaves = attempts & chosen.is_due
     dispatched = jnp.where(leaves, chosen.request, spare)
     waiting = dataclasses.replace(waiting, left=(*waiting.left, dispatched))
-    num_queued, oldest = waiting.fold(left_in_queue, (jnp.int32(0), jnp.int32(LAST)))
+    num_queued = jnp.sum(waiting.counts, dtype=jnp.int32)
     gone = jnp.where(leaves, chosen.request, expired)
     gone_to = jnp.where(leaves, jnp.int32(Place.DISPATCHED), jnp.int32(Place.EXPIRED))
     goes = as_int(leaves | (expired < spare))
@@ -164,12 +165,13 @@ def _turn(
         request=jnp.stack([jnp.where(asks, newcomer, spare), shed, gone]),
         place=jnp.stack([came, jnp.int32(Place.SHED), gone_to]),
         enters=jnp.stack([as_int(entry.enters), -as_int(entry.sheds), -goes]),
+        cell=cells_of(ctx, gateway, (entered, shed, gone)),
         dispatched=jnp.where(leaves, now, state[Dispatches].at[gone]),
         order_at=jnp.where(leaves, queue.num_dispatched, spare),
         num_dispatched=queue.num_dispatched + as_int(leaves),
         num_queued=num_queued,
         tick=_tick(ctx, queue, kind, now, attempts, num_queued),
-        expiry=_expiry(ctx, jnp.minimum(oldest, spare)),
+        expiry=_expiry(ctx, waiting.oldest(everybody)),
         has_band=has_band,
         last_tenant=jnp.where(leaves, chosen.last_tenant, queue.last_tenant),
     )

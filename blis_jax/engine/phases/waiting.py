@@ -5,6 +5,7 @@ The requests in the queue are read by groups: a queue may be long, and the run m
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -33,7 +34,6 @@ class QueuedRequests(NamedTuple):
 
     number: Int[Array, "row"]
     is_queued: Bool[Array, "row"]
-    band: Int[Array, "row"]  # priority
     tenant: Int[Array, "row"]
     slo_class: Int[Array, "row"]
     rows: Rows
@@ -53,15 +53,55 @@ class Waiting:
     entered: jax.Array  # the spare request: none; likewise the next
     left: tuple[jax.Array, ...] = ()
 
-    def fold(self, fold: Callable[[T, QueuedRequests], T], first: T) -> T:
-        """Return `Groups.over` of the groups that have a request in the queue."""
-        groups = self.ctx.groups
-        comes = lax.iota(jnp.int32, groups.count) == groups.of(self.entered)
+    @functools.cached_property
+    def counts(self) -> Int[Array, "group slo_class"]:
+        """Return how many requests of each group and class are in the queue."""
+        groups, kinds = self.ctx.groups, len(SLO_CLASSES)
+        tables = self.dispatches.num_waiting.reshape(-1, groups.count, kinds)
+        counts: jax.Array = lax.dynamic_index_in_dim(tables, self.gateway, keepdims=False)
+        group = lax.iota(jnp.int32, groups.count)
+        for request, change in ((self.entered, 1), *((request, -1) for request in self.left)):
+            slo_class = self.ctx.request(request).slo_class
+            is_it = (group == groups.of(request))[:, None] & (classes() == slo_class)[None, :]
+            counts = counts + jnp.where(is_it & (request < groups.num_requests), change, 0)
+        return counts
+
+    def has_some(self, of: Bool[Array, "slo_class"]) -> Bool[Array, "group"]:
+        """Return the groups that have a request of these classes in the queue."""
+        return jnp.any((self.counts > 0) & of[None, :], axis=1)
+
+    def oldest(self, of: Bool[Array, "slo_class"]) -> jax.Array:
+        """Return who of these classes came first, the spare request if nobody is there."""
+        has_some, spare = self.has_some(of), jnp.int32(self.ctx.shape.num_requests)
+        group = lax.iota(jnp.int32, has_some.shape[0])
+
+        def fold(so_far: jax.Array, some: QueuedRequests) -> jax.Array:
+            return jnp.minimum(so_far, some.first(some.is_queued & of[some.slo_class]))
+
+        is_first = group == jnp.argmax(has_some).astype(jnp.int32)
+        return self.fold(has_some & is_first, fold, spare)
+
+    def youngest(self, of: Bool[Array, "slo_class"], is_asked: jax.Array) -> jax.Array:
+        """Return who of these classes came last, a number below 0 if nobody is there, or nobody asks."""
+        has_some = self.has_some(of)
+        group = lax.iota(jnp.int32, has_some.shape[0])
+        last = jnp.max(jnp.where(has_some, group, -1))
+
+        def fold(so_far: jax.Array, some: QueuedRequests) -> jax.Array:
+            is_it = some.is_queued & of[some.slo_class]
+            return jnp.maximum(so_far, jnp.max(jnp.where(is_it, some.number, -1)))
+
+        return self.fold((group == last) & is_asked, fold, jnp.int32(-1))
+
+    def fold(
+        self, is_open: Bool[Array, "group"], fold: Callable[[T, QueuedRequests], T], first: T
+    ) -> T:
+        """Return `Groups.over` of requests in the queue."""
 
         def of_rows(so_far: T, rows: Rows) -> T:
             return fold(so_far, self._requests(rows))
 
-        return self.ctx.over((self.dispatches.num_waiting > 0) | comes, of_rows, first)
+        return self.ctx.over(is_open, of_rows, first)
 
     def _requests(self, rows: Rows) -> QueuedRequests:
         table, place = rows.take(self.ctx.requests.table), rows.take(self.dispatches.place)
@@ -69,31 +109,8 @@ class Waiting:
         is_queued = is_queued | (rows.number == self.entered)
         for request in self.left:
             is_queued = is_queued & (rows.number != request)
-        slo_class = table[:, Req.SLO_CLASS]
-        band = queue_params(self.ctx).priority[slo_class]
-        return QueuedRequests(
-            rows.number, is_queued & rows.is_in, band, table[:, Req.TENANT], slo_class, rows
-        )
-
-
-class Entering(NamedTuple):
-    """What the queue is before a request enters it."""
-
-    in_band: jax.Array  # requests in its band
-    lowest: jax.Array  # the lowest band of sheddable ones, a large number: none
-    youngest: jax.Array  # the last to come of that band, -1: none
-    oldest: jax.Array  # the first of all, a large number: none
-
-
-class QueueHeads(NamedTuple):
-    """The most urgent band of a queue, and who and what tenants are in it; large numbers stand for none."""
-
-    band: jax.Array
-    oldest: jax.Array
-    tenant: jax.Array  # of the oldest
-    first_tenant: jax.Array
-    next_tenant: jax.Array  # the first one after the tenant served last
-    has_last: jax.Array  # whether that one has some
+        tenant, slo_class = table[:, Req.TENANT], table[:, Req.SLO_CLASS]
+        return QueuedRequests(rows.number, is_queued & rows.is_in, tenant, slo_class, rows)
 
 
 class Pick(NamedTuple):
@@ -123,44 +140,35 @@ def classes() -> jax.Array:
     return lax.iota(jnp.int32, len(SLO_CLASSES))
 
 
-def left_in_queue(
-    so_far: tuple[jax.Array, jax.Array], some: QueuedRequests
-) -> tuple[jax.Array, jax.Array]:
-    """Count those in the queue, and find which came first."""
-    count, oldest = so_far
-    return count + count_of(some.is_queued), jnp.minimum(oldest, some.first(some.is_queued))
+def cells_of(
+    ctx: Context, gateway: jax.Array, requests: tuple[jax.Array, ...]
+) -> Int[Array, "request"]:
+    """Return the places of requests in `Dispatches.num_waiting`."""
+    groups, kinds = ctx.groups, jnp.int32(len(SLO_CLASSES))
+    row = gateway * jnp.int32(groups.count)
+    return jnp.stack(
+        [(row + groups.of(one)) * kinds + ctx.request(one).slo_class for one in requests]
+    )
 
 
 def entry_of(
     ctx: Context, waiting: Waiting, num_queued: jax.Array, slo_class: jax.Array, asks: jax.Array
-) -> tuple[QueueEntry, jax.Array]:
+) -> QueueEntry:
     """Decide whether an arrival finds room in its band and in the queue, or which less urgent request
-    makes room for it; return that and who came to the queue first, the spare request if nobody is there.
+    makes room for it.
     """
     params, spare = queue_params(ctx), jnp.int32(ctx.shape.num_requests)
-    band = params.priority[slo_class]
-
-    def fold(so_far: Entering, some: QueuedRequests) -> Entering:
-        may_go = some.is_queued & (some.band < 0)
-        lowest = jnp.min(jnp.where(may_go, some.band, jnp.int32(LAST)))
-        youngest = jnp.max(jnp.where(may_go & (some.band == lowest), some.number, -1))
-        kept = jnp.where(so_far.lowest <= lowest, so_far.youngest, -1)
-        youngest = jnp.maximum(jnp.where(lowest <= so_far.lowest, youngest, -1), kept)
-        return Entering(
-            so_far.in_band + count_of(some.is_queued & (some.band == band)),
-            jnp.minimum(so_far.lowest, lowest),
-            youngest,
-            jnp.minimum(so_far.oldest, some.first(some.is_queued)),
-        )
-
-    nobody = Entering(jnp.int32(0), jnp.int32(LAST), jnp.int32(-1), jnp.int32(LAST))
-    before = waiting.fold(fold, nobody)
-    is_band_full = (params.band_capacity > 0) & (before.in_band >= params.band_capacity)
+    band, of_class = params.priority[slo_class], jnp.sum(waiting.counts, axis=0, dtype=jnp.int32)
+    in_band = jnp.sum(jnp.where(params.priority == band, of_class, 0), dtype=jnp.int32)
+    may_go = (of_class > 0) & (params.priority < 0)
+    lowest = jnp.min(jnp.where(may_go, params.priority, jnp.int32(LAST)))
+    is_band_full = (params.band_capacity > 0) & (in_band >= params.band_capacity)
     is_full = (params.max_depth > 0) & (num_queued >= params.max_depth)
-    makes_room = params.sheds & (band > before.lowest)
+    makes_room = params.sheds & (band > lowest)
     enters = asks & ~is_band_full & (~is_full | makes_room)
-    victim = jnp.where(before.youngest < 0, spare, before.youngest)
-    return QueueEntry(enters, enters & is_full, victim), jnp.minimum(before.oldest, spare)
+    sheds = enters & is_full
+    youngest = waiting.youngest(params.priority == lowest, sheds)
+    return QueueEntry(enters, sheds, jnp.where(youngest < 0, spare, youngest))
 
 
 def _ceiling(ctx: Context, has_band: Bool[Array, "slo_class"], band: jax.Array) -> jax.Array:
@@ -186,18 +194,23 @@ def pick(
 
     Ceilings fall with the bands, so the first band with a request decides.
     """
-    params, spare = queue_params(ctx), jnp.int32(ctx.shape.num_requests)
-    heads = _heads(params, queue, waiting)
-    following = jnp.where(
-        heads.has_last & (heads.next_tenant < LAST), heads.next_tenant, heads.first_tenant
+    params = queue_params(ctx)
+    is_there = jnp.any(waiting.counts > 0, axis=0)
+    band = jnp.max(jnp.where(is_there, params.priority, -jnp.int32(LAST)))
+    of_band = params.priority == band
+    oldest = waiting.oldest(of_band)
+    tenant = jnp.where(
+        params.round_robin,
+        _next_tenant(params, queue, waiting, of_band),
+        ctx.request(oldest).tenant,
     )
-    tenant = jnp.where(params.round_robin, following, heads.tenant)
+    is_open = waiting.has_some(of_band) & (params.round_robin | params.by_deadline)
 
     def fold(
         so_far: tuple[jax.Array, jax.Array, jax.Array], some: QueuedRequests
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         first, least, soonest = so_far
-        in_flow = some.is_queued & (some.band == heads.band) & (some.tenant == tenant)
+        in_flow = some.is_queued & of_band[some.slo_class] & (some.tenant == tenant)
         deadline = jnp.where(in_flow, _deadlines(ctx, some), NO_DEADLINE)
         earliest = jnp.min(deadline)
         here = some.first(in_flow & (deadline == earliest))
@@ -207,51 +220,38 @@ def pick(
         return jnp.minimum(first, some.first(in_flow)), nearest, jnp.minimum(here, kept)
 
     nobody = jnp.int32(LAST), jnp.int64(NO_DEADLINE), jnp.int32(LAST)
-    first, _, soonest = waiting.fold(fold, nobody)
-    of_band = params.priority == heads.band
-    ceiling = _ceiling(ctx, has_band, heads.band)
+    first, _, soonest = waiting.fold(is_open, fold, nobody)
+    chosen = jnp.where(params.round_robin, first, oldest)
+    chosen = jnp.where(params.by_deadline, soonest, chosen)
     return Pick(
-        request=jnp.minimum(jnp.where(params.by_deadline, soonest, first), spare),
-        is_due=(heads.oldest < LAST) & (saturation < ceiling),
+        request=jnp.minimum(chosen, jnp.int32(ctx.shape.num_requests)),
+        is_due=jnp.any(is_there) & (saturation < _ceiling(ctx, has_band, band)),
         last_tenant=jnp.where(of_band, tenant, queue.last_tenant),
-        has_urgent=heads.band >= 0,
+        has_urgent=band >= 0,
     )
 
 
-def _heads(params: QueueParams, queue: GatewayQueue, waiting: Waiting) -> QueueHeads:
-    same = params.priority[None, :] == params.priority[:, None]
-    last_of = jnp.max(jnp.where(same, queue.last_tenant[None, :], -1), axis=1)
+def _next_tenant(
+    params: QueueParams, queue: GatewayQueue, waiting: Waiting, of_band: Bool[Array, "slo_class"]
+) -> jax.Array:
+    """The tenant in turn: the next one after the last served, the first one if that has nothing in the band."""
+    last, none = jnp.max(jnp.where(of_band, queue.last_tenant, -1)), jnp.int32(LAST)
 
-    def fold(so_far: QueueHeads, some: QueuedRequests) -> QueueHeads:
-        band = jnp.max(jnp.where(some.is_queued, some.band, -jnp.int32(LAST)))
-        in_band, last = some.is_queued & (some.band == band), last_of[some.slo_class]
-        oldest = some.first(in_band)
-
-        def first_of(mask: Bool[Array, "row"]) -> jax.Array:
-            return jnp.min(jnp.where(in_band & mask, some.tenant, jnp.int32(LAST)))
-
-        here = QueueHeads(
-            band,
-            oldest,
-            first_of(some.number == oldest),
-            first_of(in_band),
-            first_of(some.tenant > last),
-            jnp.any(in_band & (some.tenant == last)),
+    def fold(
+        so_far: tuple[jax.Array, jax.Array, jax.Array], some: QueuedRequests
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        in_band = some.is_queued & of_band[some.slo_class]
+        here = jnp.where(in_band, some.tenant, none)
+        first, following, has_last = so_far
+        return (
+            jnp.minimum(first, jnp.min(here)),
+            jnp.minimum(following, jnp.min(jnp.where(some.tenant > last, here, none))),
+            has_last | jnp.any(in_band & (some.tenant == last)),
         )
-        is_older = (so_far.oldest <= here.oldest) & (so_far.band == band)
-        both = QueueHeads(
-            band,
-            jnp.minimum(so_far.oldest, here.oldest),
-            jnp.where(is_older, so_far.tenant, here.tenant),
-            jnp.minimum(so_far.first_tenant, here.first_tenant),
-            jnp.minimum(so_far.next_tenant, here.next_tenant),
-            so_far.has_last | here.has_last,
-        )
-        merged = jax.tree.map(lambda a, b: jnp.where(so_far.band == band, a, b), both, here)
-        return jax.tree.map(lambda a, b: jnp.where(so_far.band > band, a, b), so_far, merged)
 
-    none = jnp.int32(LAST)
-    return waiting.fold(fold, QueueHeads(-none, none, none, none, none, jnp.array(False)))
+    is_open = waiting.has_some(of_band) & params.round_robin
+    first, following, has_last = waiting.fold(is_open, fold, (none, none, jnp.array(False)))
+    return jnp.where(has_last & (following < none), following, first)
 
 
 def _deadlines(ctx: Context, some: QueuedRequests) -> Int[Array, "row"]:

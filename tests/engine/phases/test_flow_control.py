@@ -23,7 +23,7 @@ from blis_jax.records import invariants
 from blis_jax.records.record import Status
 from blis_jax.runs.many_runs import simulate
 from blis_jax.tables.gateways import Place, empty_queue, gateways_of
-from blis_jax.tables.requests import Req
+from blis_jax.tables.requests import Req, Request
 from tests.support.oracles.plain_queue import NOBODY, PlainQueue
 from tests.support.oracles.plain_queue import Waiting as PlainWaiting
 from tests.support.recorded.golden_2026_08 import SIZES, AugustScenario, differences
@@ -74,12 +74,12 @@ def plain_of(config):
     )
 
 
-def recount(dispatches, queue):
+def recount(dispatches, queue, slo_class):
     """Say how many are in the queue, as the engine does after each event."""
     is_queued = dispatches.place[:SIZE] == Place.QUEUED
     queue.num_queued[...] = is_queued.sum()
-    groups = np.arange(SIZE) // Groups(SIZE).size
-    dispatches.num_waiting[...] = np.bincount(groups, is_queued, Groups(SIZE).count)
+    cells = np.arange(SIZE) // Groups(SIZE).size * len(SLO_CLASSES) + slo_class[:SIZE]
+    dispatches.num_waiting[...] = np.bincount(cells, is_queued, len(dispatches.num_waiting))
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +97,11 @@ def decide():
             groups=groups,
             gateways=gateways_of(FIRST),
             over=partial(groups.over, whole=False),
+            request=lambda number: Request(table[number]),
         )
         dispatches, queue = tables
         waiting = Waiting(ctx, dispatches, jnp.int32(0), spare)
-        entry, _ = entry_of(ctx, waiting, queue.num_queued, slo_class[newcomer], asks)
+        entry = entry_of(ctx, waiting, queue.num_queued, slo_class[newcomer], asks)
         return entry, pick(ctx, queue, waiting, queue.has_band, saturation)
 
     return jax.jit(both)
@@ -131,7 +132,7 @@ def test_the_queue_is_as_a_plain_one(decide, settings):
             if victim != NOBODY:
                 dispatches.place[victim] = Place.SHED
             for _ in range(draw.randrange(3)):
-                recount(dispatches, queue)
+                recount(dispatches, queue, slo_class)
                 saturation = draw.choice([0.0, 0.35, 0.55, 0.8, 0.95, 1.0])
                 _, (chosen, is_due, last, _) = decide(
                     *asked, tables, np.int32(SIZE), np.bool_(False), saturation
@@ -141,7 +142,7 @@ def test_the_queue_is_as_a_plain_one(decide, settings):
                 if is_due:
                     dispatches.place[int(chosen)] = Place.DISPATCHED
                     queue.last_tenant[...] = last
-            recount(dispatches, queue)
+            recount(dispatches, queue, slo_class)
     assert any(dispatches.place == Place.DISPATCHED)
 
 
