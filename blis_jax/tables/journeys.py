@@ -232,13 +232,8 @@ class Reservations:
 
     numbers: Int[Array, "*lane request column"]
     times: Real[Array, "*lane request _"]
-    last_end: Real[
-        Array, "group"
-    ]  # no transfer of a group of Groups ends later, -1: none has begun
-
-    def of(self, request: Int[Array, ""]) -> Reservation:
-        """Return what is reserved for a request."""
-        return Reservation(self.numbers[request], self.times[request])
+    # no transfer of a group of Groups ends later, -1: none has begun
+    last_end: Real[Array, "*lane group"]
 
     @classmethod
     def first(cls, shape: EngineShape) -> Reservations:
