@@ -27,6 +27,7 @@ class ConfigWarning(UserWarning):
 MOST_SHOWN = 60  # characters of a value that a sentence repeats
 MOST_LISTED = 20  # names that a sentence lists; of more it names the nearest
 MOST_NEAR = 3
+MUCH_LESS_LIKE = 0.25  # than the nearest word, of ratios of equal letters: not meant
 
 
 def shortened(value: object) -> str:
@@ -53,6 +54,8 @@ def choices(word: str, allowed: Iterable[str]) -> str:
     """Say what may stand in the place of a word: all of a short list, the nearest of a long one."""
     names = list(allowed)
     near = difflib.get_close_matches(word, names, n=MOST_NEAR, cutoff=0.5)
+    like = {name: difflib.SequenceMatcher(None, name, word).ratio() for name in near}
+    near = [name for name in near if like[name] > like[near[0]] - MUCH_LESS_LIKE]
     near += [name for name in names if len(word) > 2 and word in name and name not in near]
     if not near and 2 * len(names) > 3 * MOST_LISTED:
         return f"use one of {', '.join(names[:MOST_LISTED])}, … ({len(names)} are known)"

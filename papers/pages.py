@@ -15,6 +15,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import SchedulerOption, option, switch
 from blis_jax.files.atomic_write import replacing
+from blis_jax.files.input_files import open_text
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import answer_lines, row_line, table_lines
@@ -127,10 +128,12 @@ def csv_of(rows: Sequence[Mapping[str, str]], columns: Sequence[str] = ()) -> st
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file; none if there is no file."""
+    """Return the rows of a CSV file, or of the packed one that ships in its place; none if there is no file."""
+    packed = path.with_name(f"{path.name}.xz")
+    path = path if path.is_file() or not packed.is_file() else packed
     if not path.is_file():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
+    with open_text(path) as file:
         return list(csv.DictReader(file))
 
 

@@ -306,8 +306,14 @@ def files_read() -> Mapping[str, bytes]:
 
 
 def bring(files: Mapping[str, bytes]) -> None:
-    """Take over files of another process: from now on their paths mean these sources."""
-    _brought.update(files)
+    """Take over files of another process: from now on their paths mean these sources.
+
+    What this process has read itself is not taken over: a worker may live in the process that sends the work, where a
+    file may change later.
+    """
+    for text, source in files.items():
+        if text in _brought or _read.get(text) != source:
+            _brought[text] = source
 
 
 def place_in_file(value: Any) -> tuple[str, str, str] | None:

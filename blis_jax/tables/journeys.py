@@ -235,6 +235,10 @@ class Reservations:
     # no transfer of a group of Groups ends later, -1: none has begun
     last_end: Real[Array, "*lane group"]
 
+    def of(self, request: Int[Array, ""]) -> Reservation:
+        """Return what is reserved for a request."""
+        return Reservation(self.numbers[request], self.times[request])
+
     @classmethod
     def first(cls, shape: EngineShape) -> Reservations:
         """Return the reservations before anything happens: there is none."""

@@ -208,7 +208,7 @@ _TABLE_WORDS = (
 )
 _NUMBER_WORDS = (
     "All {0} that move by more than 10 %, or 5 points. The others, and every reason, are in "
-    "`papers/corrected/data/claims.csv`."
+    "`papers/corrected/data/claims.csv.xz`."
 )
 
 

@@ -11,6 +11,7 @@ import pytest
 from papers.corrected import profiles
 from papers.corrected.__main__ import main
 from papers.corrected.profiles import PARTS, VERDICTS
+from papers.pages import rows_of
 from papers.routing_evolution.record import RECORD as ROUTING
 from papers.strategy_evolution.record import RECORD as SCHEDULING
 from tests.support.recorded.reference_data import REPO_ROOT
@@ -20,8 +21,7 @@ DATA = REPO_ROOT / "papers" / "corrected" / "data"
 
 
 def table(name: str) -> list[dict[str, str]]:
-    with (DATA / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return rows_of(DATA / name)
 
 
 def test_the_page_is_that_of_the_saved_tables(

@@ -73,7 +73,6 @@ def test_what_cannot_be_used_ends_in_one_sentence(
     assert expected in said and said.count("\n") == 1
 
 
-@pytest.mark.usefixtures("with_fakes")
 def test_a_router_that_was_read_statement_by_statement_is_refused_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +90,7 @@ def test_a_router_that_was_read_statement_by_statement_is_refused_first(
     assert "stage" not in said and not [*(tmp_path / "out").glob("*")]
 
 
+@pytest.mark.usefixtures("with_fakes")
 def test_from_gate_to_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out"
     for gate in ("1", "2", "3"):

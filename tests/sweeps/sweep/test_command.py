@@ -448,11 +448,15 @@ def test_the_default_output_may_be_made_again_but_not_lost(
 ) -> None:
     few = (*TINY[:-1], "1", "--quiet")
     assert run(*few) == 0
-    created = load("out/sweep.zarr").attrs["created"]
-    assert created
+    assert load("out/sweep.zarr").attrs["created"]
     assert run(*few) == 0
-    assert run(*few, "--seeds", "7") == cli.EXIT_BAD_INPUT
-    assert "out/sweep.zarr exists" in capsys.readouterr().err
+    created = load("out/sweep.zarr").attrs["created"]
+    capsys.readouterr()
+    assert run(*few, "--seeds", "7") == 0
+    said = capsys.readouterr().err
+    assert "out/sweep.zarr holds another result; this one goes to out/sweep-2.zarr" in said
+    assert load("out/sweep-2.zarr")["seed"].values.tolist() == [7]
+    assert load("out/sweep.zarr").attrs["created"] == created
     assert run(*few, "--seeds", "7", "--overwrite") == 0
     assert load("out/sweep.zarr")["seed"].values.tolist() == [7]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
 import shutil
 from dataclasses import replace
@@ -27,7 +28,7 @@ from tests.support.evolve.programs import PROGRAMS, whole
 from tests.support.evolve.searched_programs import SEARCHED
 
 RECORDED = Path(__file__).with_name(
-    "decisions.json"
+    "decisions.json.xz"
 )  # of Go 1.27, by program and number of instances
 SIZES, NUM_CASES = (1, 2, 4, 7), 60
 FIRST_LINE = next(
@@ -55,7 +56,7 @@ def policy(folder: Path, name: str):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_decisions_are_those_of_go(name: str, tmp_path: Path) -> None:
-    recorded = json.loads(RECORDED.read_text())[name]
+    recorded = json.loads(lzma.decompress(RECORDED.read_bytes()))[name]
     made = policy(tmp_path, name)
     for size in SIZES if name not in {**LATER, **SEARCHED, **FOUND} else SIZES[::2]:
         chosen, used = decided(made, cases_of(3, NUM_CASES, size))
