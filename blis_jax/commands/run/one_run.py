@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from blis_jax.results.blis_files import Labels
     from blis_jax.results.scores import Verdicts
     from blis_jax.workload.reference.generate import DrawnWorkload
+    from blis_jax.workload.spec_parts import WorkloadSpec
     from blis_jax.workload.table import RequestTable
 else:  # they load JAX, for which no refusal waits
     requests = lazy.Module("blis_jax.commands.run.requests")
@@ -82,6 +83,14 @@ def _cluster_of(options: RunOptions) -> tuple[ClusterConfig, Any]:
     return cluster_settings.cluster_config(settings), shares
 
 
+def _for_workload(options: RunOptions, config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+    """The cluster until the workload's own horizon, where the options name none; its clients' adapters are known."""
+    if spec.horizon and options.horizon is None:
+        config = config.replace(horizon=spec.horizon)
+    adapters.check_clients(config, (*spec.clients, *getattr(spec, "cohorts", ())))
+    return config
+
+
 def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None = None) -> int:
     """Make the run that the options of `run` describe, print its figures and write its files; the exit code.
 
@@ -90,9 +99,7 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     config, shares = _cluster_of(options)
     source = source_of(options)
     if source.spec is not None:
-        if source.spec.horizon and options.horizon is None:
-            config = config.replace(horizon=source.spec.horizon)
-        adapters.check_clients(config, (*source.spec.clients, *getattr(source.spec, "cohorts", ())))
+        config = _for_workload(options, config, source.spec)
     _check_outputs(options)
     prepare_backend(use_cache=not options.no_cache)
 

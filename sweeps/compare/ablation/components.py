@@ -66,11 +66,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "cache_signal_delay",
     ),
     "LoRA adapters": tuple(declared_in(AdapterSettings)),
-    "drafted tokens": (
-        *declared_in(SpeculativeSettings),
-        "draft_policy",
-        *_numbers(("draft",)),
-    ),
+    "drafted tokens": (*declared_in(SpeculativeSettings), "draft_policy", *_numbers(("draft",))),
     "prefix index": ("precise_kv_routing", "prefix_index_delay", "prefix_index_loss"),
     "movement": (
         "cluster_policy",
