@@ -308,12 +308,19 @@ def files_read() -> Mapping[str, bytes]:
 def bring(files: Mapping[str, bytes]) -> None:
     """Take over files of another process: from now on their paths mean these sources.
 
-    What this process has read itself is not taken over: a worker may live in the process that sends the work, where a
-    file may change later.
+    A file that is here with the same source is not taken over: a worker may live in the process that sends the work,
+    where the file may change later.
     """
     for text, source in files.items():
-        if text in _brought or _read.get(text) != source:
+        if text in _brought or not _is_here(text, source):
             _brought[text] = source
+
+
+def _is_here(text: str, source: bytes) -> bool:
+    try:
+        return _path_of(text).read_bytes() == source
+    except OSError:
+        return False
 
 
 def place_in_file(value: Any) -> tuple[str, str, str] | None:
