@@ -115,6 +115,7 @@ def compare(line: Line, program: Path, repository: Path, folder: Path) -> str:
     outs = [Path(tempfile.mkdtemp(dir=folder)) for _ in range(2)]
 
     def blis(*words: str) -> subprocess.CompletedProcess[str]:
+        """Run BLIS in its folder, where it finds its defaults."""
         return subprocess.run(
             [program, *words],
             cwd=repository,

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from blis_jax import lazy
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import SchedulerOption, option, switch
@@ -19,6 +20,13 @@ from blis_jax.files.input_files import open_text
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import answer_lines, row_line, table_lines
+from sweeps.runs.options import PartOption
+
+if TYPE_CHECKING:
+    from papers.record import parts
+    from sweeps.runs.parts import RunPart
+else:  # it loads JAX, for which no refusal waits
+    parts = lazy.Module("papers.record.parts")
 
 ROOT = Path(__file__).parent.parent
 
@@ -75,6 +83,18 @@ class TableOptions(SchedulerOption, title="tables"):
     saved: bool = switch("use the tables that come with the package instead of simulating")
     quiet: bool = switch()
     no_cache: bool = switch()
+
+
+class PartedTableOptions(TableOptions, PartOption, title="tables"):
+    """Options of such a command whose runs are known before the first one."""
+
+    def make_part(self, part: RunPart, asks: Sequence[parts.PaperAsk]) -> int:
+        """Make a part of the runs; return the exit code."""
+        return parts.make_paper_part(self, part, asks)
+
+    def take_joined(self, folder: Path, asks: Sequence[parts.PaperAsk]) -> None:
+        """Keep the runs that `merge` has joined in the folder of the tables, if there are some."""
+        parts.take_joined(self, folder, asks)
 
 
 def folder_of_tables(name: str, options: TableOptions, output: str) -> Path:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 from blis_jax.commands.options import option
-from papers.pages import TableOptions, folder_of_tables, rows_of, show
-from sweeps.runs.options import PartOption
+from papers.pages import PartedTableOptions, folder_of_tables, rows_of, show
 
 NAME = "papers.corrected"
 FOLDER = "out/corrected"
@@ -30,8 +29,7 @@ examples:
 
 
 class CorrectedOptions(
-    TableOptions,
-    PartOption,
+    PartedTableOptions,
     title="what",
     command=NAME,
     description=_DESCRIPTION,
@@ -51,10 +49,9 @@ def main(options: CorrectedOptions) -> int:
     folder = folder_of_tables(NAME, options, options.output)
 
     from papers.corrected import page
-    from papers.record.parts import make_paper_part
 
     if options.part is not None:
-        return make_paper_part(options, options.part, page.asks(options.parts))
+        return options.make_part(options.part, page.asks(options.parts))
     if not options.saved:
         page.compute(options, folder)
     claims, parts = (rows_of(folder / name) for name in (page.CLAIMS_FILE, page.PARTS_FILE))

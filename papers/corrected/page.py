@@ -26,7 +26,7 @@ from papers.corrected.profiles import (
 )
 from papers.pages import answer, cell_of, csv_of, texts_of, write_text
 from papers.record.claims import SHARES, metric_label
-from papers.record.parts import SettingsAsk, take_joined
+from papers.record.parts import SettingsAsk
 from papers.record.runs import PaperRuns, SettingSample
 from papers.routing_evolution.record import RECORD as ROUTING
 from papers.strategy_evolution.record import RECORD as SCHEDULING
@@ -248,7 +248,7 @@ def asks(parts_folder: str | None) -> list[SettingsAsk]:
 def compute(options: CorrectedOptions, folder: Path) -> None:
     """Simulate both records under both profiles, and write what becomes of their claims."""
     wanted = asks(options.parts)
-    take_joined(options, folder, wanted)
+    options.take_joined(folder, wanted)
     verdicts: list[ClaimByProfile] = []
     runs: dict[str, PaperRuns] = {}
     for record, both in zip((SCHEDULING, ROUTING), (wanted[:2], wanted[2:]), strict=True):

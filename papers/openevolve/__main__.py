@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 from blis_jax.commands.options import option
-from papers.pages import TableOptions, csv_of, folder_of_tables, rows_of, show, write_text
-from sweeps.runs.options import PartOption
+from papers.pages import PartedTableOptions, csv_of, folder_of_tables, rows_of, show, write_text
 
 NAME = "papers.openevolve"
 FOLDER = "out/openevolve"
@@ -29,8 +28,7 @@ examples:
 
 
 class OpenEvolveOptions(
-    TableOptions,
-    PartOption,
+    PartedTableOptions,
     title="what",
     command=NAME,
     description=_DESCRIPTION,
@@ -54,7 +52,6 @@ def main(options: OpenEvolveOptions) -> int:
     folder = folder_of_tables(NAME, options, options.output)
 
     from papers.openevolve import experiments, page
-    from papers.record.parts import make_paper_part, take_joined
 
     if options.part is not None or not options.saved:
         data = experiments.data_folder(options.data)
@@ -62,8 +59,8 @@ def main(options: OpenEvolveOptions) -> int:
         groups = list(experiments.groups(data, programs, folder / "programs"))
         wanted = page.asks(groups, folder / "runs")
         if options.part is not None:
-            return make_paper_part(options, options.part, wanted)
-        take_joined(options, folder, wanted)
+            return options.make_part(options.part, wanted)
+        options.take_joined(folder, wanted)
         for name, rows in page.make(data, wanted):
             write_text(folder / f"{name}.csv", csv_of(rows))
     rows_by_table = {name: rows_of(folder / f"{name}.csv") for name in page.TABLES}

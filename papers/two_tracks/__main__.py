@@ -8,8 +8,7 @@ from pathlib import Path
 from blis_jax.commands import cli
 from blis_jax.commands.options import option, switch
 from blis_jax.errors import ConfigError
-from papers.pages import TableOptions, folder_of_tables, rows_of, show
-from sweeps.runs.options import PartOption
+from papers.pages import PartedTableOptions, folder_of_tables, rows_of, show
 
 NAME = "papers.two_tracks"
 FOLDER = "out/two_tracks"
@@ -35,8 +34,7 @@ examples:
 
 
 class TwoTracksOptions(
-    TableOptions,
-    PartOption,
+    PartedTableOptions,
     title="what",
     command=NAME,
     description=_DESCRIPTION,
@@ -73,11 +71,10 @@ def main(options: TwoTracksOptions) -> int:
         )
     folder = folder_of_tables(NAME, options, options.output)
 
-    from papers.record.parts import make_paper_part
     from papers.two_tracks import page, tables
 
     if options.part is not None:
-        return make_paper_part(options, options.part, tables.asks(options, folder))
+        return options.make_part(options.part, tables.asks(options, folder))
     if not options.saved:
         tables.make_tables(folder, options)
     rows_by_table = {name: rows_of(folder / f"{name}.csv") for name in page.TABLES}

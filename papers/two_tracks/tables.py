@@ -19,7 +19,7 @@ from blis_jax.metrics.metric import split_name
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.paired import Pair, differences
 from papers.pages import csv_of, write_text
-from papers.record.parts import SettingsAsk, take_joined
+from papers.record.parts import SettingsAsk
 from papers.record.runs import PaperRuns
 from papers.two_tracks import joint
 from sweeps.ledger.book import Ledger, LedgerRow
@@ -356,7 +356,7 @@ def asks(options: TwoTracksOptions, folder: Path) -> list[SettingsAsk]:
 
 def _joint(folder: Path, options: TwoTracksOptions) -> list[dict[str, str]]:
     (ask,) = wanted = asks(options, folder)
-    take_joined(options, folder, wanted)
+    options.take_joined(folder, wanted)
     line = progress.begin("simulating", len(ask.settings), "settings")
     shown = lambda done, _, what: line.show(done, what)  # noqa: E731
     rows = joint.rows(ask.runs, tuple(ask.seeds), shown)

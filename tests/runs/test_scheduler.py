@@ -333,7 +333,7 @@ def test_a_worker_without_space_beside_a_good_one(disk: str, tmp_path: Path) -> 
     shared.mkdir()
     tried = [*dask_processes.on_full_disk(shared), "test", "-e", str(shared / "full")]
     if disk == "full" and subprocess.run(tried, capture_output=True, check=False).returncode:
-        pytest.skip("no user may mount here")
+        pytest.skip("a full disk is a small tmpfs, and this machine lets nobody mount one")
     counts: list[int] = []
     with dask_processes.cluster(tmp_path, 1) as cluster:
         if disk == "full":

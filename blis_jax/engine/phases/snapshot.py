@@ -201,6 +201,7 @@ def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "
     instance = lax.iota(jnp.int32, ctx.shape.num_instances)
 
     def count(so_far: jax.Array, rows: Rows) -> jax.Array:
+        """Add those of some rows, for each instance that their transfer leads to."""
         ends, numbers = rows.take(reserved.times)[:, 0], rows.take(reserved.numbers)
         is_coming = (ends >= now) & (ends < ctx.never) & rows.is_in
         if LatestTick in state:

@@ -209,6 +209,7 @@ def pick(
     def fold(
         so_far: tuple[jax.Array, jax.Array, jax.Array], some: QueuedRequests
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return who came first of the tenant in turn, the earliest deadline, and whose it is."""
         first, least, soonest = so_far
         in_flow = some.is_queued & of_band[some.slo_class] & (some.tenant == tenant)
         deadline = jnp.where(in_flow, _deadlines(ctx, some), NO_DEADLINE)
@@ -240,6 +241,7 @@ def _next_tenant(
     def fold(
         so_far: tuple[jax.Array, jax.Array, jax.Array], some: QueuedRequests
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return the first tenant, the first behind the last served, and whether that one has some."""
         in_band = some.is_queued & of_band[some.slo_class]
         here = jnp.where(in_band, some.tenant, none)
         first, following, has_last = so_far

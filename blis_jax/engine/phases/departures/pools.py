@@ -108,6 +108,7 @@ def _next_part(ctx: Context, state: State) -> jax.Array:
         return next_part(state[GatewayQueue], due == now, has_kv, text)
 
     def least(best: tuple[jax.Array, jax.Array], rows: Rows) -> tuple[jax.Array, jax.Array]:
+        """Return the least rank so far among those that are due, and whose it is."""
         due = rows.take(journeys.times)[:, Journey.time_columns.DUE]
         has_kv = rows.take(journeys.numbers)[:, Journey.columns.COMPUTED] > 0
         text = rows.take(ctx.requests[PartRanks].table)[:, PartRank.PREFILL_TEXT]
