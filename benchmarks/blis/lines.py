@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from benchmarks import cluster_files
-from benchmarks.cluster_files import GPUS
-from benchmarks.workloads import LLAMA, Draw, inference_perf, session_free, workload
+from benchmarks.blis import cluster_files
+from benchmarks.blis.cluster_files import GPUS
+from benchmarks.blis.workloads import LLAMA, Draw, inference_perf, session_free, workload
 
 Table = dict[str, tuple[float, tuple[Any, ...]]]
 

@@ -24,7 +24,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lines import OUT, Line, line
+from benchmarks.blis.lines import OUT, Line, line
 from blis_jax.backend import prepare_backend
 from blis_jax.commands.door.dispatch import main as main_of_blis_jax
 

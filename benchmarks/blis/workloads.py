@@ -1,4 +1,4 @@
-"""Random workload files of BLIS's revision of August 2026, for `benchmarks.lines`."""
+"""Random workload files of BLIS's revision of August 2026, for `lines`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks import lines
+from benchmarks.blis import lines
 from blis_jax.cluster.config import AUGUST
 from blis_jax.commands.door.catalogue import COMMANDS
 from blis_jax.commands.parser import declared

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import blis
-from benchmarks.lines import Line
+from benchmarks.blis import __main__ as blis
+from benchmarks.blis.lines import Line
 
 
 def answer(code: int, printed: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Random files for `benchmarks.lines`: LoRA adapters, off-load tiers, policies, node pools, saturation detectors."""
+"""Random files for `lines`: LoRA adapters, off-load tiers, policies, node pools, saturation detectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.workloads import CLASSES, LLAMA, Draw
+from benchmarks.blis.workloads import CLASSES, LLAMA, Draw
 
 GPUS = ("H100", "A100-SXM", "A100-80", "L40S")
 DEVICES = ("nvme_gen4", "nvme_gen3", "sata_ssd", "cpu_dram", "s3")

@@ -1,0 +1,1 @@
+"""Random command lines of BLIS, by BLIS itself and here."""
