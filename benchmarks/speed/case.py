@@ -175,12 +175,18 @@ def under_pressure(
     )
 
 
-def of_cluster(config: ClusterConfig, title: str, **load: Any) -> Timed:
+def of_cluster(name: str) -> Timed:
     """Time one run of a cluster whose requests move or wait at the gateway, and count how many do."""
-    (run,) = call_of(config, override(load_builtin("mixed"), **load), 1).runs
+    kind, _, count = name.rpartition("-") if name not in CLUSTERS else (name, "", "")
+    title, load = CLUSTERS[kind], dict[str, Any]()
+    if count:
+        load = {"aggregate_rate": worker.LONG_RATE, "num_requests": int(count)}
+        title = f"{title}, {worker.LONG_RATE:g} req/s"
+    spec = override(load_builtin("mixed"), **load)
+    (run,) = call_of(ClusterConfig(**worker.CLUSTERS[kind]), spec, 1).runs
     runner = Runner(run.sizes.options)
     record = runner.alone(run)  # with tables that are large enough
-    _, seconds = device_time(Call(Group(run), [run], 1), 15)
+    _, seconds = device_time(Call(Group(run), [run], 1), 5 if count else 15)
     if record.outcome.name != "COMPLETED":
         raise SystemExit(f"{title} ended with {record.outcome.name}")
     requests, waits = record.requests, record.requests.gateway_wait_us
@@ -190,19 +196,19 @@ def of_cluster(config: ClusterConfig, title: str, **load: Any) -> Timed:
         "restarts": int(requests.restarts.sum()),
         "waits at the gateway": 0 if waits is None else int((waits > 0).sum()),
     }
-    said = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    said = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
     return Timed(
-        title,
+        f"{title}, {spec.num_requests:,} requests",
         runner.timing.compile_s,
         f"{seconds * 1e3:.2f} ms, {record.num_iterations} scan steps",
-        said,
+        f"{seconds / spec.num_requests * 1e6:.2f} µs a request; {said}" if count else said,
     )
 
 
 CLUSTERS = {
-    "pools": (worker.POOLS, "one run, 2 prefill and 6 decode instances, 1,000 requests"),
-    "outages": (worker.FAILING, "one run, instances that fail every 10 s, 1,000 requests"),
-    "flow-control": (worker.QUEUED, "one run behind the gateway's queue, 1,000 requests"),
+    "pools": "one run, 2 prefill and 6 decode instances",
+    "outages": "one run, instances that fail every 10 s",
+    "flow-control": "one run behind the gateway's queue",
 }
 
 PRESSED = ClusterConfig(**worker.PRESSED)
@@ -335,12 +341,8 @@ def measure(name: str, window: int | None = None) -> Timed:
         return on_one_core(name, ONE_CORE[name])
     if name in PRESSURE:
         return under_pressure(window, *PRESSURE[name])
-    if name in CLUSTERS:
-        return of_cluster(ClusterConfig(**CLUSTERS[name][0]), CLUSTERS[name][1])
-    if name.removesuffix("-16000") in CLUSTERS:
-        settings, title = CLUSTERS[name.removesuffix("-16000")]
-        title = title.replace("1,000 requests", "16,000 requests at 120 a second")
-        return of_cluster(ClusterConfig(**settings), title, **worker.LONG)
+    if name in CLUSTERS or name.rpartition("-")[0] in CLUSTERS:
+        return of_cluster(name)
     if name.startswith("sustainable-"):
         count = int(name.partition("-")[2])
         return scale(500.0, count, f"one run, 500 req/s, {count:,} requests")

@@ -73,7 +73,8 @@ QUEUED: dict[str, Any] = LEAST_LOADED | {
     "saturation_detector": "concurrency",
     "max_concurrency": 16,
 }
-LONG: dict[str, Any] = {"aggregate_rate": 120.0, "num_requests": 16_000}
+LONG_RATE, LONG_COUNTS = 120.0, (4_000, 16_000, 64_000)  # requests a second, and requests
+CLUSTERS = {"pools": POOLS, "outages": FAILING, "flow-control": QUEUED}
 # who feeds the router's index: its own decisions, or the instances' caches
 ROUTED: dict[str, Any] = PRESSED | {
     "routing_policy": "weighted",
@@ -302,12 +303,14 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "pressure-2000": lambda _: single(PRESSED | {"total_kv_blocks": 2000}),
     "index-of-routings": lambda _: single(ROUTED, "multiprefix"),
     "index-of-caches": lambda _: single(ROUTED_PRECISELY, "multiprefix"),
-    "pools": lambda _: single(POOLS),
-    "outages": lambda _: single(FAILING),
-    "flow-control": lambda _: single(QUEUED),
-    "pools-16000": lambda _: single(POOLS, unit="requests", **LONG),
-    "outages-16000": lambda _: single(FAILING, unit="requests", **LONG),
-    "flow-control-16000": lambda _: single(QUEUED, unit="requests", **LONG),
+    **{name: lambda _, of=of: single(of) for name, of in CLUSTERS.items()},
+    **{
+        f"{name}-{count}": lambda _, of=of, count=count: single(
+            of, unit="requests", aggregate_rate=LONG_RATE, num_requests=count
+        )
+        for name, of in CLUSTERS.items()
+        for count in LONG_COUNTS
+    },
     "bursts-2000": lambda _: single(COMPOUND, BURSTS, **OF_BURSTS),
     "august-default": lambda _: single(AUGUST, BLIS_DEFAULTS),
     "august-weighted": lambda _: single(AUGUST_WEIGHTED),
