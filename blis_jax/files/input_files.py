@@ -10,6 +10,7 @@ import importlib.util
 import io
 import json
 import lzma
+import os
 import re
 import stat
 import sys
@@ -298,6 +299,12 @@ def _path_of(text: str) -> Path:
 
 _read: dict[str, bytes] = {}  # by the path as written
 _brought: dict[str, bytes] = {}  # from another process; they go before files that are here
+_MADE = os.urandom(8).hex()
+
+
+def process_name() -> str:
+    """Return a name of this process that no other has, of a copy of it neither."""
+    return f"{_MADE}-{os.getpid()}"
 
 
 def files_read() -> Mapping[str, bytes]:
@@ -305,22 +312,14 @@ def files_read() -> Mapping[str, bytes]:
     return dict(_read)
 
 
-def bring(files: Mapping[str, bytes]) -> None:
-    """Take over files of another process: from now on their paths mean these sources.
+def bring(files: Mapping[str, bytes], process: str) -> None:
+    """Take over the files of a process: from now on their paths mean these sources.
 
-    A file that is here with the same source is not taken over: a worker may live in the process that sends the work,
-    where the file may change later.
+    A process takes over nothing of its own: a worker may live in the one that sends the work, where a file may change
+    later, or another one may stand at the same path from another working directory.
     """
-    for text, source in files.items():
-        if text in _brought or not _is_here(text, source):
-            _brought[text] = source
-
-
-def _is_here(text: str, source: bytes) -> bool:
-    try:
-        return _path_of(text).read_bytes() == source
-    except OSError:
-        return False
+    if process != process_name():
+        _brought.update(files)
 
 
 def place_in_file(value: Any) -> tuple[str, str, str] | None:
@@ -343,7 +342,7 @@ def value_of_place(text: str, name: str, part: str) -> Any:
     """Return what `place_in_file` has told the place of, in another process that has brought the file here."""
     if not text.endswith(".py"):
         return _part_of(getattr(importlib.import_module(text), name), part)
-    module = _module(_path_of(text).resolve(), _brought.get(text) or _path_of(text).read_bytes())
+    module = _module(_path_of(text).resolve(), _brought.get(text) or _read[text])
     return _part_of(vars(module)[name], part)
 
 

@@ -166,6 +166,7 @@ class PackedCalls:
     """Calls on their way to a worker; equal tasks have equal keys."""
 
     identity: Mapping[str, str]
+    process: str  # that sends them
     files: Mapping[str, bytes]  # users' policy files, by the path as written
     shelf: Mapping[str, bytes]
     packed: bytes
@@ -197,7 +198,8 @@ def task_of(calls: Sequence[Call], shelf: Shelf) -> PackedCalls:
         return name
 
     packed = _pack((calls, shelf.summarize), name_of)
-    return PackedCalls(identity(), input_files.files_read(), used, packed, backend.keeps_programs)
+    process, files = input_files.process_name(), input_files.files_read()
+    return PackedCalls(identity(), process, files, used, packed, backend.keeps_programs)
 
 
 # --- in a worker ----------------------------------------------------------------------------------
@@ -267,7 +269,7 @@ def _made(task: PackedCalls) -> Reply:
     if differs:
         raise ConfigError(differs)
     backend.keeps_programs = task.keeps_programs
-    input_files.bring(task.files)
+    input_files.bring(task.files, task.process)
     calls, summarize = _unpack(task.packed, task.shelf)
     made, seconds = [], []
     for call in calls:

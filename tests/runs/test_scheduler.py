@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.files import input_files
 from blis_jax.metrics.on_device.compiled import figures_of
 from blis_jax.runs.many_runs import run_grid
 from blis_jax.runs.options import Options
@@ -121,6 +123,7 @@ def test_policies_of_files_travel_as_source(
         return [np.asarray(run).tobytes() for run in runs.rows[0]]
 
     expected = ends()
+    monkeypatch.setattr(input_files, "_brought", {})  # of what is taken over here, others see none
 
     class Elsewhere(InThisProcess):
         def made(self, calls: Any, summarize: Any) -> Any:
@@ -129,12 +132,33 @@ def test_policies_of_files_travel_as_source(
                 assert file.read_bytes() in task.files.values()
                 text = file.read_text(encoding="utf-8")
                 file.unlink()  # a worker has no such file
-                yield tasks.taken(call, *tasks.opened(tasks.make(task)).made)
+                there = replace(task, process="another")
+                yield tasks.taken(call, *tasks.opened(tasks.make(there)).made)
                 file.write_text(text, encoding="utf-8")
 
     end = elsewhere(Elsewhere())
     try:
         assert ends() == expected
+    finally:
+        end()
+
+
+def test_a_worker_in_the_sending_process_takes_over_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same relative path is another file in another working directory, and none in a third."""
+    asked = ClusterConfig(num_instances=3, routing_policy="weighted")
+    end = elsewhere(InThisProcess())
+    try:
+        for name in ("calm", "", "calmer"):
+            folder = tmp_path / f"of_{name}"
+            folder.mkdir()
+            monkeypatch.chdir(folder)
+            if name:
+                text = POLICY.replace("def calm(", f"def {name}(")
+                Path("mine.py").write_text(text, encoding="utf-8")
+            config = replace(asked, routing_scorers=f"mine.py:{name}:1") if name else asked
+            run_grid([config], SPEC, SEEDS[:2], SUMMARIZE, OPTIONS)
     finally:
         end()
 
