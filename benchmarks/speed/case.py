@@ -178,12 +178,13 @@ def under_pressure(
 def of_cluster(name: str) -> Timed:
     """Time one run of a cluster whose requests move or wait at the gateway, and count how many do."""
     kind, _, count = name.rpartition("-") if name not in CLUSTERS else (name, "", "")
-    title, load = CLUSTERS[kind], dict[str, Any]()
+    title, load, settings = CLUSTERS[kind], dict[str, Any](), worker.CLUSTERS[kind]
     if count:
+        settings = settings | worker.ENOUGH
         load = {"aggregate_rate": worker.LONG_RATE, "num_requests": int(count)}
         title = f"{title}, {worker.LONG_RATE:g} req/s"
     spec = override(load_builtin("mixed"), **load)
-    (run,) = call_of(ClusterConfig(**worker.CLUSTERS[kind]), spec, 1).runs
+    (run,) = call_of(ClusterConfig(**settings), spec, 1).runs
     runner = Runner(run.sizes.options)
     record = runner.alone(run)  # with tables that are large enough
     _, seconds = device_time(Call(Group(run), [run], 1), 5 if count else 15)

@@ -53,7 +53,8 @@ BEST: dict[str, Any] = BASELINE | {
     "slo_prefill_sheddable": 256,
 }
 # enough memory that no block is used twice: beyond that the block-level model takes over
-AMPLE: dict[str, Any] = BASELINE | {"total_kv_blocks": 4_000_000, "kv_cpu_blocks": 0}
+ENOUGH: dict[str, Any] = {"total_kv_blocks": 4_000_000, "kv_cpu_blocks": 0}
+AMPLE: dict[str, Any] = BASELINE | ENOUGH
 PRESSED: dict[str, Any] = BASELINE | {"total_kv_blocks": 5000, "kv_cpu_blocks": 0}
 # clusters whose requests move on, start again, or wait at the gateway
 LEAST_LOADED: dict[str, Any] = BASELINE | {"routing_policy": "least-loaded", "kv_cpu_blocks": 0}
@@ -306,7 +307,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     **{name: lambda _, of=of: single(of) for name, of in CLUSTERS.items()},
     **{
         f"{name}-{count}": lambda _, of=of, count=count: single(
-            of, unit="requests", aggregate_rate=LONG_RATE, num_requests=count
+            of | ENOUGH, unit="requests", aggregate_rate=LONG_RATE, num_requests=count
         )
         for name, of in CLUSTERS.items()
         for count in LONG_COUNTS
