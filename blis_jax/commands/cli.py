@@ -163,20 +163,6 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def print_page(
-    name: str, description: str, page: Callable[[], str], arguments: Sequence[str] | None
-) -> int:
-    """Run a command without options, which prints a page; return its exit code."""
-
-    def command(words: Sequence[str] | None) -> int:
-        parser = Parser(prog=f"python -m {name}", description=description)
-        parser.given(sys.argv[1:] if words is None else words)
-        print(page(), end="")
-        return 0
-
-    return run_command(name, command, arguments)
-
-
 @contextlib.contextmanager
 def _warnings_said(name: str) -> Iterator[None]:
     """Say warnings about the input as remarks; others are shown as usual."""

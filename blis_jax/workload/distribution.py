@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,23 @@ class GaussianLengths:
     stdev: int
     min: int
     max: int
+
+    @classmethod
+    def of(
+        cls, numbers: Mapping[str, int], kind: str, usual: GaussianLengths | None = None
+    ) -> GaussianLengths:
+        """Return the lengths of a `kind`, prompt or output, by BLIS's names, such as `prompt_tokens_min`.
+
+        `usual` has what `numbers` lack.
+        """
+        usual = usual or cls(0, 0, 0, 0)
+        ends = {field.name: f"_{field.name}" for field in fields(cls)} | {"mean": ""}
+        return cls(
+            **{
+                name: numbers.get(f"{kind}_tokens{end}", getattr(usual, name))
+                for name, end in ends.items()
+            }
+        )
 
     @property
     def drawn_mean(self) -> float:

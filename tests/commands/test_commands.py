@@ -22,7 +22,7 @@ COMMANDS = sorted(
     for path in (ROOT / package).rglob("*.py")
     if path != ROOT / "blis_jax" / "__main__.py"  # the door to the others
     and re.search(
-        r"\bParser\(\s*prog=|\brun_command\(|\.as_main$|\bprint_page\(|import main$|^main = COMMANDS",
+        r"\bParser\(\s*prog=|\brun_command\(|\.as_main$|import main$|^main = COMMANDS",
         path.read_text(encoding="utf-8"),
         re.MULTILINE,
     )

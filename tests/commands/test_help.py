@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blis_jax.commands.door.catalogue import options_of, parsers
-from blis_jax.commands.door.options_page import page
+from blis_jax.commands.door.declarations import page
 from blis_jax.commands.help import BY_NAME, FULL, SELDOM, USUAL_SETTINGS, VARIES, spellings, written
 from blis_jax.commands.options.seed_options import (
     SeedOptions,

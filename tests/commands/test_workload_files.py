@@ -2,7 +2,7 @@
 
 import pytest
 
-from blis_jax.commands import compose, convert
+from blis_jax.commands.workload_files import compose, convert
 from blis_jax.workload.source import REVISED
 from blis_jax.workload.spec import load_spec, parse_spec
 from blis_jax.workload.written import go_number
@@ -167,19 +167,19 @@ def test_numbers_are_written_as_in_go(value, text):
 )  # fmt: skip
 def test_names_are_quoted_as_in_the_reference(given, text, tmp_path, capsys):
     (tmp_path / "odd.yaml").write_text(ODD.replace('id: "yes"', f"id: {given}"))
-    assert compose.main(["--from", "odd.yaml"]) == 0
+    assert compose(["--from", "odd.yaml"]) == 0
     assert f"    - id: {text}\n" in capsys.readouterr().out
 
 
 def test_a_preset_is_the_text_of_the_reference(capsys):
-    assert convert.main(["preset", "--name", "chatbot", "--rate", "2.5"]) == 0
+    assert convert(["preset", "--name", "chatbot", "--rate", "2.5"]) == 0
     assert capsys.readouterr().out == CHATBOT
 
 
 def test_a_preset_of_a_defaults_file(tmp_path, capsys):
     (tmp_path / "mine.yaml").write_text(DEFAULTS)
     words = ["preset", "--name", "mine", "--num-requests", "7", "--defaults-filepath", "mine.yaml"]
-    assert convert.main(words) == 0
+    assert convert(words) == 0
     spec = parse_spec(capsys.readouterr().out, "w", REVISED)
     client = spec.clients[0]
     assert (client.id, client.prefix_group, client.prefix_length) == ("preset-mine", "shared", 9)
@@ -188,7 +188,7 @@ def test_a_preset_of_a_defaults_file(tmp_path, capsys):
 
 def test_the_clients_of_inference_perf(tmp_path, capsys):
     (tmp_path / "p.yaml").write_text(PERF)
-    assert convert.main(["inference-perf", "--spec", "p.yaml"]) == 0
+    assert convert(["inference-perf", "--spec", "p.yaml"]) == 0
     text = capsys.readouterr().out
     spec = parse_spec(text, "w", REVISED)
     assert [one.id for one in spec.clients] == [
@@ -200,18 +200,18 @@ def test_the_clients_of_inference_perf(tmp_path, capsys):
 
 def test_composed_clients_are_the_text_of_the_reference(tmp_path, capsys):
     (tmp_path / "odd.yaml").write_text(ODD)
-    assert compose.main(["--from", "odd.yaml"]) == 0
+    assert compose(["--from", "odd.yaml"]) == 0
     text = capsys.readouterr().out
     assert text == ODD_WRITTEN
     (tmp_path / "again.yaml").write_text(text)
-    assert compose.main(["--from", "again.yaml"]) == 0
+    assert compose(["--from", "again.yaml"]) == 0
     assert capsys.readouterr().out == text
 
 
 def test_rates_of_clients_stay_where_workloads_are_put_together(tmp_path, capsys):
     (tmp_path / "c.yaml").write_text(CHATBOT)
     (tmp_path / "d.yaml").write_text(CHATBOT.replace("rate: 2.5", "rate: 7.5"))
-    assert compose.main(["--from", "c.yaml", "--from", "d.yaml"]) == 0
+    assert compose(["--from", "c.yaml", "--from", "d.yaml"]) == 0
     spec = parse_spec(capsys.readouterr().out, "w", REVISED)
     assert spec.aggregate_rate == 10
     assert [one.rate_fraction * 10 for one in spec.clients] == [2.5, 7.5]
@@ -222,7 +222,7 @@ def test_recorded_files_are_read_again_after_they_are_written(tmp_path, capsys):
     for path in sorted((FOLDER / "specs").glob("*.yaml")):
         if path.name.startswith("policy_") or not load_spec(path, REVISED).clients:
             continue
-        assert compose.main(["--from", str(path)]) == 0
+        assert compose(["--from", str(path)]) == 0
         written = parse_spec(capsys.readouterr().out, path.name, REVISED)
         assert written.clients == load_spec(path, REVISED).clients, path.name
 
@@ -230,15 +230,15 @@ def test_recorded_files_are_read_again_after_they_are_written(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("main", "words", "code", "said"),
     [
-        (convert.main, ["preset"], 2, "--name is missing"),
-        (convert.main, ["preset", "--name", "chatbt"], 2, "did you mean 'chatbot'?"),
-        (convert.main, ["preset", "--name", "chatbot", "--rate", "0"], 2, "--rate must be"),
-        (convert.main, ["preset", "--spec", "x"], 2, "--spec is no option of convert preset"),
-        (convert.main, [], 2, "say what to convert"),
-        (convert.main, ["inference-perf"], 2, "--spec is missing"),
-        (convert.main, ["inference-perf", "--spec", "no.yaml"], 2, "no.yaml"),
-        (compose.main, [], 2, "--from is missing"),
-        (compose.main, ["--from", "no.yaml"], 2, "no.yaml does not exist"),
+        (convert, ["preset"], 2, "--name is missing"),
+        (convert, ["preset", "--name", "chatbt"], 2, "did you mean 'chatbot'?"),
+        (convert, ["preset", "--name", "chatbot", "--rate", "0"], 2, "--rate must be"),
+        (convert, ["preset", "--spec", "x"], 2, "--spec is no option of convert preset"),
+        (convert, [], 2, "say what to convert"),
+        (convert, ["inference-perf"], 2, "--spec is missing"),
+        (convert, ["inference-perf", "--spec", "no.yaml"], 2, "no.yaml"),
+        (compose, [], 2, "--from is missing"),
+        (compose, ["--from", "no.yaml"], 2, "no.yaml does not exist"),
     ],
 )
 def test_refusals_are_one_sentence(main, words, code, said, capsys):
@@ -249,6 +249,6 @@ def test_refusals_are_one_sentence(main, words, code, said, capsys):
 
 def test_files_without_clients_are_refused(tmp_path, capsys):
     (tmp_path / "p.yaml").write_text(PERF)
-    assert compose.main(["--from", "p.yaml"]) == 2
+    assert compose(["--from", "p.yaml"]) == 2
     err = capsys.readouterr().err
     assert "inference_perf is left out, as in BLIS" in err and "the files have no clients" in err

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from blis_jax.commands.convert import main
+from blis_jax.commands.workload_files import convert as main
 from blis_jax.errors import ConfigError
 from blis_jax.traces.rows import Report
 from blis_jax.traces.servegen_cohorts import cohorts_of

@@ -38,6 +38,11 @@ def _list(name: str, about: str) -> Command:
     return Command(name, "sweeps.lists", about, f"sweeps.lists:{name}")
 
 
+def _here(name: str, place: str, about: str) -> Command:
+    place = f"blis_jax.commands.{place}"
+    return Command(name, place.partition(":")[0], about, place)
+
+
 GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     ("simulate", (
         Command("run", "blis_jax.run", "one cluster under one workload or trace, with BLIS's figures"),
@@ -48,8 +53,8 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         ),
     )),
     ("workload files", (
-        Command("convert", "blis_jax.commands.convert", "a preset or an inference-perf workload as a workload file"),
-        Command("compose", "blis_jax.commands.compose", "the clients of several workload files as one file"),
+        _here("convert", "workload_files:convert", "a preset or an inference-perf workload as a workload file"),
+        _here("compose", "workload_files:compose", "the clients of several workload files as one file"),
     )),
     ("compare strategies", (
         _package("compare", "sweeps.compare", "paired differences, verdicts, and where TTFT comes from"),
@@ -117,9 +122,9 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         _list("policies", "policies by the setting that names them"),
     )),
     ("this program", (
-        Command("options", "blis_jax.commands.door.options_page", "what options mean, in every command"),
-        Command("doctor", "blis_jax.commands.door.doctor", "what is installed, what is missing for which command"),
-        Command("completion", "blis_jax.commands.door.completion", "completion for bash, zsh or fish"),
+        _here("options", "door.declarations:options_page", "what options mean, in every command"),
+        _here("doctor", "door.dispatch:doctor", "what is installed, what is missing for which command"),
+        _here("completion", "door.declarations:completion", "completion for bash, zsh or fish"),
     )),
 )  # fmt: skip
 COMMANDS = {one.name: one for _, group in GROUPS for one in group}

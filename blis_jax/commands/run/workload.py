@@ -188,27 +188,18 @@ def _distribution(options: RunOptions, mode: str, count: int | None) -> Distribu
     num_requests = default.num_requests if count is None else count
     numbers: Mapping[str, int] = options.named
     if mode != "distribution":
-        own = preset_of(options.named.get("defaults_filepath"), mode)
-        if own is None:
+        of_file = preset_of(options.named.get("defaults_filepath"), mode)
+        if of_file is None:
             prompt, output = PRESETS[mode]
             return kind_of(rate, num_requests, prompt=prompt, output=output)
-        numbers = own
-
-    def lengths(kind: str, usual: GaussianLengths) -> GaussianLengths:
-        """Return the lengths of prompts or outputs, in tokens."""
-        return GaussianLengths(
-            mean=numbers.get(f"{kind}_tokens", usual.mean),
-            stdev=numbers.get(f"{kind}_tokens_stdev", usual.stdev),
-            min=numbers.get(f"{kind}_tokens_min", usual.min),
-            max=numbers.get(f"{kind}_tokens_max", usual.max),
-        )
+        numbers = of_file
 
     return kind_of(
         rate=rate,
         num_requests=num_requests,
         prefix_tokens=numbers.get("prefix_tokens", default.prefix_tokens),
-        prompt=lengths("prompt", default.prompt),
-        output=lengths("output", default.output),
+        prompt=GaussianLengths.of(numbers, "prompt", default.prompt),
+        output=GaussianLengths.of(numbers, "output", default.output),
     )
 
 

@@ -6,13 +6,13 @@ python -m papers.routing_evolution.figures.staleness_answers        prints the t
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from blis_jax.commands import cli
+from blis_jax.commands.options import CommandOptions
 from blis_jax.lazy import pandas as pd
 from blis_jax.reports import style
 from blis_jax.reports.render import row_line, table_lines
@@ -158,10 +158,17 @@ def _percent(change: Estimate) -> str:
     return f"{change.mean:+.1f} % [{change.low:+.1f}, {change.high:+.1f}]"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+class TablesOptions(
+    CommandOptions, command=NAME, description="Print what the staleness map says."
+):  # fmt: skip
+    """Options of the command: none."""
+
+
+@TablesOptions.as_main
+def main(options: TablesOptions) -> int:
     """Run the command; return its exit code."""
-    description = "Print what the staleness map says."
-    return cli.print_page(NAME, description, lambda: f"{tables(read())}\n", arguments)
+    print(tables(read()))
+    return 0
 
 
 if __name__ == "__main__":

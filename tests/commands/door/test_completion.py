@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from blis_jax.commands.door.catalogue import COMMANDS, options_of, parsers
-from blis_jax.commands.door.completion import SCRIPTS
+from blis_jax.commands.door.declarations import SCRIPTS
 
 ASK = """
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _blis_jax; echo "${COMPREPLY[*]}"

@@ -10,7 +10,7 @@ import pytest
 
 from blis_jax.commands import lacking
 from blis_jax.commands.cli import run_command
-from blis_jax.commands.door import doctor
+from blis_jax.commands.door import dispatch
 from blis_jax.commands.door.dispatch import main
 
 ROOT = Path(__file__).parents[3]
@@ -49,9 +49,9 @@ def test_what_is_missing_is_said_with_the_command_that_needs_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     group = lacking.Extra("export", ("no_such_module",), "outputs that end in .nc")
-    monkeypatch.setattr(doctor, "EXTRAS", (group,))
-    monkeypatch.setattr(doctor, "missing_packages", lambda: ["pyyaml"])
-    assert main(["doctor"]) == doctor.EXIT_INCOMPLETE
+    monkeypatch.setattr(dispatch, "EXTRAS", (group,))
+    monkeypatch.setattr(dispatch, "missing_packages", lambda: ["pyyaml"])
+    assert main(["doctor"]) == dispatch.EXIT_INCOMPLETE
     printed = capsys.readouterr()
     assert (
         "for outputs that end in .nc: missing (no_such_module): pip install 'blis-jax[export]'"
@@ -72,7 +72,7 @@ def test_what_is_missing_is_said_with_the_command_that_needs_it(
     ],
 )
 def test_xla_options(flags: str, expected: str) -> None:
-    assert expected in doctor.flags_line(flags)
+    assert expected in dispatch.flags_line(flags)
 
 
 def test_a_cache_that_is_off_or_cannot_be_written(
@@ -80,9 +80,9 @@ def test_a_cache_that_is_off_or_cannot_be_written(
 ) -> None:
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "none"))
     monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
-    assert doctor.cache_line().endswith("not kept, as JAX_ENABLE_COMPILATION_CACHE says")
-    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
-    assert "cannot be written; set JAX_COMPILATION_CACHE_DIR" in doctor.cache_line()
+    assert dispatch.cache_line().endswith("not kept, as JAX_ENABLE_COMPILATION_CACHE says")
+    monkeypatch.setattr(dispatch.os, "access", lambda *_: False)
+    assert "cannot be written; set JAX_COMPILATION_CACHE_DIR" in dispatch.cache_line()
 
 
 def test_a_command_that_needs_a_missing_group_says_so(capsys: pytest.CaptureFixture[str]) -> None:

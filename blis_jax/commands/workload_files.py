@@ -1,17 +1,18 @@
-"""`blis-jax convert`: BLIS's command `convert`, other descriptions as workload files."""
+"""`blis-jax convert` and `compose`, commands of BLIS: other descriptions as workload files, several files as one."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from blis_jax.commands import cli
+from blis_jax.commands.august_files import preset_of
 from blis_jax.commands.cli import Notes
-from blis_jax.commands.compose import written
 from blis_jax.commands.options import CommandOptions, option, word
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, ConfigWarning, closest
 from blis_jax.files import input_files
 from blis_jax.files.strict_yaml import read_mapping
 from blis_jax.traces.rows import Report
@@ -20,14 +21,18 @@ from blis_jax.workload.distribution import PRESETS, Distribution, GaussianLength
 from blis_jax.workload.inference_perf import revised_clients
 from blis_jax.workload.reference.distribution import as_spec
 from blis_jax.workload.source import REVISED
-from blis_jax.workload.spec import load_spec
+from blis_jax.workload.spec import TEXTS, load_spec, parse_spec, upgraded
+from blis_jax.workload.written import yaml_text
 
-NAME = "blis_jax.commands.convert"
-_DESCRIPTION = """\
+NAME = "blis_jax.commands.workload_files"
+
+# --- convert --------------------------------------------------------------------------------------
+
+_CONVERT = """\
 Write a preset of BLIS, a workload in the form of inference-perf, or the traffic of ServeGen data as a workload file of
 August 2026, on stdout.
 """
-_EXAMPLES = """\
+_CONVERT_EXAMPLES = """\
 examples:
   a preset at 5 requests/s:
     %(prog)s preset --name chatbot --rate 5 > chatbot.yaml
@@ -71,7 +76,7 @@ class _Converted(CommandOptions, title="what to convert"):
 
 
 class ConvertOptions(
-    _Converted, command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
+    _Converted, command=NAME, description=_CONVERT, examples=_CONVERT_EXAMPLES,
     usage="%(prog)s preset --name NAME [options]\n       %(prog)s inference-perf --spec FILE\n"
     "       %(prog)s servegen --path FOLDER [options]",
 ):  # fmt: skip
@@ -81,7 +86,7 @@ class ConvertOptions(
 
 
 @ConvertOptions.as_main
-def main(options: ConvertOptions) -> int:
+def convert(options: ConvertOptions) -> int:
     """Run the command; return its exit code."""
     kind = options.kind
     if kind is None:
@@ -108,24 +113,17 @@ def _of_preset(options: ConvertOptions) -> dict[str, Any]:
 
 def _of_defaults(name: str, path: str | None, rate: float, number: int) -> Distribution:
     """Return the preset, of the package or of a defaults file."""
-    if path is None or not (Path(path).is_file() or path != "defaults.yaml"):
-        if name not in PRESETS:
-            raise ConfigError(
-                f"--name: preset {name!r} is unknown; use one of {', '.join(PRESETS)}{closest(name, list(PRESETS))}"
-            )
-        return preset(name, rate, number)
-    text = input_files.read_text(Path(path), "BLIS's defaults file")
-    presets = read_mapping(text, path).get("workloads") or {}
-    if name not in presets:
-        raise ConfigError(f"--name: {path} has no preset {name!r}; it has {', '.join(presets)}")
-    numbers = presets[name]
-
-    def lengths(kind: str) -> GaussianLengths:
-        ends = ("", "_stdev", "_min", "_max")
-        return GaussianLengths(*(numbers.get(f"{kind}_tokens{end}", 0) for end in ends))
-
-    prefix = numbers.get("prefix_tokens", 0)
-    return Distribution(rate, number, prefix, lengths("prompt"), lengths("output"))
+    if path == "defaults.yaml" and not Path(path).is_file():
+        path = None  # the place where BLIS looks for one
+    numbers = preset_of(path, name)
+    if numbers is not None:
+        prompt, output = (GaussianLengths.of(numbers, kind) for kind in ("prompt", "output"))
+        return Distribution(rate, number, numbers["prefix_tokens"], prompt, output)
+    if name not in PRESETS:
+        raise ConfigError(
+            f"--name: preset {name!r} is unknown; use one of {', '.join(PRESETS)}{closest(name, list(PRESETS))}"
+        )
+    return preset(name, rate, number)
 
 
 def _of_inference_perf(options: ConvertOptions) -> dict[str, Any]:
@@ -159,7 +157,7 @@ def _of_servegen(options: ConvertOptions) -> dict[str, Any]:
         return document
     if document["category"] == "reasoning":
         raise ConfigError("--time has no meaning for data of requests that reason; leave it out")
-    kept = [one for one in document["cohorts"] if one["id"].startswith(f"{period}-")]
+    kept = [cohort for cohort in document["cohorts"] if cohort["id"].startswith(f"{period}-")]
     if not kept:
         raise ConfigError(f"--time: no client sends requests at {period}; take another period")
     return document | {"cohorts": kept}
@@ -171,5 +169,87 @@ _CONVERTED: dict[str, Callable[[ConvertOptions], dict[str, Any]]] = {
     "servegen": _of_servegen,
 }
 
-if __name__ == "__main__":
-    sys.exit(main())
+
+# --- compose --------------------------------------------------------------------------------------
+
+_COMPOSE = """\
+Put the clients of several workload files (of BLIS of August 2026) into one file, on stdout. Their rates add up, and
+each client keeps its own. Seed, horizon and number of requests are left out, and so are cohorts, as in BLIS.
+"""
+_COMPOSE_EXAMPLES = """\
+examples:
+  two workloads as one:
+    %(prog)s --from chat.yaml --from batch.yaml > both.yaml
+"""
+
+
+class ComposeOptions(
+    CommandOptions, title="files", command=NAME, usage="%(prog)s --from FILE [--from FILE ...]",
+    description=_COMPOSE, examples=_COMPOSE_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    from_: tuple[str, ...] = option(
+        str, (), "FILE", "a workload file; give several", is_repeated=True
+    )
+
+
+@ComposeOptions.as_main
+def compose(options: ComposeOptions) -> int:
+    """Run the command; return its exit code."""
+    paths = options.from_
+    if not paths:
+        raise ConfigError(
+            "--from is missing; give a workload file, and one --from for each further"
+        )
+    print(
+        written(composed([_read_workload(path) for path in paths]), "the workload made of them"),
+        end="",
+    )
+    return 0
+
+
+def _read_workload(path: str) -> dict[str, Any]:
+    """The mapping of a workload file, which need not be whole."""
+    text = input_files.read_text(Path(path), "a workload file")
+    document = upgraded(read_mapping(text, path, TEXTS), path)
+    parse_spec(text, path, REVISED)
+    for name in ("cohorts", "inference_perf", "servegen_data"):
+        if document.get(name):
+            warnings.warn(f"{path}: {name} is left out, as in BLIS", ConfigWarning, stacklevel=2)
+    return document
+
+
+def composed(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge the clients of all workloads into the mapping of one file; a client's share of the rate is
+    scaled by its file's rate.
+
+    Raises:
+        ConfigError: there are no clients, or the rates add up to no finite number.
+    """
+    rates = [float(document_.get("aggregate_rate") or 0.0) for document_ in documents]
+    total = 0.0
+    for rate in rates:
+        total += rate
+    if not math.isfinite(total):
+        raise ConfigError("aggregate_rate: the rates of the files add up to no finite number")
+    clients = []
+    for document, rate in zip(documents, rates, strict=True):
+        for client in document.get("clients") or ():
+            share = float(client.get("rate_fraction") or 0.0)
+            clients.append({**client, "rate_fraction": share * (rate / total) if total else share})
+    if not clients:
+        raise ConfigError(
+            "the files have no clients, and nothing else is put together; give files with clients"
+        )
+    category = documents[0].get("category", "")
+    return {"category": category, "clients": clients, "aggregate_rate": total}
+
+
+def written(document: Mapping[str, Any], source: str) -> str:
+    """Write a workload as YAML text, after reading it again as a check."""
+    text = yaml_text(document)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)
+        parse_spec(text, source, REVISED)
+    return text
