@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.speed import against, same_programs, worker
+from benchmarks.speed import against, worker
 from benchmarks.speed.trace_cases import data_folder
 from blis_jax.files.atomic_write import write_json
 from blis_jax.reports.render import table_lines
@@ -174,8 +174,8 @@ def programs_side_by_side(revision: str, names: Sequence[str]) -> int:
     not run on both.
     """
     commit = against.commit_of(revision)
-    results, is_whole = _on_both(commit, names, same_programs.compare_programs)
-    print(same_programs.table(revision, results))
+    results, is_whole = _on_both(commit, names, against.compare_programs)
+    print(against.program_table(revision, results))
     return 0 if is_whole else 1
 
 

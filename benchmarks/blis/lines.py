@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from benchmarks.blis import cluster_files
-from benchmarks.blis.cluster_files import GPUS
-from benchmarks.blis.workloads import LLAMA, Draw, inference_perf, session_free, workload
+from benchmarks.blis import workloads
+from benchmarks.blis.workloads import GPUS, LLAMA, Draw, inference_perf, session_free, workload
 
 Table = dict[str, tuple[float, tuple[Any, ...]]]
 
@@ -171,7 +170,7 @@ def _files(draw: Draw, path: Path) -> list[str]:
             else []
         )
         if draw.has(0.5):
-            cluster_files.saturation(draw, path)
+            workloads.saturation(draw, path)
             written += ["--saturation-config", str(path)]
     return written + shown
 
@@ -209,15 +208,15 @@ def _cluster(draw: Draw, path: Path, without: set[str]) -> tuple[list[str], tupl
     words += draw.options(OF_FLOW, OF_PROGRAM) if draw.has(0.3) else []
     adapters: tuple[str, ...] = ()
     if draw.has(0.2):
-        adapters = cluster_files.adapters(draw, path.with_suffix(".lora.yaml"))
+        adapters = workloads.adapters(draw, path.with_suffix(".lora.yaml"))
         words += ["--lora-config", str(path.with_suffix(".lora.yaml"))]
         words += draw.options(OF_ADAPTERS, OF_PROGRAM)
         words += ["--lora-scorer-weight", "1.5"] if is_weighted and draw.has(0.6) else []
     if "--kv-cpu-blocks" not in words and draw.has(0.18):
-        cluster_files.offload(draw, path.with_suffix(".offload.yaml"))
+        workloads.offload(draw, path.with_suffix(".offload.yaml"))
         words += ["--kv-offload-config", str(path.with_suffix(".offload.yaml"))]
     if draw.has(0.22):
-        cluster_files.policies(draw, path.with_suffix(".policies.yaml"))
+        workloads.policies(draw, path.with_suffix(".policies.yaml"))
         words += ["--policy-config", str(path.with_suffix(".policies.yaml"))]
         words += ["--model-autoscaler-interval-us", "300000"] if draw.has(0.1) else []
     return words, adapters

@@ -17,6 +17,7 @@ from blis_jax import progress
 from blis_jax.errors import ConfigError
 from blis_jax.latency.served_physics import BETA
 from papers.real_servers.loop_fit import LoopFit, LoopLaw, LoopPosterior, fitted
+from papers.real_servers.predict.collections import Collection
 from papers.real_servers.predict.figures import NOTHING, predicted
 from papers.real_servers.predict.learned import (
     OF_POOLS,
@@ -27,7 +28,6 @@ from papers.real_servers.predict.learned import (
     software_key,
 )
 from papers.real_servers.predict.scene import AskedCell, ClosedLoad, Scene
-from papers.real_servers.predict.scene import Collection as RunsCollection
 from papers.real_servers.predict.simulation import LoopView, SimulatedRequests, simulated_loop
 from papers.real_servers.widths import (
     Apart,
@@ -61,7 +61,7 @@ class ClusterRun:
         return self.scene.load.concurrency
 
 
-def read_clusters(path: Path, collection: RunsCollection) -> list[ClusterRun]:
+def read_clusters(path: Path, collection: Collection) -> list[ClusterRun]:
     """Read the runs of a file that can be simulated; equal ones become one run.
 
     Raises:

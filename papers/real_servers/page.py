@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from papers.real_servers.designs import (
     published,
     published_of,
 )
+from papers.real_servers.predict.collections import COLLECTIONS
 from papers.real_servers.predict.learned import OF_POOLS, Learned, learned, to_document
 from papers.real_servers.predict.scene import FITTED, PUBLISHED
 from papers.real_servers.predict.simulation import LoopView
@@ -131,9 +131,7 @@ def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[s
     for name, file in CLUSTERS.items():
         if name not in parts:
             continue
-        runs = read_clusters(
-            folder / file, import_module(f"papers.real_servers.predict.collections.{name}")
-        )
+        runs = read_clusters(folder / file, COLLECTIONS[name])
         if name == "inferencex":
             done = study(runs, LoopView())
             alone, text = done.learned, kind_table(done.everything, apart=done.apart)

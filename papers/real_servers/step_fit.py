@@ -20,7 +20,7 @@ import pandas
 from blis_jax.errors import ConfigError
 from blis_jax.latency.deployment import Deployment, gpu_description
 from blis_jax.latency.served_physics import BETA, ServedNumbers, numbers_of, step_us
-from papers.real_servers.predict.collections.vllm_runs import COLUMNS, shared_prefix_load, units
+from papers.real_servers.predict.collections import VLLM_RUNS, shared_prefix_load
 from papers.real_servers.predict.learned import REFERENCE_GPU, usual_pace
 from papers.real_servers.predict.scene import AskedCell, Scene, StagedLoad
 from papers.real_servers.predict.simulation import deployment_of
@@ -62,12 +62,12 @@ def read_runs(path: Path) -> list[VllmRun]:
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; give a file of measured vLLM runs with --data")
     table = pandas.read_csv(path)
-    missing = [name for name in (*COLUMNS, "actual") if name not in table.columns]
+    missing = [name for name in (*VLLM_RUNS.columns, "actual") if name not in table.columns]
     if missing:
         raise ConfigError(f"{path} lacks the columns {', '.join(missing)}")
     rows: list[dict[str, Any]] = table.to_dict("records")
     runs = []
-    for unit in units(rows):
+    for unit in VLLM_RUNS.units(rows):
         if unit.scene is None:
             raise ConfigError(f"{path}: {unit.problem}")
         first = rows[unit.rows[0]]

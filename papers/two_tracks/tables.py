@@ -25,7 +25,7 @@ from papers.two_tracks import joint
 from sweeps.ledger.book import Ledger, LedgerRow
 from sweeps.ledger.trial import REFERENCE, STRATEGY
 from sweeps.robustness.cells import KINDS
-from sweeps.robustness.output.rules import MapRule, RuleCondition, Rules, rules_of
+from sweeps.robustness.rules import MapRule, RuleCondition, Rules, rules_of
 from sweeps.strategies.file import load_strategy
 
 if TYPE_CHECKING:

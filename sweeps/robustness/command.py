@@ -23,10 +23,9 @@ from blis_jax.reports import page, render
 from blis_jax.reports.words import cluster_line
 from blis_jax.results.dataset import save
 from sweeps.claims.grammar import our_name, parse_constraint
-from sweeps.robustness import cells
-from sweeps.robustness.output import report
-from sweeps.robustness.output.document import findings_of, provenance_of, title_of, to_document
-from sweeps.robustness.output.figure import MapView, read_view
+from sweeps.robustness import cells, report
+from sweeps.robustness.document import findings_of, provenance_of, title_of, to_document
+from sweeps.robustness.figure import MapView, read_view
 from sweeps.robustness.parts import MapTiming, run_map
 from sweeps.robustness.plan import (
     CONSTRAINTS,

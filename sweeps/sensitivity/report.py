@@ -10,7 +10,7 @@ import numpy as np
 from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
 from blis_jax.reports.words import NOTHING, metric_words
-from sweeps.robustness.output.rules import shown
+from sweeps.robustness.rules import shown
 from sweeps.sensitivity.effects import ANYWHERE, INSIDE, BestRange
 from sweeps.sensitivity.figure import pictures
 from sweeps.sensitivity.indices import (

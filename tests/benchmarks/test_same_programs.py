@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks.speed import same_programs
-from benchmarks.speed.against import REPO
-from benchmarks.speed.same_programs import Found, compared, table
+from benchmarks.speed.against import REPO, Found, compare_programs, compared, program_table
 
 PROGRAM = [
     "func.func private @body_3(%arg0: tensor<i32>) -> tensor<i32> {",
@@ -30,12 +28,14 @@ def test_other_numbers_of_values_are_told_from_other_operations() -> None:
     more = [*PROGRAM[:2], "  %13 = stablehlo.negate %12 : tensor<i32>", PROGRAM[2]]
     found = compared("a-case", Found(PROGRAM, 1_959), Found(more, 1_960))
     assert (found.num_lines, found.num_own) == ((3, 4), (0, 1))
-    assert "| `a-case` | 3 | 4 | 0 | 1 | changed | 1,959 | 1,960 |" in table("before", [found])
+    assert "| `a-case` | 3 | 4 | 0 | 1 | changed | 1,959 | 1,960 |" in program_table(
+        "before", [found]
+    )
 
 
 @pytest.mark.slow
 def test_a_tree_beside_itself_is_the_same() -> None:
-    found = same_programs.compare_programs("single-baseline", (REPO, REPO), Path(), {})
+    found = compare_programs("single-baseline", (REPO, REPO), Path(), {})
     assert found.is_same and 0 < found.num_calls[0] == found.num_calls[1]
 
 

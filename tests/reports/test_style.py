@@ -13,7 +13,7 @@ from blis_jax.reports.style import (
     line_handle,
     strategy_colours,
 )
-from sweeps.robustness.output.figure import MapView, filled
+from sweeps.robustness.figure import MapView, filled
 from sweeps.robustness.verdict import recommend
 from tests.sweeps.robustness.made_map import cell, made_map
 

@@ -34,7 +34,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from surrogate import train
-from surrogate.fitting import training
+from surrogate import training
 from tests.support.killed import kill_when
 
 moment, store, out, *words = sys.argv[1:]

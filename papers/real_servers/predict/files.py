@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,15 +16,14 @@ from blis_jax.files.input_files import check_regular
 from blis_jax.lazy import pandas
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
+from papers.real_servers.predict.collections import COLLECTIONS, Collection
 from papers.real_servers.predict.figures import predicted
 from papers.real_servers.predict.learned import Learned, learned
-from papers.real_servers.predict.scene import AskedCell, ClosedLoad, Collection, Scene, Unit
+from papers.real_servers.predict.scene import AskedCell, ClosedLoad, Scene, Unit
 from papers.real_servers.predict.simulation import SimulatedRequests, simulated, simulated_loop
 
 if TYPE_CHECKING:
     from papers.real_servers.predict.__main__ import RunPredictOptions
-
-    pass
 
 
 # --- predictions: every scene simulated once, every cell with an interval -------------------------
@@ -122,7 +120,6 @@ def _value(
 # --- files ----------------------------------------------------------------------------------------
 
 
-COLLECTIONS = ("vllm_runs", "llmd_runs", "inferencex")
 MEASURED = "_measured"
 REASON = "not_predicted"
 
@@ -164,11 +161,9 @@ def recognised(path: Path, columns: Sequence[str]) -> Collection:
         ConfigError: there is none.
     """
     lacking = {}
-    for name in COLLECTIONS:
-        module: Any = import_module(f"papers.real_servers.predict.collections.{name}")
-        lacking[name] = [column for column in module.COLUMNS if column not in columns]
+    for name, collection in COLLECTIONS.items():
+        lacking[name] = [column for column in collection.columns if column not in columns]
         if not lacking[name]:
-            collection: Collection = module
             return collection
     nearest = min(lacking, key=lambda name: len(lacking[name]))
     raise ConfigError(
@@ -183,7 +178,7 @@ def filled(file: RunsFile, predictions: Sequence[PredictedUnit]) -> pandas.DataF
     What a column held before goes to the same name with `_measured`.
     """
     table = file.table.copy()
-    for column in file.collection.VALUES:
+    for column in file.collection.values:
         if column in table.columns and table[column].notna().any():
             table[f"{column}{MEASURED}"] = table[column]
         table[column] = float("nan")
@@ -210,7 +205,7 @@ def predict_runs(options: RunPredictOptions, source: Path, output: Path) -> int:
     if options.model_configs is not None:
         units = with_configs(units, Path(options.model_configs))
     with progress.phase("predicting", len(units), "runs") as work:
-        found = predict(units, learned(file.collection.NAME, options.model), work.show)
+        found = predict(units, learned(file.collection.name, options.model), work.show)
     for problem in dict.fromkeys(one.problem for one in found if one.problem):
         notes.warn(problem)
     table = filled(file, found)
@@ -234,9 +229,9 @@ def predict_runs(options: RunPredictOptions, source: Path, output: Path) -> int:
 def summary(file: RunsFile, table: pandas.DataFrame) -> str:
     """Say how many rows were predicted, and how far off they are where the file has measured values."""
     number = int((table[REASON] == "").sum())
-    lines = [f"{number} of {len(table)} rows predicted as {file.collection.NAME}."]
+    lines = [f"{number} of {len(table)} rows predicted as {file.collection.name}."]
     by = "metric_name" if "metric_name" in table.columns else None
-    for column in file.collection.VALUES:
+    for column in file.collection.values:
         if f"{column}{MEASURED}" not in table.columns:
             continue
         measured = pandas.to_numeric(table[f"{column}{MEASURED}"], errors="coerce")

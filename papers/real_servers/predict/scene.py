@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -199,18 +199,6 @@ def unit_for_each(
         except ConfigError as error:
             units.append(Unit((place,), None, problem=str(error)))
     return units
-
-
-class Collection(Protocol):
-    """A form of file; modules of this package have it."""
-
-    NAME: str
-    COLUMNS: tuple[str, ...]  # by which it is recognised; values to predict are not among them
-    VALUES: tuple[str, ...]  # columns that predictions fill
-
-    def units(self, rows: Sequence[Row]) -> list[Unit]:
-        """Return what the rows ask for; rows that cannot be predicted come with the reason."""
-        ...
 
 
 def gpu_name(text: Any) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from blis_jax.errors import ConfigError, closest
-from sweeps.search.engines.denoised import Denoised
+from sweeps.search.engines.denoised import Denoised, Pareto
 from sweeps.search.engines.encoding import Engine, Recommender, Told, first_of
 from sweeps.search.engines.ensemble import Ensemble
-from sweeps.search.engines.gp_minimize import GpMinimize
-from sweeps.search.engines.known import Grid, Random, Sobol
-from sweeps.search.engines.pareto import Pareto
+from sweeps.search.engines.known import GpMinimize, Grid, Random, Sobol
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
 

@@ -1,20 +1,25 @@
-"""What engines with models of their own share: first points, targets of the models, points that are new.
+"""Engines without a model of ours, and what those with models share: first points, targets, points that are new.
 
 The objective and every constraint's excess are modelled apart: their sum has a kink where a constraint
-begins to hold. `surrogate.fitting.online.merged` puts them together again.
+begins to hold. `surrogate.online.merged` puts them together again.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from skopt import Optimizer
+from skopt.space import Categorical, Integer, Real
+from skopt.utils import cook_estimator, normalize_dimensions
+from threadpoolctl import threadpool_limits
 
 from blis_jax.errors import ConfigError
-from surrogate.fitting import online
+from surrogate import online
 from sweeps.search.engines.encoding import Encoding, Engine, Told, generator, modelled
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Dimension, Point, Space, sobol_shares
@@ -51,7 +56,7 @@ class KnownPoints(NamedTuple):
     """The points tried so far, as the models see them."""
 
     features: np.ndarray  # [point, feature]
-    targets: np.ndarray  # [point, output], see `surrogate.fitting.online.merged`
+    targets: np.ndarray  # [point, output], see `surrogate.online.merged`
     goal: float  # merged score to get below
     place: int  # of the best point
     errors: np.ndarray | None  # [excess], standard errors at the best point
@@ -220,3 +225,67 @@ def _spread(dimension: Dimension, size: int) -> list[object]:
         width = dimension.high - dimension.low
         return [round(dimension.low + share * width) for share in shares]
     return [dimension.at(share) for share in shares]
+
+
+# --- scikit-optimize's gp_minimize ---------------------------------------------------------------
+
+
+class GpMinimize:
+    """Random points to begin with, then three acquisition functions in competition.
+
+    What it proposes depends on every draw before, so a longer history is followed from where the
+    last one ended, and any other one is replayed.
+    """
+
+    def __init__(self, space: Space, search: Search) -> None:
+        """For a space."""
+        self.space, self.search = space, search
+        self.followed: list[Told] = []
+        self.optimizer: Any = None
+        self.proposal: list[Any] = []  # of the optimizer: an `ask` more would draw again
+
+    def ask(self, told: Sequence[Told], count: int) -> list[Point]:
+        """Return the next point, only one whatever the count."""
+        if not count:
+            return []
+        with warnings.catch_warnings(), threadpool_limits(1):
+            # about points tried twice, and fits that were cut short
+            warnings.simplefilter("ignore")
+            if self.optimizer is None or list(told[: len(self.followed)]) != self.followed:
+                self.optimizer, self.followed = self._new(), []
+                self.proposal = self.optimizer.ask()
+            for result in told[len(self.followed) :]:
+                self.optimizer.tell(self.proposal, result.score)
+                self.followed.append(result)
+                self.proposal = self.optimizer.ask()
+            return [tuple(_plain(value) for value in self.proposal)]
+
+    def _new(self) -> Any:
+        """Return the optimizer as `gp_minimize` sets it up, draw by draw."""
+        random = np.random.RandomState(self.search.random_state)
+        dimensions = [_skopt_dimension(dimension) for dimension in self.space.dimensions]
+        space = normalize_dimensions(dimensions)
+        state = random.randint(0, np.iinfo(np.int32).max)
+        return Optimizer(
+            space,
+            cook_estimator("GP", space=space, random_state=state, noise="gaussian"),
+            n_initial_points=self.search.initial,
+            acq_func="gp_hedge",
+            random_state=random,
+            acq_optimizer_kwargs={"n_points": 10_000, "n_restarts_optimizer": 5, "n_jobs": 1},
+            acq_func_kwargs={"xi": 0.01, "kappa": 1.96},
+        )
+
+
+def _skopt_dimension(dimension: Dimension) -> Any:
+    """Return the dimension as scikit-optimize has it."""
+    if dimension.kind == "categorical":
+        return Categorical(dimension.categories)
+    prior = "log-uniform" if dimension.is_log else "uniform"
+    kind = Integer if dimension.kind == "integer" else Real
+    return kind(dimension.low, dimension.high, prior=prior)
+
+
+def _plain(value: object) -> Any:
+    """Return a Python value instead of a numpy scalar, which JSON does not know."""
+    return value.item() if isinstance(value, np.generic) else value

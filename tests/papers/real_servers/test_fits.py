@@ -8,7 +8,7 @@ from blis_jax.latency.model_description import model_description
 from blis_jax.latency.served_physics import BETA, ServedNumbers, numbers_of, step_us
 from papers.real_servers.designs import client_of, median_interval
 from papers.real_servers.page import error_table, write_fits
-from papers.real_servers.predict.collections.vllm_runs import scene_of
+from papers.real_servers.predict.collections import vllm_scene
 from papers.real_servers.predict.figures import ClientView, seen
 from papers.real_servers.predict.learned import usual_pace
 from papers.real_servers.predict.scene import AskedCell
@@ -68,7 +68,7 @@ def test_the_law_of_made_up_servers_is_found_and_priors_hold_the_rest():
 
 def made_run(client: ClientView) -> tuple[VllmRun, SimulatedRequests]:
     row = {"run": "1-codegen", "model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1}
-    scene = shortened(scene_of(row), 100.0)
+    scene = shortened(vllm_scene(row), 100.0)
     arrival = np.linspace(0, 200, 400, endpoint=False)
     itl = np.where(arrival < 100, 10.0, 20.0)
     plain = SimulatedRequests(arrival, 15 + itl / 2, 15 + 250 * itl, itl, 247, np.zeros(400, int))

@@ -13,8 +13,7 @@ from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
 from papers.real_servers import clusters
 from papers.real_servers.designs import Fitter
-from papers.real_servers.predict.collections import inferencex
-from papers.real_servers.predict.collections.vllm_runs import METRICS
+from papers.real_servers.predict.collections import INFERENCEX, METRICS
 from papers.real_servers.predict.learned import learned
 from papers.real_servers.predict.simulation import LoopView
 from papers.real_servers.step_fit import StepLaw, mean_steps, read_runs
@@ -63,7 +62,7 @@ def is_kept_back(runs):
 @pytest.mark.skipif(not POINTS.is_file(), reason=f"{POINTS} is not here")
 def test_rows_kept_back_lie_in_intervals_that_the_others_make():
     """Law, groups and widths have seen nothing of these rows, as on docs/results/real-servers.md."""
-    runs = clusters.read_clusters(POINTS, inferencex)
+    runs = clusters.read_clusters(POINTS, INFERENCEX)
     is_kept = is_kept_back(runs)
     seen = [run for run, kept in zip(runs, is_kept, strict=True) if not kept]
     found = clusters.study(seen, LoopView()).learned

@@ -18,9 +18,9 @@ from blis_jax.statistics.sequential import StoppingRule
 from sweeps.claims.words import UNDECIDED
 from sweeps.robustness import parts
 from sweeps.robustness.cells import Place, make_axes, make_cells, reference_place
-from sweeps.robustness.output.report import differences
 from sweeps.robustness.parts import MapRunner
 from sweeps.robustness.plan import Extent, MapPlan, Question, load_shape, make_plan, measure_in
+from sweeps.robustness.report import differences
 from sweeps.robustness.store import NOT_RUN, Unrun, empty_dataset, part_of
 from sweeps.robustness.verdict import NONE, answer
 from sweeps.strategies.arms import arm_of

@@ -4,8 +4,15 @@ import pandas as pd
 import pytest
 
 from blis_jax.errors import ConfigError
-from papers.real_servers.predict.collections import inferencex, llmd_runs, vllm_runs
-from papers.real_servers.predict.collections.vllm_runs import shared_prefix_load
+from papers.real_servers.predict.collections import (
+    INFERENCEX,
+    LLMD_RUNS,
+    SHORTEST,
+    VLLM_RUNS,
+    full_name,
+    shared_prefix_load,
+    sharing,
+)
 from papers.real_servers.predict.files import (
     PredictedUnit,
     PredictedValue,
@@ -23,7 +30,7 @@ from papers.real_servers.predict.scene import (
     whole,
 )
 
-VLLM = {
+VLLM_ROW = {
     "run": "9-general-lite-1",
     "model": "Qwen/Qwen3-14B",
     "hardware": "A100-80GB",
@@ -34,7 +41,7 @@ VLLM = {
     "metric_name": "ttft_p99",
     "actual": 12.0,
 }
-LLMD = {
+LLMD_ROW = {
     "model": "Llama-3.1-70B",
     "hw": "H100",
     "arch": "aggregated",
@@ -43,7 +50,7 @@ LLMD = {
     "osl": 1000,
     "conc": 8,
 }
-INFERENCEX = {
+INFERENCEX_ROW = {
     "model_path": "Qwen/Qwen3-235B-A22B-FP8",
     "system": "h200_sxm",
     "precision": "fp8",
@@ -56,28 +63,29 @@ INFERENCEX = {
 
 
 @pytest.mark.parametrize(
-    ("row", "name"), [(VLLM, "vllm_runs"), (LLMD, "llmd_runs"), (INFERENCEX, "inferencex")]
+    ("row", "name"),
+    [(VLLM_ROW, "vllm_runs"), (LLMD_ROW, "llmd_runs"), (INFERENCEX_ROW, "inferencex")],
 )
 def test_files_are_recognised_by_their_columns(tmp_path, row, name):
     path = tmp_path / "runs.csv"
     pd.DataFrame([row]).to_csv(path, index=False)
     file = read_runs_file(path)
-    assert name == file.collection.NAME
+    assert name == file.collection.name
     (unit,) = file.collection.units(file.rows)
     assert unit.scene is not None and unit.rows == (0,)
 
 
 def test_other_columns_are_refused_with_what_is_missing(tmp_path):
     with pytest.raises(ConfigError, match="llmd_runs is the nearest, and conc is missing"):
-        recognised(tmp_path / "x.csv", [name for name in LLMD if name != "conc"])
+        recognised(tmp_path / "x.csv", [name for name in LLMD_ROW if name != "conc"])
     (tmp_path / "empty.csv").write_text("run,model\n")
     with pytest.raises(ConfigError, match="has no rows"):
         read_runs_file(tmp_path / "empty.csv")
 
 
 def test_a_vllm_run_is_one_scene_with_a_cell_for_each_row():
-    rows = [VLLM, VLLM | {"stage_index": -1, "metric_name": "itl_mean"}]
-    (unit,) = vllm_runs.units(rows)
+    rows = [VLLM_ROW, VLLM_ROW | {"stage_index": -1, "metric_name": "itl_mean"}]
+    (unit,) = VLLM_RUNS.units(rows)
     assert [(c.row, c.figure, c.stage) for c in unit.cells] == [
         (0, "ttft_p99", 1),
         (1, "itl_mean", None),
@@ -108,49 +116,51 @@ def test_a_vllm_run_is_one_scene_with_a_cell_for_each_row():
     ],
 )
 def test_a_row_that_cannot_be_predicted_says_why(change, words):
-    units = vllm_runs.units([VLLM | change, VLLM | {"run": "other-general"}])
+    units = VLLM_RUNS.units([VLLM_ROW | change, VLLM_ROW | {"run": "other-general"}])
     assert sorted(words in unit.problem for unit in units) == [False, True]
 
 
 def test_one_bad_cell_leaves_the_other_rows_of_its_run():
-    good, bad = vllm_runs.units([VLLM, VLLM | {"gpu_mem_util": "abc"}, VLLM])
+    good, bad = VLLM_RUNS.units([VLLM_ROW, VLLM_ROW | {"gpu_mem_util": "abc"}, VLLM_ROW])
     assert (bad.rows, good.rows, good.problem) == ((1,), (0, 2), "")
 
 
 def test_runs_that_differ_only_in_what_is_not_simulated_stay_apart():
     """As 16 and 24 of the public file, of which one offloads to the CPU: each has its measured values."""
-    one, other = vllm_runs.units([VLLM, VLLM | {"run": "24-general-lite-1", "cpu_offload": True}])
+    one, other = VLLM_RUNS.units(
+        [VLLM_ROW, VLLM_ROW | {"run": "24-general-lite-1", "cpu_offload": True}]
+    )
     assert one.scene == other.scene and (one.rows, other.rows) == ((0,), (1,))
 
 
 def test_layouts_and_precisions():
-    (unit,) = llmd_runs.units([LLMD])
+    (unit,) = LLMD_RUNS.units([LLMD_ROW])
     assert (unit.scene.server.num_instances, unit.scene.server.tp) == (2, 4)
     assert unit.scene.server.model == "meta-llama/Llama-3.1-70B"
-    (pools,) = llmd_runs.units([LLMD | {"arch": "disaggregated", "config": "3: 2P-TP4 1D-TP8"}])
+    (pools,) = LLMD_RUNS.units([LLMD_ROW | {"arch": "disaggregated", "config": "3: 2P-TP4 1D-TP8"}])
     assert pools.scene.server.pools == (ServerPool("prefill", 2, 4), ServerPool("decode", 1, 8))
-    assert llmd_runs.full_name("Qwen3-32B") == "qwen/Qwen3-32B"
-    assert llmd_runs.full_name("Llama-9") == "meta-llama/Llama-9"
-    (odd,) = llmd_runs.units([LLMD | {"config": "1 pool"}])
+    assert full_name("Qwen3-32B") == "qwen/Qwen3-32B"
+    assert full_name("Llama-9") == "meta-llama/Llama-9"
+    (odd,) = LLMD_RUNS.units([LLMD_ROW | {"config": "1 pool"}])
     assert "layout '1 pool' (aggregated) is not known" in odd.problem
-    (unit,) = inferencex.units([INFERENCEX])
+    (unit,) = INFERENCEX.units([INFERENCEX_ROW])
     assert unit.scene.server.model == "qwen/qwen3-235b-a22b-fp8"
-    assert unit.scene.load == ClosedLoad(16, 1000, 100, shortest=inferencex.SHORTEST)
-    (odd,) = inferencex.units([INFERENCEX | {"precision": "fp2"}])
+    assert unit.scene.load == ClosedLoad(16, 1000, 100, shortest=SHORTEST)
+    (odd,) = INFERENCEX.units([INFERENCEX_ROW | {"precision": "fp2"}])
     assert "precision 'fp2' is not known" in odd.problem
     shares = [
         {"attention_dp_size": 4, "moe_tp_size": 1, "moe_ep_size": 16},
         {"moe_tp_size": 8},
         {},
     ]
-    assert [inferencex.sharing(INFERENCEX | one) for one in shares] == [
+    assert [sharing(INFERENCEX_ROW | one) for one in shares] == [
         (1, 4, 4),
         (4, 2, 1),
         (4, 1, 1),
     ]
-    (uneven,) = inferencex.units([INFERENCEX | {"attention_dp_size": 3}])
+    (uneven,) = INFERENCEX.units([INFERENCEX_ROW | {"attention_dp_size": 3}])
     assert "must divide tp_size, 4" in uneven.problem
-    (piped,) = inferencex.units([INFERENCEX | {"pp_size": 2}])
+    (piped,) = INFERENCEX.units([INFERENCEX_ROW | {"pp_size": 2}])
     assert "pp_size is 2" in piped.problem
 
 
@@ -173,7 +183,7 @@ def test_loads_and_servers_are_checked():
 
 def test_predictions_fill_the_files_own_columns(tmp_path):
     path = tmp_path / "runs.csv"
-    pd.DataFrame([VLLM, VLLM | {"run": "odd"}]).to_csv(path, index=False)
+    pd.DataFrame([VLLM_ROW, VLLM_ROW | {"run": "odd"}]).to_csv(path, index=False)
     file = read_runs_file(path)
     one, other = file.collection.units(file.rows)
     table = filled(
@@ -196,7 +206,7 @@ def test_predictions_fill_the_files_own_columns(tmp_path):
 def test_descriptions_from_a_folder(tmp_path):
     (tmp_path / "qwen3-14b").mkdir()
     (tmp_path / "qwen3-14b" / "config.json").write_text("{}")
-    units = with_configs(vllm_runs.units([VLLM, VLLM | {"run": "odd"}]), tmp_path)
+    units = with_configs(VLLM_RUNS.units([VLLM_ROW, VLLM_ROW | {"run": "odd"}]), tmp_path)
     assert units[0].scene.server.model_config.endswith("qwen3-14b/config.json")
     assert units[1].scene is None
     with pytest.raises(ConfigError, match="is no folder"):

@@ -23,8 +23,8 @@ from blis_jax.reports.findings import (
 )
 from blis_jax.reports.words import joined, metric_words
 from sweeps.claims.words import UNDECIDED
-from sweeps.robustness.output.figure import MapView, picture, runs_of
-from sweeps.robustness.output.report import (
+from sweeps.robustness.figure import MapView, picture, runs_of
+from sweeps.robustness.report import (
     by_axis,
     cell_table,
     constraint_lines,
@@ -36,7 +36,7 @@ from sweeps.robustness.output.report import (
     rule_lines,
     seeds_lines,
 )
-from sweeps.robustness.output.rules import Rules, shown
+from sweeps.robustness.rules import Rules, shown
 from sweeps.robustness.verdict import NONE, NUM_RESAMPLES, REASONS, inference_of
 
 if TYPE_CHECKING:

@@ -18,22 +18,22 @@ from blis_jax.reports.render import text
 from blis_jax.reports.words import metric_words
 from blis_jax.statistics.paired import difference
 from sweeps.robustness.cells import make_axes
-from sweeps.robustness.output.document import findings_of, title_of, to_document
-from sweeps.robustness.output.figure import (
+from sweeps.robustness.document import findings_of, title_of, to_document
+from sweeps.robustness.figure import (
     MapView,
     best_change,
     constraint_words,
     picture,
     read_view,
 )
-from sweeps.robustness.output.report import (
+from sweeps.robustness.report import (
     by_axis,
     cell_table,
     differences,
     recommendation_rules,
     summary_lines,
 )
-from sweeps.robustness.output.rules import rules_of, shown
+from sweeps.robustness.rules import rules_of, shown
 from sweeps.robustness.verdict import recommend
 from tests.support.findings_forms import assert_all_forms_agree
 from tests.sweeps.robustness.made_map import cell, made_map

@@ -17,8 +17,8 @@ from blis_jax.reports.words import metric_words
 from blis_jax.statistics import paired
 from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.cells import kinds_in
-from sweeps.robustness.output.figure import constraint_words
-from sweeps.robustness.output.rules import Rules, rules_of, shown
+from sweeps.robustness.figure import constraint_words
+from sweeps.robustness.rules import Rules, rules_of, shown
 from sweeps.robustness.store import is_done
 from sweeps.robustness.verdict import NONE, ONLY_RUNNING, inference_of, reference_index, reversals
 

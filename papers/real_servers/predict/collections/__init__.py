@@ -1,1 +1,0 @@
-"""Collections of measured runs: what each row asks for, and the load behind it."""

@@ -1,1 +1,0 @@
-"""What a robustness map says: sentences, a document, a table, regimes as a tree, and the picture."""
