@@ -128,7 +128,7 @@ FORMATS = {
     "vidur": "blis_jax.traces.formats.csv_traces:VIDUR",
     "blis-csv": "blis_jax.traces.formats.csv_traces:BLIS",
     "plain": "blis_jax.traces.formats.plain",
-    "benchmark": "blis_jax.traces.formats.benchmark",
+    "benchmark": "blis_jax.traces.measured.recorded",
 }
 MAY_SHARE = (
     "plain",

@@ -9,7 +9,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, words
 from blis_jax.commands.options.outputs import ReportOptions
-from blis_jax.commands.options.stopping_flags import DecidingOptions
+from blis_jax.commands.options.seed_options import DecidingOptions
 from sweeps.runs.options import (
     USUAL_ARM,
     ComparisonOptions,

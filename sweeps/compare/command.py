@@ -12,7 +12,7 @@ import numpy as np
 
 from blis_jax.cluster.revisions import seen_as
 from blis_jax.commands import cli
-from blis_jax.commands.options import stopping_flags
+from blis_jax.commands.options import seed_options
 from blis_jax.commands.options.outputs import OutputPaths, outputs_of
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import plain
@@ -66,7 +66,7 @@ def compare_arms(options: CompareOptions, command: str) -> int:
     began = time.monotonic()
     if any(Path(text).suffix in (".zarr", ".nc") for text in options.arms):
         return _compare_saved(options, command, began)
-    rule = stopping_flags.rule_of(options, options.seeds, options.trace)
+    rule = seed_options.rule_of(options, options.seeds, options.trace)
     options.check_part(options.output, rule)
     arms = _arms(options)
     draws = draws_of(options, options.random_state)
@@ -86,7 +86,7 @@ def compare_arms(options: CompareOptions, command: str) -> int:
     check_block(options.block_s, requests.trace)
     enough = None
     if rule is not None:
-        deciding = stopping_flags.names_of(options.deciding, setting.classes)
+        deciding = seed_options.deciding_metrics(options.deciding, setting.classes)
         enough = EnoughSeeds(rule, deciding, setting.inference.confidence)
     names = _needed(setting, criteria, () if enough is None else enough.names)
     experiment = Experiment(requests, names, setting.targets)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.commands.options import outputs
-from blis_jax.commands.options.stopping_flags import FEWEST_SEEDS
+from blis_jax.commands.options.seed_options import FEWEST_SEEDS
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from blis_jax.files.input_files import read_json

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.commands.options.stopping_flags import EnoughSeedsOptions, first_seeds, rule_of
+from blis_jax.commands.options.seed_options import EnoughSeedsOptions, first_seeds, rule_of
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files import chain
 from blis_jax.files.chain import Contents, Record

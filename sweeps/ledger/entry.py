@@ -11,8 +11,7 @@ from blis_jax.commands.options import (
     switch,
     word,
 )
-from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
-from blis_jax.commands.options.stopping_flags import EnoughSeedsOptions
+from blis_jax.commands.options.seed_options import EnoughSeedsOptions, SeedOptions, seeds_option
 from blis_jax.commands.values import OneOf, number
 from blis_jax.errors import ConfigError
 from sweeps.claims.words import CATEGORIES, RESOLUTIONS, SHORT_FAMILIES, TYPES

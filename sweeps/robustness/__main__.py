@@ -19,8 +19,7 @@ from blis_jax.commands.options import (
     words,
 )
 from blis_jax.commands.options.outputs import PageOption
-from blis_jax.commands.options.seed_options import DrawnOptions, seeds_option
-from blis_jax.commands.options.stopping_flags import EnoughSeedsOptions
+from blis_jax.commands.options.seed_options import DrawnOptions, EnoughSeedsOptions, seeds_option
 from blis_jax.commands.options.trace_flags import StudyTrace
 from sweeps.runs.options import PartOption
 

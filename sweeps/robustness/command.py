@@ -14,7 +14,7 @@ from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.options import (
     outputs,
-    stopping_flags,
+    seed_options,
 )
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files.atomic_write import sole_writer, write_json, write_text
@@ -131,7 +131,7 @@ def _stopping(options: RobustnessOptions) -> StoppingRule | None:
     """Return the rule for stopping; what it looks at is the question itself."""
     if options.has_rule and options.most_seeds is None:
         options = replace(options, most_seeds=options.usual_most_seeds)
-    return stopping_flags.rule_of(options, options.seeds, options.trace)
+    return seed_options.rule_of(options, options.seeds, options.trace)
 
 
 def _question(options: RobustnessOptions) -> Question:

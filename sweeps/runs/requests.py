@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from blis_jax.commands import cli
-from blis_jax.commands.options import PlainSwitches, seed_options, stopping_flags, trace_flags
+from blis_jax.commands.options import PlainSwitches, seed_options, trace_flags
 from blis_jax.commands.options.seed_options import SeedOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.core.types import CLASS_NAMES
@@ -255,12 +255,12 @@ def runs_of(
         return _seeds_of_trace(options, command, trace, configs, usual), STREAM
     stream = options.stream
     if isinstance(usual, int):
-        usual = stopping_flags.FEWEST_SEEDS if rule is not None else usual
+        usual = seed_options.FEWEST_SEEDS if rule is not None else usual
         seeds = seed_options.seeds_of(options, usual, stream)
     else:
         seeds = seed_options.given_seeds(options, stream) or tuple(usual)
     if rule is not None:
-        stopping_flags.first_seeds(seeds, rule)
+        seed_options.first_seeds(seeds, rule)
     check_seeds(seeds, stream)
     return seeds, stream
 

@@ -17,14 +17,18 @@ from blis_jax.commands.options import (
     MeasuredOptions,
     OutputSwitches,
     option,
-    stopping_flags,
+    seed_options,
     switch,
     words,
 )
 from blis_jax.commands.options.cluster_flags import InstancesOption, SlotsOption
 from blis_jax.commands.options.outputs import ReportOptions
-from blis_jax.commands.options.seed_options import RequestCount, SeedOptions, seeds_option
-from blis_jax.commands.options.stopping_flags import DecidingOptions
+from blis_jax.commands.options.seed_options import (
+    DecidingOptions,
+    RequestCount,
+    SeedOptions,
+    seeds_option,
+)
 from blis_jax.commands.options.trace_flags import StudyTrace
 from sweeps.runs.options import FitOption, PartOption
 
@@ -150,7 +154,7 @@ class SweepOptions(
 @SweepOptions.as_main
 def main(options: SweepOptions) -> int:
     """Run the command; return its exit code."""
-    rule = stopping_flags.rule_of(options, options.seeds, options.trace)
+    rule = seed_options.rule_of(options, options.seeds, options.trace)
     options.check_part(options.output, rule)
 
     from sweeps.sweep.plan import outputs_of_sweep, plan_of

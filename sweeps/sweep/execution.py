@@ -20,7 +20,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.commands.options import (
     outputs,
-    stopping_flags,
+    seed_options,
 )
 from blis_jax.commands.store import Store
 from blis_jax.core.outcome import WHOLE
@@ -302,7 +302,7 @@ def sweep_and_report(
 ) -> int:
     """Make the runs of a plan, and write and print them; return the exit code."""
     classes = plan.requests.source.slo_classes
-    deciding = () if rule is None else stopping_flags.names_of(options.deciding, classes)
+    deciding = () if rule is None else seed_options.deciding_metrics(options.deciding, classes)
     _note_idle(options.command, plan)
     how = How(options.slots, options.clock, command, options.part)
     stopped = run_until(plan, how, paths.result, options.resume, rule, deciding)

@@ -27,7 +27,7 @@ from blis_jax.core.columns import (
     together,
     with_tail,
 )
-from blis_jax.tables.chains import add_chain, first_chain, has_chain, take_chain
+from blis_jax.tables.joined import add_chain, first_chain, has_chain, take_chain
 
 ROW = jnp.array([3, 1, 4, 1, 5], jnp.int32)
 NEVER = jnp.int32(99)

@@ -33,7 +33,6 @@ from blis_jax.tables.adapters import (
     AdapterTable,
     RequestAdapters,
 )
-from blis_jax.tables.chains import add_chain, chains_of, with_chains
 from blis_jax.tables.context import (
     NO_KEY,
     Context,
@@ -45,7 +44,7 @@ from blis_jax.tables.context import (
     steps_at,
     waiting_mask,
 )
-from blis_jax.tables.joined import lane_of, queued_times
+from blis_jax.tables.joined import add_chain, chains_of, lane_of, queued_times, with_chains
 from blis_jax.tables.journeys import Reservation, Reservations
 from blis_jax.tables.requests import RequestDeadlines
 from blis_jax.tables.state import Dyn, Mode, Slot, State

@@ -41,7 +41,6 @@ from blis_jax.traces.columns import (
     since_first_us,
     slo_classes,
 )
-from blis_jax.traces.delays import NOT_BOTH, after_answers, delay_columns
 from blis_jax.traces.delimited import header_names, note_columns, read_columns, read_header
 from blis_jax.traces.measured.clients import CLIENTS
 from blis_jax.traces.names import (
@@ -162,7 +161,7 @@ class _Table:
             _MODEL: Column((found_name(self.names, MODELS) or _MODEL,), is_text=True, default=""),
             **failure_columns(self.names),
             **self.further,
-            **delay_columns(self.names, self._arrival(reading)),
+            **times.delay_columns(self.names, self._arrival(reading)),
         }
 
     def _arrival(self, reading: Reading) -> Column:
@@ -214,7 +213,7 @@ def _read(table: _Table, reading: Reading) -> TraceRows:
         **_with_ids(parts, table, reading),
     )
     rows = replace(rows, others={**rows.others, **others}) if others else rows
-    rows = after_answers(rows, placed, table.names, reading) if placed else rows
+    rows = times.after_answers(rows, placed, table.names, reading) if placed else rows
     has_turns = found_name(table.names, NAMES["round_index"]) is not None
     return rows if has_turns else number_turns(rows)
 
@@ -312,7 +311,7 @@ def _has_fitting_segments(columns: Mapping[str, np.ndarray]) -> np.ndarray:
 
 _CHECKS = (
     HAS_NOT_FAILED,
-    NOT_BOTH,
+    times.NOT_BOTH,
     Check(
         "prefix_tokens is above input_tokens",
         lambda columns: columns["prefix_tokens"] <= columns["input_tokens"],

@@ -44,7 +44,7 @@ from blis_jax.traces.measured.sent import (
     unlikely,
 )
 from blis_jax.traces.names import LATENCIES, foreign, lacks, with_unit
-from blis_jax.traces.read import sniff
+from blis_jax.traces.read import Sniff, sniff
 from blis_jax.traces.rows import Reading, TraceRows
 
 
@@ -238,8 +238,7 @@ def read_requests(
     elif name == "vllm-bench":
         run = read_engine_log(path, num_fitted)
     else:
-        read = read_observed_trace if name == "trace-v2" else read_latencies
-        run = read(path)
+        run = read_observed_trace(path) if name == "trace-v2" else read_latencies(path)
     if isinstance(run, Summary) and run.load.num_requests == 0:
         raise ConfigError(none_answered(str(path), run.num_failed))
     if isinstance(run, MeasuredRun):
@@ -341,3 +340,27 @@ def _check(run: MeasuredRun, path: Path) -> None:
         raise ConfigError(
             f"{path} has {usable} requests with measured latencies; at least {LEAST_REQUESTS} are needed"
         )
+
+
+# --- as traces: every file that is read here with its requests is one, without the latencies ------
+
+
+def matches(sniff: Sniff) -> bool:
+    """Return whether a benchmark client, or an engine, wrote the file or a file in the folder."""
+    return not sniff.is_parquet and is_recorded(sniff.path)
+
+
+def read(path: Path, reading: Reading) -> TraceRows:
+    """Return the requests in the order in which they were sent.
+
+    Raises:
+        ConfigError: the file has figures alone, or several runs of which none is chosen.
+    """
+    run = read_requests(path, stage=reading.stage, option="--trace-stage")
+    if isinstance(run, Summary):
+        raise ConfigError(
+            f"{path} has figures of {run.tool} but no requests to replay: {run.lacking}"
+        )
+    reading.report.notes += run.notes
+    rows = run.rows
+    return rows if reading.limit is None else rows.take(np.arange(min(len(rows), reading.limit)))

@@ -24,7 +24,6 @@ from blis_jax.engine.phases.steps.step_end import next_event
 from blis_jax.engine.writing import no_writes
 from blis_jax.policies.routing.pickers import first_where
 from blis_jax.tables.blocks import Do, MemoryTask
-from blis_jax.tables.chains import chains_of, take_chain, with_chains
 from blis_jax.tables.context import Context, SlotRows, Work, failing, steps_at, waiting_mask
 from blis_jax.tables.gateways import (
     Dispatches,
@@ -34,7 +33,14 @@ from blis_jax.tables.gateways import (
     QueueVictims,
     QueueWrite,
 )
-from blis_jax.tables.joined import place_of, places_of, queued_times
+from blis_jax.tables.joined import (
+    chains_of,
+    place_of,
+    places_of,
+    queued_times,
+    take_chain,
+    with_chains,
+)
 from blis_jax.tables.journeys import (
     KEPT,
     ORPHANED,

@@ -36,10 +36,10 @@ from blis_jax.memory.memory import Left
 from blis_jax.policies.contexts import ClusterChange, ClusterContext
 from blis_jax.policies.routing.pickers import first_where
 from blis_jax.policies.seeds import RandomSource
-from blis_jax.tables.chains import chains_of
 from blis_jax.tables.context import Context, SlotRows, Work, count_of, decision_key, row
 from blis_jax.tables.joined import (
     busy_times,
+    chains_of,
     instance_of,
     lane_of,
     place_of,

@@ -12,7 +12,6 @@ from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.views import ContextLimits
 from blis_jax.engine.phases.steps.step_end import next_event
-from blis_jax.tables.chains import add_chain, chains_of, has_chain, with_chains
 from blis_jax.tables.context import (
     Context,
     SlotRows,
@@ -23,6 +22,7 @@ from blis_jax.tables.context import (
     slot_of,
     steps_at,
 )
+from blis_jax.tables.joined import add_chain, chains_of, has_chain, with_chains
 from blis_jax.tables.requests import RequestDeadlines
 from blis_jax.tables.state import State
 from blis_jax.tables.writes import SlotWrite, no_slot

@@ -27,7 +27,6 @@ from blis_jax.engine.phases.steps.step_times import (
 from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand, Left, Subject
 from blis_jax.tables.blocks import Asker
-from blis_jax.tables.chains import add_chain, chains_of, first_chain, with_chains
 from blis_jax.tables.context import (
     Context,
     SlotRows,
@@ -37,6 +36,7 @@ from blis_jax.tables.context import (
     slot_of,
     waking_time,
 )
+from blis_jax.tables.joined import add_chain, chains_of, first_chain, with_chains
 from blis_jax.tables.state import Instance, Mode, State, StepRecord
 from blis_jax.tables.writes import EarlierRecords, SlotWrite, no_slot
 

@@ -14,7 +14,6 @@ from blis_jax.engine.phases.steps.batch_formation import with_next_states
 from blis_jax.engine.phases.steps.decode_steps import DecodeSteps, fast_steps
 from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.memory.memory import Plan
-from blis_jax.tables.chains import chains_of, first_chain, has_chain, take_chain, with_chains
 from blis_jax.tables.context import (
     Context,
     SlotRows,
@@ -24,6 +23,7 @@ from blis_jax.tables.context import (
     steps_at,
     waiting_mask,
 )
+from blis_jax.tables.joined import chains_of, first_chain, has_chain, take_chain, with_chains
 from blis_jax.tables.state import Mode, State
 
 
