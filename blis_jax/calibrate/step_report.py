@@ -1,12 +1,11 @@
-"""Fits of the step law in words and as a picture: errors by phase, measured against fitted, residuals by regime."""
+"""Fits of the step law as findings: errors by phase, measured against fitted, residuals by regime."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,13 +18,11 @@ from blis_jax.calibrate.step_fit import (
 )
 from blis_jax.calibrate.step_fits import OWN, PredictedSteps, StepFits
 from blis_jax.latency.step_law import CAPTURED, TERMS
-from blis_jax.reports.findings import Answer
-from blis_jax.reports.render import answer_lines
-from blis_jax.reports.style import BLUE, GREEN, GREY, RED, figure, line_handle, save
+from blis_jax.reports.findings import Answer, Cell, Findings, Quantity, Remarks, Row, Table
+from blis_jax.reports.pictures import Axis, Guide, Mark, Panel, Picture, Series, Style
+from blis_jax.reports.style import BLUE, GREEN, GREY, RED
+from blis_jax.reports.words import NOTHING
 from blis_jax.traces.measured.steps import PHASES, EngineSteps
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MOST_DECODE, MOST_PROMPT = 0.03, 0.12  # median errors of a law that ranks routers
 LEAST_TTFT = (
@@ -33,74 +30,124 @@ LEAST_TTFT = (
 )
 MOST_POINTS = 4000
 COLOURS = dict(zip(PHASES, (BLUE, RED, GREEN), strict=True))
-HEAD = (
-    "deployment",
-    "phase",
-    "steps",
-    "median error",
-    "90th percentile",
-    "second half",
-    "repeats differ by",
-)
-NOTES = (
-    "Median error, 90th percentile: every second step, by the fit to the others. Second half: by the fit to the",
-    "first half. Repeats differ by: how far a step is from the median of its shape, which no law can go below.",
+TITLE_OF_PREDICTIONS = "Measured and predicted times of steps"
+HEAD = ("deployment", "phase", "steps", "median error", "90th percentile")
+LATE, REPEATS = "second half", "repeats differ by"
+NOTE = (
+    "Median error, 90th percentile: every second step, by the fit to the others. Second half: by the fit to the first "
+    "half. Repeats differ by: how far a step is from the median of its shape, which no law can go below."
 )
 
 
-def text_of_fits(fits: StepFits, written: str) -> str:
-    """Return what the command prints of a fit; `written` is its file."""
-    found = fits.deployments
-    total = sum(one.num_steps for one in found)
+class _Tried(NamedTuple):
+    """A law on steps of one deployment."""
+
+    run: str
+    errors: Mapping[str, Errors]  # by phase
+    windows: float  # error of sums of steps
+    floor_ms: float  # what nine steps in ten with a prompt are off by at most
+
+    @property
+    def phases(self) -> list[tuple[str, Errors]]:
+        """Return the errors of the phases that there are."""
+        return [(name, self.errors[name]) for name in PHASES if self.errors[name].steps]
+
+
+def findings_of_fits(
+    fits: StepFits,
+    runs: Sequence[EngineSteps],
+    predicted: Sequence[np.ndarray],
+    written: str,
+    title: str,
+) -> Findings:
+    """Return what is known of a fit.
+
+    Args:
+        fits: the fit.
+        runs: the steps that it was made of.
+        predicted: its times of these, ms.
+        written: its file.
+        title: of the picture.
+    """
+    deployments = fits.deployments
+    total, many = sum(fit.num_steps for fit in deployments), len(deployments)
     counted = [
-        f"{sum(getattr(one, name) for one in found)} {words}"
+        f"{sum(getattr(fit, name) for fit in deployments)} {words}"
         for name, words in (
             ("num_warm_up", "were warm-up"),
             ("num_slow", "took more than twice the law's time"),
             ("num_booked", "are booked on the step before them"),
         )
     ]
+    tried = [_tried(fit) for fit in deployments]
     answer = Answer.of(
         "How long does a step take, by what its batch holds?",
-        _verdict(found),
-        f"median errors on steps that the fit had not seen: {_medians(found)}.",
-        f"nothing was simulated: {total} measured steps of {_deployments(len(found))}; {', '.join(counted)}.",
+        _judged(tried),
+        f"median errors on steps that the fit had not seen: {_medians(tried)}.",
+        f"nothing was simulated: {total} measured steps of {many} deployment{'s' * (many > 1)}; {', '.join(counted)}.",
         f"blis-jax calibrate OTHER --coefficients-from {written} gives the errors on another load; "
         f"blis-jax run --coefficients-from {_named(fits, written)} simulates with it.",
     )
-    rows = [
-        (
-            label,
-            phase,
-            *_cells(every),
-            _percent(late.median if late else math.nan),
-            _percent(every.repeats),
-        )
-        for one in found
-        for label, phase, every, late in _phases(one)
-    ]
-    return "\n".join([*answer_lines(answer), "", *_table(HEAD, rows), "", *NOTES, *_terms(fits)])
+    late = [[_percent(fit.second_half[name].median) for name, _ in one.phases]
+            for fit, one in zip(deployments, tried, strict=True)]  # fmt: skip
+    errors = _errors_table(tried, late)
+    return Findings(
+        answer,
+        (errors, Remarks((NOTE,), is_brief=True), _coefficients(fits)),
+        (picture(runs, predicted, title),),
+    )
 
 
-def _deployments(count: int) -> str:
-    return "1 deployment" if count == 1 else f"{count} deployments"
+def findings_of_predictions(
+    runs: Sequence[EngineSteps],
+    predicted: Sequence[PredictedSteps],
+    fits: StepFits,
+    fit: str,
+    is_kept: bool,
+) -> Findings:
+    """Return how far a fit is off on other steps.
+
+    Args:
+        runs: the steps.
+        predicted: what the fits say of each run.
+        fits: what was asked.
+        fit: its file.
+        is_kept: whether the predictions are written.
+    """
+    pairs = list(zip(runs, predicted, strict=True))
+    tried = [_tried_on(steps, times.ms) for steps, times in pairs]
+    counts = Counter(times.which for times in predicted)
+    used = ", ".join(f"{count} by {which}" for which, count in counts.items())
+    answer = Answer.of(
+        "How far are the predicted times of steps from the measured ones?",
+        _judged(tried),
+        f"median errors: {_medians(tried)}; deployments: {used}; fitted to {fits.source}.{_within(pairs, fits)}",
+        f"nothing was fitted or simulated: {sum(map(len, runs))} measured steps.",
+        _next(pairs, fits, fit, is_kept),
+    )
+    drawn = picture(runs, [times.ms for times in predicted], TITLE_OF_PREDICTIONS)
+    return Findings(answer, (_errors_table(tried),), (drawn,))
 
 
 def _named(fits: StepFits, written: str) -> str:
-    found = fits.deployments
-    first = next(filter(is_good, found), found[0])
-    return written if len(found) == 1 else f"{written}:{first.run}"
+    first = next(filter(is_good, fits.deployments), fits.deployments[0])
+    return written if len(fits.deployments) == 1 else f"{written}:{first.run}"
 
 
-def _verdict(found: Sequence[DeploymentFit]) -> list[str]:
-    tried = [(one.run, one.every_second, one.windows, one.floor_ms) for one in found]
-    return [_judged(tried)]
+def _tried(fit: DeploymentFit) -> _Tried:
+    return _Tried(fit.run, fit.every_second, fit.windows, fit.floor_ms)
 
 
-def _judged(tried: Sequence[tuple[str, Mapping[str, Errors], float, float]]) -> str:
-    """Return a line on deployments: name, errors by phase, error of sums, what steps with prompts are off by, ms."""
-    reasons = {name: _lacks(errors, windows) for name, errors, windows, _ in tried}
-    floors = [floor for name, _, _, floor in tried if not reasons[name] and math.isfinite(floor)]
+def _tried_on(steps: EngineSteps, ms: np.ndarray) -> _Tried:
+    off = np.abs(ms - steps.ms)[steps.phase > 0]
+    floor_ms = float(np.quantile(off, 0.9)) if off.size else math.nan
+    return _Tried(steps.run, errors_by_phase(steps, ms), window_error(steps, ms), floor_ms)
+
+
+def _judged(tried: Sequence[_Tried]) -> str:
+    """Return a line on which deployments' routers the law may rank."""
+    reasons = {one.run: _lacks(one) for one in tried}
+    floors = [one.floor_ms for one in tried if not reasons[one.run] and math.isfinite(one.floor_ms)]
     limit = f"; not for a TTFT below {_rounded(LEAST_TTFT * max(floors))} ms" if floors else ""
     bad = [name for name, reason in reasons.items() if reason]
     if len(tried) == 1:
@@ -112,153 +159,84 @@ def _judged(tried: Sequence[tuple[str, Mapping[str, Errors], float, float]]) -> 
     return f"{good} of {len(tried)} deployments are good enough to rank routers{limit}{rest}."
 
 
-def is_good(one: DeploymentFit) -> bool:
+def is_good(fit: DeploymentFit) -> bool:
     """Return whether a law is near enough to its engine that a simulation may rank routers with it."""
-    return not _lacks(one.every_second, one.windows)
+    return not _lacks(_tried(fit))
 
 
-def _lacks(errors: Mapping[str, Errors], windows: float) -> str:
+def _lacks(tried: _Tried) -> str:
     """Return why a law is not near enough to its engine for a simulation to rank routers; "": it is."""
-    there = {name: error.median for name, error in errors.items() if error.steps}
+    there = {name: errors.median for name, errors in tried.phases}
     if "decode" not in there:
         return "the file has no step that only decodes"
     if len(there) == 1:
         return "the file has no step with a prompt, so it says nothing of TTFT"
-    if math.isfinite(windows):
-        prompts, of_prompts = windows, f"sums of {WINDOW} steps with prompts"
+    if math.isfinite(tried.windows):
+        prompts, of_prompts = tried.windows, f"sums of {WINDOW} steps with prompts"
     else:
         prompts, of_prompts = max(there.get(name, 0.0) for name in PHASES[1:]), "prompts"
     off = [(there["decode"], MOST_DECODE, "decode"), (prompts, MOST_PROMPT, of_prompts)]
     return " and ".join(
-        f"{name} is {_percent(value)} off, {100 * most:.0f} % at most would do"
+        f"{name} is {100 * value:.1f} % off, {100 * most:.0f} % at most would do"
         for value, most, name in off
         if value > most
     )
 
 
-def _medians(found: Sequence[DeploymentFit]) -> str:
-    parts = []
-    for name in PHASES:
-        values = [one.every_second[name].median for one in found if one.every_second[name].steps]
-        if values:
-            parts.append(f"{name} {_span(values)}")
-    windows = [one.windows for one in found if math.isfinite(one.windows)]
-    if windows:
-        parts.append(f"sums of {WINDOW} steps with prompts {_span(windows)}")
-    return ", ".join(parts)
+def _medians(tried: Sequence[_Tried]) -> str:
+    values: dict[str, list[float]] = {name: [] for name in PHASES}
+    for one in tried:
+        for name, errors in one.phases:
+            values[name].append(errors.median)
+    windows = [one.windows for one in tried if math.isfinite(one.windows)]
+    values[f"sums of {WINDOW} steps with prompts"] = windows
+    return ", ".join(f"{name} {_span(medians)}" for name, medians in values.items() if medians)
 
 
 def _span(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return _percent(low) if len(values) == 1 else f"{100 * low:.1f} to {_percent(high)}"
+    low, high = (f"{100 * end:.1f}" for end in (min(values), max(values)))
+    return f"{low} %" if len(values) == 1 else f"{low} to {high} %"
 
 
-def _phases(one: DeploymentFit) -> Iterable[tuple[str, str, Errors, Errors | None]]:
-    there = [name for name in PHASES if one.every_second[name].steps]
-    for place, name in enumerate(there):
-        late = one.second_half.get(name)
-        yield one.run if place == 0 else "", name, one.every_second[name], late
-
-
-def _cells(one: Errors) -> tuple[str, str, str]:
-    return str(one.steps), _percent(one.median), _percent(one.p90)
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %" if math.isfinite(value) else "–"
+def _percent(value: float) -> Cell:
+    return Quantity(100 * value, unit=" %", like=10.0) if math.isfinite(value) else NOTHING
 
 
 def _rounded(value: float) -> str:
     return f"{float(f'{value:.2g}'):g}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = [
-            cell.ljust(width) if place < 2 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        return "  ".join(cells).rstrip()
-
-    return [line(head), *map(line, rows)]
-
-
-def _terms(fits: StepFits) -> list[str]:
-    """Return which coefficients of the only deployment are above 0."""
-    if len(fits.deployments) > 1:
-        return []
-    one = fits.deployments[0]
-    lines = []
-    for name, value, draws in zip(TERMS, one.beta, one.draws.T, strict=True):
-        if value > 0:
-            low, high = np.quantile(draws, [0.025, 0.975])
-            lines.append(f"{value:>12.4g}  {f'{low:.4g} to {high:.4g}':<24} {name}")
-    return ["", f"{'coefficient':>12}  {'95 % interval':<24} what it is", *lines]
+def _errors_table(tried: Sequence[_Tried], late: Sequence[Sequence[Cell]] = ()) -> Table:
+    """Return a row for each phase of each deployment; `late` are the errors on the second halves, in this order."""
+    rows = []
+    for at, one in enumerate(tried):
+        for place, (name, errors) in enumerate(one.phases):
+            shares = map(_percent, (errors.median, errors.p90))
+            further = [late[at][place]] if late else []
+            cells = (one.run, name, Quantity.whole(errors.steps), *shares, *further)
+            rows.append(Row((*cells, _percent(errors.repeats))))
+    head = (*HEAD, *([LATE] if late else []), REPEATS)
+    return Table(head, tuple(rows), num_keys=2, name="errors")
 
 
-# --- predictions ----------------------------------------------------------------------------------
-
-
-def text_of_predictions(
-    runs: Sequence[EngineSteps],
-    predicted: Sequence[PredictedSteps],
-    fits: StepFits,
-    fit: str,
-    is_kept: bool,
-) -> str:
-    """Return what the command prints of steps that a fit predicted.
-
-    Args:
-        runs: the steps.
-        predicted: what the fits say of each run.
-        fits: what was asked.
-        fit: its file.
-        is_kept: whether the predictions are written.
-    """
-    pairs = list(zip(runs, predicted, strict=True))
-    errors = [errors_by_phase(steps, one.ms) for steps, one in pairs]
-    tried = [
-        (steps.run, each, window_error(steps, one.ms), _floor_ms(steps, one.ms))
-        for (steps, one), each in zip(pairs, errors, strict=True)
-    ]
-    spans = []
-    for name in PHASES:
-        values = [one[name].median for one in errors if one[name].steps]
-        if values:
-            spans.append(f"{name} {_span(values)}")
-    used = ", ".join(
-        f"{count} by {which}" for which, count in Counter(one.which for one in predicted).items()
-    )
-    answer = Answer.of(
-        "How far are the predicted times of steps from the measured ones?",
-        _judged(tried),
-        f"median errors: {', '.join(spans)}; deployments: {used}; fitted to {fits.source}.{_within(pairs, fits)}",
-        f"nothing was fitted or simulated: {sum(map(len, runs))} measured steps.",
-        _next(pairs, fits, fit, is_kept),
-    )
-    rows = [
-        (run.run if place == 0 else "", name, *_cells(one[name]), _percent(one[name].repeats))
-        for run, one in zip(runs, errors, strict=True)
-        for place, name in enumerate(name for name in PHASES if one[name].steps)
-    ]
-    head = (*HEAD[:5], HEAD[6])
-    return "\n".join([*answer_lines(answer), "", *_table(head, rows)])
-
-
-def _floor_ms(steps: EngineSteps, ms: np.ndarray) -> float:
-    off = np.abs(ms - steps.ms)[steps.phase > 0]
-    return float(np.quantile(off, 0.9)) if off.size else math.nan
+def _coefficients(fits: StepFits) -> Table:
+    """Return the coefficients of the only deployment that are above 0."""
+    rows = []
+    for fit in fits.deployments if len(fits.deployments) == 1 else ():
+        for name, value, draws in zip(TERMS, fit.beta, fit.draws.T, strict=True):
+            if value > 0:
+                low, high = np.quantile(draws, [0.025, 0.975])
+                rows.append(Row((name, f"{value:.4g}", f"{low:.4g} to {high:.4g}")))
+    return Table(("coefficient", "value", "95 % interval"), tuple(rows), name="coefficients")
 
 
 def _next(
     pairs: Sequence[tuple[EngineSteps, PredictedSteps]], fits: StepFits, fit: str, is_kept: bool
 ) -> str:
     kept = "" if is_kept else "--output FILE.csv keeps each row with its predicted_ms; "
-    names = [one.run for one in fits.deployments]
-    steps, one = pairs[0]
-    if one.which != OWN:
+    names = [deployment.run for deployment in fits.deployments]
+    steps, times = pairs[0]
+    if times.which != OWN:
         return f"{kept}blis-jax calibrate with steps of this deployment fits it by itself, which is nearer."
     run = f"{fit}:{steps.run}" if len(names) > 1 and steps.run in names else _named(fits, fit)
     return f"{kept}blis-jax run --coefficients-from {run} simulates with it."
@@ -267,16 +245,16 @@ def _next(
 def _within(pairs: Sequence[tuple[EngineSteps, PredictedSteps]], fits: StepFits) -> str:
     """Return how many steps the interval of a model that was not measured holds; the empty text where there is none."""
     held = [
-        np.abs(np.log(one.ms / steps.ms)) <= math.log(one.factor)
-        for steps, one in pairs
-        if one.factor is not None
+        np.abs(np.log(times.ms / steps.ms)) <= math.log(times.factor)
+        for steps, times in pairs
+        if times.factor is not None
     ]
     if fits.described is None or not held:
         return ""
     count, factor = len(fits.described.models), fits.described.factor
     return (
         f" Of a model that was not measured, nine steps in ten should lie within a factor of {factor:.1f}, which "
-        f"{count} models tell; {_percent(float(np.mean(np.concatenate(held))))} do."
+        f"{count} models tell; {100 * np.mean(np.concatenate(held)):.1f} % do."
     )
 
 
@@ -298,56 +276,56 @@ def regimes_of(steps: EngineSteps) -> np.ndarray:
     decodes, phase = steps.sums.decodes, steps.phase
     is_long = steps.sums.prompt_tokens + decodes > CAPTURED[-1]
     by_size = np.where(decodes <= 8, 0, np.where(decodes <= 32, 1, 2))
-    found: np.ndarray = np.where(phase == 0, by_size, np.where(phase == 1, 3, 5) + is_long)
-    return found
+    regimes: np.ndarray = np.where(phase == 0, by_size, np.where(phase == 1, 3, 5) + is_long)
+    return regimes
 
 
-def draw(
-    runs: Sequence[EngineSteps], predicted: Sequence[np.ndarray], path: Path, title: str
-) -> None:
-    """Draw measured against fitted times, and the residuals of each regime."""
-    measured, law = np.concatenate([one.ms for one in runs]), np.concatenate(predicted)
-    phase = np.concatenate([one.phase for one in runs])
-    regime = np.concatenate([regimes_of(one) for one in runs])
-    legend = [
-        line_handle(name, color=COLOURS[name], marker=".", linestyle="none") for name in PHASES
-    ]
-    with figure(3.4, 1, 2, gridspec_kw={"width_ratios": [1, 1.25]}) as (made, axes):
-        _draw_against(axes[0, 0], measured, law, phase)
-        _draw_residuals(axes[0, 1], 100 * (law / measured - 1), regime)
-        caption = (
-            "Left: a point a step; on the line both are equal. Right: the middle half of the steps (bar), four fifths "
-            "of them (line) and the median (point), by what the batch holds; long: outside captured graphs."
-        )
-        save(made, path, title, caption, legend)
+def picture(runs: Sequence[EngineSteps], predicted: Sequence[np.ndarray], title: str) -> Picture:
+    """Return measured against fitted times, and the residuals of each regime."""
+    measured, law = np.concatenate([steps.ms for steps in runs]), np.concatenate(predicted)
+    phase = np.concatenate([steps.phase for steps in runs])
+    regime = np.concatenate([regimes_of(steps) for steps in runs])
+    return Picture(
+        title,
+        "Left: a point a step; on the line both are equal. Right: the middle half of the steps (bar), four fifths of "
+        "them (line) and the median (point), by what the batch holds; long: outside captured graphs.",
+        [[_against(measured, law, phase), _residuals(100 * (law / measured - 1), regime)]],
+        [3.4],
+        name="steps",
+    )  # fmt: skip
 
 
-def _draw_against(axis: Axes, measured: np.ndarray, law: np.ndarray, phase: np.ndarray) -> None:
-    random = np.random.default_rng(0)
+def _against(measured: np.ndarray, law: np.ndarray, phase: np.ndarray) -> Panel:
+    random, marks = np.random.default_rng(0), list[Mark]()
     for place, name in enumerate(PHASES):
         here = np.flatnonzero(phase == place)
         if len(here) > MOST_POINTS:
             here = random.choice(here, MOST_POINTS, replace=False)
-        axis.plot(measured[here], law[here], ".", markersize=2.5, alpha=0.5, color=COLOURS[name])
-    ends = [min(measured.min(), law.min()), max(np.quantile(measured, 0.9995), law.max())]
-    axis.plot(ends, ends, color=GREY, linewidth=0.8)
-    axis.set(xscale="log", yscale="log", xlabel="measured (ms)", ylabel="fitted (ms)")
+        style = Style(COLOURS[name], ".", size=2.5)
+        marks.append(Series(measured[here].tolist(), law[here].tolist(), style, name))
+    most = max(float(np.quantile(measured, 0.9995)), float(law.max()))
+    ends = [min(float(measured.min()), float(law.min())), most]
+    marks.append(Series(ends, ends, Style(GREY, line="-", width=0.8)))
+    return Panel(marks, Axis("measured (ms)", "log"), Axis("fitted (ms)", "log"))
 
 
-def _draw_residuals(axis: Axes, residual: np.ndarray, regime: np.ndarray) -> None:
+def _residuals(residual: np.ndarray, regime: np.ndarray) -> Panel:
     there = [place for place in range(len(REGIMES)) if np.any(regime == place)]
+    marks: list[Mark] = [Guide(0.0, style=Style(GREY, line="-", width=0.8))]
     for at, place in enumerate(there):
         low, first, middle, third, high = np.quantile(
             residual[regime == place], [0.1, 0.25, 0.5, 0.75, 0.9]
-        )
+        ).tolist()
         colour = COLOURS[PHASES[0 if place < 3 else 1 if place < 5 else 2]]
-        axis.plot([low, high], [at, at], color=colour, linewidth=1)
-        axis.plot(
-            [first, third], [at, at], color=colour, linewidth=6, alpha=0.6, solid_capstyle="butt"
+        far, near = (
+            Style(colour, width=1),
+            Style(colour, "o", width=6, size=4, is_hollow=True, opacity=0.6),
         )
-        axis.plot(middle, at, "o", color="white", markeredgecolor=colour, markersize=4)
-    axis.axvline(0, color=GREY, linewidth=0.8)
-    labels = [f"{REGIMES[place]} ({int(np.sum(regime == place))})" for place in there]
-    axis.set_yticks(range(len(there)), labels)
-    axis.invert_yaxis()
-    axis.set_xlabel("fitted less measured, %")
+        marks.append(Series([low], [at], far, x_low=[low], x_high=[high], told="four fifths"))
+        marks.append(Series([middle], [at], near, x_low=[first], x_high=[third], told="half"))
+    ticks = [
+        (float(at), f"{REGIMES[place]} ({int(np.sum(regime == place))})")
+        for at, place in enumerate(there)
+    ]
+    y = Axis(ticks=ticks, limits=(len(there) - 0.4, -0.6), has_grid=False)
+    return Panel(marks, Axis("fitted less measured, %"), y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +14,23 @@ from blis_jax.calibrate import report, step_report
 from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
 from blis_jax.calibrate.described_steps import GPU, Describe
 from blis_jax.calibrate.posterior import ALL_TERMS, load, load_steps
-from blis_jax.calibrate.step_fits import StepFits, rows_in_order, source_of
+from blis_jax.calibrate.step_fits import PredictedSteps, StepFits, rows_in_order, source_of
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.commands import cli
 from blis_jax.commands.cli import Notes
-from blis_jax.commands.options.outputs import OutputPaths, output_path, outputs_of, write_files
+from blis_jax.commands.options.outputs import (
+    File,
+    OutputPaths,
+    draw,
+    output_path,
+    outputs_of,
+    show,
+    study_files,
+    write_files,
+)
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import replacing, write_json
 from blis_jax.latency.model_description import ModelDescription, is_shipped, model_description
-from blis_jax.reports import drawing, render
+from blis_jax.lazy import pandas
 from blis_jax.traces.measured.recorded import read_result
 from blis_jax.traces.measured.run import AS_VLLM, cluster_values, silent
 from blis_jax.traces.measured.sent import Summary, no_requests
@@ -97,11 +106,8 @@ def _predict(options: CalibrateOptions, trace: Path) -> int:
         run = _run(options, trace)
         fit = load(Path(str(options.coefficients_from)))
         found = report.by_fit(run, fit, options.server(), str(trace))
-    render.show(found.findings(), options.all, options.explain)
-    if output is not None:
-        with cli.writing(output):
-            write_json(output, found.document())
-        print(f"Written: {output}")
+    write = [(output, lambda path: write_json(path, found.document()))]
+    show(found.findings(), lambda: write_files(write), options)
     notes = Notes(options.command, options.log)
     for remark in dict.fromkeys(found.remarks):
         notes.warn(remark)
@@ -150,19 +156,22 @@ def _config(run: MeasuredRun, server: Mapping[str, Any]) -> ClusterConfig:
 def _write(
     found: Calibration, stated: Sequence[str], paths: OutputPaths, options: CalibrateOptions
 ) -> None:
-    written = write_files(
-        [
-            (paths.result, lambda path: write_json(path, to_document(found, stated))),
-            (paths.figure, lambda path: drawing.save(report.picture(found), path)),
-        ]
-    )
-    render.show(report.findings_of(found), options.all, options.explain)
-    print(f"Written: {', '.join(map(str, written))}")
+    findings, document = report.findings_of(found), to_document(found, stated)
+    show(findings, lambda: write_files(study_files(findings, document, paths)), options)
 
 
 # --- measured steps -------------------------------------------------------------------------------
 
-_OF_STEPS = ("trace", "output", "figure", "log", "overwrite", "coefficients_from")
+_OF_STEPS = (
+    "trace",
+    "output",
+    "figure",
+    "log",
+    "overwrite",
+    "all",
+    "explain",
+    "coefficients_from",
+)
 
 
 def _steps(options: CalibrateOptions, trace: Path) -> int:
@@ -189,14 +198,8 @@ def _fit_steps(options: CalibrateOptions, trace: Path, file: StepFile) -> None:
     fits = StepFits.of(file, source_of(trace), _describe(options, file), gpu)
     predicted = [fits.predicted(steps).ms for steps in file.runs]
     title = f"{trace.name}: measured and fitted times of steps"
-    written = write_files(
-        [
-            (paths.result, lambda path: write_json(path, fits.document())),
-            (paths.figure, lambda path: step_report.draw(file.runs, predicted, path, title)),
-        ]
-    )
-    print(step_report.text_of_fits(fits, str(paths.result)))
-    print(f"Written: {', '.join(map(str, written))}")
+    findings = step_report.findings_of_fits(fits, file.runs, predicted, str(paths.result), title)
+    show(findings, lambda: write_files(study_files(findings, fits.document(), paths)), options)
 
 
 def _describe(options: CalibrateOptions, file: StepFile) -> Describe:
@@ -229,33 +232,33 @@ def _predict_steps(options: CalibrateOptions, file: StepFile) -> None:
             "--hardware belongs to the fit, and --coefficients-from has one; leave it out"
         )
     describe = _describe(options, file)
-    found = [fits.predicted(steps, describe) for steps in file.runs]
-    predicted = [one.ms for one in found]
+    predicted = [fits.predicted(steps, describe) for steps in file.runs]
     fit = str(options.coefficients_from)
-    print(step_report.text_of_predictions(file.runs, found, fits, fit, paths is not None))
-    if paths is None:
-        return
-    table = file.table.assign(predicted_ms=rows_in_order(file, predicted))
-    if any(one.factor is not None for one in found):
-        factors = [np.full(len(one.ms), one.factor or np.nan) for one in found]
-        factor = rows_in_order(file, factors)
-        table = table.assign(
-            predicted_low_ms=table.predicted_ms / factor,
-            predicted_high_ms=table.predicted_ms * factor,
-        )
+    findings = step_report.findings_of_predictions(
+        file.runs, predicted, fits, fit, paths is not None
+    )
 
     def write(path: Path) -> None:
+        table = _with_predictions(file, predicted)
         with replacing(path) as whole:
             if path.suffix == ".csv":
                 table.to_csv(whole, index=False)
             else:
                 table.to_parquet(whole, index=False)
 
-    title = "Measured and predicted times of steps"
-    written = write_files(
-        [
-            (paths.result, write),
-            (paths.figure, lambda path: step_report.draw(file.runs, predicted, path, title)),
-        ]
-    )
-    print(f"Written: {', '.join(map(str, written))}")
+    files: list[File] = []
+    if paths is not None:
+        draw_first = partial(draw, findings.pictures[0])
+        files = [(paths.result, write), (paths.figure, draw_first)]
+    show(findings, lambda: write_files(files), options)
+
+
+def _with_predictions(file: StepFile, predicted: Sequence[PredictedSteps]) -> pandas.DataFrame:
+    """Return the rows of the file with the predicted times, and their intervals where there are some."""
+    ms = rows_in_order(file, [times.ms for times in predicted])
+    table = file.table.assign(predicted_ms=ms)
+    if all(times.factor is None for times in predicted):
+        return table
+    factors = [np.full(len(times.ms), times.factor or np.nan) for times in predicted]
+    factor = rows_in_order(file, factors)
+    return table.assign(predicted_low_ms=ms / factor, predicted_high_ms=ms * factor)

@@ -109,7 +109,7 @@ def test_two_commands_from_steps_to_errors_and_a_simulation(tmp_path, capsys):
     assert printed.splitlines()[1].startswith(
         "Verdict: good enough to rank routers; not for a TTFT below"
     )
-    assert "1 were warm-up" in printed and "µs per token of context\n" in printed
+    assert "1 were warm-up" in printed and "\nµs per token of context  " in printed
     assert fit.with_suffix(".png").stat().st_size > 10_000
     assert main([str(second), "--coefficients-from", str(fit), "--output", str(errors)]) == 0
     printed = capsys.readouterr().out
