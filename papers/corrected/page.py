@@ -5,11 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.metrics.metric import split_name
 from blis_jax.reports.render import table_lines
@@ -27,7 +25,7 @@ from papers.corrected.profiles import (
 from papers.pages import answer, cell_of, csv_of, texts_of, write_text
 from papers.record.claims import SHARES, metric_label
 from papers.record.parts import SettingsAsk
-from papers.record.runs import PaperRuns, SettingSample
+from papers.record.runs import PaperRuns
 from papers.routing_evolution.record import RECORD as ROUTING
 from papers.strategy_evolution.record import RECORD as SCHEDULING
 from sweeps.claims.words import LOST, NO_FIGURES
@@ -264,17 +262,9 @@ def compute(options: CorrectedOptions, folder: Path) -> None:
 
 
 def _verdicts(record: PaperRecord, both: Sequence[SettingsAsk]) -> Iterator[ClaimByProfile]:
-    """Simulate a record under both profiles and judges its claims."""
-    count = len(both[0].settings)
-    line = progress.begin(f"simulating {record.title}", 2 * count, "settings")
-    samples: list[dict[str, SettingSample]] = []
-    for ask in both:
-        shown = partial(_show, line, len(samples) * count)
-        samples.append(ask.runs.get(ask.settings, ask.seeds, ask.measurement, shown))
-    line.clear()
-    exact, corrected = samples
+    """Simulate a record under both profiles and judge its claims."""
+    what = f"simulating {record.title}"
+    exact, corrected = (
+        ask.runs.get(ask.settings, ask.seeds, ask.measurement, what) for ask in both
+    )
     yield from judged_profiles(record, record.claims, exact, corrected)
-
-
-def _show(line: progress.Phase, before: int, done: int, total: int, what: str) -> None:
-    line.show(before + done, what)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError, closest
 from papers.pages import answer, csv_of, write_text
@@ -17,7 +16,7 @@ from papers.record import tables
 from papers.record.figures import DATA, PICTURES, PaperFigure, shipped_data
 from papers.record.parts import SettingsAsk, make_paper_part, take_joined
 from papers.record.published import Classifier
-from papers.record.runs import PaperRuns, Say, elapsed, estimated_s
+from papers.record.runs import PaperRuns, elapsed, estimated_s
 from papers.record.survival import judged, judged_pooled
 from sweeps.claims.words import EXACT, SAYS_SO, SURVIVES
 
@@ -143,7 +142,7 @@ def _samples(job: PaperJob, stream: str, seeds: Sequence[int]) -> Samples:
     runs, measurement = job.runs(stream), job.record.measurement
     settings = job.record.runnable(job.claims)
     _announce(job, runs.missing(settings, seeds, measurement), stream, len(seeds))
-    return _shown(job, lambda say: runs.get(settings, seeds, measurement, say))
+    return runs.get(settings, seeds, measurement)
 
 
 def _announce(job: PaperJob, missing: Sequence[RunSetting], stream: str, num_seeds: int) -> None:
@@ -160,26 +159,6 @@ def _estimate_words(
         f"{len(missing)} settings × {num_seeds} seeds ({stream}) to simulate, {num_pressed} of them "
         f"block by block: about {max(seconds / 60, 1):.0f} min on two free cores"
     )
-
-
-def _shown(job: PaperJob, work: Callable[[Say], Any]) -> Any:
-    """Does some work, and shows how far it is."""
-    state: dict[str, progress.Phase] = {}
-
-    def say(done: int, total: int, what: str) -> None:
-        if "line" not in state:
-            state["line"] = progress.begin("simulating", total, "settings")
-        state["line"].show(done, what)
-
-    try:
-        return work(say)
-    except KeyboardInterrupt:
-        words = f"{job.parts} has the settings that were done; the same command goes on there"
-        cli.say(job.record.package, words)
-        raise
-    finally:
-        if "line" in state:
-            state["line"].clear()
 
 
 def _write(
@@ -209,7 +188,7 @@ def compute_data(job: PaperJob) -> None:
     data, runs, seeds = _figure_data(job), job.runs("jax"), tuple(range(job.options.figure_seeds))
     missing = runs.missing(data.needed(), seeds, job.record.measurement)
     _announce(job, missing, "jax", len(seeds))
-    _shown(job, lambda say: data.compute(runs, seeds, job.output / DATA, say))
+    data.compute(runs, seeds, job.output / DATA)
 
 
 def draw(job: PaperJob) -> None:
@@ -339,11 +318,16 @@ def reproduce_record(record: PaperRecord, options: RecordOptions) -> int:
         return make_paper_part(options, options.part, asks, options.overwrite)
     take_joined(options, job.output, asks)
     start = time.monotonic()
-    published(job)
-    if job.num_seeds:
-        many(job)
-    if options.figures:
-        compute_data(job)
+    try:
+        published(job)
+        if job.num_seeds:
+            many(job)
+        if options.figures:
+            compute_data(job)
+    except KeyboardInterrupt:
+        words = f"{job.parts} has the settings that were done; the same command goes on there"
+        cli.say(record.package, words)
+        raise
     if not options.no_figures:
         draw(job)
     job.print([f"Done in {elapsed(start)}."])

@@ -18,7 +18,7 @@ from blis_jax.metrics.metric import ALL, split_name
 from blis_jax.reports import style
 from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
-from papers.record.runs import PaperRuns, Say, SettingSample
+from papers.record.runs import PaperRuns, SettingSample
 from papers.record.settings import RunSetting
 
 if TYPE_CHECKING:
@@ -250,14 +250,13 @@ def compute(
     runs: PaperRuns,
     seeds: Sequence[int],
     folder: Path,
-    say: Say | None,
 ) -> None:
     """Write the data of each figure; what the runs have is not simulated again."""
 
     def get(
         settings: Iterable[RunSetting], measurement: Measurement
     ) -> Mapping[str, SettingSample]:
-        return runs.get(settings, seeds, measurement, say)
+        return runs.get(settings, seeds, measurement)
 
     for name, table in tables.items():
         write_rows(folder / f"{name}.csv", table(get))

@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from blis_jax import __version__
+from blis_jax import __version__, progress
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
@@ -33,7 +33,6 @@ PLAIN_MS, CHATS_MS, PRESSED_MS = 3.5, 8.0, 15.0  # a run of 1,000 requests on tw
 COMPILE_S = 5.0  # a mechanism; from the cache of compiled programs a fifth of that
 LEAST_ROWS = 64  # a batch, so that calls have one size whatever the number of seeds
 FEW_SEEDS = 8  # up to which settings of all sizes share programs
-Say = Callable[[int, int, str], None]
 
 
 SettingRuns = tuple[np.ndarray, int, int]  # of a run: figures, outcome, broken invariants
@@ -135,14 +134,18 @@ class PaperRuns:
         settings: Iterable[RunSetting],
         seeds: Sequence[int],
         measurement: Measurement,
-        say: Say | None = None,
+        what: str = "simulating",
     ) -> dict[str, SettingSample]:
-        """Return the samples of these settings by name; those that simulate the same are made once."""
+        """Return the samples of these settings by name; those that simulate the same are made once.
+
+        The progress of what is simulated is shown under the name `what`.
+        """
         settings = list(settings)
         if missing := self.missing(settings, seeds, measurement):
-            for batch in self.batches(missing, seeds, measurement, say):
-                for setting, runs in batch:
-                    self.keep(SettingSample.of(setting, measurement, seeds, runs), measurement)
+            with progress.phase(what, len(missing), "settings") as work:
+                for batch in self.batches(missing, seeds, measurement, work.show):
+                    for setting, runs in batch:
+                        self.keep(SettingSample.of(setting, measurement, seeds, runs), measurement)
         return {s.name: self._kept(s, measurement).at(seeds) for s in settings}
 
     def batches(
@@ -150,15 +153,14 @@ class PaperRuns:
         settings: Sequence[RunSetting],
         seeds: Sequence[int],
         measurement: Measurement,
-        say: Say | None = None,
+        show: Callable[[int, str], object] = lambda done, what: None,
     ) -> Iterator[list[tuple[RunSetting, list[SettingRuns]]]]:
-        """Run settings on seeds, and yield them batch by batch; nothing is kept."""
+        """Run settings on seeds, and yield them batch by batch; nothing is kept. `show` is told how many are done."""
         settings = in_order(settings)
         work = _Work(settings, seeds, self.stream, measurement)
         for at in range(0, len(settings), work.settings_per_batch):
             batch = settings[at : at + work.settings_per_batch]
-            if say is not None:
-                say(at, len(settings), batch[0].name)
+            show(at, batch[0].name)
             yield work.run(batch)
 
     def missing(

@@ -12,7 +12,7 @@ from blis_jax.metrics.scalars import evaluate, lookup
 from blis_jax.statistics.intervals import estimate
 from blis_jax.statistics.paired import Difference, Pair, differences
 from papers.record.measures import Measurement, scalars
-from papers.record.runs import PaperRuns, Say, SettingSample
+from papers.record.runs import PaperRuns, SettingSample
 from papers.record.settings import RunSetting, of_arm
 from sweeps.principles.lab import TRACK_TARGETS
 
@@ -105,13 +105,13 @@ def measurement() -> Measurement:
     return Measurement("joint", (*METRICS, MISSED_BUDGETS), compute)
 
 
-def rows(runs: PaperRuns, seeds: tuple[int, ...], say: Say | None = None) -> list[dict[str, str]]:
+def rows(runs: PaperRuns, seeds: tuple[int, ...]) -> list[dict[str, str]]:
     """Make the table: means, and changes against the published optimum of each workload's track.
 
     The verdicts hold for all changes of the table together (Holm).
     """
     places = cells()
-    sample_by_name = runs.get([place.setting for place in places], seeds, measurement(), say)
+    sample_by_name = runs.get([place.setting for place in places], seeds, measurement())
     samples = {place: sample_by_name[place.setting.name] for place in places}
     compared = [place for place in places if place.arm != _reference(place.workload)]
     pairs = [

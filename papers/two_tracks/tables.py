@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from blis_jax import progress
 from blis_jax.errors import ConfigError
 from blis_jax.files.input_files import read_json
 from blis_jax.metrics.metric import split_name
@@ -357,11 +356,7 @@ def asks(options: TwoTracksOptions, folder: Path) -> list[SettingsAsk]:
 def _joint(folder: Path, options: TwoTracksOptions) -> list[dict[str, str]]:
     (ask,) = wanted = asks(options, folder)
     options.take_joined(folder, wanted)
-    line = progress.begin("simulating", len(ask.settings), "settings")
-    shown = lambda done, _, what: line.show(done, what)  # noqa: E731
-    rows = joint.rows(ask.runs, tuple(ask.seeds), shown)
-    line.clear()
-    return rows
+    return joint.rows(ask.runs, tuple(ask.seeds))
 
 
 def _write(path: Path, rows: Sequence[dict[str, str]]) -> None:

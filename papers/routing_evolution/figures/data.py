@@ -9,7 +9,7 @@ from typing import Any
 
 from papers.record import figures
 from papers.record.figures import Get, Row, changes_at, value_rows
-from papers.record.runs import PaperRuns, Say
+from papers.record.runs import PaperRuns
 from papers.record.settings import RunSetting, of_groups
 from papers.routing_evolution.record import CLASSES, RECORD, TTFT, WORST_TTFT, track_figures
 
@@ -186,11 +186,11 @@ OF_PUBLISHED_SEEDS: Mapping[str, Table] = {
 }
 
 
-def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path, say: Say | None) -> None:
+def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path) -> None:
     """Write the data of every figure; what the runs have is not simulated again."""
-    figures.compute(TABLES, runs, seeds, folder, say)
+    figures.compute(TABLES, runs, seeds, folder)
     published = PaperRuns(runs.folder, "reference")
-    figures.compute(OF_PUBLISHED_SEEDS, published, RECORD.seeds, folder, say)
+    figures.compute(OF_PUBLISHED_SEEDS, published, RECORD.seeds, folder)
 
 
 def needed() -> list[RunSetting]:

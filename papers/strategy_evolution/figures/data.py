@@ -25,7 +25,7 @@ from papers.record.figures import (
     write_rows,
 )
 from papers.record.measures import CLASSES, LEVELS, curves, record_figures
-from papers.record.runs import PaperRuns, Say
+from papers.record.runs import PaperRuns
 from papers.record.settings import RunSetting, of_arm
 from sweeps.optimize import main
 
@@ -237,9 +237,9 @@ TABLES: Mapping[str, Callable[[Get], list[Row]]] = {
 }  # fmt: skip
 
 
-def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path, say: Say | None) -> None:
+def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path) -> None:
     """Write the data of every figure; settings that have been run already are not simulated again."""
-    figures.compute(TABLES, runs, seeds, folder, say)
+    figures.compute(TABLES, runs, seeds, folder)
     write_rows(folder / "searches.csv", _searches(runs.folder))
 
 

@@ -24,7 +24,6 @@ class MadeUpRuns:
         settings: Iterable[RunSetting],
         seeds: Sequence[int],
         measurement: Measurement,
-        say: object = None,
     ) -> dict[str, SettingSample]:
         noise = np.random.default_rng(0).normal(0, 1, (len(seeds), len(measurement.names)))
         found = {}
