@@ -42,10 +42,10 @@ class PapersOptions(
 
 def _answer(listed: list[Result]) -> Answer:
     ours = (f"blis-jax {NAME} ", f"python -m {NAME}.")
-    own = [result for result in listed if result.command.startswith(ours)]
+    by_us = [result for result in listed if result.command.startswith(ours)]
     return Answer.of(
         asked="which results come with the package, and how are they made again?",
-        verdict=f"{len(listed)} results; {len(own)} are made by papers, the others by sweeps, benchmarks and tests",
+        verdict=f"{len(listed)} results; {len(by_us)} are made by papers, the others by sweeps, benchmarks and tests",
         sure="each page, in docs/results, states its intervals, its seeds, and what was chosen on which of them",
         price="nothing was simulated; what each takes stands behind its command",
         next="give a command below; with --saved, papers print their tables without simulating",
@@ -66,7 +66,7 @@ def _block(result: Result) -> str:
 
 
 def _write_index(page: Path, listed: list[Result]) -> None:
-    found = table_text(
+    answers = table_text(
         ("question", "what was found"),
         ((each.question, f"[{each.title}]({each.page}): {each.found}") for each in listed),
     )
@@ -74,7 +74,7 @@ def _write_index(page: Path, listed: list[Result]) -> None:
         ("page, command", "takes"),
         ((f"[{each.title}]({each.page}), `{each.command}`", each.takes) for each in listed),
     )
-    write_between_markers(page, "found", found)
+    write_between_markers(page, "found", answers)
     write_between_markers(page, "made", made)
     for result in listed:
         beside = page.parent / result.page

@@ -120,9 +120,9 @@ def show(
         write_text(Path(options.page), with_abstract(page(), of_page))
 
 
-def answer(asked: str, verdict: Sequence[str], sure: str, price: str, next: str) -> list[str]:
+def answer(question: str, verdict: Sequence[str], sure: str, price: str, next: str) -> list[str]:
     """Return the five lines with which a command begins, and an empty one."""
-    return [*answer_lines(Answer.of(asked, verdict, sure, price, next)), ""]
+    return [*answer_lines(Answer.of(question, verdict, sure, price, next)), ""]
 
 
 def texts_of(package: str) -> dict[str, Any]:
@@ -170,9 +170,9 @@ def write_between_markers(page: Path, name: str, text: str) -> None:
         SystemExit: the page lacks a marker.
     """
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-    before, found, rest = page.read_text().partition(begin)
+    before, found_begin, rest = page.read_text().partition(begin)
     _, found_end, after = rest.partition(end)
-    if not (found and found_end):
+    if not (found_begin and found_end):
         raise SystemExit(f"{page} has no {begin} followed by {end}; put both where the table goes")
     page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 

@@ -106,7 +106,9 @@ def _shared(document: dict[str, Any]) -> dict[str, Any]:
     for request in shared.get("requests") or ():
         for name in OF_CLIENT:
             request.pop(name, None)
-    shared.get("requests", []).sort(key=lambda one: (one["arrived_at"], one["requestID"]))
+    shared.get("requests", []).sort(
+        key=lambda request: (request["arrived_at"], request["requestID"])
+    )
     return shared
 
 
@@ -133,10 +135,10 @@ def compare(line: Line, program: Path, repository: Path, folder: Path) -> str:
     except subprocess.TimeoutExpired:
         return f"no end: BLIS ran for {LIMIT_S} s"
     wall, cpu = time.perf_counter() - began, time.process_time()
-    found = verdict(theirs, *ours(line, outs[1]))
-    if found == "equal" and (different := of_files(*outs, "--prefill-instances" in line.words)):
-        found = f"different:{different}"
-    return f"{found} ({wall:.2f} s, {time.process_time() - cpu:.1f} s)"
+    outcome = verdict(theirs, *ours(line, outs[1]))
+    if outcome == "equal" and (different := of_files(*outs, "--prefill-instances" in line.words)):
+        outcome = f"different:{different}"
+    return f"{outcome} ({wall:.2f} s, {time.process_time() - cpu:.1f} s)"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -146,19 +148,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--program", type=Path)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--first", type=int, default=0)
-    asked = parser.parse_args(argv)
-    program = (asked.program or asked.repository / "blis").resolve()
-    if not program.is_file() or not (asked.repository / "defaults.yaml").is_file():
-        parser.error(f"{program} and {asked.repository}/defaults.yaml: one of them is not there")
+    options = parser.parse_args(argv)
+    program = (options.program or options.repository / "blis").resolve()
+    if not program.is_file() or not (options.repository / "defaults.yaml").is_file():
+        parser.error(f"{program} and {options.repository}/defaults.yaml: one of them is not there")
     prepare_backend()
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(asked.first, asked.first + asked.runs):
+        for number in range(options.first, options.first + options.runs):
             drawn = line(number, Path(folder))
-            found = compare(drawn, program, asked.repository, Path(folder))
-            counts[found.split(":")[0].split(" (")[0]] += 1
-            words = "" if found.startswith("equal") else " ".join((*drawn.command, *drawn.words))
-            print(number, found, words, flush=True)
+            outcome = compare(drawn, program, options.repository, Path(folder))
+            counts[outcome.split(":")[0].split(" (")[0]] += 1
+            words = "" if outcome.startswith("equal") else " ".join((*drawn.command, *drawn.words))
+            print(number, outcome, words, flush=True)
     print(", ".join(f"{count} {name}" for name, count in counts.most_common()))
     return 0 if counts.keys() <= {"equal", "refused"} else 1
 

@@ -254,12 +254,12 @@ def _model(draw: Draw) -> list[str]:
     if draw.has(0.08):
         alpha = [round(draw.value.uniform(0, top), 3) for top in (20000, 900, 90)]
         beta = [round(draw.value.uniform(0, top), 4) for top in (1, 1, 2, 1, 40, 9, 200, 500, 1, 2)]
-        given = beta[: draw.value.choice((7, 8, 9, 10))]
+        coefficients = beta[: draw.value.choice((7, 8, 9, 10))]
         words += [
             "--alpha-coeffs",
             ",".join(map(str, alpha)),
             "--beta-coeffs",
-            ",".join(map(str, given)),
+            ",".join(map(str, coefficients)),
         ]
     return words
 

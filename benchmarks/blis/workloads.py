@@ -335,8 +335,8 @@ def policies(draw: Draw, path: Path) -> None:
         }
         chosen["admission"] = {"policy": name, **numbers.get(name, {})}
         if draw.has(0.5):
-            given = {name: value.randint(-9, 9) for name in value.sample(CLASSES, 2)}
-            chosen["admission"]["slo_priorities"] = given
+            priorities = {name: value.randint(-9, 9) for name in value.sample(CLASSES, 2)}
+            chosen["admission"]["slo_priorities"] = priorities
     if draw.has(0.3):
         chosen["tenant_budgets"] = {
             "a": value.choice((0, 0.002, 0.02)),

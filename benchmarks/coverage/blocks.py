@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 from scipy.signal import lfilter
 
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import number_option
 from blis_jax.statistics import moving_blocks as blocks
 from blis_jax.statistics.intervals import Inference
 from blis_jax.statistics.moving_blocks import BlockResampling, Resampled
@@ -128,7 +128,7 @@ def _figures(resampling: BlockResampling) -> dict[str, Callable[[np.ndarray], Re
 
 def main() -> None:
     """Print the table of docs/traces.md."""
-    num_traces = asked(__doc__, "traces", NUM_TRACES)
+    num_traces = number_option(__doc__, "traces", NUM_TRACES)
     print_rows(("requests", "correlation of neighbours", "mean", "P90", "P99"), (
         (
             f"{case.num_requests:,}", f"{case.correlation:g}",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy import stats
 
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import number_option
 from papers.pages import print_rows
 
 NUM_SAMPLES = 2000
@@ -54,7 +54,7 @@ def shares(values: np.ndarray) -> Iterator[float]:
 
 def main() -> None:
     """Print the table."""
-    num_samples = asked(__doc__, "samples", NUM_SAMPLES)
+    num_samples = number_option(__doc__, "samples", NUM_SAMPLES)
     rng = np.random.default_rng(0)
     heads = [f"{method} {level:g}" for level in LEVELS for method in ("BCa", "percentile", "t")]
     print_rows(("law", "pairs", *heads), (

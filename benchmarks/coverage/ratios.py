@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import number_option
 from papers.pages import print_rows
 
 NUM_SAMPLES = 20_000
@@ -130,7 +130,7 @@ def row(pairs: Pairs, ratio: float, ends: Ends) -> str:
 
 def main() -> None:
     """Print the table."""
-    num_samples = asked(__doc__, "samples", NUM_SAMPLES)
+    num_samples = number_option(__doc__, "samples", NUM_SAMPLES)
     rng = np.random.default_rng(0)
     print(
         "%: intervals that hold the ratio / reach below 0 / have no upper end / contradict the t-test"

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import number_option
 from blis_jax.statistics.steady import SteadyEstimate, steady_mean, steady_percentile
 from papers.pages import print_rows
 
@@ -57,7 +57,7 @@ def row(load: float, length: int, num_runs: int, first: int = 0) -> str:
 
 def main() -> None:
     """Print the table."""
-    num_runs = asked(__doc__, "runs", NUM_RUNS)
+    num_runs = number_option(__doc__, "runs", NUM_RUNS)
     print("Held, % (half-width, % of runs called long enough)")
     starts = [*((length, 0) for length in LENGTHS), (LENGTHS[1], CROWD)]
     print_rows(("load", "customers", "starts with", "mean", *(f"P{p}" for p in PERCENTS)), (

@@ -76,13 +76,13 @@ def from_comparison(path: str, metric: str, slo_class: str) -> tuple[np.ndarray,
     return values[0][both], values[1][both]
 
 
-def asked(description: str | None, name: str, default: int) -> int:
+def number_option(description: str | None, name: str, default: int) -> int:
     """Return the number that the command line asks for with `--name`."""
     number: int = getattr(_parser(description, name, default).parse_args(), name)
     return number
 
 
-def asked_with_recorded(description: str | None, default: int) -> argparse.Namespace:
+def recorded_options(description: str | None, default: int) -> argparse.Namespace:
     """Read `samples`, and a recorded comparison with a metric and an `slo_class` of it; None if there is none."""
     parser = _parser(description, "samples", default)
     parser.add_argument("--comparison", default=None, help="result file whose seeds are a world")

@@ -176,8 +176,8 @@ def speed(num_turns: int = 40) -> str:
     jobs: dict[str, Callable[[], Any]] = {"one run": lambda: simulate(config, table)}
     for count in (1, 3, 7):
         differentiate = Differentiator(names[:count])
-        jobs[f"with {count} direction{'s' * (count > 1)}"] = lambda one=differentiate: one.run(
-            config, table
+        jobs[f"with {count} direction{'s' * (count > 1)}"] = lambda differentiated=differentiate: (
+            differentiated.run(config, table)
         )
     first, best = {}, dict.fromkeys(jobs, math.inf)
     for name, job in jobs.items():

@@ -202,9 +202,13 @@ def study(
     for design, label in DESIGNS.items():
         labels = label(runs)
         if len(set(labels)) > 1:
-            found = _errors(runs, requests, posterior.left_out(labels))
-            errors[design] = _placed(found, runs, labels)
-    half = {} if before is None else {name: dict(before.errors[one]) for name, one in ALIKE.items()}
+            left_out = _errors(runs, requests, posterior.left_out(labels))
+            errors[design] = _placed(left_out, runs, labels)
+    half = (
+        {}
+        if before is None
+        else {name: dict(before.errors[lender]) for name, lender in ALIKE.items()}
+    )
     everything = list(itertools.chain.from_iterable(errors.values()))
     with progress.phase("rows kept apart", folds, "studies") as work:
         apart = []
@@ -256,8 +260,8 @@ def _apart(
 
 def of_side(errors: Iterable[Error], runs: Sequence[ClusterRun], has_pools: bool) -> list[Error]:
     """Return the errors of runs that have pools, or of those that have none."""
-    mine = {run.name for run in runs if bool(run.scene.server.pools) == has_pools}
-    return [error for error in errors if error.run in mine]
+    names = {run.name for run in runs if bool(run.scene.server.pools) == has_pools}
+    return [error for error in errors if error.run in names]
 
 
 def _placed(

@@ -81,8 +81,8 @@ class Fitter:
         """Return the run as simulated once by the law of all runs, with times in the ratio of both laws; and this."""
         if name not in self._requests:
             self._requests[name] = self.simulated(name, self._near)
-        mine = [each.run == name for each in self.law.steps]
-        ratio = float(np.mean((self.law.predicted_us(steps) / self._times)[mine]))
+        is_of_run = [each.run == name for each in self.law.steps]
+        ratio = float(np.mean((self.law.predicted_us(steps) / self._times)[is_of_run]))
         requests = self._requests[name]
         times = {key: ratio * getattr(requests, key) for key in ("ttft_ms", "itl_ms", "e2e_ms")}
         return ratio, replace(requests, **times)
@@ -140,8 +140,8 @@ def held_out(fitter: Fitter, design: str) -> list[Error]:
                 kind = kinds[0] if len(kinds) == 1 else ""
                 # repetitions of one load say how far they are apart, each by itself
                 alike = run.name if kind == "same" else group_of(run.scene, kind)
-                found = fitter.errors(run.name, fit)
-                errors += [error._replace(kind=kind, group=alike) for error in found]
+                errors_of_run = fitter.errors(run.name, fit)
+                errors += [error._replace(kind=kind, group=alike) for error in errors_of_run]
             work.show(number + 1)
     return errors
 
@@ -175,8 +175,8 @@ def learned_of(fitter: Fitter, errors: Iterable[Error], least: HalfWidths) -> Le
 
 def published_of(fitter: Fitter, errors: Sequence[Error]) -> Learned:
     """Return `trained-physics` with its own errors, which no fit has touched."""
-    mine = [error._replace(group=deployment(fitter.runs[error.run])) for error in errors]
-    halves = half_widths(one._replace(kind=kind) for kind in KINDS for one in mine)
+    by_deployment = [error._replace(group=deployment(fitter.runs[error.run])) for error in errors]
+    halves = half_widths(error._replace(kind=kind) for kind in KINDS for error in by_deployment)
     return Learned(None, {}, NOTHING, _seen(fitter), halves)
 
 
@@ -241,19 +241,19 @@ def agreement(
     """
     errors = list(errors)
     sides: dict[tuple[int, int], tuple[bool, bool]] = {}
-    for one, other in itertools.combinations(range(len(errors)), 2):
-        measured = math.log(errors[one].measured / errors[other].measured)
-        guess = math.log(errors[one].predicted / errors[other].predicted)
+    for first, second in itertools.combinations(range(len(errors)), 2):
+        measured = math.log(errors[first].measured / errors[second].measured)
+        guess = math.log(errors[first].predicted / errors[second].predicted)
         if abs(measured) > math.log1p(TIE):
-            unsure = math.hypot(half[errors[one].run], half[errors[other].run])
-            sides[one, other] = (measured * guess > 0, abs(guess) > unsure)
+            unsure = math.hypot(half[errors[first].run], half[errors[second].run])
+            sides[first, second] = (measured * guess > 0, abs(guess) > unsure)
     if not sides:
         return LayoutAgreement(len(errors), 0, math.nan, math.nan, math.nan, math.nan, math.nan)
     rng = np.random.default_rng(0)
     shares = []
     for _ in range(DRAWS):
         weight = np.bincount(rng.integers(0, len(errors), len(errors)), minlength=len(errors))
-        pairs = np.array([weight[one] * weight[other] for one, other in sides])
+        pairs = np.array([weight[first] * weight[second] for first, second in sides])
         if pairs.sum():
             right = np.array([is_right for is_right, _ in sides.values()])
             shares.append(float(pairs @ right / pairs.sum()))
@@ -318,15 +318,15 @@ def _first_token(
                 wanted.append(1.0 - figure(name, requests, chosen) / measured)
     matrix, values = np.array(rows), np.array(wanted)
     mean, sd = np.transpose([FIRST_TOKEN_MS, FIRST_TOKEN_STEPS])
-    found = np.asarray(mean)
+    fitted = np.asarray(mean)
     for _ in range(20):
-        size = np.abs(values - matrix @ found)
+        size = np.abs(values - matrix @ fitted)
         weight = np.sqrt(np.minimum(1.0, HUBER / np.maximum(size, 1e-9))) / HUBER
         stacked = np.concatenate([matrix * weight[:, None], np.diag(1 / sd)])
-        found = np.linalg.lstsq(stacked, np.concatenate([values * weight, mean / sd]), rcond=None)[
+        fitted = np.linalg.lstsq(stacked, np.concatenate([values * weight, mean / sd]), rcond=None)[
             0
         ]
-    return float(found[0]), float(found[1])
+    return float(fitted[0]), float(fitted[1])
 
 
 def _token_share(runs: Sequence[VllmRun]) -> float:

@@ -177,7 +177,10 @@ class LoopLaw:
         self.prior = np.log([*BETA[:-1], *usual, ENTRY_MS, ENTRY_MS_PER_1000])
         self.sd = np.array([*LOG_SD, *[PACE_LOG_SD] * len(self.gpus), ENTRY_LOG_SD, ENTRY_LOG_SD])
         if before is not None:
-            paces = [before.pace.get(name, one) for name, one in zip(self.gpus, usual, strict=True)]
+            paces = [
+                before.pace.get(name, usual_pace_of_gpu)
+                for name, usual_pace_of_gpu in zip(self.gpus, usual, strict=True)
+            ]
             entry = before.view.entry_ms, before.view.entry_ms_per_1000
             self.prior = np.log([*before.beta[:-1], *paces, *entry])
             self.sd[:-2] *= NEAR
@@ -202,9 +205,9 @@ class LoopLaw:
                 work.show(number + 1)
         return simulated
 
-    def errors(self, found: Sequence[SimulatedRequests]) -> np.ndarray:
+    def errors(self, simulated: Sequence[SimulatedRequests]) -> np.ndarray:
         """Return logarithms of measured over simulated figures, [2 · run]."""
-        return self.measured - _figures(found)
+        return self.measured - _figures(simulated)
 
     def linear(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return errors [2 · run] of shortened runs at the vector, and slopes by prior standard deviations."""
@@ -243,13 +246,16 @@ def _moved(
 
     vector = np.array(logs)
     here = at(vector)
-    moved = [at(vector + STEP * one) - here for one in np.eye(len(logs))]
+    moved = [at(vector + STEP * direction) - here for direction in np.eye(len(logs))]
     return here, np.transpose(moved) / STEP
 
 
-def _figures(found: Sequence[SimulatedRequests]) -> np.ndarray:
+def _figures(simulated: Sequence[SimulatedRequests]) -> np.ndarray:
     return np.log(
-        [[one.ttft_ms.mean() for one in found], [one.itl_ms.mean() for one in found]]
+        [
+            [requests.ttft_ms.mean() for requests in simulated],
+            [requests.itl_ms.mean() for requests in simulated],
+        ]
     ).ravel()
 
 

@@ -88,10 +88,10 @@ def make(folder: Path, parts: Sequence[str], writes: bool) -> None:
 
 def write_fits(path: Path, fits: Mapping[str, Mapping[str, Learned]]) -> None:
     """Put the fits of these collections into the file; those of others stay."""
-    found = yaml.safe_load(path.read_text("utf-8")) if path.exists() else {}
+    documents = yaml.safe_load(path.read_text("utf-8")) if path.exists() else {}
     for name, of_model in fits.items():
-        found[name] = {model: to_document(one) for model, one in of_model.items()}
-    text = yaml.safe_dump(found, default_flow_style=None, width=110, sort_keys=True)
+        documents[name] = {model: to_document(fit) for model, fit in of_model.items()}
+    text = yaml.safe_dump(documents, default_flow_style=None, width=110, sort_keys=True)
     path.write_text(f"{_HEAD}\n{text}", "utf-8")
 
 
@@ -171,30 +171,30 @@ def kind_table(
     held, far = widths.checks(errors), widths.held_apart(apart)
     for kind, words in KIND_WORDS.items():
         of_kind = [error for error in errors if error.kind == kind]
-        every = [one for (_, of), one in held.items() if of == kind]
+        every = [share for (_, of), share in held.items() if of == kind]
         of_apart = {name: far.get((name, f"{kind}{suffix}")) for name in _figures(of_kind)}
         for name, cells in _figures(of_kind).items():
-            mine = [error for error in of_kind if error.figure == name]
+            of_figure = [error for error in of_kind if error.figure == name]
             width = half.get(name, {}).get(kind)
             check = held.get((name, kind))
             last = ["" if width is None else f"{100 * (math.exp(width) - 1):.0f}"]
             last += [_percent(check and check.held), *[_apart_cell([of_apart[name]])] * bool(apart)]
-            groups = len({error.group for error in mine})
-            rows.append([words, name, str(len(mine)), str(groups), *cells, *last])
-        if number := sum(one.figures for one in every):
-            share = sum(one.figures * one.held for one in every) / number
+            groups = len({error.group for error in of_figure})
+            rows.append([words, name, str(len(of_figure)), str(groups), *cells, *last])
+        if number := sum(held_share.figures for held_share in every):
+            share = sum(held_share.figures * held_share.held for held_share in every) / number
             last = [_percent(share), *[_apart_cell(of_apart.values())] * bool(apart)]
             rows.append([words, "all of these", str(number), "", "", "", "", *last])
     return table_text(head, rows)
 
 
-def _apart_cell(found: Iterable[HeldApart | None]) -> str:
+def _apart_cell(shares: Iterable[HeldApart | None]) -> str:
     """Say how many figures were kept apart, and what intervals hold of them."""
-    every = [one for one in found if one is not None]
-    weights = [one.figures for one in every]
+    every = [each for each in shares if each is not None]
+    weights = [each.figures for each in every]
     if not every:
         return ""
-    held = np.average([one[1:] for one in every], axis=0, weights=weights)
+    held = np.average([each[1:] for each in every], axis=0, weights=weights)
     return f"{sum(weights)}: {100 * held[0]:.0f}, {100 * held[1]:.0f} %"
 
 
@@ -228,22 +228,24 @@ def rank_table(of_clusters: ClusterStudy) -> str:
     errors = of_clusters.errors["one layout"]
     half: dict[str, dict[str, float]] = {name: {} for name in RANKED}
     for _, side, suffix in SIDES:
-        mine = of_side(errors, of_clusters.runs, side)
-        wide = widths.widened(widths.half_widths(mine), of_clusters.apart, suffix)
-        for one in mine:
-            if one.figure in half:
-                half[one.figure][one.run] = wide.get(one.figure, {}).get(one.kind, math.inf)
+        of_layouts = of_side(errors, of_clusters.runs, side)
+        wide = widths.widened(widths.half_widths(of_layouts), of_clusters.apart, suffix)
+        for missed in of_layouts:
+            if missed.figure in half:
+                half[missed.figure][missed.run] = wide.get(missed.figure, {}).get(
+                    missed.kind, math.inf
+                )
     for words, chosen in (("all", None), ("16 GPUs", 16)):
         for concurrency in sorted({run.concurrency for run in of_clusters.runs}):
             for name in RANKED:
-                mine = [
+                of_layouts = [
                     error
                     for error in errors
                     if error.figure == name
                     and by_name[error.run].concurrency == concurrency
                     and (chosen is None or num_gpus(by_name[error.run]) == chosen)
                 ]
-                order = agreement(mine, layout_of, half[name])
+                order = agreement(of_layouts, layout_of, half[name])
                 rows.append([str(concurrency), f"{order.layouts}, {words}", name, *_shares(order)])
     return table_text(head, rows)
 
@@ -272,9 +274,9 @@ def _figures(errors: Sequence[Error]) -> dict[str, list[str]]:
     cells = {}
     # that of tokens/s is that of requests/s, times tokens
     for name in sorted({error.figure for error in errors} - {"tok_s"}):
-        mine = [error for error in errors if error.figure == name]
-        median, low, high = median_interval(mine)
-        worst = max(error.percent for error in mine)
+        of_figure = [error for error in errors if error.figure == name]
+        median, low, high = median_interval(of_figure)
+        worst = max(error.percent for error in of_figure)
         cells[name] = [f"{median:.1f} [{low:.1f}, {high:.1f}]", f"{worst:.0f}"]
     return cells
 

@@ -210,9 +210,9 @@ class StepLaw:
             sizes = []
             for group in groups:
                 rest = {name for name in chosen if group_of[name] != group}
-                found = self.predicted_us(self.fitted(rest, absent))
+                predicted = self.predicted_us(self.fitted(rest, absent))
                 left = [each.run in chosen and group_of[each.run] == group for each in self.steps]
-                sizes.append(np.median(np.abs(np.log(found / measured)[left])))
+                sizes.append(np.median(np.abs(np.log(predicted / measured)[left])))
             return float(np.mean(sizes))
 
         return min(choices, key=missed) if len(groups) > 1 else frozenset()
@@ -267,13 +267,15 @@ def _law(steps: Sequence[MeanStep], gpus: Sequence[str]) -> Callable[[Any], Any]
     def predict(logs: Any) -> Any:
         """Predict the logarithms of the times of all steps with the exponentials of these numbers."""
         values = jnp.exp(logs)
-        paces = [values[number + one] if one >= 0 else 1.0 for one in place]
+        paces = [
+            values[number + place_of_pace] if place_of_pace >= 0 else 1.0 for place_of_pace in place
+        ]
         rows = [
-            numbers_of((*(values[one] for one in range(number)), pace), step.deployment)
+            numbers_of((*(values[at] for at in range(number)), pace), step.deployment)
             for step, pace in zip(steps, paces, strict=True)
         ]
         columns = (
-            jnp.stack([jnp.asarray(one, jnp.float64) for one in column])
+            jnp.stack([jnp.asarray(number_of_step, jnp.float64) for number_of_step in column])
             for column in zip(*rows, strict=True)
         )
         numbers = ServedNumbers(*columns)

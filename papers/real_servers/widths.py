@@ -96,11 +96,11 @@ def few(groups: int) -> float:
 
 def by_figure_and_kind(errors: Iterable[Error]) -> dict[tuple[str, str], list[Error]]:
     """Sort errors by figure and kind; those without a kind count nowhere."""
-    found: dict[tuple[str, str], list[Error]] = {}
+    by_key: dict[tuple[str, str], list[Error]] = {}
     for error in errors:
         if error.kind:
-            found.setdefault((error.figure, error.kind), []).append(error)
-    return found
+            by_key.setdefault((error.figure, error.kind), []).append(error)
+    return by_key
 
 
 def half_widths(
@@ -111,8 +111,8 @@ def half_widths(
     `least` are halves that are never gone below.
     """
     halves: dict[str, dict[str, float]] = {}
-    for (figure, kind), mine in by_figure_and_kind(errors).items():
-        if math.isfinite(half := width(mine)):
+    for (figure, kind), of_key in by_figure_and_kind(errors).items():
+        if math.isfinite(half := width(of_key)):
             halves.setdefault(figure, {})[kind] = max(half, least.get(figure, {}).get(kind, 0.0))
     return halves
 
@@ -132,8 +132,8 @@ def check(errors: Sequence[Error]) -> HeldShare:
 
 def checks(errors: Iterable[Error]) -> Mapping[tuple[str, str], HeldShare]:
     """Return `check` by figure and kind, where three groups or more make it possible."""
-    found = {key: check(mine) for key, mine in by_figure_and_kind(errors).items()}
-    return {key: one for key, one in found.items() if one.groups > 2}
+    shares = {key: check(of_key) for key, of_key in by_figure_and_kind(errors).items()}
+    return {key: held for key, held in shares.items() if held.groups > 2}
 
 
 # --- rows kept apart from everything --------------------------------------------------------------
@@ -167,11 +167,11 @@ def in_half_widths(error: Error, learned: Learned, scene: Scene) -> Error | None
 
 def stretches(apart: Apart) -> dict[tuple[str, str], float]:
     """Return by figure and kind how many times as wide intervals must be; 1 where they hold, or too few tell."""
-    found = by_figure_and_kind(error for of_one in apart for error in of_one)
-    groups = {key: len({error.group for error in mine}) for key, mine in found.items()}
+    by_key = by_figure_and_kind(error for of_one in apart for error in of_one)
+    groups = {key: len({error.group for error in of_key}) for key, of_key in by_key.items()}
     return {
-        key: max(_quantile(mine), 1.0) if groups[key] >= FEWEST_GROUPS else 1.0
-        for key, mine in found.items()
+        key: max(_quantile(of_key), 1.0) if groups[key] >= FEWEST_GROUPS else 1.0
+        for key, of_key in by_key.items()
     }
 
 
@@ -193,9 +193,9 @@ def held_apart(apart: Apart) -> dict[tuple[str, str], HeldApart]:
     after: dict[tuple[str, str], list[bool]] = {}
     for place, of_one in enumerate(apart):
         factor = stretches([*apart[:place], *apart[place + 1 :]])
-        for key, mine in by_figure_and_kind(of_one).items():
-            before.setdefault(key, []).extend(error.size <= 1 for error in mine)
-            after.setdefault(key, []).extend(error.size <= factor.get(key, 1.0) for error in mine)
+        for key, of_key in by_figure_and_kind(of_one).items():
+            before.setdefault(key, []).extend(error.size <= 1 for error in of_key)
+            after.setdefault(key, []).extend(error.size <= factor.get(key, 1.0) for error in of_key)
     return {
         key: HeldApart(len(held), float(np.mean(held)), float(np.mean(after[key])))
         for key, held in before.items()

@@ -55,8 +55,8 @@ class SettingsAsk:
     def by_key(self) -> dict[str, RunSetting]:
         """Return the settings by what their runs are called in the record; those that simulate the same once."""
         about = f"{self.runs.stream} {self.measurement.name} {self.seeds[0]}-{self.seeds[-1]}"
-        found = {f"{about} {setting.identity}": setting for setting in reversed(self.settings)}
-        return dict(reversed(found.items()))
+        settings = {f"{about} {setting.identity}": setting for setting in reversed(self.settings)}
+        return dict(reversed(settings.items()))
 
     def counts(self) -> Mapping[str, int]:
         """Return how many runs each setting has."""
@@ -74,13 +74,17 @@ class SettingsAsk:
         for key, place in missing:
             places.setdefault(key, []).append(place)
         keys = sorted((key for key in places if key in by_key), key=lambda key: places[key])
-        for own, alike in itertools.groupby(keys, key=lambda key: places[key]):
+        for places_of_group, alike in itertools.groupby(keys, key=lambda key: places[key]):
             settings = {by_key[key].identity: key for key in alike}
-            seeds = [self.seeds[place] for place in own]
+            seeds = [self.seeds[place] for place in places_of_group]
             wanted = [by_key[key] for key in settings.values()]
             batches = self.runs.batches(wanted, seeds, self.measurement)
             for setting, runs in itertools.chain.from_iterable(batches):
-                yield settings[setting.identity], own, [_document_of(run) for run in runs]
+                yield (
+                    settings[setting.identity],
+                    places_of_group,
+                    [_document_of(run) for run in runs],
+                )
 
     def take(self, documents: Mapping[str, Sequence[Any]]) -> None:
         """Write each setting's file."""
@@ -118,11 +122,11 @@ def make_paper_part(
     options: PaperOptions, part: RunPart, asks: Sequence[PaperAsk], is_fresh: bool = False
 ) -> int:
     """Make a part of the runs, which goes on where it was stopped unless it `is_fresh`; return the exit code."""
-    given = options.given()
-    options.check_part(given.get("output"))
-    journal = _journal(options.command, Path(str(given["output"])), asks, part)
+    options_given = options.given()
+    options.check_part(options_given.get("output"))
+    journal = _journal(options.command, Path(str(options_given["output"])), asks, part)
     cli.check_writable(journal.path)
-    if given.get("saved"):
+    if options_given.get("saved"):
         raise ConfigError("--saved simulates nothing; leave one of --part and --saved out")
     owner = {key: ask for ask in reversed(asks) for key in ask.counts()}
     plan = [
@@ -136,7 +140,7 @@ def make_paper_part(
     then = with_output(options.line(), FOLDER)
     with journal.held(not is_fresh), cli.resumable(options.command, journal.path):
         made = make_part(journal, part, plan, then, make)
-    if not given.get("quiet"):
+    if not options_given.get("quiet"):
         render.show_answer(part.answer(journal.path, *made))
     return 0
 

@@ -117,11 +117,13 @@ def _engines(path: Path) -> int:
 
 def _laws(run: MeasuredSteps) -> dict[str, LinearLaw]:
     """Return the base law, the base with each term, all terms, and all but each."""
-    found = {"base": fitted(run, ()), "all": fitted(run, tuple(TERMS))}
+    laws = {"base": fitted(run, ()), "all": fitted(run, tuple(TERMS))}
     for term in TERMS:
-        found[f"with {term}"] = fitted(run, (term,))
-        found[f"without {term}"] = fitted(run, tuple(one for one in TERMS if one != term))
-    return found
+        laws[f"with {term}"] = fitted(run, (term,))
+        laws[f"without {term}"] = fitted(
+            run, tuple(other_term for other_term in TERMS if other_term != term)
+        )
+    return laws
 
 
 def _title(run: MeasuredSteps) -> str:
@@ -151,12 +153,12 @@ def _terms(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLaw]])
     rows = []
     num_intervals = 2 * len(runs) * len(TERMS)
     for run in runs:
-        found = laws[run.name]
-        base, whole = found["base"], found["all"]
+        laws_of_run = laws[run.name]
+        base, whole = laws_of_run["base"], laws_of_run["all"]
         units = ", ".join(f"{coefficient:.3g}" for coefficient in base.coefficients)
         rows.append([_title(run), "base", units, f"{base.errors_us.mean():.0f}", "", ""])
         for term in TERMS:
-            added, left = found[f"with {term}"], found[f"without {term}"]
+            added, left = laws_of_run[f"with {term}"], laws_of_run[f"without {term}"]
             cells = [f"{added.coefficients[-1]:.3g}", f"{added.errors_us.mean():.0f}"]
             cells += [_change(base, added, num_intervals), _change(whole, left, num_intervals)]
             rows.append(["", term, *cells])
@@ -168,9 +170,9 @@ def _terms(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLaw]])
 
 
 def _change(before: LinearLaw, after: LinearLaw, num_intervals: int) -> str:
-    found = change(before, after, num_intervals)
-    clear = " *" if not found.holds(0.0) else ""
-    text = f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]{clear}"
+    interval = change(before, after, num_intervals)
+    clear = " *" if not interval.holds(0.0) else ""
+    text = f"{interval.mean:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]{clear}"
     return text.replace("-", "−")
 
 
@@ -181,7 +183,10 @@ def _residuals(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLa
     for run in runs:
         residual = laws[run.name]["base"].residual_us
         for place, (term, column) in enumerate(TERMS.items()):
-            values = [f"{one:+.0f}".replace("-", "−") for one in by_quarters(column(run), residual)]
+            values = [
+                f"{percent:+.0f}".replace("-", "−")
+                for percent in by_quarters(column(run), residual)
+            ]
             rows.append([_title(run) if place == 0 else "", term, *values])
     return "Mean residual of the base law, measured less fitted, µs:\n\n" + table_text(head, rows)
 

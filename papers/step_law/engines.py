@@ -70,14 +70,14 @@ def _straight(steps: EngineSteps) -> tuple[np.ndarray, np.ndarray]:
     return every, _line(steps.part(~half), steps.part(half))
 
 
-def _line(seen: EngineSteps, asked: EngineSteps) -> np.ndarray:
+def _line(seen: EngineSteps, wanted: EngineSteps) -> np.ndarray:
     """Fit a constant, prompt tokens and requests in decode as robustly as the law, and predict, ms."""
 
     def columns(steps: EngineSteps) -> np.ndarray:
         return np.column_stack([np.ones(len(steps)), steps.sums.prompt_tokens, steps.sums.decodes])
 
     samples, _ = samples_of(seen, columns(seen))
-    return columns(asked) @ fitted(samples) / 1e3
+    return columns(wanted) @ fitted(samples) / 1e3
 
 
 def _from_sizes(steps: EngineSteps) -> dict[str, np.ndarray]:
@@ -90,8 +90,8 @@ def _from_sizes(steps: EngineSteps) -> dict[str, np.ndarray]:
     )  # fmt: skip
     if steps.engine.model not in SERVED:
         return {}
-    found = {name: predicted_us(as_batches, name, GPU) for name in SIZED}
-    return {name: times / 1e3 for name, times in found.items() if times is not None}
+    predicted = {name: predicted_us(as_batches, name, GPU) for name in SIZED}
+    return {name: times / 1e3 for name, times in predicted.items() if times is not None}
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def tables(path: Path) -> tuple[list[str], list[TriedEngine]]:
     """Return the tables of the page, and what they are made of."""
     file = read_steps(path)
     runs = tried(file.runs)
-    found = [
+    rows = [
         _measured(runs),
         _held_out(runs),
         _limits(runs),
@@ -111,8 +111,8 @@ def tables(path: Path) -> tuple[list[str], list[TriedEngine]]:
         _servers(runs),
     ]
     if "segment" in file.table:
-        found.append(replay.replayed(file.runs, file.table))
-    return found, runs
+        rows.append(replay.replayed(file.runs, file.table))
+    return rows, runs
 
 
 def _percent(value: float) -> str:
@@ -124,7 +124,7 @@ def _three(errors: dict[str, float]) -> str:
 
 
 def _medians(steps: EngineSteps, ms: np.ndarray) -> str:
-    return _three({name: one.median for name, one in errors_by_phase(steps, ms).items()})
+    return _three({name: errors.median for name, errors in errors_by_phase(steps, ms).items()})
 
 
 def _measured(runs: Sequence[TriedEngine]) -> str:
@@ -207,11 +207,11 @@ def by_repeats(steps: EngineSteps) -> np.ndarray:
     The halves are those of a fit with every second step held out.
     """
     odd, shape = np.arange(len(steps)) % 2 == 1, shapes(steps)
-    found = np.full(len(steps), np.nan)
+    repeats = np.full(len(steps), np.nan)
     for held in (odd, ~odd):
         medians = pandas.Series(steps.ms[~held]).groupby(shape[~held]).median()
-        found[held] = medians.reindex(shape[held]).to_numpy()
-    return found
+        repeats[held] = medians.reindex(shape[held]).to_numpy()
+    return repeats
 
 
 def by_other_requests(steps: EngineSteps) -> np.ndarray:
@@ -225,15 +225,15 @@ def by_other_requests(steps: EngineSteps) -> np.ndarray:
     stays = is_decode[1:] & is_decode[:-1] & (np.diff(steps.number) == 1)
     stays &= (np.diff(sums.decodes) == 0) & grown
     batch = np.cumsum(np.concatenate([[True], ~stays]))
-    found = np.full(len(steps), np.nan)
+    predicted = np.full(len(steps), np.nan)
     for decodes in np.unique(sums.decodes[is_decode]):
-        mine = np.flatnonzero(is_decode & (sums.decodes == decodes))
-        context = np.log(np.maximum(sums.context[mine], 1.0))
-        for step, its in zip(mine, context, strict=True):
-            near = mine[(np.abs(context - its) <= OTHERS_WITHIN) & (batch[mine] != batch[step])]
+        places = np.flatnonzero(is_decode & (sums.decodes == decodes))
+        context = np.log(np.maximum(sums.context[places], 1.0))
+        for step, its in zip(places, context, strict=True):
+            near = places[(np.abs(context - its) <= OTHERS_WITHIN) & (batch[places] != batch[step])]
             if len(near) >= FIRST:
-                found[step] = np.median(steps.ms[near])
-    return found
+                predicted[step] = np.median(steps.ms[near])
+    return predicted
 
 
 def _second_half(runs: Sequence[TriedEngine]) -> str:
@@ -267,9 +267,9 @@ def between_halves(steps: EngineSteps) -> tuple[float, int]:
     late = is_decode & (place >= len(steps) // 2)
     errors = []
     for decodes in np.unique(steps.sums.decodes[late]):
-        mine = is_decode & (steps.sums.decodes == decodes)
-        before = mine & ~late
-        for step in np.flatnonzero(mine & late):
+        is_of_size = is_decode & (steps.sums.decodes == decodes)
+        before = is_of_size & ~late
+        for step in np.flatnonzero(is_of_size & late):
             near = before & (np.abs(context - context[step]) <= 1)
             if near.sum() >= FIRST:
                 errors.append(abs(np.median(steps.ms[near]) / steps.ms[step] - 1))
@@ -286,10 +286,10 @@ def _across(runs: Sequence[TriedEngine]) -> str:
     for model in dict.fromkeys(run.steps.engine.model for run in runs):
         of_model = [run for run in runs if run.steps.engine.model == model]
         for kind, number in kinds:
-            values = sorted({number(one.steps) for one in of_model})
+            values = sorted({number(engine.steps) for engine in of_model})
             for value in values if len(values) > 1 else []:
-                held = [one for one in of_model if number(one.steps) == value]
-                rest = [one for one in of_model if number(one.steps) != value]
+                held = [engine for engine in of_model if number(engine.steps) == value]
+                rest = [engine for engine in of_model if number(engine.steps) != value]
                 rows += _without(f"{kind} {value}", held, rest)
     words = "Fitted to the other deployments of the model, median error in decode / prefill / mixed, %:\n\n"
     return words + table_text(head, rows)
@@ -298,14 +298,16 @@ def _across(runs: Sequence[TriedEngine]) -> str:
 def _without(
     label: str, held: Sequence[TriedEngine], rest: Sequence[TriedEngine]
 ) -> list[list[str]]:
-    across = fit_across([one.steps for one in rest])
+    across = fit_across([engine.steps for engine in rest])
     nearest = rest[0]
     rows = []
-    for one in held:
-        beta = nearest.fit.beta if across is None else beta_across(across, one.steps.engine)
-        law = law_us(beta, one.steps.sums) / 1e3
-        line = np.mean([_line(other.steps, one.steps) for other in rest], axis=0)
-        rows.append([label, one.fit.run, _medians(one.steps, law), _medians(one.steps, line)])
+    for engine in held:
+        beta = nearest.fit.beta if across is None else beta_across(across, engine.steps.engine)
+        law = law_us(beta, engine.steps.sums) / 1e3
+        line = np.mean([_line(other.steps, engine.steps) for other in rest], axis=0)
+        rows.append(
+            [label, engine.fit.run, _medians(engine.steps, law), _medians(engine.steps, line)]
+        )
     return rows
 
 

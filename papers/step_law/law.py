@@ -86,11 +86,11 @@ def read_steps(path: Path) -> list[MeasuredSteps]:
 
 def _run_of(name: str, rows: Any) -> MeasuredSteps:
     rows = rows.sort_values(COLUMNS["start_ns"])
-    found = {key: rows[column].to_numpy(np.float64) for key, column in COLUMNS.items()}
+    by_name = {key: rows[column].to_numpy(np.float64) for key, column in COLUMNS.items()}
     start = rows[COLUMNS["start_ns"]].to_numpy(np.int64)  # too large for a float64
     period = np.diff(start) / 1e3
-    has_next = np.append(np.diff(found["number"]) == 1, False)
-    has_work = found["prefills"] + found["decodes"] > 0
+    has_next = np.append(np.diff(by_name["number"]) == 1, False)
+    has_work = by_name["prefills"] + by_name["decodes"] > 0
     chosen = np.flatnonzero(has_next & has_work)
     if len(chosen) < LEAST_STEPS:
         raise ConfigError(f"{name}: {len(chosen)} steps in a row, {LEAST_STEPS} are needed")
@@ -105,8 +105,8 @@ def _run_of(name: str, rows: Any) -> MeasuredSteps:
         num_recorded=len(rows),
         num_left_out=len(chosen) - len(kept),
         period_us=period[kept],
-        context=BLOCK_TOKENS * (found["blocks"] - found["free"])[kept],
-        **{column: found[column][kept] for column in columns},
+        context=BLOCK_TOKENS * (by_name["blocks"] - by_name["free"])[kept],
+        **{column: by_name[column][kept] for column in columns},
     )
 
 
@@ -168,8 +168,8 @@ def fitted(steps: MeasuredSteps, terms: Sequence[str]) -> LinearLaw:
 
 def _solved(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     scale = np.maximum(np.abs(matrix).max(axis=0), 1e-12)
-    found: np.ndarray = np.linalg.lstsq(matrix / scale, wanted, rcond=None)[0]
-    return found / scale
+    solution: np.ndarray = np.linalg.lstsq(matrix / scale, wanted, rcond=None)[0]
+    return solution / scale
 
 
 def change(before: LinearLaw, after: LinearLaw, num_intervals: int) -> Estimate:
@@ -180,7 +180,7 @@ def change(before: LinearLaw, after: LinearLaw, num_intervals: int) -> Estimate:
     """
 
     def means(law: LinearLaw) -> np.ndarray:
-        return np.array([one.mean() for one in np.array_split(law.errors_us, NUM_STRETCHES)])
+        return np.array([errors.mean() for errors in np.array_split(law.errors_us, NUM_STRETCHES)])
 
     confidence = 1 - (1 - CONFIDENCE) / num_intervals
     return relative_change(means(before), means(after), confidence)

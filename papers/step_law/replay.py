@@ -77,17 +77,17 @@ class _Batch:
     def join(self, prompts: Sequence[float], step: int) -> None:
         for prompt in prompts:
             user, since = self.free.pop(0)
-            one = Served(user, max(round(prompt), 1), since, step, self.count - 1)
-            self.active.append(one)
-            self.found.append(one)
+            served = Served(user, max(round(prompt), 1), since, step, self.count - 1)
+            self.active.append(served)
+            self.found.append(served)
 
     def leave(self, number: int, context: float, step: int) -> None:
         """End so many requests after a step, those whose contexts are nearest to what left with each."""
         for _ in range(number):
-            one = min(self.active, key=lambda one: abs(one.context(step) - context))
-            one.ended = step
-            self.active.remove(one)
-            self.free.append((one.user, step + 1))
+            nearest = min(self.active, key=lambda served: abs(served.context(step) - context))
+            nearest.ended = step
+            self.active.remove(nearest)
+            self.free.append((nearest.user, step + 1))
 
 
 def requests_of(steps: EngineSteps, queued: np.ndarray | None = None) -> list[Served]:
@@ -143,7 +143,7 @@ def _lengths(number: int, total: float, square: float) -> list[float]:
 def measured(steps: EngineSteps, requests: Sequence[Served]) -> WholeRun:
     """Return what the recorded steps came to."""
     ends = np.concatenate([[0.0], np.cumsum(steps.ms)])
-    waits = [ends[one.joined] - ends[one.free] for one in requests]
+    waits = [ends[request.joined] - ends[request.free] for request in requests]
     return _whole_run(steps.ms, ends[-1] / 1e3, requests, waits)
 
 
@@ -161,14 +161,14 @@ def simulated(
         begins_ms: when each step of the file began, which says when users come; None: all from the start.
         between_ms: from an answer to the next prompt, which counts as TTFT.
     """
-    users = pandas.Series([one.user for one in requests])
+    users = pandas.Series([request.user for request in requests])
     turn = users.groupby(users).cumcount().to_numpy()
-    came = np.array([one.free for one in requests])
+    came = np.array([request.free for request in requests])
     starts_ms = np.zeros(len(requests)) if begins_ms is None else begins_ms[came]
     rows = make_rows(
         np.where(turn > 0, 0.0, np.round(1e3 * starts_ms)),
-        np.array([one.prompt for one in requests]),
-        np.array([one.answer for one in requests]),
+        np.array([request.prompt for request in requests]),
+        np.array([request.answer for request in requests]),
         texts={"session": np.array([f"user {user}" for user in users])},
         round_index=turn,
     )
@@ -186,7 +186,7 @@ def simulated(
 
 
 def _whole_run(ms: Any, seconds: float, requests: Sequence[Served], waits: Any) -> WholeRun:
-    tokens = sum(one.answer for one in requests)
+    tokens = sum(request.answer for request in requests)
     spread = tuple(np.percentile(ms, PERCENTS).tolist())
     return WholeRun(float(seconds), float(tokens / seconds), float(np.mean(waits)), spread)
 
@@ -213,7 +213,7 @@ def replayed(runs: Sequence[EngineSteps], table: pandas.DataFrame) -> str:
         seconds, ttft_ms = f"{measurement.seconds:.1f}", f"{measurement.ttft_ms:.0f}"
         rows.append([steps.run, seconds, ttft_ms, *cells])
     most = np.abs(logs).max(axis=0, initial=0.0)
-    widths = [f"{100 * math.expm1(one):.1f}" for one in most] if rows else []
+    widths = [f"{100 * math.expm1(width):.1f}" for width in most] if rows else []
     rows.append([f"± for a new one, in {len(rows)} of {len(rows) + 1} cases", "", "", *widths])
     head = ["deployment", "measured, s", "mean TTFT, ms", "whole run", "tokens/s", "TTFT"]
     head += [f"steps, P{percent}" for percent in PERCENTS]

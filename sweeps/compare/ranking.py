@@ -95,7 +95,7 @@ def title(document: Document) -> str:
     return f"Which of {len(document['arms'])} routers is best in {metric}?"
 
 
-def asked(document: Document) -> str:
+def question(document: Document) -> str:
     """Return the question and what it was asked on; empty without a ranking."""
     if not document.get("ranking"):
         return ""

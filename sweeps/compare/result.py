@@ -96,19 +96,19 @@ def write_result(
     `lacking` says what is missing of runs where there are no figures; then the document alone is written.
     """
     has_figures = lacking is None
-    found = findings_of(document, seconds)
+    findings = findings_of(document, seconds)
     document["answer"] = findings_of(document).answer.to_json()
 
     def write() -> Sequence[Path]:
         """Write the result, its figure and its pages; return their paths."""
-        result, figure, _ = outputs.study_files(found, document, paths)
+        result, figure, _ = outputs.study_files(findings, document, paths)
         written = outputs.write_files([result, figure] if has_figures else [result])
         if not has_figures or not paths.pages:
             return written
         write_reports()
         return [*written, *paths.pages]
 
-    outputs.show(found, write, options)
+    outputs.show(findings, write, options)
     if has_figures:
         return 0
     cli.say(options.command, f"{lacking}; see the outcomes in the result")

@@ -111,7 +111,7 @@ def study_of(document: Document, command: str = "") -> Study:
         sure=ranking.sure(document),
         **judged(document),
         title=ranking.title(document),
-        asked=ranking.asked(document),
+        asked=ranking.question(document),
         verdict=(best,) if best is not None else (),
         next=ranking.next_step(document),
         ranked=tuple(ranking.ranking_table(document)),

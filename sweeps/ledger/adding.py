@@ -254,7 +254,9 @@ def _defaults(row: LedgerRow) -> dict[str, Any]:
 
 def _check_same(row: LedgerRow, now: Hypothesis) -> None:
     """Refuse another hypothesis under a planned id."""
-    before, after = (one.model_dump(exclude={"criteria"}) for one in (row.hypothesis, now))
+    before, after = (
+        hypothesis.model_dump(exclude={"criteria"}) for hypothesis in (row.hypothesis, now)
+    )
     for name in before:
         if before[name] != after[name]:
             raise ConfigError(

@@ -270,8 +270,8 @@ def of_result(ledger: Ledger, record: Record) -> Findings:
     ]
     broken = [f"constraint broken: {text}" for text in record.get("broken_constraints", ())]
     criteria = [
-        line_of(*(one[key] for key in ("criterion", "class", "goal", "verdict", "reason")))
-        for one in record.get("criteria", ())
+        line_of(*(criterion[key] for key in ("criterion", "class", "goal", "verdict", "reason")))
+        for criterion in record.get("criteria", ())
     ]
     if record.get("criteria_changed"):
         criteria.append("the track's criteria have changed since the hypothesis was written")

@@ -56,8 +56,8 @@ class LedgerRow:
     @property
     def findings(self) -> tuple[str, ...]:
         """Return the findings of the result, then of the notes, in order."""
-        own = [self.result["findings"]] if self.result and self.result.get("findings") else []
-        return (*own, *(note["findings"] for note in self.notes if note.get("findings")))
+        of_row = [self.result["findings"]] if self.result and self.result.get("findings") else []
+        return (*of_row, *(note["findings"] for note in self.notes if note.get("findings")))
 
 
 class Ledger:
@@ -325,19 +325,21 @@ def _joined(runs: Mapping[str, ArmRuns], more: Mapping[str, ArmRuns]) -> dict[st
     return {role: _both(arm, more[role]) for role, arm in runs.items()}
 
 
-def _both(one: ArmRuns, other: ArmRuns) -> ArmRuns:
+def _both(first: ArmRuns, second: ArmRuns) -> ArmRuns:
     return ArmRuns(
-        one.outcomes + other.outcomes,
+        first.outcomes + second.outcomes,
         {
-            name: np.concatenate([values, other.figures[name]])
-            for name, values in one.figures.items()
+            name: np.concatenate([values, second.figures[name]])
+            for name, values in first.figures.items()
         },
-        one.num_broken_invariants + other.num_broken_invariants,
-        {name: _tails(tails, other.tails[name]) for name, tails in one.tails.items()},
-        one.fates + other.fates,
+        first.num_broken_invariants + second.num_broken_invariants,
+        {name: _tails(tails, second.tails[name]) for name, tails in first.tails.items()},
+        first.fates + second.fates,
     )
 
 
-def _tails(one: Tails, other: Tails) -> Tails:
+def _tails(first: Tails, second: Tails) -> Tails:
     columns = (field.name for field in dataclasses.fields(Tails))
-    return Tails(*(np.concatenate([getattr(one, name), getattr(other, name)]) for name in columns))
+    return Tails(
+        *(np.concatenate([getattr(first, name), getattr(second, name)]) for name in columns)
+    )

@@ -147,47 +147,49 @@ def _other_conclusions(record: Record, hypothesis: Hypothesis) -> str | None:
     return None
 
 
-def _first_difference(one: object, other: object, where: str, size: float = 0.0) -> str | None:
+def _first_difference(before: object, after: object, where: str, size: float = 0.0) -> str | None:
     """Return the path at which two contents part; numbers of one list are as sure as the largest of them.
 
     So an interval's end near 0 may differ as much as its other end: rules 1 and 2 had quantiles of
     Student's t to seven digits only.
     """
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if one.keys() != other.keys():
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        if before.keys() != after.keys():
             return where
-        pairs = [(one[key], other[key], f"{where}.{key}") for key in one]
-    elif isinstance(one, list) and isinstance(other, list):
-        if len(one) != len(other):
+        pairs = [(before[key], after[key], f"{where}.{key}") for key in before]
+    elif isinstance(before, list) and isinstance(after, list):
+        if len(before) != len(after):
             return where
         pairs = [
-            (a, b, f"{where}[{place}]") for place, (a, b) in enumerate(zip(one, other, strict=True))
+            (a, b, f"{where}[{place}]")
+            for place, (a, b) in enumerate(zip(before, after, strict=True))
         ]
-        size = max((abs(entry) for entry in other if isinstance(entry, float | int)), default=0.0)
-    elif isinstance(one, float | int) and isinstance(other, float | int):
+        size = max((abs(entry) for entry in after if isinstance(entry, float | int)), default=0.0)
+    elif isinstance(before, float | int) and isinstance(after, float | int):
         is_near = math.isclose(
-            one,
-            other,
+            before,
+            after,
             rel_tol=MOST_RELATIVE_DIFFERENCE,
             abs_tol=max(size * MOST_RELATIVE_DIFFERENCE, 1e-9),
         )
         return None if is_near else where
     else:
-        return None if one == other else where
+        return None if before == after else where
     return next(
-        (found for a, b, path in pairs if (found := _first_difference(a, b, path, size))), None
+        (difference for a, b, path in pairs if (difference := _first_difference(a, b, path, size))),
+        None,
     )
 
 
 # --- what is known of it elsewhere ----------------------------------------------------------------
 
 
-def _against_anchors(ledger: Ledger, contents: Contents, given: str | None) -> list[str]:
+def _against_anchors(ledger: Ledger, contents: Contents, known: str | None) -> list[str]:
     """Check the page's anchor, and one that somebody kept elsewhere."""
     problems = []
     hashes = [record["hash"] for record in contents.records]
-    if given is not None and not any(value.startswith(given.lower()) for value in hashes):
-        problems.append(f"no record has the hash {given}: the chain was written anew or cut short")
+    if known is not None and not any(value.startswith(known.lower()) for value in hashes):
+        problems.append(f"no record has the hash {known}: the chain was written anew or cut short")
     anchor = anchor_in(page_text(ledger)) if ledger.page.exists() else None
     if anchor is None:
         return problems
@@ -234,7 +236,7 @@ def _begins(hashes: Sequence[str], first: Sequence[str]) -> bool:
 def _hashes(data: bytes) -> list[str]:
     """Return the hashes that the records in a file's bytes carry, however much of them stands beside the file."""
     lines = (chain.parsed(line) for line in data.split(b"\n"))
-    return [found[0]["hash"] for found in lines if found and "hash" in found[0]]
+    return [line[0]["hash"] for line in lines if line and "hash" in line[0]]
 
 
 NUMBERS = (
@@ -339,11 +341,11 @@ def _differences(
 
 def _relative(values: list[float | None], now: list[float | None] | None) -> float:
     largest = 0.0
-    for one, other in zip(values, now or [None] * len(values), strict=True):
-        if one is None or other is None:
-            largest = largest if one is other else float("inf")
-        elif one != other:
-            largest = max(largest, abs(other - one) / max(abs(one), abs(other)))
+    for before, after in zip(values, now or [None] * len(values), strict=True):
+        if before is None or after is None:
+            largest = largest if before is after else float("inf")
+        elif before != after:
+            largest = max(largest, abs(after - before) / max(abs(before), abs(after)))
     return largest
 
 
@@ -362,11 +364,11 @@ def _changed_arms(ledger: Ledger, name: str) -> tuple[str, ...]:
     )
 
 
-def _means_the_same(one: ClusterConfig, other: ClusterConfig) -> bool:
+def _means_the_same(first: ClusterConfig, second: ClusterConfig) -> bool:
     """Return whether two configurations have equal settings, and equal numbers of policies, given or by default."""
-    numbers = {name for config in (one, other) for name, _ in config.policy_numbers}
+    numbers = {name for config in (first, second) for name, _ in config.policy_numbers}
     plain = [
         config.replace(policy_numbers=(), routing_scorers=with_weights(config.scorers(), {}))
-        for config in (one, other)
+        for config in (first, second)
     ]
-    return plain[0] == plain[1] and all(one.value(name) == other.value(name) for name in numbers)
+    return plain[0] == plain[1] and all(first.value(name) == second.value(name) for name in numbers)

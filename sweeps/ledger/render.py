@@ -114,8 +114,8 @@ def _entry(row: LedgerRow) -> dict[str, Any]:
         "findings": row.findings,
         "resolution": row.resolution,
         "measured": _measured(result),
-        "predictions": [_prediction(one) for one in result.get("predictions", ())],
-        "published": [_published(one) for one in result.get("published", ())],
+        "predictions": [_prediction(prediction) for prediction in result.get("predictions", ())],
+        "published": [_published(published) for published in result.get("published", ())],
         "criteria": _criteria(result),
         "runs": _runs(row, result),
     }

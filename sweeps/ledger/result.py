@@ -312,7 +312,7 @@ def conditions_asked(
     """Return what a track's criteria ask to be run, by the name of the condition and the role."""
     stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
     configs = {role: config_of(hypothesis.arms[role].settings) for role in (STRATEGY, BASELINE)}
-    asked = {}
+    experiments_of = {}
     for name, condition in problem.conditions.items():
         workload = condition.workload or problem.workload
         rate = condition.rate or (None if condition.workload else problem.rate)
@@ -322,11 +322,11 @@ def conditions_asked(
             key: tuple(value) if isinstance(value, list) else value
             for key, value in condition.settings.items()
         }
-        asked[name] = (
+        experiments_of[name] = (
             experiment,
-            {role: changed(one, settings) for role, one in configs.items()},
+            {role: changed(config, settings) for role, config in configs.items()},
         )
-    return asked
+    return experiments_of
 
 
 def _other_pairs(

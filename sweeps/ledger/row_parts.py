@@ -143,11 +143,11 @@ def runs_to_add(ledger: Ledger, name: str, values: Mapping[str, Any]) -> RowRuns
             f"--part: {name} adds seeds by what was found before; leave it out, or plan a row of fixed seeds"
         )
     experiments, problem = experiments_for(ledger), ledger.problem
-    asked = list(arms_asked(row.hypothesis, ledger.folder, experiments))
+    runs = list(arms_asked(row.hypothesis, ledger.folder, experiments))
     if is_on_problem(row.hypothesis, problem):
-        asked += conditions_asked(row.hypothesis, problem, experiments).values()
+        runs += conditions_asked(row.hypothesis, problem, experiments).values()
     about = {"hypothesis": row.planned["hash"], "criteria": criteria_hash(problem)}
-    return RowRuns("add", name, about, experiments, asked)
+    return RowRuns("add", name, about, experiments, runs)
 
 
 def runs_to_replay(ledger: Ledger, name: str) -> RowRuns:
@@ -155,5 +155,5 @@ def runs_to_replay(ledger: Ledger, name: str) -> RowRuns:
     row, hypothesis, experiments = made_again(ledger, name)
     assert row.result is not None
     rule = policy_seeds_of(row.result)
-    asked = arms_asked(hypothesis, ledger.folder, experiments, rule)
-    return RowRuns("replay", name, {"result": row.result["hash"]}, experiments, asked)
+    runs = arms_asked(hypothesis, ledger.folder, experiments, rule)
+    return RowRuns("replay", name, {"result": row.result["hash"]}, experiments, runs)

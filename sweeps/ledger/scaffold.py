@@ -140,9 +140,9 @@ def _workload_text(name: str) -> str | None:
 
 def _problem(name: str, options: InitOptions) -> Problem:
     """Return the chosen problem with the command's options in place of its own."""
-    base, given = load_problem(options.problem or "scheduling"), options.given()
+    base, values = load_problem(options.problem or "scheduling"), options.given()
     changes: dict[str, Any] = {
-        key: given[key] for key in ("workload", "rate", "baseline", "rng") if key in given
+        key: values[key] for key in ("workload", "rate", "baseline", "rng") if key in values
     }
     if options.workload is not None:
         changes |= {"by_design": "", "rate": options.rate}
@@ -319,11 +319,11 @@ def _targets(
         if claim is None or not claim.is_change or criterion.condition != MAIN:
             continue
         parts = []
-        for slo_class, own in by_class(criterion, classes):
-            values = runs.figures.get(own.metric)
+        for slo_class, of_class in by_class(criterion, classes):
+            values = runs.figures.get(of_class.metric)
             if values is not None and math.isfinite(values.mean()):
-                where = f"{slo_class} " if "[" in own.metric and criterion.each_class else ""
-                parts.append(f"{where}{_bound(own, float(values.mean()))}")
+                where = f"{slo_class} " if "[" in of_class.metric and criterion.each_class else ""
+                parts.append(f"{where}{_bound(of_class, float(values.mean()))}")
         if parts:
             targets[criterion.name] = ", ".join(parts)
     return targets

@@ -38,14 +38,14 @@ class ExternalReview(ClosedPart):
 
 
 def read_reviews(
-    paths: Sequence[Path], candidates: Sequence[Candidate], taken: Sequence[str]
+    paths: Sequence[Path], candidates: Sequence[Candidate], judges: Sequence[str]
 ) -> list[Opinion]:
     """Read the opinions in several files; refuse any that is not about exactly these candidates.
 
     `taken` has the names of judges that exist already.
     """
     opinions: list[Opinion] = []
-    names = list(taken)
+    names = list(judges)
     for path in paths:
         review = _read_review(path)
         if review.judge in names:
@@ -82,11 +82,11 @@ def _opinion(
             f"{path}: candidate {verdict.candidate!r} is not under review; there are "
             f"{', '.join(by_name)}{closest(verdict.candidate, by_name)}"
         )
-    found = by_name[verdict.candidate].hash
-    if verdict.hash != found:
+    hash_of_candidate = by_name[verdict.candidate].hash
+    if verdict.hash != hash_of_candidate:
         raise ConfigError(
             f"{path}: the verdict on {verdict.candidate!r} is about another version: it has hash "
-            f"{_short(verdict.hash)}, the candidate under review has {_short(found)}; have it reviewed "
+            f"{_short(verdict.hash)}, the candidate under review has {_short(hash_of_candidate)}; have it reviewed "
             "again"
         )
     if verdict.verdict is None:
@@ -176,7 +176,7 @@ def to_record(
         "rng": stream,
         "num_requests": num_requests,
         "opinions": listed,
-        "consensus": consensus({one["name"]: one["score"] for one in named}, listed),
+        "consensus": consensus({opinion["name"]: opinion["score"] for opinion in named}, listed),
     }
 
 

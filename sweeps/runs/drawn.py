@@ -211,10 +211,10 @@ def _followed_rows(
         table = trace.placed(trace.table(seed, config.block_size_in_tokens), seed, config)
         return summarize(simulate(config, table, options, seed, policies))
     run = simulate_closed_loop(config, workload, options, seed, policies)
-    found = summarize(run.record)
-    if not isinstance(found, RunSummary) or found.requests is None:
-        return found
-    places, kept = loop_rows(rows)[run.rows], found.requests
+    summary = summarize(run.record)
+    if not isinstance(summary, RunSummary) or summary.requests is None:
+        return summary
+    places, kept = loop_rows(rows)[run.rows], summary.requests
     is_whole = len(kept) == len(places)
     placed_in = kept.placed(places, rows.arrival_us, rows.slo_class) if is_whole else None
-    return replace(found, requests=placed_in)
+    return replace(summary, requests=placed_in)

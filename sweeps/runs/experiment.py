@@ -229,7 +229,7 @@ class Experiment:
         distinct = [chosen[: self.num_distinct(config, len(chosen))] for config in configs]
         wanted = [(at, place) for at, of_config in enumerate(distinct) for place in of_config]
         results = dict(itertools.chain.from_iterable(self.each(configs, summarize, wanted)))
-        runs = [tuple(results[at, place] for place in own) for at, own in enumerate(distinct)]
+        runs = [tuple(results[at, place] for place in places) for at, places in enumerate(distinct)]
         return [of_config * (len(chosen) // len(of_config)) for of_config in runs]
 
     def num_distinct(self, config: ClusterConfig, num_seeds: int) -> int:

@@ -99,8 +99,8 @@ def acted(record: RunRecord) -> dict[str, int]:
 def same_lives(first: Sequence[RunSummary], second: Sequence[RunSummary]) -> bool:
     """Return whether all runs came to their end, and every request had the same life in both, as far as is known."""
     return all(
-        one.is_whole and bool(one.fingerprint) and one.fingerprint == other.fingerprint
-        for one, other in zip(first, second, strict=True)
+        run.is_whole and bool(run.fingerprint) and run.fingerprint == other_run.fingerprint
+        for run, other_run in zip(first, second, strict=True)
     )
 
 
@@ -174,7 +174,7 @@ class KeptRuns:
     def make(self, wanted: Sequence[tuple[ClusterConfig, str]]) -> None:
         """Run configurations with their names, all in one go, so that no worker waits for the last run of one."""
         for experiment in self.experiments:
-            self._make(experiment, {self._key(experiment, one[0]): one for one in wanted})
+            self._make(experiment, {self._key(experiment, named[0]): named for named in wanted})
 
     def _key(self, experiment: Experiment, config: ClusterConfig) -> str:
         is_first = experiment is self.experiment
@@ -225,7 +225,7 @@ class KeptRuns:
     ) -> dict[str, int]:
         """Return how many runs of each configuration are made."""
         num_seeds = len(experiment.seeds)
-        return {key: experiment.num_distinct(one[0], num_seeds) for key, one in wanted.items()}
+        return {key: experiment.num_distinct(named[0], num_seeds) for key, named in wanted.items()}
 
     def _line(self, key: str) -> list[Any]:
         return [key, [run.document() for run in self.runs[key]]]

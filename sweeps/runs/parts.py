@@ -59,8 +59,8 @@ class RunPart:
         Raises:
             ArgumentTypeError: it names none.
         """
-        found = _TEXT.fullmatch(text)
-        number, count = map(int, found.groups()) if found else (0, 0)
+        match = _TEXT.fullmatch(text)
+        number, count = map(int, match.groups()) if match else (0, 0)
         if not 1 <= number <= count <= MOST_PARTS:
             raise argparse.ArgumentTypeError(
                 f"got {shortened(text)}, allowed is I/N with I from 1 to N, such as 1/4"
@@ -178,12 +178,12 @@ def join_datasets(paths: Sequence[Path], output: Path) -> tuple[int, str]:
     for path, dataset in loaded.items():
         if PART not in dataset.attrs:
             raise ConfigError(f"{path} is no part; give what --part wrote")
-    parts = {path: RunPart.read(str(one.attrs[PART])) for path, one in loaded.items()}
+    parts = {path: RunPart.read(str(dataset.attrs[PART])) for path, dataset in loaded.items()}
     check_numbers(parts, len(paths))
     first = paths[0]
     for path in paths[1:]:
         _refuse_foreign(path, loaded[path], first, loaded[first])
-    check_makers({path: json.loads(one.attrs[MADE_BY]) for path, one in loaded.items()})
+    check_makers({path: json.loads(dataset.attrs[MADE_BY]) for path, dataset in loaded.items()})
     joined = loaded[first].copy(deep=True)
     for path, dataset in loaded.items():
         _take(joined, path, dataset, parts[path])
@@ -221,13 +221,14 @@ def _split_variables(dataset: xr.Dataset) -> tuple[list[str], int]:
 
 
 def _refuse_foreign(path: Path, dataset: xr.Dataset, first: Path, of_first: xr.Dataset) -> None:
-    found, wanted = (
-        {name: of for name, of in one.attrs.items() if name not in OF_THE_MAKING} for one in (dataset, of_first)
-    )  # fmt: skip
+    is_there, wanted = (
+        {name: value for name, value in each.attrs.items() if name not in OF_THE_MAKING}
+        for each in (dataset, of_first)
+    )
     summed = saved_sweep.totals_of(of_first)
-    for attributes in (found, wanted):
+    for attributes in (is_there, wanted):
         attributes.update(dict.fromkeys(summed))
-    refuse_other_work(path, found, wanted, _foreign(first))
+    refuse_other_work(path, is_there, wanted, _foreign(first))
     names, _ = _split_variables(of_first)
     others = [name for name in of_first.variables if name not in names]
     for name in others:
@@ -239,8 +240,8 @@ def _take(joined: xr.Dataset, path: Path, dataset: xr.Dataset, part: RunPart) ->
     """Take a part's own runs."""
     names, num_dims = _split_variables(dataset)
     shape = dataset["outcome"].shape[:num_dims]
-    own = part.of(int(np.prod(shape)))
-    rows = slice(own.start, own.stop)
+    places = part.of(int(np.prod(shape)))
+    rows = slice(places.start, places.stop)
     outcomes = dataset["outcome"].values.reshape(-1, *dataset["outcome"].shape[num_dims:])[rows]
     num_lacking = int((outcomes == NOT_RUN).sum())
     if num_lacking:
@@ -279,21 +280,21 @@ def make_part(
         ConfigError: there are fewer runs than parts, or the journal is of a part of other runs, or of another machine.
     """
     places = [(key, place) for key, count, _ in plan for place in range(count)]
-    own, lines = [places[at] for at in part.of(len(places))], journal.lines()
+    places_of_part, lines = [places[at] for at in part.of(len(places))], journal.lines()
     first: dict[str, Any] = {
-        PLAN: [list(one) for one in plan],
+        PLAN: [list(run) for run in plan],
         MADE_BY: tasks.identity(),
         THEN: then,
     }
     if lines:
-        before, now = ({PLAN: one[PLAN], **one[MADE_BY]} for one in (lines[0], first))
+        before, now = ({PLAN: line[PLAN], **line[MADE_BY]} for line in (lines[0], first))
         refuse_other_work(journal.path, before, now)
     else:
         journal.append(first)
     done = {(key, place) for key, of_call, _ in lines[1:] for place in of_call}
-    for line in make([one for one in own if one not in done]):
+    for line in make([place for place in places_of_part if place not in done]):
         journal.append(line)
-    return len(own), len(places)
+    return len(places_of_part), len(places)
 
 
 def join_journals(paths: Sequence[Path], output: Path) -> tuple[int, str]:
@@ -316,8 +317,11 @@ def join_journals(paths: Sequence[Path], output: Path) -> tuple[int, str]:
             raise ConfigError(f"{path} has no runs; finish it with --resume")
     plan = lines[first][0][PLAN]
     for path in paths[1:]:
-        found, wanted = ({"work": kinds[one], **journals[one].content} for one in (path, first))
-        refuse_other_work(path, found, wanted, _foreign(first))
+        content, wanted = (
+            {"work": kinds[path_of_journal], **journals[path_of_journal].content}
+            for path_of_journal in (path, first)
+        )
+        refuse_other_work(path, content, wanted, _foreign(first))
         if lines[path][0][PLAN] != plan:
             raise ConfigError(f"{path} was made with different runs; {_foreign(first)}")
     check_makers({path: lines[path][0][MADE_BY] for path in paths})
@@ -327,9 +331,9 @@ def join_journals(paths: Sequence[Path], output: Path) -> tuple[int, str]:
     whole = [
         (key, [runs[key][place] for place in range(count)] * copies) for key, count, copies in plan
     ]
-    entries = [[key, found] if isinstance(key, str) else found for key, found in whole]
+    entries = [[key, runs] if isinstance(key, str) else runs for key, runs in whole]
     journals[first].under(output, kinds[first]).rewrite(entries)
-    return sum(len(found) for _, found in whole), _following(lines[first][0][THEN], output)
+    return sum(len(runs) for _, runs in whole), _following(lines[first][0][THEN], output)
 
 
 def _following(then: str, output: Path) -> str:
@@ -348,14 +352,14 @@ def _take_lines(
 ) -> None:
     """Take a part's own runs."""
     places = [(key, place) for key, count, _ in plan for place in range(count)]
-    own = [places[at] for at in part.of(len(places))]
-    found = {
+    places_of_part = [places[at] for at in part.of(len(places))]
+    known = {
         (key, place): run
         for key, seeds, of_call in lines
         for place, run in zip(seeds, of_call, strict=True)
     }
-    num_lacking = sum(one not in found for one in own)
+    num_lacking = sum(place not in known for place in places_of_part)
     if num_lacking:
-        raise _unfinished(path, num_lacking, len(own))
-    for key, place in own:
-        runs[key][place] = found[key, place]
+        raise _unfinished(path, num_lacking, len(places_of_part))
+    for key, place in places_of_part:
+        runs[key][place] = known[key, place]

@@ -273,9 +273,9 @@ def _seeds_of_trace(
     usual: int | Sequence[int],
 ) -> tuple[int, ...]:
     """Return the numbers of the runs of a trace; what is asked for beyond them is noted."""
-    asked = seed_options.given_seeds(options)
-    seeds = trace.seeds(asked, configs, USUAL_SEEDS if isinstance(usual, int) else usual)
-    if asked is not None and len(asked) > len(seeds) and not _is_quiet(options):
+    of_options = seed_options.given_seeds(options)
+    seeds = trace.seeds(of_options, configs, USUAL_SEEDS if isinstance(usual, int) else usual)
+    if of_options is not None and len(of_options) > len(seeds) and not _is_quiet(options):
         cli.say(
             command,
             "note: nothing is drawn from a seed here, neither by the trace nor by a policy; "

@@ -112,8 +112,8 @@ def _made_part(job: _Job, journal: Journal, part: RunPart) -> int:
     simulating = progress.phase("simulating", len(part.of(total)), "points")
 
     def make(missing: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[int], list[Entry]]]:
-        for number, own in itertools.groupby(missing, lambda one: one[0]):
-            places = [place for _, place in own]
+        for number, of_number in itertools.groupby(missing, lambda missing_run: missing_run[0]):
+            places = [place for _, place in of_number]
             points = [batches[number][place] for place in places]
             yield number, places, entries_of(job.space, job.experiment, points)
             work.advance(len(points))
@@ -157,7 +157,7 @@ def _job(options: SensitivityOptions) -> _Job:
         usual_windows=options.usual_seeds,
     ).at_least(LEAST_SEEDS, "for indices, which are also taken on halves of them")
     classes = requests.classes
-    usual = (*(name_in(name, one) for name in OF_CLASS for one in classes), *OF_RUN)
+    usual = (*(name_in(name, slo_class) for name in OF_CLASS for slo_class in classes), *OF_RUN)
     metrics = metrics_for(options.metrics, classes) or usual
     names = tuple(dict.fromkeys((*metrics, *Valuation(strategy).names)))
     if requests.trace is not None:
@@ -261,7 +261,7 @@ def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], de
     if job.options.trace is not None:
         which = f"{job.options.trace}, {study.runs.many} {first} to {last}"
     about = f"{_plan_words(job)} Requests of {which}."
-    found = findings_of(
+    findings = findings_of(
         study, job.strategy.name, failures, _most_runs(job), about,
         cluster_line({job.strategy.name: job.space.base}, job.space.settings),
     )  # fmt: skip
@@ -271,14 +271,14 @@ def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], de
         files = [folder / "dataset.zarr", folder / "summary.md"]
         with cli.writing(folder):
             _save(job, study, files[0], device)
-            write_text(files[1], render.markdown(found, f"Sensitivity of {job.strategy.name}"))
-            for picture in () if job.options.no_figures else found.pictures:
+            write_text(files[1], render.markdown(findings, f"Sensitivity of {job.strategy.name}"))
+            for picture in () if job.options.no_figures else findings.pictures:
                 files.append(folder / f"{picture.name}.png")
                 outputs.draw(picture, files[-1])
         return files
 
-    outputs.show(found, write, job.options)
-    if not any(found.sobol for found in study.findings.values()):
+    outputs.show(findings, write, job.options)
+    if not any(indices.sobol for indices in study.findings.values()):
         cli.say(job.options.command, "no metric has indices; see the summary for why")
         return cli.EXIT_UNSUPPORTED
     return 0

@@ -172,11 +172,11 @@ def _curves(
 
 def pairs(study: SensitivityStudy, model: str, strategy: str, name: str) -> Picture | None:
     """Return means over two parameters as maps, for pairs that act together beyond noise; None if none does."""
-    found, sobol = study.findings[model].pairs, study.findings[model].sobol
+    effects, sobol = study.findings[model].pairs, study.findings[model].sobol
     maps = [
         (float(indices.second[pair.places][0]), metric, pair)
         for metric, indices in sobol.items()
-        for pair in found
+        for pair in effects
         if indices.act_together(*pair.places)
     ]
     if not maps:
@@ -222,11 +222,11 @@ def _edges(places: np.ndarray, is_log: bool) -> list[float]:
 
 def _agreement(study: SensitivityStudy, strategy: str) -> Picture | None:
     """Return total indices of both models against each other; None if they share no metric."""
-    found = study.findings[SIMULATOR].sobol, study.findings[SURROGATE].sobol
+    both = study.findings[SIMULATOR].sobol, study.findings[SURROGATE].sobol
     shared = {
-        metric: (found[0][metric].total, found[1][metric].total)
+        metric: (both[0][metric].total, both[1][metric].total)
         for metric in study.metrics
-        if all(metric in each for each in found)
+        if all(metric in each for each in both)
     }
     return totals(study.names, shared, (SIMULATOR, SURROGATE), strategy) if shared else None
 

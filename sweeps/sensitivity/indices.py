@@ -137,11 +137,11 @@ def _totals(means: np.ndarray, num_parameters: int, resampling: Resampling) -> n
     cube = problem([f"x{place}" for place in range(num_parameters)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = sobol.analyze(
+        analysed = sobol.analyze(
             cube, kept.ravel(), calc_second_order=False, num_resamples=resampling.resamples,
             conf_level=resampling.confidence, keep_resamples=True, seed=resampling.state + 1,
         )  # fmt: skip
-    return resampling.interval(found["ST"], found["ST_conf_all"])
+    return resampling.interval(analysed["ST"], analysed["ST_conf_all"])
 
 
 def seed_variance(rows: np.ndarray) -> np.ndarray:
@@ -285,6 +285,6 @@ def agreement_of(
     return Agreement(totals, (with_noise(totals[0], dummies[0]), with_noise(totals[1], dummies[1])))
 
 
-def do_meet(one: np.ndarray, other: np.ndarray) -> bool:
+def do_meet(first: np.ndarray, second: np.ndarray) -> bool:
     """Return whether two intervals `[figure]` have a value in common."""
-    return bool(one[1] <= other[2] and other[1] <= one[2])
+    return bool(first[1] <= second[2] and second[1] <= first[2])

@@ -285,7 +285,7 @@ class Predicted:
         self.space, self.surrogate = space, surrogate
         self.names = tuple(names)
         # a surrogate of our own holds a choice as the place of its value
-        self.columns = {one.name: one for one in getattr(surrogate, "columns", ())}
+        self.columns = {column.name: column for column in getattr(surrogate, "columns", ())}
         self.order = _order(space, surrogate, self.columns)
         if not set(self.names) & set(surrogate.outputs):
             raise ConfigError(
@@ -307,8 +307,8 @@ class Predicted:
         """Return a point as the simulator gets it, choices as the surrogate holds them."""
         numbers = []
         for dimension, value in zip(self.space.dimensions, point, strict=True):
-            column, given = self.columns.get(dimension.name), dimension.simulated(value)
-            numbers.append(float(given) if column is None else column.code(given))
+            column, simulated = self.columns.get(dimension.name), dimension.simulated(value)
+            numbers.append(float(simulated) if column is None else column.code(simulated))
         return numbers
 
 

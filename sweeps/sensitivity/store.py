@@ -98,7 +98,7 @@ def _put(
 def _add_indices(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> None:
     """Add arrays by model, metric and parameter, filled one model at a time."""
     count, findings = len(study.names), study.findings[model]
-    one, two = ("parameter", "figure"), ("parameter", "other_parameter", "figure")
+    single, two = ("parameter", "figure"), ("parameter", "other_parameter", "figure")
 
     def each(by_metric: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Return one of the measures of each metric."""
@@ -106,21 +106,26 @@ def _add_indices(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
 
     sobol, morris, slopes = findings.sobol, findings.morris, findings.gradients
     layout: dict[str, tuple[tuple[str, ...], tuple[int, ...], str, Mapping[str, Any]]] = {
-        "first_order": (one, (count, 3), "1", each(sobol, "first")),
-        "total_order": (one, (count, 3), "1", each(sobol, "total")),
+        "first_order": (single, (count, 3), "1", each(sobol, "first")),
+        "total_order": (single, (count, 3), "1", each(sobol, "total")),
         "second_order": (two, (count, count, 3), "1", each(sobol, "second")),
         "dummy_total_order": (("figure",), (3,), "1", each(sobol, "dummy")),
-        "total_order_of_half": (("half", *one), (2, count, 3), "1", each(sobol, "halves")),
-        "morris_mu": (one, (count, 3), "of the metric", each(morris, "mu")),
-        "morris_mu_star": (one, (count, 3), "of the metric", each(morris, "mu_star")),
-        "morris_sigma": (one, (count, 3), "of the metric", each(morris, "sigma")),
+        "total_order_of_half": (("half", *single), (2, count, 3), "1", each(sobol, "halves")),
+        "morris_mu": (single, (count, 3), "of the metric", each(morris, "mu")),
+        "morris_mu_star": (single, (count, 3), "of the metric", each(morris, "mu_star")),
+        "morris_sigma": (single, (count, 3), "of the metric", each(morris, "sigma")),
         "morris_dummy": ((), (), "of the metric", each(morris, "dummy")),
-        "dgsm": (one, (count, 3), "1", {metric: found[0] for metric, found in slopes.items()}),
+        "dgsm": (
+            single,
+            (count, 3),
+            "1",
+            {metric: slopes_of[0] for metric, slopes_of in slopes.items()},
+        ),
         "dgsm_dummy": (
             ("figure",),
             (3,),
             "1",
-            {metric: found[1] for metric, found in slopes.items()},
+            {metric: slopes_of[1] for metric, slopes_of in slopes.items()},
         ),
     }
     for name, (dims, shape, unit, by_metric) in layout.items():
@@ -138,8 +143,8 @@ def _add_regions(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
     shape = len(study.metrics), len(regions), len(SCALES)
     totals = np.full((*shape, len(study.names), len(FIGURES)), np.nan)
     dummies = np.full((*shape, len(FIGURES)), np.nan)
-    for column, one in enumerate(regions):
-        for scale, indices in enumerate((one.plain, one.log)):
+    for column, box in enumerate(regions):
+        for scale, indices in enumerate((box.plain, box.log)):
             for metric, index in indices.items():
                 place = study.metrics.index(metric), column, scale
                 totals[place], dummies[place] = index.total, index.dummy

@@ -96,9 +96,9 @@ def investigate(study: SensitivityStudy, model: str, response: Response, on_stag
     shares = saltelli(names, sizes)
     values = response.evaluate(shares)
     indices = {
-        metric: found
+        metric: indices
         for place, metric in enumerate(study.metrics)
-        if (found := sobol_indices(values[..., place], len(names), study.resampling)) is not None
+        if (indices := sobol_indices(values[..., place], len(names), study.resampling)) is not None
     }
     on_stage(f"{model}: Morris screening")
     routes = morris(names, sizes)
@@ -174,11 +174,12 @@ def _pairs(study: SensitivityStudy, indices: Mapping[str, SobolIndices]) -> list
     if first is not None:
         return [pair.places for pair in first.pairs]
     count = len(study.names)
-    every = [(one, other) for one in range(count) for other in range(one + 1, count)]
+    every = [(first, second) for first in range(count) for second in range(first + 1, count)]
     if not indices:
         return []
     largest = {
-        pair: max(float(found.second[pair][0]) for found in indices.values()) for pair in every
+        pair: max(float(of_metric.second[pair][0]) for of_metric in indices.values())
+        for pair in every
     }
     return sorted(every, key=lambda pair: -largest[pair])[: study.sizes.pairs]
 
@@ -218,9 +219,11 @@ def influential(study: SensitivityStudy, model: str) -> list[str]:
     return sorted((name for name in largest if largest[name] >= 0), key=lambda n: -largest[n])
 
 
-def agreements(study: SensitivityStudy, one: str, other: str) -> dict[tuple[str, str], Agreement]:
+def agreements(
+    study: SensitivityStudy, first_model: str, second_model: str
+) -> dict[tuple[str, str], Agreement]:
     """Return by metric and parameter whether the total indices of two models meet."""
-    first, second = study.findings[one].sobol, study.findings[other].sobol
+    first, second = study.findings[first_model].sobol, study.findings[second_model].sobol
     return {
         (metric, name): agreement_of(
             (first[metric].total[place], second[metric].total[place]),

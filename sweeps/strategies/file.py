@@ -188,9 +188,9 @@ def _why_unknown(data: Mapping[Any, Any], key: Any, known: Sequence[str]) -> str
         profiles = data.get("schedulingProfiles") or [{}]
         plugins = profiles[0].get("plugins") or ()
         scorers = [
-            f"{one['pluginRef']}:{one.get('weight', 1)}"
-            for one in plugins
-            if str(one.get("pluginRef")).endswith("scorer")
+            f"{plugin['pluginRef']}:{plugin.get('weight', 1)}"
+            for plugin in plugins
+            if str(plugin.get("pluginRef")).endswith("scorer")
         ]
         return (
             "it is a configuration of llm-d's router; its first profile is the arm "

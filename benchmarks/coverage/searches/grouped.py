@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.coverage import pooled
-from benchmarks.coverage.worlds import Pairs, asked, mean_wait, normal, queues
+from benchmarks.coverage.worlds import Pairs, mean_wait, normal, number_option, queues
 from benchmarks.search.judging import GROUPS, grouped_error
 from blis_jax.statistics.intervals import t_quantile
 from papers.pages import print_rows
@@ -99,7 +99,7 @@ def percentiles(num_seeds: int, num_samples: int) -> str:
 
 def main() -> None:
     """Print both tables."""
-    num_samples = asked(__doc__, "samples", NUM_SAMPLES)
+    num_samples = number_option(__doc__, "samples", NUM_SAMPLES)
     print(f"% of 95 % intervals that hold the truth: {GROUPS} groups of seeds / each seed left out")
     heads = [f"{beyond:+d}" if beyond else "at the limit" for beyond in BEYOND]
     print_rows(("score, s.e. beyond the limit", "seeds", *heads), (

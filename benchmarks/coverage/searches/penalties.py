@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.coverage.worlds import asked, mean_wait, queues
+from benchmarks.coverage.worlds import mean_wait, number_option, queues
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
 from papers.pages import print_rows
@@ -133,7 +133,7 @@ def cell(world: World, places: np.ndarray) -> str:
 
 def main() -> None:
     """Print the table."""
-    num_samples = asked(__doc__, "samples", NUM_SAMPLES)
+    num_samples = number_option(__doc__, "samples", NUM_SAMPLES)
     print("Ends that break the limit in truth / mean amount beyond it / mean regret")
     print_rows(("world", "penalties", *(f"{count} seeds" for count in SEEDS)), (
         (name, rule, *(cell(world, ends(world, rule, count, num_samples)) for count in SEEDS))

@@ -24,7 +24,7 @@ from benchmarks.coverage.searches.penalties import (
     WORLDS,
     World,
 )
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import number_option
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
 from papers.pages import print_rows
@@ -145,7 +145,7 @@ def cell(world: World, rule: str, way: Way, num_samples: int) -> tuple[float, fl
 
 def main() -> None:
     """Print the table."""
-    num_samples = asked(__doc__, "samples", NUM_SAMPLES)
+    num_samples = number_option(__doc__, "samples", NUM_SAMPLES)
     print("Mean regret / runs over those of 16 seeds for every point")
     print_rows(("world", "penalties", *WAYS), (
         (name, rule, *("{:.2f} / {:.2f}".format(*cell(world, rule, way, num_samples)) for way in WAYS.values()))

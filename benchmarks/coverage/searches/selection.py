@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.coverage.worlds import (
-    asked_with_recorded,
     from_comparison,
     mean_wait,
     queues,
+    recorded_options,
 )
 from blis_jax.statistics.sequential import Finalists, Slack
 from papers.pages import print_rows
@@ -103,7 +103,7 @@ def row(world: World, num_samples: int) -> str:
 
 def main() -> None:
     """Print the table."""
-    options = asked_with_recorded(__doc__, NUM_SAMPLES)
+    options = recorded_options(__doc__, NUM_SAMPLES)
     worlds = {
         "normal, 2 systems, no shared seeds": normal(2, 0.0, has_constraints=False),
         "normal, 5 systems, no shared seeds": normal(5, 0.0, has_constraints=False),

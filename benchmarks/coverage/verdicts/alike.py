@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.coverage.verdicts.sequential import looks
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import number_option
 from blis_jax.backend import prepare_backend
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.run_summary import RunSummary
@@ -208,7 +208,7 @@ def print_pairs(arms: Sequence[Runs], num_samples: int) -> None:
 
 def main() -> None:
     """Print the table."""
-    num_samples = asked(__doc__, "samples", NUM_SAMPLES)
+    num_samples = number_option(__doc__, "samples", NUM_SAMPLES)
     prepare_backend(use_cache=True)
     arms = recorded(POOL)
     print_answers(arms, num_samples)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.coverage.verdicts.sequential import looks
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import number_option
 from blis_jax.statistics.intervals import BY_STUDENT, Inference
 from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences, own_verdict
 from papers.pages import print_rows
@@ -111,7 +111,7 @@ def row(noise: Noise, num_effects: int, num_samples: int) -> str:
 
 def main() -> None:
     """Print the table."""
-    num_samples = asked(__doc__, "samples", NUM_SAMPLES)
+    num_samples = number_option(__doc__, "samples", NUM_SAMPLES)
     heads = [
         "false, own intervals", "false, family", "false at any look, anytime-valid",
         "all simultaneous intervals hold", "differences found",

@@ -19,7 +19,7 @@ import xarray as xr
 
 from benchmarks.coverage.verdicts.families import exponential, normal
 from benchmarks.coverage.verdicts.sequential import looks
-from benchmarks.coverage.worlds import asked
+from benchmarks.coverage.worlds import number_option
 from blis_jax.core.outcome import Outcome
 from papers.pages import print_rows
 from sweeps.claims.words import UNDECIDED
@@ -128,7 +128,7 @@ def row(world: World, num_cells: int) -> str:
 
 def main() -> None:
     """Print the table."""
-    num_cells = asked(__doc__, "samples", NUM_SAMPLES)
+    num_cells = number_option(__doc__, "samples", NUM_SAMPLES)
     heads = (f"right, {NUM_SEEDS} seeds", "wrong", "right, --decide", "wrong", "seeds")
     print_rows(("cells", "strategies", *heads), (
         (name, world.num_strategies, row(world, num_cells))

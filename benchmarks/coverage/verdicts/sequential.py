@@ -15,11 +15,11 @@ import numpy as np
 
 from benchmarks.coverage.worlds import (
     Pairs,
-    asked_with_recorded,
     from_comparison,
     normal,
     queues,
     recorded,
+    recorded_options,
 )
 from blis_jax.statistics.intervals import anytime_quantile, t_quantile
 from blis_jax.statistics.paired import Pair
@@ -97,7 +97,7 @@ def precise(world: World, num_samples: int) -> str:
 
 def main() -> None:
     """Print both tables."""
-    options = asked_with_recorded(__doc__, NUM_SAMPLES)
+    options = recorded_options(__doc__, NUM_SAMPLES)
     worlds: dict[str, World] = {
         "normal": normal,
         "M/M/1 at 70 %, the second 3 % faster": lambda rng, shape: queues(rng, shape, faster=1.03),

@@ -57,11 +57,11 @@ def predict(
         told: is told after every unit how many are done.
     """
     known: dict[Scene, SimulatedRequests] = {}
-    found = []
+    predictions = []
     for number, unit in enumerate(units):
-        found.append(_predicted(unit, learned, known))
+        predictions.append(_predicted(unit, learned, known))
         told(number + 1)
-    return found
+    return predictions
 
 
 def with_configs(units: Sequence[Unit], folder: Path) -> list[Unit]:
@@ -205,10 +205,12 @@ def predict_runs(options: RunPredictOptions, source: Path, output: Path) -> int:
     if options.model_configs is not None:
         units = with_configs(units, Path(options.model_configs))
     with progress.phase("predicting", len(units), "runs") as work:
-        found = predict(units, learned(file.collection.name, options.model), work.show)
-    for problem in dict.fromkeys(one.problem for one in found if one.problem):
+        predictions = predict(units, learned(file.collection.name, options.model), work.show)
+    for problem in dict.fromkeys(
+        prediction.problem for prediction in predictions if prediction.problem
+    ):
         notes.warn(problem)
-    table = filled(file, found)
+    table = filled(file, predictions)
 
     with cli.writing(output), replacing(output) as scratch:
         table.to_csv(scratch, index=False)

@@ -135,9 +135,9 @@ class Learned:
         """
         known = self.errors.get(figure, {})
 
-        def of(one: str) -> float:
-            usual = known.get(one, 0.0)
-            return known.get(f"{one}{OF_POOLS}", usual) if scene.server.pools else usual
+        def of(kind_of_row: str) -> float:
+            usual = known.get(kind_of_row, 0.0)
+            return known.get(f"{kind_of_row}{OF_POOLS}", usual) if scene.server.pools else usual
 
         if kind in FAR:
             return max(map(of, (kind, *LADDER))) if of(kind) else 0.0
@@ -190,21 +190,21 @@ def learned(collection: str, model: str) -> Learned:
     return from_document(yaml.safe_load(text)[collection][model])
 
 
-def from_document(found: Mapping[str, Any]) -> Learned:
+def from_document(document: Mapping[str, Any]) -> Learned:
     """Read what was learned from the form of the file."""
     return Learned(
-        tuple(found["beta"]) if found["beta"] else None,
-        found["pace"],
-        ClientView(**found["client"]),
+        tuple(document["beta"]) if document["beta"] else None,
+        document["pace"],
+        ClientView(**document["client"]),
         SeenRuns(
-            frozenset(found["models"]),
-            frozenset(found["gpus"]),
-            frozenset(found["software"]),
-            found["layouts"],
+            frozenset(document["models"]),
+            frozenset(document["gpus"]),
+            frozenset(document["software"]),
+            document["layouts"],
         ),
-        found["errors"],
-        LoopView(**found.get("view", {})),
-        found.get("effects", {}),
+        document["errors"],
+        LoopView(**document.get("view", {})),
+        document.get("effects", {}),
     )
 
 

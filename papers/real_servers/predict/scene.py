@@ -248,6 +248,6 @@ def _number(row: Row, column: str, usual: float | None, what: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        given = "is empty" if is_empty else f"is {shortened(value)}"
-        raise ConfigError(f"{column} {given}, it must be {what}")
+        said = "is empty" if is_empty else f"is {shortened(value)}"
+        raise ConfigError(f"{column} {said}, it must be {what}")
     return number

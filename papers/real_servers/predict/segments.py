@@ -78,16 +78,16 @@ class LoopInstance:
         self._make_room()
         room = self.budget - len(self.decodes)
         self.chunks = []
-        for one in self.prompts:
-            room -= self._chunk(one, room)
+        for request in self.prompts:
+            room -= self._chunk(request, room)
         while room > 0 and self.admits():
-            one = self.waiting.popleft()
-            self.held += one.prompt
+            request = self.waiting.popleft()
+            self.held += request.prompt
             self.admissions += 1
-            one.turn = self.admissions
-            self.prompts.append(one)
-            one.computed = one.cached
-            room -= self._chunk(one, room)
+            request.turn = self.admissions
+            self.prompts.append(request)
+            request.computed = request.cached
+            room -= self._chunk(request, room)
         self.segment += 1
         self.start = now
         self.steps = self._length()
@@ -95,7 +95,7 @@ class LoopInstance:
             return
         number = len(self.decodes)
         tokens = sum(take for _, take in self.chunks)
-        attended = sum(take * (one.computed + take / 2) for one, take in self.chunks)
+        attended = sum(take * (request.computed + take / 2) for request, take in self.chunks)
         first_us = step_us(
             self.numbers, len(self.chunks), tokens, attended, number, self.context, max
         )
@@ -126,13 +126,13 @@ class LoopInstance:
             entry = max(self.decodes, key=lambda entry: entry[2].turn)
             self.decodes.remove(entry)
             heapq.heapify(self.decodes)
-            one = entry[2]
-            tokens = one.tokens + self.done
+            request = entry[2]
+            tokens = request.tokens + self.done
             self.held -= tokens
             self.context -= tokens
-            one.prompt, one.output = tokens, one.last_step - self.done
-            one.computed = one.cached = 0
-            self.waiting.appendleft(one)
+            request.prompt, request.output = tokens, request.last_step - self.done
+            request.computed = request.cached = 0
+            self.waiting.appendleft(request)
 
     def _decode(self, request: Request) -> None:
         request.tokens = request.prompt - self.done
@@ -241,8 +241,8 @@ class _Loop:
                 self._route(moved)
             elif segment == self.instances[place].segment:
                 self.touched[place] = None
-                for one in self.instances[place].finish(now):
-                    self._left(one, now)
+                for request in self.instances[place].finish(now):
+                    self._left(request, now)
             else:
                 continue
             self._settle(now)
@@ -255,12 +255,12 @@ class _Loop:
             self._send(now)
 
     def _send(self, now: float) -> None:
-        one = self.coming.popleft()
-        one.arrival = now
+        request = self.coming.popleft()
+        request.arrival = now
         if self.entry_us:
-            self._event(now + self.entry_us, -1, 0, one)
+            self._event(now + self.entry_us, -1, 0, request)
         else:
-            self._route(one)
+            self._route(request)
 
     def _route(self, request: Request) -> None:
         number = len(self.instances)
@@ -271,13 +271,13 @@ class _Loop:
     def _settle(self, now: float) -> None:
         """Plan or cut the segments of instances to which something happened."""
         for place in self.touched:
-            one = self.instances[place]
-            if not one.steps:
-                one.plan(now)
-            elif one.chunks or not one.admits() or not one.cut(now):
+            instance = self.instances[place]
+            if not instance.steps:
+                instance.plan(now)
+            elif instance.chunks or not instance.admits() or not instance.cut(now):
                 continue
-            if one.steps:
-                self._event(one.end_us(), place, one.segment, None)
+            if instance.steps:
+                self._event(instance.end_us(), place, instance.segment, None)
         self.touched.clear()
 
     def _event(self, time: float, place: int, segment: int, moved: Request | None) -> None:

@@ -103,8 +103,8 @@ def _pools(server: RealServer) -> dict[str, Any]:
     """Groups with roles, and the policy that hands requests over; a transfer has the KV of all GPUs of an instance."""
     alone = [replace(server, tp=pool.tp, pools=()) for pool in server.pools]
     groups = [
-        InstanceGroup(one.count, role=one.role, tp=one.tp, total_kv_blocks=kv_blocks_of(single))
-        for one, single in zip(server.pools, alone, strict=True)
+        InstanceGroup(pool.count, role=pool.role, tp=pool.tp, total_kv_blocks=kv_blocks_of(single))
+        for pool, single in zip(server.pools, alone, strict=True)
     ]
     numbers = {
         "link_latency_us": LINK_LATENCY_US,
@@ -114,20 +114,20 @@ def _pools(server: RealServer) -> dict[str, Any]:
     return {
         "instances": tuple(groups),
         "hand_over_policy": "pools",
-        "policy_numbers": tuple((f"hand_over.{name}", one) for name, one in numbers.items()),
+        "policy_numbers": tuple((f"hand_over.{name}", number) for name, number in numbers.items()),
     }
 
 
 def _august_pools(server: RealServer) -> dict[str, Any]:
     """Return the settings that BLIS of 2026-08 has for pools."""
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "pd_decider": "always",
         "pd_transfer_base_latency": LINK_LATENCY_US / 1e3,
         "pd_transfer_bandwidth": LINK_GB_PER_S,
     }
     for pool in server.pools:
-        found |= {f"{pool.role}_instances": pool.count, f"{pool.role}_tp": pool.tp}
-    return found
+        settings |= {f"{pool.role}_instances": pool.count, f"{pool.role}_tp": pool.tp}
+    return settings
 
 
 def kv_blocks_of(server: RealServer) -> int:
@@ -342,7 +342,10 @@ def _one_run(
     server: RealServer, load: ClosedLoad, beta: tuple[float, ...], view: LoopView, seed: int
 ) -> Iterator[Request]:
     prompts, outputs = lengths(load, seed)
-    requests = [Request(0.0, *one) for one in zip(prompts, outputs, strict=True)]
+    requests = [
+        Request(0.0, *lengths_of_request)
+        for lengths_of_request in zip(prompts, outputs, strict=True)
+    ]
     if load.first_is_cached:
         requests[0].cached = (load.prompt - 1) // BLOCK_TOKENS * BLOCK_TOKENS
     entry_ms = view.entry_ms + view.entry_ms_per_1000 * load.prompt / 1e3

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def _numbers(kinds: Collection[str]) -> tuple[str, ...]:
     """Return the settings of the package's policies of these kinds."""
-    return tuple(name for name, one in registry.settings().items() if one.kind in kinds)
+    return tuple(name for name, setting in registry.settings().items() if setting.kind in kinds)
 
 
 _NUMBERS = "policy_numbers"
@@ -159,20 +159,24 @@ def mixture(base: ClusterConfig, arm: ClusterConfig, settings: Iterable[str]) ->
     if scorers:
         changes[SCORERS] = _scorers(base, arm, scorers)
     made = base.replace(**changes)
-    given = dict(arm.policy_numbers)
+    own_numbers = dict(arm.policy_numbers)
     mixed = {name: value for name, value in made.policy_numbers if name not in numbers}
-    mixed |= {name: given[name] for name in numbers if name in given and has_number(made, name)}
+    mixed |= {
+        name: own_numbers[name]
+        for name in numbers
+        if name in own_numbers and has_number(made, name)
+    }
     return made.replace(policy_numbers=tuple(mixed.items()))
 
 
 def _scorers(base: ClusterConfig, arm: ClusterConfig, chosen: set[str]) -> str:
     """Some weights of the arm, the others of the base, in the order of the arm; `chosen` has short names."""
     ours, theirs = dict(base.scorers()), dict(arm.scorers())
-    taken = {name for name in {**theirs, **ours} if short_name(name) in chosen}
+    names = {name for name in {**theirs, **ours} if short_name(name) in chosen}
     weights = {
-        name: (theirs if name in taken or name not in ours else ours).get(name)
+        name: (theirs if name in names or name not in ours else ours).get(name)
         for name in {**theirs, **ours}
-        if name in taken or name in ours
+        if name in names or name in ours
     }
     parts = [f"{name}:{weight!r}" for name, weight in weights.items() if weight is not None]
     if not parts:
@@ -196,10 +200,10 @@ def components_of(
             "the two arms have the same settings; there is nothing to take apart, give another arm"
         )
     groups_by_user = _asked(text, names) if text else {}
-    taken = {setting for settings in groups_by_user.values() for setting in settings}
+    in_use = {setting for settings in groups_by_user.values() for setting in settings}
     groups = dict(groups_by_user)
     for name in names:
-        if name not in taken:
+        if name not in in_use:
             group = group_of(name)
             if group in groups_by_user:
                 raise ConfigError(
@@ -223,23 +227,23 @@ def group_of(setting: str) -> str:
 
 
 def _asked(text: str, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    named: dict[str, tuple[str, ...]] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         name, equals, members = (piece.strip() for piece in part.partition("="))
         if not (name and equals and members):
             raise ConfigError(
                 f"--components: {part!r} is not NAME=SETTING,…; separate components by ;"
             )
-        if name in found:
+        if name in named:
             raise ConfigError(f"--components: {name!r} is given twice; keep one of them")
         settings: list[str] = []
         for member in (piece.strip() for piece in members.split(",")):
             settings += _members(member, names)
         for setting in settings:
-            if settings.count(setting) > 1 or any(setting in other for other in found.values()):
+            if settings.count(setting) > 1 or any(setting in other for other in named.values()):
                 raise ConfigError(f"--components: {setting} is in two places; keep one of them")
-        found[name] = tuple(settings)
-    return found
+        named[name] = tuple(settings)
+    return named
 
 
 def _members(member: str, names: Sequence[str]) -> list[str]:
@@ -324,9 +328,9 @@ def masks_of(design: str, count: int) -> tuple[int, ...]:
         return tuple(range(2**count))
     everything = 2**count - 1
     alone = {1 << place for place in range(count)}
-    masks = {0, everything} | alone | {everything ^ one for one in alone}
+    masks = {0, everything} | alone | {everything ^ mask for mask in alone}
     if design == PAIRS:
-        masks |= {one | other for one in alone for other in alone}
+        masks |= {mask | other_mask for mask in alone for other_mask in alone}
     return tuple(sorted(masks))
 
 
@@ -386,15 +390,15 @@ def joint_anywhere(values: Values, first: int, second: int) -> tuple[Effect, Eff
 
 
 def _joint_in(values: Values, mask: int, first: int, second: int) -> tuple[Effect, Effect]:
-    one, other = 1 << first, 1 << second
-    added = values[mask | one] + values[mask | other] - values[mask]
-    return added, values[mask | one | other]
+    only_first, only_second = 1 << first, 1 << second
+    added = values[mask | only_first] + values[mask | only_second] - values[mask]
+    return added, values[mask | only_first | only_second]
 
 
 def log_ratio(
-    base: np.ndarray, one: np.ndarray, other: np.ndarray, both: np.ndarray, axis: int = -1
+    base: np.ndarray, first: np.ndarray, second: np.ndarray, both: np.ndarray, axis: int = -1
 ) -> np.ndarray:
     """Return log of (both ÷ base) ÷ ((one ÷ base) × (other ÷ base)), of means over the seeds; 0: no interaction."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = [np.log(cell.mean(axis=axis)) for cell in (base, one, other, both)]
+        logs = [np.log(cell.mean(axis=axis)) for cell in (base, first, second, both)]
     return np.asarray(logs[3] + logs[0] - logs[1] - logs[2])
