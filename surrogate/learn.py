@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from itertools import compress
 from typing import Any
 
 import jax.numpy as jnp
@@ -86,7 +87,7 @@ def calibrated(raw: Surrogate, data: Data, samples: Samples, main: str | None = 
 
 def _main_of(raw: Surrogate, main: str | None) -> int:
     """Return the place of the output whose best quarter is a region, among those learned."""
-    learned = [name for name, flag in zip(raw.outputs, raw.scales.is_learned, strict=True) if flag]
+    learned = list(compress(raw.outputs, raw.scales.is_learned))
     if main is None:
         return learned.index(MAIN) if MAIN in learned else 0
     if main not in learned:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,11 +76,7 @@ def _own(path: str | None, surrogate: Surrogate, data: Data) -> OwnData | None:
 
 
 def _main_output(name: str | None, surrogate: Surrogate) -> str:
-    learned = [
-        output
-        for output, is_learned in zip(surrogate.outputs, surrogate.scales.is_learned, strict=True)
-        if is_learned
-    ]  # fmt: skip
+    learned = list(compress(surrogate.outputs, surrogate.scales.is_learned))
     if name is None:
         return MOST_WANTED if MOST_WANTED in learned else learned[0]
     if name not in learned:
@@ -178,10 +175,7 @@ def _markdown(
     further: Sequence[str],
     has_curve: bool,
 ) -> list[str]:
-    constant = [
-        name for name, is_learned in zip(surrogate.outputs, surrogate.scales.is_learned, strict=True)
-        if not is_learned
-    ]  # fmt: skip
+    constant = compress(surrogate.outputs, ~surrogate.scales.is_learned)
     return [
         f"# Surrogate of {data.name}",
         "",

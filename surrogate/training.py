@@ -49,7 +49,7 @@ def train(options: TrainOptions, values: Mapping[str, Any], path: Path) -> int:
     data = load_all(options.data, (TRAIN, CALIBRATION))
     num_points = _num_points(options.train_points, len(data.train.inputs))
     settings = Settings(**values)
-    own_data = _own(options.seeds_data, data)
+    own_data = None if options.seeds_data is None else load_own(Path(options.seeds_data), data)
     keeper = StateKeeper(path.with_name(path.name + ".state"), settings, data.about, num_points)
     with sole_writer(path):
         return _fitted(options, data, own_data, settings, num_points, keeper, path)
@@ -134,13 +134,6 @@ def learned_of(surrogate: Surrogate, data: Data, answer: Answer) -> Findings:
     panel = Panel([Guide(max(true), "diagonal"), drawn], *axes, title=name)
     picture = Picture("Predicted against simulated", f"{title}.", [[panel]], [3.2], name="parity")
     return Findings(answer, [Table(columns, tuple(rows), title, name="outputs")], [picture])
-
-
-def _own(path: str | None, data: Data) -> OwnData | None:
-    """Return the runs on seeds outside the pool, if they are given."""
-    if path is None:
-        return None
-    return load_own(Path(path), data)
 
 
 def _num_points(wanted: int | None, available: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house.imports import (
+from benchmarks.source_tree import (
     between_folders,
     circles,
     folder_of,

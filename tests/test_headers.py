@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house.imports import imports, inside, parsed
+from benchmarks.source_tree import imports, inside, parsed
 
 ROOT = Path(__file__).parents[1]
 TREE = parsed(ROOT)

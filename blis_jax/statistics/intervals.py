@@ -73,6 +73,11 @@ class Estimate:
         """Return whether a value lies within; also where nothing can be said."""
         return not (value < self.low or value > self.high)
 
+    def through(self, rising: Callable[[float], float]) -> Estimate:
+        """Return the estimate of a rising function of the figure."""
+        mean, low, high = (rising(value) for value in (self.mean, self.low, self.high))
+        return Estimate(mean, low, high, self.num_seeds, self.method)
+
     def to_json(self) -> dict[str, Any]:
         """Return the mean, its interval and the method as plain data."""
         return {"mean": self.mean, "low": self.low, "high": self.high, "method": self.method}

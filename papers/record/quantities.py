@@ -105,18 +105,10 @@ def interval(runs: ClaimRuns) -> Estimate:
     """Compute the claim's figure with its interval, over the seeds on which all runs came to their end."""
     values, base = runs.values(), runs.base()
     if base is None:
-        return _moved(estimate(values), 100.0 if runs.claim.is_share else 1.0, 0.0)
+        scale = 100.0 if runs.claim.is_share else 1.0
+        return estimate(values).through(lambda value: scale * value)
     change = difference(base, values).percent
-    return change if runs.claim.is_change else _moved(change, 0.01, 1.0)
-
-
-def _moved(estimated: Estimate, scale: float, offset: float) -> Estimate:
-    return Estimate(
-        scale * estimated.mean + offset,
-        scale * estimated.low + offset,
-        scale * estimated.high + offset,
-        estimated.num_seeds,
-    )
+    return change if runs.claim.is_change else change.through(lambda value: 0.01 * value + 1.0)
 
 
 @dataclass(frozen=True)

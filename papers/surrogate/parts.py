@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -60,31 +61,20 @@ def _gaussian_process(num_features: int) -> Any:
     return GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=0)
 
 
-def _boosting() -> Any:
-    return HistGradientBoostingRegressor(
-        max_iter=600, learning_rate=0.05, early_stopping=False, random_state=0
-    )
-
-
-def _neighbours() -> Any:
-    return KNeighborsRegressor(10, weights="distance")
-
-
 def compare(surrogate: Surrogate, data: Data, chosen: Sequence[str]) -> pd.DataFrame:
     """Return R² on the test points and seconds of fitting, by model and output."""
     num_points = int(surrogate.about["num_points"])
     samples, scales = samples_of(data, num_points)
-    learned = [
-        name for name, is_learned in zip(data.outputs, scales.is_learned, strict=True) if is_learned
-    ]
+    learned = list(compress(data.outputs, scales.is_learned))
     x, z = np.asarray(samples.features, float), np.asarray(samples.means, float)
     x_test = np.asarray(features(data.columns, jnp.asarray(data.test.inputs, jnp.float32)), float)
     few = slice(0, MOST_GP_POINTS)
+    boosted = {"max_iter": 600, "learning_rate": 0.05, "early_stopping": False, "random_state": 0}
     makers: list[tuple[str, Maker, slice]] = [
         (f"Gaussian process, {min(num_points, MOST_GP_POINTS)} points",
          lambda: _gaussian_process(x.shape[1]), few),
-        ("gradient boosting", _boosting, slice(None)),
-        ("10 nearest neighbours", _neighbours, slice(None)),
+        ("gradient boosting", lambda: HistGradientBoostingRegressor(**boosted), slice(None)),
+        ("10 nearest neighbours", lambda: KNeighborsRegressor(10, weights="distance"), slice(None)),
     ]  # fmt: skip
     rows = []
     ours = surrogate.predict_mean(data.test.inputs)
@@ -297,9 +287,5 @@ _MAKERS: Mapping[str, Callable[[Job, Any, Any], Any]] = {
 
 
 def _shown(surrogate: Any) -> list[str]:
-    learned = {
-        name
-        for name, flag in zip(surrogate.outputs, surrogate.scales.is_learned, strict=True)
-        if flag
-    }
+    learned = set(compress(surrogate.outputs, surrogate.scales.is_learned))
     return [name for name in SHOWN if name in learned] or sorted(learned)[:1]

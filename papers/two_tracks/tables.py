@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,24 +160,12 @@ def _number(value: float | None, scale: float) -> str:
 Cell = Mapping[str, Any]
 NONE = "none"  # where no arm is feasible
 DEPTH = 2
+# cells where some arm is feasible, where the chosen one is, where it is near the best; % over the best feasible arm
+FARES = ("cells", "feasible", "best or within 5 %", "mean excess %", "worst excess %")
+CHECK_COLUMNS = ("policy", *FARES)
 RULE_COLUMNS = (
-    "regime",
-    "recommended",
-    "cells",
-    "with that label",
-    "check cells",
-    "feasible",
-    "best",
-    "mean excess %",
-)
-CHECK_COLUMNS = (
-    "policy",
-    "cells",
-    "feasible",
-    "best or within 5 %",
-    "mean excess %",
-    "worst excess %",
-)
+    "regime", "recommended", "cells", "with that label", "check cells", "feasible", "best", "mean excess %",
+)  # fmt: skip
 NEAR_PERCENT = 5.0
 
 
@@ -193,19 +180,6 @@ def _is_met(condition: RuleCondition, value: Any) -> bool:
     if condition.sign == "is not":
         return bool(value != condition.value)
     return bool(value >= condition.value if condition.sign == "≥" else value < condition.value)
-
-
-@dataclass(frozen=True)
-class RegimeJudgement:
-    """The judgement on a choice of arms: on how many cells it keeps the constraints, and how far it is
-    from the best.
-    """
-
-    num_cells: int
-    num_feasible: int
-    num_near: int
-    mean_excess: float  # % over the best feasible arm, of the cells where both are feasible
-    worst_excess: float
 
 
 class RobustnessMap:
@@ -244,8 +218,8 @@ class RobustnessMap:
             return math.inf
         return float(objective)
 
-    def judged(self, chosen: Sequence[tuple[Cell, str]]) -> RegimeJudgement:
-        """Judge how the chosen arms fare; cells in which no arm is feasible are left out."""
+    def judged(self, chosen: Sequence[tuple[Cell, str]]) -> list[str]:
+        """Return how the chosen arms fare, in the order of `FARES`; cells in which no arm is feasible are left out."""
         able = [(cell, arm) for cell, arm in chosen if math.isfinite(self._best(cell))]
         excesses = [
             100 * (self.value(cell, arm) / self._best(cell) - 1)
@@ -254,9 +228,8 @@ class RobustnessMap:
         ]
         near = sum(excess <= NEAR_PERCENT for excess in excesses)
         mean = sum(excesses) / len(excesses) if excesses else math.nan
-        return RegimeJudgement(
-            len(able), len(excesses), near, mean, max(excesses, default=math.nan)
-        )
+        worst = max(excesses, default=math.nan)
+        return [str(len(able)), str(len(excesses)), str(near), f"{mean:.1f}", f"{worst:.1f}"]
 
     def _best(self, cell: Cell) -> float:
         return min(self.value(cell, arm) for arm in self.arms)
@@ -292,28 +265,18 @@ def policies(built: RobustnessMap, cells: Sequence[Cell]) -> dict[str, list[tupl
 
 def check_rows(built: RobustnessMap, other: RobustnessMap) -> list[dict[str, str]]:
     """Return how the tree and every single arm fare on the cells of the other map."""
-    rows = []
-    for name, chosen in policies(built, other.cells).items():
-        judgement = other.judged(chosen)
-        values = (judgement.num_cells, judgement.num_feasible, judgement.num_near)
-        excess = (f"{judgement.mean_excess:.1f}", f"{judgement.worst_excess:.1f}")
-        rows.append(dict(zip(CHECK_COLUMNS, (name, *map(str, values), *excess), strict=True)))
-    return rows
+    return [
+        dict(zip(CHECK_COLUMNS, (name, *other.judged(chosen)), strict=True))
+        for name, chosen in policies(built, other.cells).items()
+    ]
 
 
 def rule_rows(built: RobustnessMap, other: RobustnessMap) -> list[dict[str, str]]:
     """Return every regime with the arm to take, and how that fares on the other map's cells."""
     rows = []
     for leaf in built.rules.leaves:
-        verdicts = other.judged([(cell, leaf.label) for cell in other.cells if holds(leaf, cell)])
-        counts = (
-            leaf.num_cells,
-            leaf.num_right,
-            verdicts.num_cells,
-            verdicts.num_feasible,
-            verdicts.num_near,
-        )
-        values = (leaf.words(), leaf.label, *map(str, counts), f"{verdicts.mean_excess:.1f}")
+        *fares, _ = other.judged([(cell, leaf.label) for cell in other.cells if holds(leaf, cell)])
+        values = (leaf.words(), leaf.label, str(leaf.num_cells), str(leaf.num_right), *fares)
         rows.append(dict(zip(RULE_COLUMNS, values, strict=True)))
     return rows
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from blis_jax.files.atomic_write import finite
 from blis_jax.reports.findings import Quantity
 from blis_jax.reports.pictures import Axis, Guide, Mark, Panel, Picture, Series, Style
 from blis_jax.reports.style import GUIDE_COLOUR, STRATEGY_COLOURS
@@ -88,7 +87,4 @@ def name_in(answer: Smallest, answers: Sequence[Smallest]) -> str:
 
 def in_time(estimated: Estimate) -> Quantity:
     """Return the share in time with its bounds, in %."""
-    share, low, high = (
-        finite(100 * end) for end in (estimated.mean, estimated.low, estimated.high)
-    )
-    return Quantity(share, low, high, unit=" %", like=1.0)
+    return Quantity.of(estimated.through(lambda share: 100 * share), unit=" %", like=1.0)

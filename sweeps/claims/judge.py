@@ -193,10 +193,9 @@ def read(
     """Return the claim's metric as measured, and its mean over the seeds that both arms have."""
     if claim.metric == GAP:
         critical, sheddable = (_of(figures, name) for name in GAP_OF)
-        ratio = relative(*Pair(critical, sheddable).common(), confidence, is_anytime)
-        mean, low, high = (1 + part / 100 for part in (ratio.mean, ratio.low, ratio.high))
+        change = relative(*Pair(critical, sheddable).common(), confidence, is_anytime)
         per_seed = (sheddable / critical).tolist()
-        return ClaimReading(tuple(per_seed), Estimate(mean, low, high, ratio.num_seeds))
+        return ClaimReading(tuple(per_seed), change.through(lambda percent: 1 + percent / 100))
     values = _of(figures, claim.metric)
     if not claim.is_change:
         return ClaimReading(tuple(values.tolist()), estimate(values, confidence, is_anytime))

@@ -91,9 +91,7 @@ def _failures(runs: Runs, arms: Sequence[str]) -> str:
 def _of_seeds(
     values: Float[np.ndarray, "seed"], parts: Mapping[str, float] | None = None
 ) -> ClaimReading:
-    interval = estimate(values)
-    per_seed = tuple(values.tolist())
-    return ClaimReading(per_seed, interval, parts or {})
+    return ClaimReading(tuple(values.tolist()), estimate(values), parts or {})
 
 
 def _parts(bound: Bound) -> dict[str, float]:
@@ -108,18 +106,22 @@ def _value(bound: Bound) -> ClaimReading:
 def _ratio(bound: Bound) -> ClaimReading:
     """`of` ÷ `to`, of means."""
     first, second = bound.values(bound.claim.to), bound.values(bound.claim.of)
-    percent = difference(first, second).percent
-    per_seed = tuple(np.divide(second, first, out=np.full(len(first), np.nan), where=first != 0))
-    low, high = 1 + percent.low / 100, 1 + percent.high / 100
-    return _figure(1 + percent.mean / 100, per_seed, low, high, _parts(bound))
+    per_seed = np.divide(second, first, out=np.full(len(first), np.nan), where=first != 0)
+    return _of_means(bound, first, second, tuple(per_seed))
+
+
+def _of_means(
+    bound: Bound, first: np.ndarray, second: np.ndarray, per_seed: tuple[float, ...]
+) -> ClaimReading:
+    """Return the ratio of two means over the seeds, second ÷ first."""
+    ratio = difference(first, second).percent.through(lambda percent: 1 + percent / 100)
+    return _figure(ratio.mean, per_seed, ratio.low, ratio.high, _parts(bound))
 
 
 def _differing(bound: Bound) -> ClaimReading:
     """Share of requests of which anything recorded differs between two arms."""
-    shares = []
-    for run, other_run in zip(bound.runs[bound.claim.of], bound.runs[bound.claim.to], strict=True):
-        shares.append(share_differing(run, other_run))
-    return _of_seeds(np.array(shares))
+    pairs = zip(bound.runs[bound.claim.of], bound.runs[bound.claim.to], strict=True)
+    return _of_seeds(np.array([share_differing(*pair) for pair in pairs]))
 
 
 def _interaction(bound: Bound) -> ClaimReading:
@@ -161,10 +163,8 @@ def _best_ratio(bound: Bound) -> ClaimReading:
     best = min(bound.claim.to, key=bound.mean)
     of = bound.values(bound.claim.of)
     others = np.array([bound.values(arm) for arm in bound.claim.to])
-    percent = difference(bound.values(best), of).percent
-    low, high = 1 + percent.low / 100, 1 + percent.high / 100
     per_seed = tuple((of / others.min(axis=0)).tolist())
-    return _figure(1 + percent.mean / 100, per_seed, low, high, _parts(bound))
+    return _of_means(bound, bound.values(best), of, per_seed)
 
 
 def _least_regret(bound: Bound) -> ClaimReading:

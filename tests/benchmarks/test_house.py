@@ -1,4 +1,4 @@
-"""The table of the house: every row is counted, on the tree and on small trees with known counts."""
+"""The table of the house: every row is counted, on the tree and on small trees with known house."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import __main__ as house
-from benchmarks.house import counts
+from benchmarks import house
 
 
 def tree_of(**modules: str) -> dict[str, ast.Module]:
@@ -39,15 +38,15 @@ def test_the_chain_of_imports_is_a_shortest_one_and_types_alone_do_not_count() -
         step="def scan_step(): ...",
         other="import blis_jax.step",
     )
-    near, between = counts.layers(tree)
+    near, between = house.layers(tree)
     assert (near.count, between.count) == (4, 6)
     assert "`sweep` → `a` → `b` → `step`" in near.where
 
 
 def test_without_a_step_or_a_way_to_it_nothing_is_made_up() -> None:
-    assert [row.count for row in counts.layers(tree_of(sweep="import json"))] == [None, None]
+    assert [row.count for row in house.layers(tree_of(sweep="import json"))] == [None, None]
     alone = tree_of(sweep="import json", step="def scan_step(): ...")
-    assert [row.count for row in counts.layers(alone)] == [0, 0]
+    assert [row.count for row in house.layers(alone)] == [0, 0]
 
 
 def test_copies_are_counted_by_what_the_code_does() -> None:
@@ -59,20 +58,20 @@ def test_copies_are_counted_by_what_the_code_does() -> None:
         step="import blis_jax.one\ndef scan_step(x: Any, y: Any, z: int = 0, a: Any = 1,\n b: Any = 2) -> Any:\n"
         "    assert x is not None\n    return y == z",
     )
-    assert counts.repairing_loops(tree).count == 2
-    assert counts.jit_sites(tree).count == 1
-    assert counts.any_lines(tree).count == 2
-    assert counts.narrowings(tree).count == 2
+    assert house.repairing_loops(tree).count == 2
+    assert house.jit_sites(tree).count == 1
+    assert house.any_lines(tree).count == 2
+    assert house.narrowings(tree).count == 2
 
 
 def test_tests_of_phases_are_those_of_their_folders(tmp_path: Path) -> None:
-    assert counts.phase_tests(tmp_path).count == 0
-    folder = tmp_path / counts.PHASE_TESTS[0]
+    assert house.phase_tests(tmp_path).count == 0
+    folder = tmp_path / house.PHASE_TESTS[0]
     folder.mkdir(parents=True)
     (folder / "test_gateway.py").write_text(
         "def test_a(): ...\ndef helper(): ...\ndef test_b(): ..."
     )
-    assert counts.phase_tests(tmp_path).count == 2
+    assert house.phase_tests(tmp_path).count == 2
 
 
 def test_folders_and_modules_that_import_each_other_form_a_circle() -> None:
@@ -85,13 +84,13 @@ def test_folders_and_modules_that_import_each_other_form_a_circle() -> None:
             "results.__main__": "import blis_jax.engine.loop",
         }
     )
-    folders, modules = counts.import_circles(tree)
+    folders, modules = house.import_circles(tree)
     assert (folders.count, modules.count) == (2, 0)
     assert folders.where.endswith(": blis_jax.engine, blis_jax.memory") and modules.where.endswith(
         ": none"
     )
     tree["blis_jax.engine.step"] = ast.parse("import blis_jax.engine.loop")
-    assert counts.import_circles(tree)[1].count == 3
+    assert house.import_circles(tree)[1].count == 3
 
 
 def test_ladders_count_what_the_step_calls_in_its_own_module() -> None:
@@ -99,7 +98,7 @@ def test_ladders_count_what_the_step_calls_in_its_own_module() -> None:
         step="def scan_step():\n    return one()\ndef one(): ...\ndef other(): ...",
         calendar="def next_due():\n    return next_due()",
     )
-    assert counts.step_ladders(tree).count == 5
+    assert house.step_ladders(tree).count == 5
 
 
 def test_options_fields_and_features_are_counted() -> None:
@@ -111,7 +110,7 @@ def test_options_fields_and_features_are_counted() -> None:
             "engine.e": "if ctx.mechanism.has_tier: ...\nif x > 1: ...\ny = 1 if z is None else 2",
         }
     )
-    assert counts.untyped_options(tree).count == 1
-    assert counts.function_imports(tree).count == 1
-    assert counts.config_fields(tree).count == 4
-    assert counts.feature_tests(tree).count == 2
+    assert house.untyped_options(tree).count == 1
+    assert house.function_imports(tree).count == 1
+    assert house.config_fields(tree).count == 4
+    assert house.feature_tests(tree).count == 2

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.start.__main__ import COMMANDS, row
-from benchmarks.start.clock import Clock
+from benchmarks.clock import Clock
+from benchmarks.start import COMMANDS, row
 
 
 def test_every_moment_is_booked_under_what_is_innermost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def test_every_moment_is_booked_under_what_is_innermost(monkeypatch: pytest.Monk
 def test_a_command_is_started_as_its_user_starts_it(tmp_path: Path) -> None:
     path = tmp_path / "seconds.json"
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.start.clock", str(path), "blis_jax.run", "--rate", "x"],
+        [sys.executable, "-m", "benchmarks.clock", str(path), "blis_jax.run", "--rate", "x"],
         env=os.environ | {"PYTHONPATH": os.getcwd()}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2 and "--rate" in done.stderr

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.house.imports import imported_modules, parsed
+from benchmarks.source_tree import imported_modules, parsed
 
 ROOT = Path(__file__).parents[2]
 SECONDS = ROOT / "tests" / "data" / "slow_seconds.json"  # of one test of a kind, as last measured

@@ -103,14 +103,10 @@ def pooled(table: pd.DataFrame) -> dict[int, Estimate]:
     wide = cells.pivot(index=["strategy", "rate"], columns="age_ms", values="values")
     logs = {age: np.log(np.stack(list(wide[age]))) for age in wide.columns}
     changes = {age: (logs[age] - logs[0]).mean(axis=0) for age in wide.columns if age > 0}
-    return {age: _in_percent(estimate(change)) for age, change in changes.items()}
-
-
-def _in_percent(logarithm: Estimate) -> Estimate:
-    mean, low, high = (
-        100 * float(np.expm1(end)) for end in (logarithm.mean, logarithm.low, logarithm.high)
-    )
-    return Estimate(mean, low, high, logarithm.num_seeds)
+    return {
+        age: estimate(change).through(lambda logarithm: 100 * float(np.expm1(logarithm)))
+        for age, change in changes.items()
+    }
 
 
 def one_signal_old(table: pd.DataFrame) -> list[tuple[str, int, Difference]]:

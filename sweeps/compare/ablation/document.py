@@ -311,9 +311,8 @@ def _ratio(setting: CommonSetting, values: Values, first: int, second: int) -> d
         return {"together": None, "expected": None, "interaction": nothing.to_json()}
     base, first_alone, second_alone, both = (float(cell.mean()) for cell in cells)
     logs = student_interval(components.log_ratio, cells, setting.inference.confidence)
-    ends = [math.exp(end) for end in (logs.mean, logs.low, logs.high)]
     return {
         "together": both / base,
         "expected": first_alone / base * second_alone / base,
-        "interaction": Estimate(ends[0], ends[1], ends[2], logs.num_seeds, logs.method).to_json(),
+        "interaction": logs.through(math.exp).to_json(),
     }

@@ -34,7 +34,7 @@ from sweeps.strategies.arms import Arm, arms_of
 
 if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
-    from sweeps.limits.__main__ import LimitsOptions
+    from sweeps.limits import LimitsOptions
 
 USUAL: Mapping[str, tuple[float, ...]] = {
     "critical": (50, 100, 200),
@@ -230,8 +230,7 @@ def _named(choice: Choice) -> str:
 
 
 def _percent(judged: Judged) -> Quantity:
-    interval = judged.difference.simultaneous_percent
-    return Quantity(interval.mean, interval.low, interval.high, " %", is_signed=True)
+    return Quantity.of(judged.difference.simultaneous_percent, unit=" %", is_signed=True)
 
 
 def _table(

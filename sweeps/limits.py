@@ -68,7 +68,7 @@ def main(options: LimitsOptions) -> int:
     paths = outputs_of(options, f"{FOLDER}/limits.json")
     prepare_backend(use_cache=not options.no_cache)
 
-    from sweeps.limits.command import map_limits
+    from sweeps.compare.limits import map_limits
 
     return map_limits(options, paths, options.line())
 

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.start.commands import MODEL, STARTS, users_environment
+from benchmarks.speed.starts import MODEL, STARTS, users_environment
 from papers.pages import ROOT, print_rows, table_parser
 
 ARMS = ("baseline=iter00_baseline", "mine=iter00_baseline:routing_policy=mine.py:fewest_waiting")
@@ -90,7 +90,7 @@ def clocked(words: Sequence[str], folder: Path) -> dict[str, list[float]]:
     env = users_environment()
     path = os.pathsep.join((os.getcwd(), env.get("PYTHONPATH", "")))
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.start.clock", str(work / "seconds.json"), *words],
+        [sys.executable, "-m", "benchmarks.clock", str(work / "seconds.json"), *words],
         cwd=work,
         env=env | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": path},
         capture_output=True,

@@ -10,8 +10,8 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from sweeps.compare.__main__ import main as compare
-from sweeps.limits.__main__ import main
-from sweeps.limits.command import choices_of, ladders_of
+from sweeps.compare.limits import choices_of, ladders_of
+from sweeps.limits import main
 
 if TYPE_CHECKING:
     from pathlib import Path

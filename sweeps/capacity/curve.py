@@ -1,4 +1,4 @@
-"""What the command does: arms of its texts, their curves as one document, the files."""
+"""Curves of latency against throughput as options of `sweeps.curve` say: measured, told and drawn."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, 
 from blis_jax.reports.pictures import Axis, Panel, Picture, Series, Style
 from blis_jax.reports.style import BLACK, STRATEGY_COLOURS, WIDTH
 from blis_jax.reports.words import cluster_line, joined
-from blis_jax.statistics.intervals import Estimate
-from sweeps.curve.measuring import CurvePoint, Measuring, RateCurve, front
+from sweeps.capacity.rates import CurvePoint, Measuring, RateCurve, front
 from sweeps.runs.axes import at_each_place
 from sweeps.runs.measured import versions
 from sweeps.runs.options import USUAL_ARM
@@ -25,7 +24,7 @@ from sweeps.strategies.arms import Arm, arms_of, as_served
 
 if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
-    from sweeps.curve.__main__ import CurveOptions
+    from sweeps.curve import CurveOptions
 
 
 # --- the document ---------------------------------------------------------------------------------
@@ -85,26 +84,22 @@ def findings_of(curves: Sequence[RateCurve], setting: Mapping[str, Any], num_run
     )  # fmt: skip
 
 
-def _quantity(estimated: Estimate, by: float = 1.0, form: Any = "interval") -> Quantity:
-    return Quantity(estimated.mean * by, estimated.low * by, estimated.high * by, form=form)
-
-
 def _said(curve: RateCurve) -> Sentence:
     first, last = curve.points[0], curve.points[-1]
     gpus = f" on {curve.num_gpus} GPU{'s' * (curve.num_gpus > 1)}"
     return Sentence.of(
-        f"{curve.arm.name}{gpus} is full at ", _quantity(curve.full), " requests/s. From ",
+        f"{curve.arm.name}{gpus} is full at ", Quantity.of(curve.full), " requests/s. From ",
         *_point_said(first), " to ", *_point_said(last), ".",
     )  # fmt: skip
 
 
 def _point_said(point: CurvePoint) -> Iterator[str | Quantity]:
     figures = point.figures
-    yield _quantity(figures[GPU], form="bare")
+    yield Quantity.of(figures[GPU], "bare")
     yield " tokens/s per GPU with TTFT P99 "
-    yield _quantity(figures["ttft_p99_ms"], form="bare")
+    yield Quantity.of(figures["ttft_p99_ms"], "bare")
     yield " ms and "
-    yield _quantity(figures[USER], form="bare")
+    yield Quantity.of(figures[USER], "bare")
     yield " tokens/s per user"
 
 
@@ -133,8 +128,8 @@ def _full_table(curves: Sequence[RateCurve]) -> Table:
             (
                 curve.arm.name,
                 Quantity.whole(curve.num_gpus),
-                _quantity(curve.full),
-                _quantity(curve.full, 1 / curve.num_gpus),
+                Quantity.of(curve.full),
+                Quantity.of(curve.full_of_gpu),
             )
         )
         for curve in (curves if len(curves) > MOST_SAID else ())
@@ -150,7 +145,7 @@ def _point_table(curves: Sequence[RateCurve]) -> Table:
             (
                 curve.arm.name,
                 Quantity(point.rate),
-                *(_quantity(point.figures[name], form="half") for name in COLUMNS),
+                *(Quantity.of(point.figures[name], "half") for name in COLUMNS),
                 "front" if (curve.arm.name, point.rate) in best else "",
             ),
             is_brief=len(curves) <= MOST_SAID,

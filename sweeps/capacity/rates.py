@@ -95,6 +95,11 @@ class RateCurve:
         """Return the GPUs of the cluster."""
         return num_gpus(self.arm.config)
 
+    @property
+    def full_of_gpu(self) -> Estimate:
+        """Return the requests/s that leave a GPU of the full cluster."""
+        return self.full.through(lambda rate: rate * (1 / self.num_gpus))
+
 
 @dataclass
 class Measuring:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from blis_jax.statistics.intervals import Estimate
-from sweeps.curve.__main__ import main
-from sweeps.curve.measuring import (
+from sweeps.capacity.rates import (
     ARRIVING,
     CLEAR,
     KEEPS_UP,
@@ -20,6 +19,7 @@ from sweeps.curve.measuring import (
     arrivals_per_s,
     front,
 )
+from sweeps.curve import main
 from sweeps.strategies.arms import arm_of
 
 STEP_MS, TOKENS = 10.0, 21

@@ -81,7 +81,7 @@ def main(options: CurveOptions) -> int:
     if any(rate <= 0 for rate in options.rate):
         raise ConfigError("--rate: a rate is not above 0; give requests per second")
     prepare_backend(use_cache=not options.no_cache)
-    from sweeps.curve.command import drawn
+    from sweeps.capacity.curve import drawn
 
     return drawn(options, paths, NUM_SEEDS, NUM_REQUESTS, options.line())
 

@@ -1,14 +1,22 @@
-"""What is counted of the source tree, each with the number that it is to come to."""
+"""How the house is built: sizes, layers, circles and copies of one idea, each with the number it is to come to.
+
+python -m benchmarks.house           the table in Markdown on stdout
+python -m benchmarks.house --write   the same, and into docs/results/house.md between its markers
+
+Nothing is imported and nothing is run, so the command takes a few seconds.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.house.imports import (
+from benchmarks.source_tree import (
     PACKAGES,
     Tree,
     between_folders,
@@ -18,10 +26,14 @@ from benchmarks.house.imports import (
     inner_imports,
     inside,
     nodes,
+    parsed,
     reached,
     shortest,
 )
+from blis_jax.reports.render import table_text
+from papers.pages import ROOT, hand_over, table_parser
 
+PAGE = ROOT / "docs" / "results" / "house.md"
 PHASE_TESTS = ("tests/engine/phases",)
 SWEEPS = "sweeps.sweep.command", "blis_jax.sweep"  # the second before it lay in sweeps
 STEP, NEXT = "scan_step", "next_due"
@@ -329,3 +341,51 @@ def documented(tree: Tree) -> Row:
     )
     where = f"begin with What, Of, The, A, An, Whether or How in place of a verb, of {len(public)}"
     return Row("public docstrings without a verb first", noun_first, where, 0)
+
+
+def rows(root: Path = ROOT) -> list[Row]:
+    """Return all lines of the table."""
+    tree = parsed(root)
+    of_tree: Sequence[Callable[[Tree], Row]] = (
+        function_imports,
+        feature_tests,
+        step_ladders,
+        untyped_options,
+        config_fields,
+        any_lines,
+        narrowings,
+        documented,
+        repairing_loops,
+        jit_sites,
+    )
+    return [
+        *source_lines(root),
+        *import_circles(tree),
+        *(count(tree) for count in of_tree),
+        *(on_one_floor(root, package) for package in ("blis_jax", "sweeps")),
+        *layers(tree),
+        phase_tests(root),
+        readme(root),
+        *longest(tree),
+    ]
+
+
+def table(counted: Sequence[Row]) -> str:
+    """Return the rows in Markdown."""
+
+    def shown(number: int | None) -> str:
+        return "-" if number is None else f"{number:,}"
+
+    rows = ((row.what, shown(row.count), shown(row.target), row.where) for row in counted)
+    return table_text(("what", "now", "goal", "what is counted"), rows)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Count and print the table."""
+    parser = table_parser("benchmarks.house", __doc__, f"docs/results/{PAGE.name}")
+    arguments = parser.parse_args(words)
+    return hand_over(table(rows()), PAGE if arguments.write else None, "house")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """One command in this process, its seconds by what was done; they are written as JSON.
 
-`python -m benchmarks.start.clock FILE.json MODULE WORD…` starts the module as `python -m MODULE WORD…` does. What runs
+`python -m benchmarks.clock FILE.json MODULE WORD…` starts the module as `python -m MODULE WORD…` does. What runs
 in one thread is timed there, each moment under the innermost thing that is done. What the compiler does in its own
 threads is told by JAX's profiler.
 """

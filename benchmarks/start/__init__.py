@@ -1,1 +1,0 @@
-"""Where the seconds of a whole command go until its answer."""

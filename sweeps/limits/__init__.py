@@ -1,1 +1,0 @@
-"""How goodput depends on the limits of the classes."""
