@@ -273,16 +273,8 @@ def place_of(name: str) -> tuple[str, float | str]:
 
 def row_of(policy: str, x: float | str, slo_class: str, metric: str, estimated: Estimate) -> Row:
     """Return one line of the data."""
-    return (
-        policy,
-        x,
-        slo_class,
-        metric,
-        estimated.mean,
-        estimated.low,
-        estimated.high,
-        estimated.num_seeds,
-    )
+    ends = estimated.mean, estimated.low, estimated.high
+    return policy, x, slo_class, metric, *ends, estimated.num_seeds
 
 
 def split_metric(metric: str) -> tuple[str, str]:

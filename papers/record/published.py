@@ -17,7 +17,15 @@ from papers.record.claims import (
     StatementCondition,
     metric_label,
 )
-from papers.record.quantities import ClaimRuns, Samples, changes, column, mean_value, runs_of
+from papers.record.quantities import (
+    ClaimRuns,
+    Samples,
+    changes,
+    column,
+    mean_value,
+    not_computed,
+    runs_of,
+)
 from papers.record.runs import SettingSample
 from sweeps.claims.words import (
     CONTRADICTED,
@@ -83,11 +91,8 @@ class Classifier:
 
     def _row(self, claim: AnyClaim) -> ReproducedClaim:
         text = claim.published.text if isinstance(claim, PublishedClaim) else "statement"
-        if claim.lost:
-            return ReproducedClaim(claim, text, "", "", LOST, claim.lost)
-        lacking = [self.missing[name] for name in claim.settings if name in self.missing]
-        if lacking:
-            return ReproducedClaim(claim, text, "", "", MISSING, "; ".join(dict.fromkeys(lacking)))
+        if why := not_computed(claim, self.missing):
+            return ReproducedClaim(claim, text, "", "", *why)
         if isinstance(claim, Statement):
             return _statement(claim, self.samples, self.seeds)
         runs = runs_of(claim, self.samples).on(claim.seeds or self.seeds)

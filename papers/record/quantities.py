@@ -11,8 +11,9 @@ import numpy as np
 from blis_jax.core.outcome import Outcome
 from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
-from papers.record.claims import GAP, LIVELOCKS, PublishedClaim, StatementCondition
+from papers.record.claims import GAP, LIVELOCKS, AnyClaim, PublishedClaim, StatementCondition
 from papers.record.runs import SettingSample
+from sweeps.claims.words import LOST, MISSING
 
 TAIL = "ttft_p99_ms"
 SPREAD = (2.5, 97.5)  # percent
@@ -25,6 +26,17 @@ def column(sample: SettingSample, of: str) -> np.ndarray:
     if of == LIVELOCKS:
         return (sample.outcomes == Outcome.LIVELOCK).astype(float)
     return sample.column(of)
+
+
+def not_computed(claim: AnyClaim, missing: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the word and the reason where nothing can be computed of a claim; None where something can.
+
+    `missing` says by setting which mechanism is lacking.
+    """
+    if claim.lost:
+        return LOST, claim.lost
+    lacking = dict.fromkeys(missing[name] for name in claim.settings if name in missing)
+    return (MISSING, "; ".join(lacking)) if lacking else None
 
 
 @dataclass(frozen=True)

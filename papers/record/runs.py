@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,27 +76,21 @@ class SettingSample:
         place = {int(seed): row for row, seed in enumerate(self.seeds)}
         return self.rows([place[seed] for seed in seeds])
 
-    def rows(self, rows: slice | list[int]) -> SettingSample:
+    def rows(self, rows: slice | list[int] | np.ndarray) -> SettingSample:
         """Return some of the runs."""
-        return SettingSample(
-            self.setting,
-            self.names,
-            self.seeds[rows],
-            self.values[rows],
-            self.outcomes[rows],
-            self.num_broken,
-        )
+        seeds, values, outcomes = (part[rows] for part in (self.seeds, self.values, self.outcomes))
+        return replace(self, seeds=seeds, values=values, outcomes=outcomes)
 
     def with_others(self, other: SettingSample) -> SettingSample:
         """Return these runs and the other's on further seeds."""
         is_new = ~np.isin(other.seeds, self.seeds)
-        return SettingSample(
-            self.setting,
-            self.names,
-            np.concatenate([self.seeds, other.seeds[is_new]]),
-            np.concatenate([self.values, other.values[is_new]]),
-            np.concatenate([self.outcomes, other.outcomes[is_new]]),
-            self.num_broken + other.num_broken,
+        further = other.rows(is_new)
+        return replace(
+            self,
+            seeds=np.concatenate([self.seeds, further.seeds]),
+            values=np.concatenate([self.values, further.values]),
+            outcomes=np.concatenate([self.outcomes, further.outcomes]),
+            num_broken=self.num_broken + other.num_broken,
         )
 
     @property

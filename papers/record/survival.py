@@ -26,7 +26,15 @@ from papers.record.claims import (
     metric_label,
 )
 from papers.record.measures import POOLED_METRICS
-from papers.record.quantities import Samples, changes, column, interval, runs_of, three_seed_range
+from papers.record.quantities import (
+    Samples,
+    changes,
+    column,
+    interval,
+    not_computed,
+    runs_of,
+    three_seed_range,
+)
 from papers.record.runs import SettingSample
 from sweeps.claims.grammar import Claim
 from sweeps.claims.judge import ClaimReading, ClaimVerdict, judge_reading
@@ -79,11 +87,8 @@ def judged(
 
 
 def _finding(claim: AnyClaim, samples: Samples, missing: Mapping[str, str]) -> SurvivalFinding:
-    lacking = [missing[name] for name in claim.settings if name in missing]
-    if claim.lost or lacking:
-        word = LOST if claim.lost else MISSING
-        reason = claim.lost or "; ".join(dict.fromkeys(lacking))
-        return SurvivalFinding(claim, ClaimVerdict(None, word, reason))
+    if why := not_computed(claim, missing):
+        return SurvivalFinding(claim, ClaimVerdict(None, *why))
     if isinstance(claim, PublishedClaim):
         return _figure(claim, samples)
     return _statement(claim, samples)
@@ -211,8 +216,6 @@ def _lost(samples: Sequence[SettingSample]) -> str:
 
 
 # --- with the P99 of the requests of all runs together --------------------------------------------
-# The record's P99 is one of each run, and many seeds give the mean of them. That mean depends on how many requests a
-# run has. The pooled P99 does not, see `blis_jax.statistics.pooled`; both stand in the tables of many seeds.
 
 
 def judged_pooled(
@@ -227,8 +230,7 @@ def judged_pooled(
     """
     verdicts: list[SurvivalFinding | None] = []
     for claim in claims:
-        is_lacking = bool(claim.lost) or any(name in missing for name in claim.settings)
-        pooled = {} if is_lacking else _pooled(claim, samples, of_cluster)
+        pooled = {} if not_computed(claim, missing) else _pooled(claim, samples, of_cluster)
         verdicts.append(judged([claim], pooled, missing)[0] if pooled else None)
     return verdicts
 

@@ -234,19 +234,18 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
     simulating = progress.phase("simulating", total, "points")
     with cli.resumable(job.options.command, journal.path), simulating as work:
         for model in job.models:
+            response: Simulated | Predicted
             if model == SIMULATOR:
-                simulated = Simulated(job.space, job.experiment, journal, on_part)
-                investigate(study, model, simulated, on_stage)
-                rate(study, model, simulated, valuation)
-                look_closer(study, model, simulated, on_stage)
-                failures = simulated.failures()
+                response = Simulated(job.space, job.experiment, journal, on_part)
             else:
                 assert job.surrogate is not None
-                predicted = Predicted(job.space, job.surrogate, job.experiment.names)
-                investigate(study, model, predicted, on_stage)
-                if study.scores is None:
-                    rate(study, model, predicted, valuation)
-                look_closer(study, model, predicted, on_stage)
+                response = Predicted(job.space, job.surrogate, job.experiment.names)
+            investigate(study, model, response, on_stage)
+            if study.scores is None:
+                rate(study, model, response, valuation)
+            look_closer(study, model, response, on_stage)
+            if isinstance(response, Simulated):
+                failures = response.failures()
     return study, failures
 
 
