@@ -28,7 +28,7 @@ from blis_jax.latency.step_law import StepSums
 from blis_jax.lazy import Module, pandas
 from blis_jax.reports.render import table_text
 from blis_jax.traces.measured.steps import PHASES, EngineSteps, MeasuredEngine, read_steps
-from papers.real_servers.predict.collections.inferencex import named
+from papers.real_servers.predict.collections import named
 from papers.step_law.law import SERVED, MeasuredSteps, predicted_us
 
 if TYPE_CHECKING:
