@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.calibrate.calibration import UNITS, Calibration, Simulator
+from blis_jax.calibrate.fit import Fit
 from blis_jax.calibrate.posterior import Posterior
 from blis_jax.calibrate.uncertainty import LEVEL
 from blis_jax.calibrate.validation import (
@@ -66,7 +67,6 @@ def _server(found: Calibration) -> str:
 def _head(found: Calibration) -> list[str]:
     run, config, fit = found.run, found.config, found.fit
     fitted = found.plan.num_fitted or len(run)
-    close = sum(cost < 1.02 * fit.cost for cost in fit.start_costs)
     memory = (
         f"{config.total_kv_blocks} KV blocks"
         if config.total_kv_blocks < 1_000_000
@@ -78,9 +78,22 @@ def _head(found: Calibration) -> list[str]:
         f"{len(run)} requests{of_them}, fitted on the first {fitted}; {config.num_instances} instance(s), at most "
         f"{config.max_num_running_reqs} running, budget {config.max_num_scheduled_tokens}, {memory}; "
         f"profile {config.profile}.",
-        f"{fit.num_simulations} simulations from {len(fit.start_costs)} starts; {close} of them end within "
-        "2 % of the best.",
+        f"{fit.num_simulations} simulations; {_ends(fit)}.",
     ]
+
+
+def _ends(fit: Fit) -> str:
+    """Return whether other starts of the search lead to the same fit; within 2 % of its misfit counts as the same."""
+    count = len(fit.start_costs)
+    close = sum(cost < 1.02 * fit.cost for cost in fit.start_costs)
+    if not close:
+        ended = f"none of {count} starts ended" if count > 1 else "the one start did not end"
+        return f"{ended} at the best fit, found while the intervals were explored: more --starts may find a better one"
+    if count == 1:
+        return "one start was made, so whether others lead to the same fit is not known: --starts 4 tells"
+    if close == count:
+        return f"all {count} starts end at the same fit"
+    return f"{close} of {count} starts end at the best fit, and the others at worse ones"
 
 
 def _coefficients(found: Calibration) -> Table:

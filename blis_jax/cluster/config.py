@@ -179,7 +179,7 @@ class ClusterConfig(
         Raises:
             ConfigError: a setting is unknown, or its value is not allowed.
         """
-        changes = their_names.ours(changes)
+        changes = router.with_room(self._given, their_names.ours(changes))
         refuse_unknown(name for name in changes if not is_setting(name))
         instance_groups.refuse_idle(self, changes)
         numbers = {name: value for name, value in changes.items() if is_policy_number(name)}
@@ -293,7 +293,7 @@ def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 # what follows from other settings where it is not given; each reads what those before it have found
 DERIVATIONS = (
     *(revisions.defaults, speculation.defaults, adapters.defaults),
-    *(step_times.defaults, revisions.limits),
+    *(step_times.defaults, revisions.limits, router.limits),
 )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from blis_jax.cluster import disaggregation
 from blis_jax.cluster.node_pools import is_fleet, settings_of_fleet
+from blis_jax.cluster.router import with_room
 from blis_jax.core.types import ROLES
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import read_text
@@ -361,7 +362,7 @@ def check(config: ClusterConfig, source: str) -> None:
                 "node_pools": (),
                 "num_instances": 1,
             } | disaggregation.SETTINGS
-            dataclasses.replace(config, **alone, **group.numbers())
+            dataclasses.replace(config, **alone, **with_room(vars(config), group.numbers()))
         except ConfigError as error:
             raise type(error)(f"{_place(source, number, group.name)}: {error}") from None
     counts = [len(values) for values in per_instance(config, "beta_coeffs")]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.settings import setting
 from blis_jax.core.kinds import DEFAULT_SCORERS
@@ -127,6 +127,46 @@ def check(config: ClusterConfig) -> None:
     """
     slo_targets(config.slo_targets)
     tenant_budgets(config.tenant_budgets)
+    _check_batches(config)
+
+
+# --- the most requests of a batch and its token budget, as vLLM starts ------------------------------------------
+
+
+def is_as_vllm(config: ClusterConfig) -> bool:
+    """Return whether the servers are vLLM's, and not BLIS's, which takes a budget below the number of requests."""
+    return config.corrected and not config.is_august
+
+
+def limits(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+    """Return the most requests of a batch where they are not given: no more than its token budget, as in vLLM."""
+    if not is_as_vllm(config) or "max_num_running_reqs" in given:
+        return {}
+    return {
+        "max_num_running_reqs": min(config.max_num_running_reqs, config.max_num_scheduled_tokens)
+    }
+
+
+def with_room(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return changes of settings; a token budget that comes alone lowers the most requests of vLLM's batch to it.
+
+    vLLM has them from the budget where they are not given; the settings have them from a strategy or a default.
+    """
+    merged = {**settings, **changes}
+    most, budget = merged.get("max_num_running_reqs"), changes.get("max_num_scheduled_tokens")
+    is_alone = isinstance(budget, int) and "max_num_running_reqs" not in changes
+    if not is_alone or not merged.get("corrected") or not isinstance(most, int):
+        return dict(changes)
+    return {**changes, "max_num_running_reqs": min(most, max(budget, 1))}
+
+
+def _check_batches(config: ClusterConfig) -> None:
+    most, budget = config.max_num_running_reqs, config.max_num_scheduled_tokens
+    if is_as_vllm(config) and budget < most:
+        raise ConfigError(
+            f"max_num_batched_tokens {budget} is below max_num_seqs {most}, and vLLM does not start so: each running "
+            "request needs a token a step; give at least as many tokens as requests, or leave max_num_seqs out"
+        )
 
 
 # --- scorers with their weights, as one text ------------------------------------------------------

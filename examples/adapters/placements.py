@@ -124,10 +124,12 @@ def picture(rows: Rows) -> Picture:
             marks.append(Series(list(by_slots), tails, Style(colour, marker="o", line="-"), name))
         x = Axis("adapters that an instance holds", "log", [(of, str(of)) for of in by_slots])
         y = Axis("TTFT P99 of the worst adapter, s" * (not panels), "log")
-        panels.append(Panel(marks, x, y, f"popularity 1/place^{zipf:g}"))
+        panels.append(Panel(marks, x, y, f"popularity ∝ 1/rank^{zipf:g}"))
     return Picture(
         "With a home for each adapter, few slots are enough",
-        f"Sixteen adapters on four instances, 80 requests/s, {len(REPORTED_ON)} seeds",
+        "Sixteen LoRA adapters on four instances, 80 requests/s, means over "
+        f"{len(REPORTED_ON)} seeds. Rank 1 is the adapter that is asked for most. Lines: where an adapter's requests "
+        "may run.",
         [panels],
         [3.0],
         shares_y="row",

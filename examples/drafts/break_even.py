@@ -109,8 +109,8 @@ def picture(found: dict[tuple[float, int], np.ndarray]) -> Picture:
         panels.append(Panel([*marks, none], x, y, f"acceptance {acceptance:g}"))
     return Picture(
         "Drafts gain at low load, and lose where steps are full",
-        f"{MODEL}, {TP} {GPU}, a drafter of {DRAFT_STEP_US:g} µs a draft; bars: two standard errors, "
-        f"{len(SEEDS)} seeds",
+        f"K: tokens that are drafted in each step; acceptance: the chance that a draft is accepted. {MODEL}, {TP} "
+        f"{GPU}, a drafter of {DRAFT_STEP_US:g} µs a draft; bars: two standard errors, {len(SEEDS)} seeds.",
         [panels],
         [3.0],
         shares_y="row",

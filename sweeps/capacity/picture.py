@@ -15,8 +15,8 @@ from sweeps.claims.words import FAILS, MEETS, OPEN
 
 MARKS = {
     MEETS: ("o", "keeps the target"),
-    FAILS: ("X", "does not"),
-    OPEN: ("D", "not told by the runs"),
+    FAILS: ("X", "misses the target"),
+    OPEN: ("D", "open: the runs do not tell"),
 }
 APART = 0.011  # of the axis, between curves at the same number of instances, so that no bar hides another
 TALL, LOW = 2.6, 2.0  # inches of a panel, alone or of several

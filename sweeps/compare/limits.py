@@ -262,12 +262,12 @@ def _picture(
         for arm, rows in by_arm.items()
     ]
     caption = (
-        f"Goodput against {reference} in %, by the TTFT limits of the classes; workload {setting['workload']}, "
+        f"Goodput: requests a second that keep the limit of their class. Workload {setting['workload']}, "
         f"{len(setting['seeds'])} seeds. Numbers are changes that are not chance, at "
         f"{100 * setting['confidence']:g} % for the whole map; ~ cannot be told from chance. Where nothing stands, a "
         "class would have a shorter limit than a more urgent one."
     )
-    title = "Goodput by the limits of the classes"
+    title = f"Goodput against {reference}, change in %, by the TTFT limits of the classes"
     tall = 0.2 * any("\n" in panel.title for row in panels for panel in row)
     heights = [0.42 * len(ladders[up]) + 0.75 + tall] * len(panels)
     return Picture(title, caption, panels, heights, name="limits")

@@ -19,7 +19,7 @@ from typing import Any
 from blis_jax.calibrate.posterior import Posterior, load
 from blis_jax.cluster.config import FIELDS, ClusterConfig, nearest_setting
 from blis_jax.cluster.revisions import served
-from blis_jax.cluster.router import parse_scorers, weights_of, with_weights
+from blis_jax.cluster.router import parse_scorers, weights_of, with_room, with_weights
 from blis_jax.cluster.setting_values import plain_value
 from blis_jax.errors import ConfigError, choices, closest
 from blis_jax.files.atomic_write import fingerprint
@@ -124,6 +124,8 @@ def _on_server(arm: Arm, fit: Posterior) -> ClusterConfig:
     if not arm.config.corrected:
         kept |= set(AS_VLLM)
     server = {name: value for name, value in fit.server_settings.items() if name not in kept}
+    of_arm = {name: arm.config.value(name) for name in kept if name in FIELDS}
+    server |= {key: value for key, value in with_room(server, of_arm).items() if key in server}
     return fit.configured(arm.config).replace(**server)
 
 
@@ -275,7 +277,7 @@ def configured(
     ours_by_name = _ours(where, settings)
     on_gpu = space.strategy.settings_on(str(ours_by_name.get("hardware", "")))
     on_gpu = {name: value for name, value in on_gpu.items() if name not in ours_by_name}
-    made = with_settings(where, config, {**on_gpu, **settings}, space.names)
+    made = with_settings(where, with_settings(where, config, on_gpu), settings, space.names)
     if SCORERS in ours_by_name and not (made.scorers() or made.decode_scorers()):
         raise ConfigError(
             f"{where}: {SCORERS} weigh the scorers of routing_policy=weighted, and the router "

@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 from blis_jax.cluster.config import FIELDS, is_setting
 from blis_jax.cluster.instance_groups import groups_of
 from blis_jax.cluster.named_policies import is_policy_number
+from blis_jax.cluster.router import with_room
 from blis_jax.errors import ConfigError, ConfigWarning, choices, closest
 from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
@@ -249,7 +250,8 @@ def _extended(document: dict[str, Any], source: str) -> dict[str, Any]:
         raise ConfigError(
             f"{source}: {_EXTENDS}: {name} and the file must both have a mechanism, not fixed_args"
         )
-    document["mechanism"] = {**ours(parent.mechanism), **ours(mechanism)}
+    inherited = ours(parent.mechanism)
+    document["mechanism"] = inherited | with_room(inherited, ours(mechanism))
     return {**parent.model_dump(include=_INHERITED, exclude_unset=True), **document}
 
 

@@ -12,6 +12,7 @@ from blis_jax.calibrate.fit import (
     robust_cost,
     starting_points,
 )
+from blis_jax.calibrate.report import _ends
 from blis_jax.calibrate.uncertainty import uncertainty
 from blis_jax.calibrate.validation import by_request, cold_start, errors, errors_table, naive
 from blis_jax.errors import ConfigError
@@ -226,3 +227,18 @@ def test_a_cold_start_is_noted_and_can_be_left_out():
     assert not any("cold start" in remark for remark in found.remarks)
     with pytest.raises(ConfigError, match="--warm-up: got 40, allowed is 0 to 39 requests"):
         cold.warmed_up(40)
+
+
+@pytest.mark.parametrize(
+    ("costs", "words"),
+    [
+        ((1.0,), "one start was made"),
+        ((1.0, 1.0), "all 2 starts end at the same fit"),
+        ((1.0, 1.5), "1 of 2 starts end at the best fit"),
+        ((1.3, 1.5), "none of 2 starts ended at the best fit, found while"),
+        ((1.3,), "the one start did not end at the best fit"),
+    ],
+)
+def test_the_starts_are_told_in_a_sentence_that_answers(costs, words):
+    found = dataclasses.replace(ended(costs, costs), cost=1.0)
+    assert _ends(found).startswith(words)

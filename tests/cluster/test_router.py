@@ -98,3 +98,42 @@ def test_budgets_are_shares_of_all_batches():
     assert limit[:4].tolist() == [0.02 * 128, np.inf, 64.0, np.inf]
     assert mechanism.mechanism(config).has_budgets
     assert TenantBudgets not in mechanism.params(ClusterConfig()).cluster
+
+
+VLLM = {"corrected": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({"max_num_scheduled_tokens": 128}, 256),  # BLIS takes it
+        ({"max_num_scheduled_tokens": 128, "max_num_running_reqs": 200}, 200),
+        ({**VLLM, "max_num_scheduled_tokens": 128}, 128),
+        ({**VLLM, "max_num_scheduled_tokens": 512}, 256),
+        ({**VLLM, "instances": [{"max_num_scheduled_tokens": 40}]}, 256),
+    ],
+)
+def test_the_most_requests_follow_the_budget_where_they_are_not_given(settings, most):
+    assert ClusterConfig(**settings).max_num_running_reqs == most
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_num_scheduled_tokens": 128, "max_num_running_reqs": 129},
+        {"max_num_batched_tokens": 128, "max_num_seqs": 129},
+        {"max_num_running_reqs": 4000},
+        {"instances": [{"max_num_running_reqs": 4000}]},
+    ],
+)
+def test_a_budget_below_the_most_requests_is_refused_where_vllm_refuses_it(settings):
+    with pytest.raises(ConfigError, match=r"max_num_batched_tokens \d+ is below max_num_seqs \d+"):
+        ClusterConfig(**settings, **VLLM)
+
+
+def test_a_budget_that_comes_later_lowers_the_most_requests():
+    server = ClusterConfig(**VLLM, max_num_running_reqs=256)
+    assert server.replace(max_num_scheduled_tokens=64).max_num_running_reqs == 64
+    assert server.replace(max_num_scheduled_tokens=512).max_num_running_reqs == 256
+    with pytest.raises(ConfigError, match="is below max_num_seqs 128"):
+        server.replace(max_num_scheduled_tokens=64, max_num_running_reqs=128)

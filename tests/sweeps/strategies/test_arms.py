@@ -153,3 +153,27 @@ def test_a_space_under_named_signals_has_them_at_every_point() -> None:
         config = space.config_at(point)
         plain = dataclasses.replace(space, signals=None).config_at(point)
         assert config == seen_as(plain, "llm-d-router-0.10") != plain
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ("gpu=A100-80;max_num_batched_tokens=128", 128),
+        ("max_num_batched_tokens=4096", 1024),
+        ("max_num_batched_tokens=512", 512),
+    ],
+)
+def test_a_budget_alone_lowers_the_most_requests_of_a_server(settings, most):
+    assert arm_of(f"vllm:{settings}").config.max_num_running_reqs == most
+
+
+def test_a_file_that_extends_a_server_may_give_the_budget_alone(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text("name: small\nextends: vllm\nmechanism: {max_num_batched_tokens: 300}\n")
+    assert arm_of(str(path)).config.max_num_running_reqs == 300
+    assert arm_of(f"{path}:max_num_batched_tokens=200").config.max_num_running_reqs == 200
+
+
+def test_more_requests_than_tokens_are_refused_as_in_vllm():
+    with pytest.raises(ConfigError, match="max_num_batched_tokens 8192 is below max_num_seqs 9000"):
+        arm_of("vllm:max_num_seqs=9000")
