@@ -154,10 +154,10 @@ def with_room(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
     """
     merged = {**settings, **changes}
     most, budget = merged.get("max_num_running_reqs"), changes.get("max_num_scheduled_tokens")
-    is_alone = isinstance(budget, int) and "max_num_running_reqs" not in changes
-    if not is_alone or not merged.get("corrected") or not isinstance(most, int):
-        return dict(changes)
-    return {**changes, "max_num_running_reqs": min(most, max(budget, 1))}
+    is_alone = "max_num_running_reqs" not in changes and merged.get("corrected")
+    if is_alone and isinstance(budget, int) and isinstance(most, int):
+        return {**changes, "max_num_running_reqs": min(most, max(budget, 1))}
+    return dict(changes)
 
 
 def _check_batches(config: ClusterConfig) -> None:
