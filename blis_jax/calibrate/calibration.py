@@ -91,15 +91,15 @@ class Simulator:
             again = self.repeated(*coefficients_of(self._given(values)))
             if again is not None:
                 return Latencies(again.ttft_us, again.e2e_us, again.d_ttft.T, again.d_e2e.T)
-        found = self._whole(values)
+        latencies = self._whole(values)
         if self.repeated is None or self.repeated.is_outgrown:
             self.repeated = self.differentiator.repeated(self.configured(values), self.table)
-        return found
+        return latencies
 
     def _whole(self, values: np.ndarray) -> Latencies:
         """Return the same by way of a record, which says what went wrong."""
-        found = self.differentiator.run(self.configured(values), self.table)
-        record, requests = found.record, found.record.requests
+        metrics = self.differentiator.run(self.configured(values), self.table)
+        record, requests = metrics.record, metrics.record.requests
         if record.outcome not in WHOLE:
             raise ConfigError(
                 f"the simulation ended with {record.outcome.name}; check the KV blocks and the batch "
@@ -115,8 +115,8 @@ class Simulator:
         return Latencies(
             requests.ttft_us.astype(np.float64),
             requests.e2e_us.astype(np.float64),
-            found.ttft_us.T,
-            found.e2e_us.T,
+            metrics.ttft_us.T,
+            metrics.e2e_us.T,
         )
 
 
@@ -193,30 +193,30 @@ def calibrate(
 
 
 def _explored(
-    simulator: Simulator, target: FitTarget, found: Fit, known: Uncertainty, seed: int
+    simulator: Simulator, target: FitTarget, best: Fit, known: Uncertainty, seed: int
 ) -> tuple[Fit, Uncertainty, Simulator, Predictive]:
     """Return the fit, or a better one that was met on the way, and intervals over what does nearly as well.
 
     Then the wider form, and what it leaves open for predictions.
     """
-    wider, terms, ends = simulator, found.terms, found.start_values
+    wider, terms, ends = simulator, best.terms, best.start_values
     if CONTEXT not in terms:
         terms = (*terms, CONTEXT)
         wider = Simulator(simulator.run, simulator.config, terms)
         begun = starting_points(simulator.run, terms, WIDER_STARTS, seed, target.is_used)
         ends = fit(wider, target, terms, begun).start_values
-    explored = explore(wider, target, found, known, terms, [np.array(end) for end in ends])
-    found = improved(simulator, target, found, explored.best[: len(found.terms)])
-    spent = found.num_simulations + explored.num_simulations
-    found = replace(found, num_simulations=spent)
-    known, num_more = uncertainty(found), len(terms) - len(found.terms)
+    explored = explore(wider, target, best, known, terms, [np.array(end) for end in ends])
+    best = improved(simulator, target, best, explored.best[: len(best.terms)])
+    spent = best.num_simulations + explored.num_simulations
+    best = replace(best, num_simulations=spent)
+    known, num_more = uncertainty(best), len(terms) - len(best.terms)
     predictive = Predictive(
         tuple(terms),
-        explored.near(found),
-        np.pad(known.covariance * beyond_groups(found), (0, num_more)),
-        noise_of(simulator.run, simulator(found.values), target.is_used),
+        explored.near(best),
+        np.pad(known.covariance * beyond_groups(best), (0, num_more)),
+        noise_of(simulator.run, simulator(best.values), target.is_used),
     )
-    return found, widened(known, found, explored), wider, predictive
+    return best, widened(known, best, explored), wider, predictive
 
 
 def _errors(
@@ -238,9 +238,10 @@ def _errors(
     return rows
 
 
-def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any]:
+def to_document(calibration: Calibration, stated: Sequence[str] = ()) -> dict[str, Any]:
     """Return the calibration as plain data; `posterior.load` reads it back. `stated` are further remarks."""
-    config, known = found.config, found.uncertainty
+    config, known = calibration.config, calibration.uncertainty
+    plan, fit, predictive = calibration.plan, calibration.fit, calibration.predictive
     coefficients = {
         term: {
             "value": float(value),
@@ -250,7 +251,7 @@ def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any
             "unit": UNITS[term],
         }
         for term, value, interval, is_identified in zip(
-            found.plan.terms, found.fit.values, known.intervals, known.is_identified, strict=True
+            plan.terms, fit.values, known.intervals, known.is_identified, strict=True
         )
     }
     return {
@@ -262,7 +263,7 @@ def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any
             "scipy": version("scipy"),
         },
         "profile": config.profile,
-        "server": server.described(found.run.settings),
+        "server": server.described(calibration.run.settings),
         "cluster": {
             "num_instances": config.num_instances,
             "max_num_running_reqs": config.max_num_running_reqs,
@@ -272,29 +273,29 @@ def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any
             "total_kv_blocks": config.total_kv_blocks,
             "routing_policy": config.routing_policy,
         },
-        "terms": list(found.plan.terms),
+        "terms": list(plan.terms),
         "coefficients": coefficients,
         "level": LEVEL,
         "covariance": known.covariance.tolist(),
         "correlations": known.correlations.tolist(),
         "fixed": {},
-        **({} if found.predictive is None else {"predictive": found.predictive.document()}),
+        **({} if predictive is None else {"predictive": predictive.document()}),
         "latency_model": name_of(config),
         "alpha_coeffs": list(config.alpha_coeffs),
         "beta_coeffs": list(config.beta_coeffs),
         "fit": {
-            "num_requests": len(found.run),
-            "num_fitted": found.plan.num_fitted or len(found.run),
-            "num_starts": found.plan.num_starts,
-            "seed": found.plan.seed,
-            "cost": found.fit.cost,
-            "start_costs": list(found.fit.start_costs),
-            "num_simulations": found.fit.num_simulations,
+            "num_requests": len(calibration.run),
+            "num_fitted": plan.num_fitted or len(calibration.run),
+            "num_starts": plan.num_starts,
+            "seed": plan.seed,
+            "cost": fit.cost,
+            "start_costs": list(fit.start_costs),
+            "num_simulations": fit.num_simulations,
         },
-        "errors": [row.document() for row in found.errors if row.is_there],
-        "held_out_by_request": [row._asdict() for row in found.by_request],
-        "verdict": found.verdict._asdict(),
-        "remarks": [*stated, *found.remarks],
+        "errors": [row.document() for row in calibration.errors if row.is_there],
+        "held_out_by_request": [row._asdict() for row in calibration.by_request],
+        "verdict": calibration.verdict._asdict(),
+        "remarks": [*stated, *calibration.remarks],
     }
 
 

@@ -136,8 +136,8 @@ def step_us(numbers: Float[np.ndarray, " number"], loads: Loads) -> Float[np.nda
     captured = captured + loads.has_prompt * (piece * loads.layers + moe_piece * loads.moe_layers)
     launches = eager * loads.layers + moe_eager * loads.moe_layers
     longer = np.where(loads.is_eager, np.maximum(captured, launches), captured)
-    found: np.ndarray = np.maximum(shared + longer + prompt * loads.prompts, LEAST_US)
-    return found
+    times_us: np.ndarray = np.maximum(shared + longer + prompt * loads.prompts, LEAST_US)
+    return times_us
 
 
 @dataclass(frozen=True)
@@ -224,16 +224,16 @@ def held_out(
     The factor too is from the other models alone: each of these is held out in turn.
     """
     prepared = _prepare(runs, describe, gpu)
-    found = []
+    left_out = []
     for model in _models(prepared):
-        rest = [one for one in prepared if one.steps.engine.model != model]
+        rest = [run for run in prepared if run.steps.engine.model != model]
         numbers, factor = _fitted(rest), factor_of(_left_out(rest))
-        found += [
-            (one.steps, step_us(numbers, one.every) / 1e3, factor)
-            for one in prepared
-            if one.steps.engine.model == model
+        left_out += [
+            (run.steps, step_us(numbers, run.every) / 1e3, factor)
+            for run in prepared
+            if run.steps.engine.model == model
         ]
-    return found
+    return left_out
 
 
 def factor_of(left_out: Sequence[LeftOut]) -> float:
@@ -247,10 +247,12 @@ def factor_of(left_out: Sequence[LeftOut]) -> float:
     """
     if len(left_out) < LEAST_MODELS:
         return math.inf
-    size = math.sqrt(float(np.nanmean([one.scores**2 for one in left_out])))
-    square = np.mean([np.mean(one.middles**2) for one in left_out])
-    alike = min(max(float(np.mean([_product(one.middles) for one in left_out]) / square), 0.0), 1.0)
-    counts = np.array([len(one.middles) for one in left_out])
+    size = math.sqrt(float(np.nanmean([model.scores**2 for model in left_out])))
+    square = np.mean([np.mean(model.middles**2) for model in left_out])
+    alike = min(
+        max(float(np.mean([_product(model.middles) for model in left_out]) / square), 0.0), 1.0
+    )
+    counts = np.array([len(model.middles) for model in left_out])
     freedom = len(left_out) ** 2 / np.sum((1.0 + (counts - 1) * alike**2) / counts)
     return math.exp(stats.t.ppf((1.0 + LEVEL) / 2.0, freedom) * size)
 
@@ -264,11 +266,11 @@ def _product(values: Float[np.ndarray, " part"]) -> float:
 
 
 def _models(prepared: Sequence[_Prepared]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.steps.engine.model for one in prepared))
+    return tuple(dict.fromkeys(run.steps.engine.model for run in prepared))
 
 
 def _prepare(runs: Sequence[EngineSteps], describe: Describe, gpu: str) -> list[_Prepared]:
-    found = []
+    prepared = []
     for steps in runs:
         model = describe(steps.engine.model)
         if model is None:
@@ -281,40 +283,40 @@ def _prepare(runs: Sequence[EngineSteps], describe: Describe, gpu: str) -> list[
         regime = np.where(loads.has_prompt, np.where(loads.is_eager, 2, 1), 0)
         weights = weights * UNITS / np.bincount(regime, weights)[regime]
         every = loads_of(steps.engine, model, gpu, steps.sums)
-        found.append(_Prepared(steps, loads, times.median().to_numpy(), weights, every))
-    return found
+        prepared.append(_Prepared(steps, loads, times.median().to_numpy(), weights, every))
+    return prepared
 
 
 def _fitted(prepared: Sequence[_Prepared]) -> Float[np.ndarray, " number"]:
     """Return the likeliest numbers; the deployments of a model count together as one model."""
-    models = [one.steps.engine.model for one in prepared]
-    counts = [models.count(one.steps.engine.model) for one in prepared]
+    models = [run.steps.engine.model for run in prepared]
+    counts = [models.count(run.steps.engine.model) for run in prepared]
 
     def off(logarithms: np.ndarray) -> np.ndarray:
         parts = [(logarithms - np.log(_START)) / _SPREAD]
-        for one, count in zip(prepared, counts, strict=True):
-            error = np.log(step_us(np.exp(logarithms), one.loads) / one.us)
+        for run, count in zip(prepared, counts, strict=True):
+            error = np.log(step_us(np.exp(logarithms), run.loads) / run.us)
             error = np.clip(error, -MOST_ERROR, MOST_ERROR)
-            parts.append(np.sqrt(one.weights / count) / MODEL_ERROR * error)
+            parts.append(np.sqrt(run.weights / count) / MODEL_ERROR * error)
         return np.concatenate(parts)
 
-    found: np.ndarray = np.exp(optimize.least_squares(off, np.log(_START), max_nfev=100).x)
-    return found
+    numbers: np.ndarray = np.exp(optimize.least_squares(off, np.log(_START), max_nfev=100).x)
+    return numbers
 
 
 def _left_out(prepared: Sequence[_Prepared]) -> list[LeftOut]:
     """Return how far each model is off by a fit to the others; nothing of a single model."""
-    models, found = _models(prepared), []
+    models, left_out = _models(prepared), []
     for model in models if len(models) >= LEAST_MODELS else ():
-        numbers = _fitted([one for one in prepared if one.steps.engine.model != model])
-        mine = [one for one in prepared if one.steps.engine.model == model]
-        errors = [np.log(step_us(numbers, one.every) / 1e3 / one.steps.ms) for one in mine]
+        numbers = _fitted([run for run in prepared if run.steps.engine.model != model])
+        of_model = [run for run in prepared if run.steps.engine.model == model]
+        errors = [np.log(step_us(numbers, run.every) / 1e3 / run.steps.ms) for run in of_model]
         parts = [
-            [error[one.steps.phase == phase] for one, error in zip(mine, errors, strict=True)]
+            [error[run.steps.phase == phase] for run, error in zip(of_model, errors, strict=True)]
             for phase in range(len(PHASES))
         ]
-        found.append(left_out_of(parts))
-    return found
+        left_out.append(left_out_of(parts))
+    return left_out
 
 
 def left_out_of(phases: Sequence[Sequence[Float[np.ndarray, " step"]]]) -> LeftOut:

@@ -72,12 +72,15 @@ class FitTarget:
         if not np.any(self.has_both):
             raise ConfigError("no request of the fit has measured latencies; fit on more requests")
 
-    def residuals(self, found: Latencies) -> tuple[np.ndarray, np.ndarray]:
+    def residuals(self, latencies: Latencies) -> tuple[np.ndarray, np.ndarray]:
         """Compute residuals `[request, 3]` and their derivatives `[request, 3, term]` of the requests in use."""
         used = self.has_both
         gaps = np.maximum(self.output_len[used] - 1.0, 1.0)
-        ttft, e2e = found.ttft_us[used], found.e2e_us[used]
-        tpot, d_tpot = (e2e - ttft) / gaps, (found.d_e2e - found.d_ttft)[used] / gaps[:, None]
+        ttft, e2e = latencies.ttft_us[used], latencies.e2e_us[used]
+        tpot, d_tpot = (
+            (e2e - ttft) / gaps,
+            (latencies.d_e2e - latencies.d_ttft)[used] / gaps[:, None],
+        )
         has_gap = (self.output_len[used] > 1) & (self.tpot[used] > 0) & (tpot > 0)
         safe = np.where(has_gap, tpot, 1.0)
         known = np.where(has_gap, self.tpot[used], 1.0)
@@ -94,16 +97,16 @@ class FitTarget:
         slopes = np.stack(
             [
                 (weight / safe)[:, None] * d_tpot,
-                (1.0 / np.maximum(e2e, 1.0))[:, None] * found.d_e2e[used],
-                found.d_ttft[used] / width[:, None],
+                (1.0 / np.maximum(e2e, 1.0))[:, None] * latencies.d_e2e[used],
+                latencies.d_ttft[used] / width[:, None],
             ],
             axis=1,
         )
         return values, slopes
 
-    def spreads(self, found: Latencies) -> np.ndarray:
+    def spreads(self, latencies: Latencies) -> np.ndarray:
         """Return a robust standard deviation of each kind of residual: 1.4826 times the median size."""
-        values, _ = self.residuals(found)
+        values, _ = self.residuals(latencies)
         return np.maximum(1.4826 * np.median(np.abs(values), axis=0), LEAST_SPREAD)
 
 
@@ -200,11 +203,11 @@ def descend(
     best: list[tuple[float, np.ndarray]] = []
 
     def residuals(scaled: np.ndarray) -> np.ndarray:
-        found = (problem.residuals(scaled)[0] * weights)[:, kinds].ravel()
-        cost = robust_cost(found)
+        residual = (problem.residuals(scaled)[0] * weights)[:, kinds].ravel()
+        cost = robust_cost(residual)
         if not best or cost < best[0][0]:
             best[:] = [(cost, scaled.copy())]
-        return found
+        return residual
 
     def jacobian(scaled: np.ndarray) -> np.ndarray:
         slopes = problem.residuals(scaled)[1] * weights[:, None]

@@ -55,10 +55,10 @@ class Predictive:
         used = is_part & np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
         lengths, ends = run.rows.output_len[used], []
         for values in self.fits:
-            found = model(values)
+            latencies = model(values)
             ways = self._ways(random)
-            ttft = found.ttft_us[used] + ways @ found.d_ttft[used].T
-            e2e = found.e2e_us[used] + ways @ found.d_e2e[used].T
+            ttft = latencies.ttft_us[used] + ways @ latencies.d_ttft[used].T
+            e2e = latencies.e2e_us[used] + ways @ latencies.d_e2e[used].T
             ttft, e2e = disturbed(ttft, e2e, lengths, redrawn(self.noise, len(lengths), random))
             shares = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
             ends.append(np.quantile(_figures(ttft, e2e, lengths), shares, axis=-1))
@@ -97,12 +97,12 @@ class Predictive:
         standard = random.standard_normal((NUM_DISTURBED, len(scale)))
         freedom = max(NUM_GROUPS - len(scale), 2)
         stretch = np.sqrt(freedom / random.chisquare(freedom, (NUM_DISTURBED, 1)))
-        found: np.ndarray = scale * stretch * (standard @ root.T)
-        return found
+        ways: np.ndarray = scale * stretch * (standard @ root.T)
+        return ways
 
 
 def noise_of(
-    run: MeasuredRun, found: Latencies, is_fitted: Bool[np.ndarray, " request"]
+    run: MeasuredRun, latencies: Latencies, is_fitted: Bool[np.ndarray, " request"]
 ) -> Float[np.ndarray, "request 2"]:
     """Return how the measured requests of a fit differ from it.
 
@@ -110,7 +110,7 @@ def noise_of(
     where there is none. Requests without latencies are left out.
     """
     used = is_fitted & np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
-    ttft, e2e = found.ttft_us[used], found.e2e_us[used]
+    ttft, e2e = latencies.ttft_us[used], latencies.e2e_us[used]
     decoding, measured = e2e - ttft, run.e2e_us[used] - run.ttft_us[used]
     has_gap = (run.rows.output_len[used] > 1) & (decoding > 0) & (measured > 0)
     ratio = np.where(has_gap, measured, 1.0) / np.where(has_gap, decoding, 1.0)
@@ -323,11 +323,11 @@ def _file_and_run(path: Path) -> tuple[Path, str]:
 
 
 def _of_steps(fits: StepFits, run: str, source: str) -> Posterior:
-    one = fits.named(run)
-    covariance = np.cov(one.draws.T)
+    deployment = fits.named(run)
+    covariance = np.cov(deployment.draws.T)
     return Posterior(
-        TERMS, one.beta, covariance, {}, source,
-        server={"model": one.engine.model, "tp": one.engine.tp}, law="step-law", fits=one.draws,
+        TERMS, deployment.beta, covariance, {}, source,
+        server={"model": deployment.engine.model, "tp": deployment.engine.tp}, law="step-law", fits=deployment.draws,
     )  # fmt: skip
 
 
@@ -345,8 +345,8 @@ def _posterior(document: Mapping[str, Any], source: str) -> Posterior:
     cluster, server = document.get("cluster", {}), document.get("server", {})
     if not (isinstance(cluster, dict) and isinstance(server, dict)):
         raise TypeError("cluster or server")
-    fixed, given = dict(document.get("fixed", {})), document.get("predictive")
-    predictive = None if given is None else Predictive.of_document(given)
+    fixed, wider = dict(document.get("fixed", {})), document.get("predictive")
+    predictive = None if wider is None else Predictive.of_document(wider)
     if predictive is not None and not set(terms) <= set(predictive.terms) <= set(ALL_TERMS):
         raise ValueError("predictive")
     verdict = document.get("verdict", {"describes": True})  # files of earlier versions have none

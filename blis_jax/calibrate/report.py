@@ -38,35 +38,37 @@ from blis_jax.traces.measured.run import LATENCIES, MeasuredRun, at, tpot_of
 from blis_jax.traces.measured.sent import Load, Summary, number
 
 
-def findings_of(found: Calibration) -> Findings:
+def findings_of(calibration: Calibration) -> Findings:
     """Return the verdict, the coefficients, the errors, and the picture of latencies."""
-    sure, price = _head(found)
+    sure, price = _head(calibration)
     answer = Answer.of(
         "Do step times that are fitted to the measured run describe it?",
-        found.verdict.words,
+        calibration.verdict.words,
         sure,
         price,
         "--coefficients-from FILE gives the errors on another run, and lets every command use the fit.",
-        _server(found),
+        _server(calibration),
     )
-    tables = (_coefficients(found), errors_table(found.errors))
+    tables = (_coefficients(calibration), errors_table(calibration.errors))
     return Findings(
-        answer, (*tables, Remarks(tuple(_held_out(found)), is_brief=True)), (picture(found),)
+        answer,
+        (*tables, Remarks(tuple(_held_out(calibration)), is_brief=True)),
+        (picture(calibration),),
     )
 
 
-def _server(found: Calibration) -> str:
+def _server(calibration: Calibration) -> str:
     """Return the first line: the server as far as the run or the options say what it is."""
-    stated = found.run.settings
-    config = found.config.replace(
+    stated = calibration.run.settings
+    config = calibration.config.replace(
         model=stated.model or "a model without a name", hardware=stated.gpu or "", tp=stated.tp or 1
     )
     return cluster_line({"": config})
 
 
-def _head(found: Calibration) -> list[str]:
-    run, config, fit = found.run, found.config, found.fit
-    fitted = found.plan.num_fitted or len(run)
+def _head(calibration: Calibration) -> list[str]:
+    run, config, fit = calibration.run, calibration.config, calibration.fit
+    fitted = calibration.plan.num_fitted or len(run)
     memory = (
         f"{config.total_kv_blocks} KV blocks"
         if config.total_kv_blocks < 1_000_000
@@ -96,28 +98,28 @@ def _ends(fit: Fit) -> str:
     return f"{close} of {count} starts end at the best fit, and the others at worse ones"
 
 
-def _coefficients(found: Calibration) -> Table:
-    known = found.uncertainty
+def _coefficients(calibration: Calibration) -> Table:
+    known = calibration.uncertainty
     rows = [
         Row((term, Quantity(finite(value), finite(low), finite(high)), UNITS[term], mark))
         for term, value, (low, high), mark in zip(
-            found.plan.terms, found.fit.values, known.intervals,
-            ("" if one else "not identifiable" for one in known.is_identified), strict=True,
+            calibration.plan.terms, calibration.fit.values, known.intervals,
+            ("" if is_known else "not identifiable" for is_known in known.is_identified), strict=True,
         )
     ]  # fmt: skip
     columns = ("term", f"value [{100 * LEVEL:g} %]", "unit", "note")
     return Table(columns, tuple(rows), "Coefficients", name="coefficients")
 
 
-def _held_out(found: Calibration) -> list[str]:
+def _held_out(calibration: Calibration) -> list[str]:
     """Return what the errors of the requests held out are worth."""
-    if not found.by_request:
+    if not calibration.by_request:
         return []
     pairs = ", ".join(
         f"{row.latency.partition('_')[0].upper()} {row.simulated:.1f} ms ({row.training_mean:.1f})"
-        for row in found.by_request
+        for row in calibration.by_request
     )
-    has_intervals = found.predictive is not None
+    has_intervals = calibration.predictive is not None
     return [
         f"{HELD_OUT}: the same episode as the fitted requests, so the same server, hour and mix; "
         "--coefficients-from gives the errors on another run.",
@@ -133,12 +135,12 @@ def _held_out(found: Calibration) -> list[str]:
 MEASURED, SIMULATED = Style(GREY, ".", size=5.0), Style(RED, "x", size=4.0)
 
 
-def picture(found: Calibration) -> Picture:
+def picture(calibration: Calibration) -> Picture:
     """Return TTFT, TPOT and E2E over arrival; what is right of the line was held out of the fit."""
-    run, simulation = found.run, found.latencies
+    run, simulation = calibration.run, calibration.latencies
     tpot_us = tpot_of(simulation.ttft_us, simulation.e2e_us, run.rows.output_len)
     arrival = plain(run.rows.arrival_us / 1e6)
-    num_fitted = found.plan.num_fitted or len(run)
+    num_fitted = calibration.plan.num_fitted or len(run)
     panels = []
     for label, real, simulated in (
         ("TTFT (s)", run.ttft_us / 1e6, simulation.ttft_us / 1e6),
@@ -209,12 +211,12 @@ def by_fit(run: MeasuredRun, fit: Posterior, server: Mapping[str, Any], trace: s
         **measured_run.cluster_values(known, {**measured_run.routing_of(fit.cluster), **server}),
         **measured_run.AS_VLLM,
     )
-    found = Simulator(run, config, fit.terms, dict(fit.fixed))(fit.values)
+    latencies = Simulator(run, config, fit.terms, dict(fit.fixed))(fit.values)
     everything, intervals = np.ones(len(run), bool), None
     if fit.predictive is not None:
         simulator = Simulator(run, config, fit.predictive.terms, dict(fit.fixed))
         intervals = fit.predictive.intervals(simulator, run, everything)
-    rows = errors(run, found.ttft_us, found.e2e_us, everything, "all", intervals)
+    rows = errors(run, latencies.ttft_us, latencies.e2e_us, everything, "all", intervals)
     return Prediction(
         f"{trace}: {len(run)} requests, predicted with the coefficients of {fit.source}; nothing is fitted.",
         tuple(rows),

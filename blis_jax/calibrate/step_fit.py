@@ -83,8 +83,8 @@ def term_matrix(sums: StepSums) -> Float[np.ndarray, "step term"]:
 
 def law_us(beta: Float[np.ndarray, " term"], sums: StepSums) -> Float[np.ndarray, " step"]:
     """Return what the law says of many steps, µs."""
-    found: np.ndarray = np.maximum(term_matrix(sums) @ beta, LEAST_US)
-    return found
+    times_us: np.ndarray = np.maximum(term_matrix(sums) @ beta, LEAST_US)
+    return times_us
 
 
 def fit_deployment(steps: EngineSteps) -> DeploymentFit:
@@ -207,23 +207,23 @@ def _booked(steps: EngineSteps, matrix: np.ndarray) -> Bool[np.ndarray, " step"]
         cached_tokens=nothing,
         decodes=np.maximum(steps.sums.decodes, 1.0),
     )
-    found: np.ndarray = has_prompt & (1e3 * steps.ms < BOOKED * law_us(beta, without))
-    return found
+    is_booked: np.ndarray = has_prompt & (1e3 * steps.ms < BOOKED * law_us(beta, without))
+    return is_booked
 
 
 def shapes(steps: EngineSteps) -> np.ndarray:
     """Return a number for each step that is the same for steps of nearly the same batch."""
-    one = steps.sums
+    sums = steps.sums
 
     def near(values: np.ndarray, apart: float) -> np.ndarray:
         return np.round(np.log1p(values) / apart)
 
     columns = [
-        one.prompts, near(one.prompt_tokens, ALIKE), near(one.cached_tokens, 2 * ALIKE),
-        one.decodes, near(one.context, ALIKE), near(one.spread, ALIKE_SPREAD),
+        sums.prompts, near(sums.prompt_tokens, ALIKE), near(sums.cached_tokens, 2 * ALIKE),
+        sums.decodes, near(sums.context, ALIKE), near(sums.spread, ALIKE_SPREAD),
     ]  # fmt: skip
-    found: np.ndarray = np.unique(np.column_stack(columns), axis=0, return_inverse=True)[1].ravel()
-    return found
+    shape: np.ndarray = np.unique(np.column_stack(columns), axis=0, return_inverse=True)[1].ravel()
+    return shape
 
 
 def _kinds(steps: EngineSteps) -> np.ndarray:
@@ -231,14 +231,14 @@ def _kinds(steps: EngineSteps) -> np.ndarray:
     rows = graph_rows(steps.sums.decodes, np)
     tokens = np.ceil(np.log2(np.maximum(steps.sums.prompt_tokens, 1)))
     columns = np.column_stack([steps.phase, rows, tokens])
-    found: np.ndarray = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
-    return found
+    kind: np.ndarray = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
+    return kind
 
 
 def _places(kind: np.ndarray) -> np.ndarray:
     """Return how many steps of its kind came before each step."""
-    found: np.ndarray = pandas.Series(kind).groupby(kind).cumcount().to_numpy()
-    return found
+    places: np.ndarray = pandas.Series(kind).groupby(kind).cumcount().to_numpy()
+    return places
 
 
 # --- the fit --------------------------------------------------------------------------------------
@@ -252,21 +252,21 @@ def fitted(
     scale = np.maximum(np.abs(samples.terms).max(axis=0), 1e-12)
     matrix, us = samples.terms / scale, samples.us
     weights = count / us**2
-    found = np.zeros(len(scale))
+    beta = np.zeros(len(scale))
     for _ in range(rounds):
         root = np.sqrt(weights)
-        found = optimize.nnls(matrix * root[:, None], us * root, maxiter=50 * len(scale))[0]
-        law = np.maximum(matrix @ found, 0.2 * us)
+        beta = optimize.nnls(matrix * root[:, None], us * root, maxiter=50 * len(scale))[0]
+        law = np.maximum(matrix @ beta, 0.2 * us)
         error = np.abs(np.log(law / us))
         weights = count / (us * law) / np.maximum(error, LEAST_ERROR)
-    return found / scale
+    return beta / scale
 
 
 def _draws(samples: StepSamples) -> Float[np.ndarray, "draw term"]:
     """Return fits in which stretches of time weigh as chance has it: the Bayesian bootstrap."""
     random = np.random.default_rng(0)
     chosen = random.exponential(size=(DRAWS, STRETCHES)) + 1e-3
-    return np.stack([fitted(samples, one, DRAW_ROUNDS) for one in chosen])
+    return np.stack([fitted(samples, sample, DRAW_ROUNDS) for sample in chosen])
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -279,17 +279,17 @@ def errors_by_phase(steps: EngineSteps, predicted_ms: np.ndarray) -> dict[str, E
     times = pandas.Series(steps.ms).groupby(shape)
     repeats = np.abs(steps.ms / times.transform("median").to_numpy() - 1.0)
     is_repeated = times.transform("size").to_numpy() >= FIRST
-    found = {}
+    errors = {}
     for place, name in enumerate(PHASES):
         here = phase == place
         some = repeats[here & is_repeated]
-        found[name] = Errors(
+        errors[name] = Errors(
             int(here.sum()),
             float(np.median(error[here])) if here.any() else math.nan,
             float(np.quantile(error[here], 0.9)) if here.any() else math.nan,
             float(np.median(some)) if some.size else math.nan,
         )
-    return found
+    return errors
 
 
 def window_error(steps: EngineSteps, predicted_ms: np.ndarray) -> float:
@@ -318,13 +318,13 @@ def scales_of(engine: MeasuredEngine) -> Float[np.ndarray, "scale term"]:
     of_steps = np.array([1.0, 1.0 / engine.tp, has_ranks, has_ranks * math.log2(gpus)])
     of_tokens = np.array([1.0, 1.0 / engine.tp, 1.0 / gpus, 0.0])
     is_of_steps = np.array([name in OF_STEPS for name in TERMS])
-    found: np.ndarray = np.where(is_of_steps, of_steps[:, None], of_tokens[:, None])
-    return found
+    scales: np.ndarray = np.where(is_of_steps, of_steps[:, None], of_tokens[:, None])
+    return scales
 
 
 def fit_across(runs: Sequence[EngineSteps]) -> Float[np.ndarray, "scale term"] | None:
     """Return coefficients for all deployments of one model, each run weighing alike; None where all are alike."""
-    if len({one.engine[1:] for one in runs}) < 2:
+    if len({steps.engine[1:] for steps in runs}) < 2:
         return None
     parts = []
     for steps in runs:
@@ -340,13 +340,13 @@ def beta_across(
     across: Float[np.ndarray, "scale term"], engine: MeasuredEngine
 ) -> Float[np.ndarray, " term"]:
     """Return the coefficients of one deployment from those across a model."""
-    found: np.ndarray = np.sum(scales_of(engine) * across, axis=0)
-    return found
+    beta: np.ndarray = np.sum(scales_of(engine) * across, axis=0)
+    return beta
 
 
 def plain(errors: Mapping[str, Errors]) -> dict[str, Any]:
     """Return errors as plain data, without those that are not there."""
     return {
-        name: {key: value for key, value in one._asdict().items() if math.isfinite(value)}
-        for name, one in errors.items()
+        name: {key: value for key, value in of_phase._asdict().items() if math.isfinite(value)}
+        for name, of_phase in errors.items()
     }

@@ -73,11 +73,11 @@ class StepFits:
         """
         fits = tuple(fit_deployment(steps) for steps in file.runs)
         models = dict.fromkeys(steps.engine.model for steps in file.runs)
-        found = (
+        laws = (
             (model, fit_across([fit for fit in file.runs if fit.engine.model == model]))
             for model in models
         )
-        across = {model: law for model, law in found if law is not None}
+        across = {model: law for model, law in laws if law is not None}
         return cls(fits, across, source, fit_described(file.runs, describe, gpu))
 
     def beta_of(self, run: str, engine: MeasuredEngine) -> tuple[Float[np.ndarray, " term"], str]:

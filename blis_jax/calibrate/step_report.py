@@ -88,8 +88,8 @@ def findings_of_fits(
         f"blis-jax calibrate OTHER --coefficients-from {written} gives the errors on another load; "
         f"blis-jax run --coefficients-from {_named(fits, written)} simulates with it.",
     )
-    late = [[_percent(fit.second_half[name].median) for name, _ in one.phases]
-            for fit, one in zip(deployments, tried, strict=True)]  # fmt: skip
+    late = [[_percent(fit.second_half[name].median) for name, _ in law.phases]
+            for fit, law in zip(deployments, tried, strict=True)]  # fmt: skip
     errors = _errors_table(tried, late)
     return Findings(
         answer,
@@ -146,8 +146,8 @@ def _tried_on(steps: EngineSteps, ms: np.ndarray) -> _Tried:
 
 def _judged(tried: Sequence[_Tried]) -> str:
     """Return a line on which deployments' routers the law may rank."""
-    reasons = {one.run: _lacks(one) for one in tried}
-    floors = [one.floor_ms for one in tried if not reasons[one.run] and math.isfinite(one.floor_ms)]
+    reasons = {law.run: _lacks(law) for law in tried}
+    floors = [law.floor_ms for law in tried if not reasons[law.run] and math.isfinite(law.floor_ms)]
     limit = f"; not for a TTFT below {_rounded(LEAST_TTFT * max(floors))} ms" if floors else ""
     bad = [name for name, reason in reasons.items() if reason]
     if len(tried) == 1:
@@ -185,10 +185,10 @@ def _lacks(tried: _Tried) -> str:
 
 def _medians(tried: Sequence[_Tried]) -> str:
     values: dict[str, list[float]] = {name: [] for name in PHASES}
-    for one in tried:
-        for name, errors in one.phases:
+    for law in tried:
+        for name, errors in law.phases:
             values[name].append(errors.median)
-    windows = [one.windows for one in tried if math.isfinite(one.windows)]
+    windows = [law.windows for law in tried if math.isfinite(law.windows)]
     values[f"sums of {WINDOW} steps with prompts"] = windows
     return ", ".join(f"{name} {_span(medians)}" for name, medians in values.items() if medians)
 
@@ -209,11 +209,11 @@ def _rounded(value: float) -> str:
 def _errors_table(tried: Sequence[_Tried], late: Sequence[Sequence[Cell]] = ()) -> Table:
     """Return a row for each phase of each deployment; `late` are the errors on the second halves, in this order."""
     rows = []
-    for at, one in enumerate(tried):
-        for place, (name, errors) in enumerate(one.phases):
+    for at, law in enumerate(tried):
+        for place, (name, errors) in enumerate(law.phases):
             shares = map(_percent, (errors.median, errors.p90))
             further = [late[at][place]] if late else []
-            cells = (one.run, name, Quantity.whole(errors.steps), *shares, *further)
+            cells = (law.run, name, Quantity.whole(errors.steps), *shares, *further)
             rows.append(Row((*cells, _percent(errors.repeats))))
     head = (*HEAD, *([LATE] if late else []), REPEATS)
     return Table(head, tuple(rows), num_keys=2, name="errors")

@@ -130,7 +130,7 @@ def _identified(fit: Fit, normal: np.ndarray, error: np.ndarray) -> tuple[bool, 
     effect = np.diag(normal)
     is_felt = effect > effect.max() * 1e-12
     is_known = is_felt & ~_at_bound(fit) & (error < LARGEST_RELATIVE_ERROR)
-    return tuple(bool(one) for one in is_known)
+    return tuple(bool(value) for value in is_known)
 
 
 def _remarks(
@@ -271,9 +271,9 @@ class _Search:
         is_free = np.arange(len(start)) != (-1 if held is None else held)
         problem = FitProblem(_holding(self.model, start, is_free), self.target, self.scale[is_free])
         rounds = 2 * ROUNDS if held is None else ROUNDS
-        found, cost = descend(problem, start[is_free], self.weights, rounds)
+        end, cost = descend(problem, start[is_free], self.weights, rounds)
         values = np.array(start, np.float64)
-        values[is_free] = found
+        values[is_free] = end
         self.values.append(values)
         self.costs.append(cost)
         self.num_simulations += problem.num_simulations
@@ -302,54 +302,60 @@ def _holding(
     def held(free: np.ndarray) -> Latencies:
         whole = np.array(values, np.float64)
         whole[is_free] = free
-        found = model(whole)
-        return found._replace(d_ttft=found.d_ttft[:, is_free], d_e2e=found.d_e2e[:, is_free])
+        latencies = model(whole)
+        return latencies._replace(
+            d_ttft=latencies.d_ttft[:, is_free], d_e2e=latencies.d_e2e[:, is_free]
+        )
 
     return held
 
 
-def widened(known: Uncertainty, fit: Fit, found: Exploration) -> Uncertainty:
+def widened(known: Uncertainty, fit: Fit, exploration: Exploration) -> Uncertainty:
     """Widen the intervals from the lowest to the highest end that is not excluded, each with the local half width.
 
     The covariance is stretched to them, so that draws of the fit go as far. A coefficient is identified if
     it was so at the fit and half its interval is at most `LARGEST_HALF` of the interval's middle.
     """
     num_terms = len(fit.terms)
-    near = found.near(fit)[:, :num_terms]
+    near = exploration.near(fit)[:, :num_terms]
     local = known.intervals[:, 1] - fit.values
     low = np.maximum(near.min(axis=0) - local, 0.0)
     high = near.max(axis=0) + local
     stretch = (high - low) / np.maximum(2 * local, 1e-300)
     is_narrow = (high - low) / 2 <= LARGEST_HALF * (high + low) / 2
-    is_known = tuple(bool(one) for one in np.asarray(known.is_identified) & is_narrow)
+    is_known = tuple(bool(value) for value in np.asarray(known.is_identified) & is_narrow)
     return dataclasses.replace(
         known,
         covariance=known.covariance * np.outer(stretch, stretch),
         intervals=np.stack([low, high], axis=1),
         is_identified=is_known,
-        remarks=(*_wider_remarks(known, fit, found, is_known, low, high), *known.remarks),
+        remarks=(*_wider_remarks(known, fit, exploration, is_known, low, high), *known.remarks),
     )
 
 
 def _wider_remarks(
     known: Uncertainty,
     fit: Fit,
-    found: Exploration,
+    exploration: Exploration,
     is_known: Sequence[bool],
     low: np.ndarray,
     high: np.ndarray,
 ) -> list[str]:
     remarks = [
         f"{term} is not identifiable here: fits that do nearly as well have {below:.4g} to {above:.4g}"
-        for term, one, before, below, above in zip(
+        for term, after, before, below, above in zip(
             fit.terms, is_known, known.is_identified, low, high, strict=True
         )
-        if before and not one
+        if before and not after
     ]
-    gain = fit.cost - found.costs.min()
-    if len(found.terms) > len(fit.terms) and gain > found.most_worse and found.best[-1] > 0:
+    gain = fit.cost - exploration.costs.min()
+    if (
+        len(exploration.terms) > len(fit.terms)
+        and gain > exploration.most_worse
+        and exploration.best[-1] > 0
+    ):
         remarks.append(
-            f"a cost of {found.best[-1]:.3g} µs per token of context explains the run clearly better (cost "
-            f"{fit.cost:.0f} against {found.costs.min():.0f}): add --context-term"
+            f"a cost of {exploration.best[-1]:.3g} µs per token of context explains the run clearly better (cost "
+            f"{fit.cost:.0f} against {exploration.costs.min():.0f}): add --context-term"
         )
     return remarks

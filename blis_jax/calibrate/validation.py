@@ -149,7 +149,9 @@ def by_request(
         real, made = real / 1e3, made / 1e3
         off = (made[held_out], np.mean(real[fitted]))
         rows.append(
-            RequestErrors(latency, *(float(np.mean(np.abs(real[held_out] - one))) for one in off))
+            RequestErrors(
+                latency, *(float(np.mean(np.abs(real[held_out] - predicted))) for predicted in off)
+            )
         )
     return rows
 

@@ -151,7 +151,9 @@ def config_of(section: object, place: str) -> LoraConfig:
     adapters = section.get("adapters") or []
     if not isinstance(adapters, list | tuple):
         raise ConfigError(f"{place}.adapters: got {shortened(adapters)}, allowed is a list")
-    made = tuple(_adapter(one, f"{place}.adapters[{at}]") for at, one in enumerate(adapters))
+    made = tuple(
+        _adapter(adapter, f"{place}.adapters[{at}]") for at, adapter in enumerate(adapters)
+    )
     _check_ids(made, place)
     return LoraConfig(made, **said)
 
@@ -208,14 +210,14 @@ def _whole(value: object, place: str) -> int:
 # --- what follows for a cluster -------------------------------------------------------------------
 
 
-def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
     """Return the capacity that was not given and that the file has.
 
     Raises:
         ConfigError: a number of the file is not allowed.
     """
     lora: LoraConfig = config.lora_config
-    capacity, is_found = lora.adapter_capacity, "lora_adapter_capacity" not in given
+    capacity, is_found = lora.adapter_capacity, "lora_adapter_capacity" not in said
     _check_numbers(lora)
     if not lora.adapters:  # then a capacity says nothing
         return {}
@@ -223,9 +225,9 @@ def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
         raise ConfigError(
             f"lora_config: adapter_capacity must be above 0 where adapters are declared, got {capacity}"
         )
-    found = {"lora_adapter_capacity": capacity} if is_found and capacity is not None else {}
-    _check_costs(lora, found.get("lora_adapter_capacity", config.lora_adapter_capacity))
-    return found
+    followed = {"lora_adapter_capacity": capacity} if is_found and capacity is not None else {}
+    _check_costs(lora, followed.get("lora_adapter_capacity", config.lora_adapter_capacity))
+    return followed
 
 
 def _check_numbers(lora: LoraConfig) -> None:
@@ -237,12 +239,12 @@ def _check_numbers(lora: LoraConfig) -> None:
 
 
 def _check_costs(lora: LoraConfig, capacity: int) -> None:
-    for one in lora.adapters if capacity else ():
-        time_us = _load_us(lora, one.rank)
+    for adapter in lora.adapters if capacity else ():
+        time_us = _load_us(lora, adapter.rank)
         if not time_us <= LONGEST_LOAD_US:
             raise ConfigError(
-                f"lora_config: adapter {one.id!r} of rank {one.rank} would take {time_us:g} µs to load, allowed "
-                f"are {LONGEST_LOAD_US:g}; lower its rank or footprint_bytes_per_rank"
+                f"lora_config: adapter {adapter.id!r} of rank {adapter.rank} would take {time_us:g} µs to load, "
+                f"allowed are {LONGEST_LOAD_US:g}; lower its rank or footprint_bytes_per_rank"
             )
     reserved = _reserved(lora, capacity)
     if not reserved <= MOST_RESERVED_BYTES:
@@ -287,7 +289,9 @@ def overheads(config: ClusterConfig) -> list[float]:
     tiers = config.lora_config.tiers
     shares = []
     for adapter in config.lora_config.adapters:
-        nearest = min(tiers, key=lambda one: (abs(one.rank - adapter.rank), one.rank), default=None)
+        nearest = min(
+            tiers, key=lambda tier: (abs(tier.rank - adapter.rank), tier.rank), default=None
+        )
         shares.append(0.0 if nearest is None else nearest.k6 / nearest.k7)
     return shares
 
@@ -314,7 +318,7 @@ def with_adapters(
     _check_named(config, adapters, itertools.repeat("") if models is None else models)
     if not has_adapters(config):
         return table
-    place = {"": 0} | {one.id: at for at, one in enumerate(config.lora_config.adapters, 1)}
+    place = {"": 0} | {adapter.id: at for at, adapter in enumerate(config.lora_config.adapters, 1)}
     return with_column(table, "adapter", [place[name] for name in adapters.tolist()])
 
 
@@ -324,7 +328,7 @@ def check_clients(config: ClusterConfig, clients: Iterable[Any]) -> None:
     Raises:
         ConfigError: one names an adapter that is not declared, or is for another model.
     """
-    named = {(getattr(one, "adapter", ""), one.model or "") for one in clients}
+    named = {(getattr(client, "adapter", ""), client.model or "") for client in clients}
     _check_named(config, *zip(*named, strict=True)) if named else None
 
 
@@ -349,14 +353,14 @@ def _check_named(config: ClusterConfig, adapters: Iterable[str], models: Iterabl
             )
 
 
-def remarks(config: ClusterConfig, given: Collection[str]) -> Iterator[str]:
+def remarks(config: ClusterConfig, said: Collection[str]) -> Iterator[str]:
     """Yield what has another effect than its name says, as in BLIS; `given` are the names of the settings given."""
     if config.lora_config.adapters and not config.lora_adapter_capacity:
         yield (
             "adapters are declared without a capacity: none is loaded, and none takes time or memory; give "
             "--lora-adapter-capacity"
         )
-    if has_adapters(config) and "total_kv_blocks" in given:
+    if has_adapters(config) and "total_kv_blocks" in said:
         yield (
             f"--total-kv-blocks {config.total_kv_blocks} is taken as it is: the {reserved_bytes(config) / 2**30:.2f} "
             "GiB that adapters reserve are not subtracted; leave it out"

@@ -183,15 +183,15 @@ class ClusterConfig(
         refuse_unknown(name for name in changes if not is_setting(name))
         instance_groups.refuse_idle(self, changes)
         numbers = {name: value for name, value in changes.items() if is_policy_number(name)}
-        given = {**self._given, **{k: v for k, v in changes.items() if k not in numbers}}
+        changed = {**self._given, **{k: v for k, v in changes.items() if k not in numbers}}
         if changes.get("instances") and "num_instances" not in changes:
-            given.pop("num_instances", None)
+            changed.pop("num_instances", None)
         if "policy_numbers" not in changes and self.policy_numbers:
-            given["policy_numbers"] = self._numbers_beside(given)
+            changed["policy_numbers"] = self._numbers_beside(changed)
         if numbers:
-            before = dict(as_pairs(given.get("policy_numbers", ())))
-            given["policy_numbers"] = before | numbers
-        made = ClusterConfig(**given)
+            before = dict(as_pairs(changed.get("policy_numbers", ())))
+            changed["policy_numbers"] = before | numbers
+        made = ClusterConfig(**changed)
         instance_groups.check_number(made, changes.get("num_instances", made.num_instances))
         return made
 
@@ -240,8 +240,8 @@ def _beside(policy: str, scorers: str, setting: str) -> list[tuple[str, float]]:
 def _hold(config: ClusterConfig, settings: Mapping[str, Any]) -> None:
     """Fill a new configuration, and check it; errors have the names that the settings were given by."""
     try:
-        given, groups_from = as_kept(their_names.ours(settings))
-        vars(config).update(resolve(given), _given=given)
+        kept, groups_from = as_kept(their_names.ours(settings))
+        vars(config).update(resolve(kept), _given=kept)
         _check(config)
         if config.instances:
             instance_groups.check(config, groups_from)
@@ -258,36 +258,34 @@ def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         ConfigError: there is no such setting, or the groups or numbers of policies are none.
     """
     refuse_unknown(name for name in settings if name not in FIELDS)
-    given = dict(settings)
-    if "policy_numbers" in given:
-        given["policy_numbers"] = as_pairs(given["policy_numbers"])
+    kept = dict(settings)
+    if "policy_numbers" in kept:
+        kept["policy_numbers"] = as_pairs(kept["policy_numbers"])
     for name in their_names.NAMED_BY:
-        if isinstance(text := given.get(name), str):
-            given[name] = their_names.policies_named(name, text)
+        if isinstance(text := kept.get(name), str):
+            kept[name] = their_names.policies_named(name, text)
     for name in ("alpha_coeffs", "beta_coeffs"):  # a list has no hash
-        if isinstance(value := given.get(name), Iterable) and not isinstance(value, str):
-            given[name] = tuple(value)
-    if "lora_config" in given:
-        given["lora_config"] = adapters.given_config(given["lora_config"])
-    if "kv_offload_config" in given:
-        given["kv_offload_config"] = offload_tiers.given_config(given["kv_offload_config"])
-    if "speculative_config" in given:
-        given["speculative_config"] = speculation.given_config(given["speculative_config"])
+        if isinstance(value := kept.get(name), Iterable) and not isinstance(value, str):
+            kept[name] = tuple(value)
+    if "lora_config" in kept:
+        kept["lora_config"] = adapters.given_config(kept["lora_config"])
+    if "kv_offload_config" in kept:
+        kept["kv_offload_config"] = offload_tiers.given_config(kept["kv_offload_config"])
+    if "speculative_config" in kept:
+        kept["speculative_config"] = speculation.given_config(kept["speculative_config"])
     groups, source, fleet = instance_groups.groups_and_fleet(
-        given.get("instances", ()), _unchecked(given)
+        kept.get("instances", ()), _unchecked(kept)
     )
     for name, value in fleet.items():
-        if name == "node_pools" or given.get(name, DEFAULTS[name]) == DEFAULTS[name]:
-            given[name] = value
-    if "instances" in given:
-        given["instances"] = groups
-    if (
-        groups and given.get("num_instances", 1) != 1
-    ):  # the default may stand for a number not given
-        instance_groups.check_number(_unchecked(given), given["num_instances"])
-    if groups or given.get("node_pools"):
-        given["num_instances"] = max(instance_groups.size(groups), 1)
-    return given, source
+        if name == "node_pools" or kept.get(name, DEFAULTS[name]) == DEFAULTS[name]:
+            kept[name] = value
+    if "instances" in kept:
+        kept["instances"] = groups
+    if groups and kept.get("num_instances", 1) != 1:  # the default may stand for a number not given
+        instance_groups.check_number(_unchecked(kept), kept["num_instances"])
+    if groups or kept.get("node_pools"):
+        kept["num_instances"] = max(instance_groups.size(groups), 1)
+    return kept, source
 
 
 # what follows from other settings where it is not given; each reads what those before it have found

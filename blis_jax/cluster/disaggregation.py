@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
 # settings of pools with the values that mean none; they are given only where there are pools
-SETTINGS: dict[str, Any] = {name: one.default for name, one in declared_in(PoolSettings).items()}
+SETTINGS: dict[str, Any] = {
+    name: setting.default for name, setting in declared_in(PoolSettings).items()
+}
 _COUNTS = ("prefill_instances", "decode_instances", "prefill_decode_instances", "encode_instances")
 # what a pool may have of its own
 _OWN = ("total_kv_blocks", "tp", "max_model_len", "latency_model")
@@ -102,7 +104,7 @@ def _own(config: ClusterConfig, role: int, memory: float | None) -> dict[str, An
         return getattr(config, f"{pool}_{name}") if pool else None
 
     tp, hardware = given("tp") or config.tp, given("hardware") or config.hardware
-    own = {
+    of_pool = {
         "tp": tp,
         "total_kv_blocks": config.total_kv_blocks,
         "max_model_len": given("max_model_len") or config.max_model_len,
@@ -111,18 +113,18 @@ def _own(config: ClusterConfig, role: int, memory: float | None) -> dict[str, An
 
     def shorten(blocks: int) -> None:
         """Set the pool's KV blocks, and lower the longest request that is allowed to what fits; it is never raised."""
-        own["total_kv_blocks"] = blocks
-        if own["max_model_len"]:
+        of_pool["total_kv_blocks"] = blocks
+        if of_pool["max_model_len"]:
             room = blocks * config.block_size_in_tokens
-            own["max_model_len"] = min(own["max_model_len"], room)
+            of_pool["max_model_len"] = min(of_pool["max_model_len"], room)
 
     if (tp, hardware) != (config.tp, config.hardware):
         longest = given("max_model_len")
         shorten(blocks_of(config, hardware, tp, config.dp))
-        own["max_model_len"] = longest or own["max_model_len"]
+        of_pool["max_model_len"] = longest or of_pool["max_model_len"]
     if memory is not None and "total_kv_blocks" not in config.given:
         shorten(blocks_of(config, hardware, tp, config.dp, memory))
-    return own
+    return of_pool
 
 
 def numbers(config: ClusterConfig) -> dict[str, float]:

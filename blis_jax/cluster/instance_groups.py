@@ -100,32 +100,32 @@ KEYS = tuple(field.name for field in dataclasses.fields(InstanceGroup))
 NUMBERS = tuple(name for name in KEYS if name not in ("count", *_ABOUT))
 
 
-def _coefficients(name: str, given: object) -> tuple[float, ...] | None:
-    if given is None:
+def _coefficients(name: str, value: object) -> tuple[float, ...] | None:
+    if value is None:
         return None
-    values: list[Any] = [None]
-    if isinstance(given, list | tuple):
-        values = [_number(one) for one in given]
-    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
-        raise ConfigError(f"{name}: got {shortened(given)}, allowed is a list of numbers")
-    return tuple(float(value) for value in values)
+    numbers: list[Any] = [None]
+    if isinstance(value, list | tuple):
+        numbers = [_number(number) for number in value]
+    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
+        raise ConfigError(f"{name}: got {shortened(value)}, allowed is a list of numbers")
+    return tuple(float(number) for number in numbers)
 
 
-def _number(given: object) -> object:
+def _number(value: object) -> object:
     """Return a number, also where YAML takes it for a text, such as 1e-5."""
-    if not isinstance(given, str):
-        return given
+    if not isinstance(value, str):
+        return value
     try:
-        return float(given)
+        return float(value)
     except ValueError:
-        return given
+        return value
 
 
 # --- reading --------------------------------------------------------------------------------------
 
 
 def groups_and_fleet(
-    given: object, config: ClusterConfig
+    value: object, config: ClusterConfig
 ) -> tuple[tuple[InstanceGroup, ...], str, dict[str, Any]]:
     """Read groups as `groups_of` does, and the settings that follow where `given` has sections of a
     policy file of BLIS.
@@ -134,16 +134,16 @@ def groups_and_fleet(
         ConfigError: the file cannot be read, or a key or value is not allowed.
     """
     source, fleet = SETTING, {}
-    if isinstance(given, str):
-        if pools_of(given) is not None and "hand_over_policy" not in config.given:
+    if isinstance(value, str):
+        if pools_of(value) is not None and "hand_over_policy" not in config.given:
             fleet = {"hand_over_policy": "pools"}
-        given, source = _parsed(given)
-    if is_fleet(given):
-        fleet = settings_of_fleet(config, given, source)
-    return groups_of(fleet.pop(SETTING, given), source), source, fleet
+        value, source = _parsed(value)
+    if is_fleet(value):
+        fleet = settings_of_fleet(config, value, source)
+    return groups_of(fleet.pop(SETTING, value), source), source, fleet
 
 
-def groups_of(given: object, source: str = SETTING) -> tuple[InstanceGroup, ...]:
+def groups_of(value: object, source: str = SETTING) -> tuple[InstanceGroup, ...]:
     """Return the groups of a value or a file.
 
     Args:
@@ -154,13 +154,13 @@ def groups_of(given: object, source: str = SETTING) -> tuple[InstanceGroup, ...]
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
     """
-    if isinstance(given, str):
-        given, source = _parsed(given)
-    if not isinstance(given, list | tuple):
+    if isinstance(value, str):
+        value, source = _parsed(value)
+    if not isinstance(value, list | tuple):
         raise ConfigError(
-            f"{source}: got {shortened(given)}, allowed is a list of groups such as {EXAMPLE}"
+            f"{source}: got {shortened(value)}, allowed is a list of groups such as {EXAMPLE}"
         )
-    return tuple(_group(_place(source, number), one) for number, one in enumerate(given, 1))
+    return tuple(_group(_place(source, number), group) for number, group in enumerate(value, 1))
 
 
 _POOLS = re.compile(r"(\d+)p(\d+)d", re.IGNORECASE)
@@ -168,11 +168,11 @@ _POOLS = re.compile(r"(\d+)p(\d+)d", re.IGNORECASE)
 
 def pools_of(text: str) -> list[dict[str, Any]] | None:
     """Return the groups of `1P2D`: one prefill instance, two decode instances; None for another text."""
-    found = _POOLS.fullmatch(text.strip())
-    if found is None:
+    counts = _POOLS.fullmatch(text.strip())
+    if counts is None:
         return None
     roles = ("prefill", "decode")
-    return [{"count": int(n), "role": role} for n, role in zip(found.groups(), roles, strict=True)]
+    return [{"count": int(n), "role": role} for n, role in zip(counts.groups(), roles, strict=True)]
 
 
 def _parsed(text: str) -> tuple[Any, str]:
@@ -187,25 +187,25 @@ def _parsed(text: str) -> tuple[Any, str]:
                 Path(text), f"a list of instance groups such as {EXAMPLE}, or pools such as 1P2D"
             ),
         )
-    found = _of_files("read_yaml")(text, source)
-    if not found:
+    content = _of_files("read_yaml")(text, source)
+    if not content:
         raise ConfigError(f"{source}: no group is given; give a list such as {EXAMPLE}")
-    return found, source
+    return content, source
 
 
 def _place(source: str, number: int, name: str = "") -> str:
     return f"{source}: group {number}" + (f" ({name})" if name else "")
 
 
-def _group(place: str, given: object) -> InstanceGroup:
-    if isinstance(given, InstanceGroup):
-        return given
-    if not isinstance(given, Mapping):
+def _group(place: str, group: object) -> InstanceGroup:
+    if isinstance(group, InstanceGroup):
+        return group
+    if not isinstance(group, Mapping):
         raise ConfigError(
-            f"{place}: got {shortened(given)}, allowed is a mapping such as {EXAMPLE[1:-1]}"
+            f"{place}: got {shortened(group)}, allowed is a mapping such as {EXAMPLE[1:-1]}"
         )
     values: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in group.items():
         name = str(key).replace("-", "_")
         name = _SHORT.get(name, their_names.SETTINGS.get(name, name))
         if name not in KEYS:
@@ -228,11 +228,11 @@ def _group(place: str, given: object) -> InstanceGroup:
 _REALS = ("kv_offload_threshold", "kv_transfer_bandwidth", "gpu_memory_gib")
 
 
-def located(given: T, folder: Path) -> T | str:
+def located(value: T, folder: Path) -> T | str:
     """Return the setting of a file in this folder, where a path begins if the file is there."""
-    if not isinstance(given, str) or given.lstrip().startswith("["):
-        return given
-    return str(folder / given) if (folder / given).is_file() else given
+    if not isinstance(value, str) or value.lstrip().startswith("["):
+        return value
+    return str(folder / value) if (folder / value).is_file() else value
 
 
 # --- the number of instances ----------------------------------------------------------------------
@@ -251,7 +251,7 @@ def num_gpus(config: ClusterConfig) -> int:
         (instance, instance.tp or config.tp or 1, instance.dp or config.dp)
         for instance in config.instances
     )
-    return sum(one.count * tp * dp for one, tp, dp in each)
+    return sum(group.count * tp * dp for group, tp, dp in each)
 
 
 def check_number(config: ClusterConfig, wanted: int) -> None:
@@ -276,8 +276,10 @@ def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
         return [usual] * config.num_instances
     values: list[Any] = []
     for group in config.instances:
-        own = _longest(config, group) if setting == "max_model_len" else getattr(group, setting)
-        values += [usual if own is None else own] * group.count
+        of_group = (
+            _longest(config, group) if setting == "max_model_len" else getattr(group, setting)
+        )
+        values += [usual if of_group is None else of_group] * group.count
     return values
 
 

@@ -48,8 +48,8 @@ def made_once(
 
     @functools.wraps(function)
     def made(config: ClusterConfig, *more: P.args, **named: P.kwargs) -> T:
-        found: tuple[T] | None = kept(config, *more, **named)
-        return function(config, *more, **named) if found is None else found[0]
+        policies: tuple[T] | None = kept(config, *more, **named)
+        return function(config, *more, **named) if policies is None else policies[0]
 
     return made
 
@@ -79,14 +79,14 @@ def is_policy_number(name: str) -> bool:
     return "." in name and name.partition(".")[0] in kinds
 
 
-def as_pairs(given: object) -> tuple[tuple[str, float], ...]:
+def as_pairs(numbers: object) -> tuple[tuple[str, float], ...]:
     """Return the numbers of policies by name, as sorted pairs.
 
     Raises:
         ConfigError: a name is no number of a policy, or a value is no number.
     """
-    pairs = given.items() if isinstance(given, Mapping) else given
-    found = []
+    pairs = numbers.items() if isinstance(numbers, Mapping) else numbers
+    checked = []
     for pair in pairs if isinstance(pairs, Iterable) else (pairs,):
         name, value = pair if isinstance(pair, tuple | list) and len(pair) == 2 else ("", None)
         is_named = isinstance(name, str) and is_policy_number(name)
@@ -95,8 +95,8 @@ def as_pairs(given: object) -> tuple[tuple[str, float], ...]:
                 f"policy_numbers: {pair!r} is no number of a policy; "
                 "write for instance {'routing.candidates': 3}"
             )
-        found.append((name, float(value)))
-    return tuple(sorted(found))
+        checked.append((name, float(value)))
+    return tuple(sorted(checked))
 
 
 def admission_name(config: ClusterConfig) -> str:
@@ -128,7 +128,7 @@ def policies_of(used: Chosen | ChosenRouter) -> Iterator[Policy]:
     for kind in KINDS.values() if isinstance(used, Chosen) else ROUTER:
         policy = getattr(used, kind.field)
         if kind.is_list:
-            yield from (one for one, _ in policy)
+            yield from (member for member, _ in policy)
         elif policy is not None:
             yield policy
 
@@ -140,30 +140,34 @@ def numbered(config: ClusterConfig) -> Chosen:
     Raises:
         ConfigError: a name is not known, or a number has no policy to go to.
     """
-    given = _numbers_by_owner(config)
-    shared = given.pop(EVERY, {})
-    found: dict[str, Any] = {}
+    numbers = _numbers_by_owner(config)
+    shared = numbers.pop(EVERY, {})
+    policies: dict[str, Any] = {}
     for kind in KINDS.values():
         name = _name_of(config, kind)
         if kind.is_list:
-            found[kind.field] = tuple(
-                (_with_numbers(config, kind, name, given.pop(_owner(name), {})), weight)
+            policies[kind.field] = tuple(
+                (_with_numbers(config, kind, name, numbers.pop(_owner(name), {})), weight)
                 for name, weight in config.scorers()
             )
         elif not (kind.is_optional and name == NONE):
-            found[kind.field] = _with_numbers(config, kind, name, given.pop(kind.name, {}))
+            policies[kind.field] = _with_numbers(config, kind, name, numbers.pop(kind.name, {}))
     if config.is_august:
-        found |= _pools(config, found["picker"])
+        policies |= _pools(config, policies["picker"])
     else:
-        found["decode"] = _decode_router(config, given)
-    used = Chosen(**found)
-    if given:
-        owner, known = next(iter(given)), tuple(_by_owner(config, used))
+        policies["decode"] = _decode_router(config, numbers)
+    used = Chosen(**policies)
+    if numbers:
+        owner, known = next(iter(numbers)), tuple(_by_owner(config, used))
         raise ConfigError(
-            f"policy_numbers: {owner}.{next(iter(given[owner]))} belongs to no policy in use; "
+            f"policy_numbers: {owner}.{next(iter(numbers[owner]))} belongs to no policy in use; "
             f"numbers begin with {', '.join(known)}{closest(owner, known)}"
         )
-    has = {one for policy in _by_owner(config, used).values() for one in numbers_of(policy.params)}
+    has = {
+        number
+        for policy in _by_owner(config, used).values()
+        for number in numbers_of(policy.params)
+    }
     for name in shared:
         if name not in has:
             raise ConfigError(
@@ -178,7 +182,7 @@ def _pools(config: ClusterConfig, picker: Policy) -> dict[str, Any]:
         return {}
     reads_caches = config.pd_decider == "prefix-threshold"
     splits = by_cached_prefix if reads_caches else unconditional
-    found: dict[str, Any] = {"hand_over": splits.with_numbers(**disaggregation.numbers(config))}
+    policies: dict[str, Any] = {"hand_over": splits.with_numbers(**disaggregation.numbers(config))}
     of_pools = {"decode": config.decode_scorers(), "prefill": config.prefill_scorers()}
     for pool, named in of_pools.items():
         setting = f"{pool}_routing_scorers"
@@ -187,8 +191,8 @@ def _pools(config: ClusterConfig, picker: Policy) -> dict[str, Any]:
             for name, weight in named
         )
         if scorers:
-            found[pool] = ChosenRouter(registry.find("routing", "weighted"), scorers, picker)
-    return found
+            policies[pool] = ChosenRouter(registry.find("routing", "weighted"), scorers, picker)
+    return policies
 
 
 def _owner(scorer: str) -> str:
@@ -197,20 +201,20 @@ def _owner(scorer: str) -> str:
 
 
 def _decode_router(
-    config: ClusterConfig, given: dict[str, dict[str, float]]
+    config: ClusterConfig, by_owner: dict[str, dict[str, float]]
 ) -> ChosenRouter | None:
     """Return the policies that route in the decode pool, if a setting says anything of them; takes their numbers out.
 
     What is the same as the cluster's has the cluster's numbers too, and those given under its own name.
     """
-    own = {owner: given.pop(owner) for owner in list(given) if owner.startswith(DECODE)}
+    of_decode = {owner: by_owner.pop(owner) for owner in list(by_owner) if owner.startswith(DECODE)}
     names = {kind: getattr(config, kind.decode_setting) for kind in ROUTER}
-    if not own and all(name in ("", SAME) for name in names.values()):
+    if not of_decode and all(name in ("", SAME) for name in names.values()):
         return None
     of_cluster = _numbers_by_owner(config)
 
     def policy(kind: Kind) -> Policy:
-        name, numbers = names[kind], own.pop(DECODE + kind.name, {})
+        name, numbers = names[kind], of_decode.pop(DECODE + kind.name, {})
         if name == SAME:
             name, numbers = _name_of(config, kind), of_cluster.get(kind.name, {}) | numbers
         return _with_numbers(config, kind, name, numbers, kind.decode_setting)
@@ -219,13 +223,13 @@ def _decode_router(
         for name, weight in config.decode_scorers():
             owner = _owner(name)
             numbers = {} if names[kind] else of_cluster.get(owner, {})
-            numbers = numbers | own.pop(DECODE + owner, {})
+            numbers = numbers | of_decode.pop(DECODE + owner, {})
             yield _with_numbers(config, kind, name, numbers, kind.decode_setting), weight
 
     router: dict[str, Any] = {
         kind.field: tuple(scorers(kind)) if kind.is_list else policy(kind) for kind in ROUTER
     }
-    given |= own  # belong to nobody
+    by_owner |= of_decode  # belong to nobody
     return ChosenRouter(**router)
 
 
@@ -236,26 +240,26 @@ def _name_of(config: ClusterConfig, kind: Kind) -> str:
 
 
 def _with_numbers(
-    config: ClusterConfig, kind: Kind, name: str, given: Mapping[str, float], naming: str = ""
+    config: ClusterConfig, kind: Kind, name: str, by_name: Mapping[str, float], naming: str = ""
 ) -> Policy:
     """The policy with the numbers of its settings, and those given to it by name; `naming` as in `registry.find`."""
     policy = registry.find(kind.name, registered(config, kind.name, name), naming)
     declared = numbers_of(policy.params)
     numbers = {
         field: getattr(config, setting)
-        for field, one in declared.items()
-        if (setting := _setting_of(name, field, one)) is not None
+        for field, number in declared.items()
+        if (setting := _setting_of(name, field, number)) is not None
     }
     shared = _numbers_by_owner(config).get(EVERY, {})
     numbers |= {field: value for field, value in shared.items() if field in declared}
-    return policy.with_numbers(**(numbers | dict(given)))
+    return policy.with_numbers(**(numbers | dict(by_name)))
 
 
-def _setting_of(name: str, field: str, one: Number) -> str | None:
+def _setting_of(name: str, field: str, number: Number) -> str | None:
     """Return the setting that a number follows; of a policy from a file one that it names, if there is one."""
     if is_file(name):
-        return one.setting if one.setting in registry.settings() else None
-    return registry.setting_of(name, field, one)
+        return number.setting if number.setting in registry.settings() else None
+    return registry.setting_of(name, field, number)
 
 
 def number_of(config: ClusterConfig, setting: str) -> Number | None:
@@ -268,10 +272,10 @@ def number_of(config: ClusterConfig, setting: str) -> Number | None:
         known = registry.settings().get(setting)
         return known.number if known else None
     has = {
-        f"{owner}.{one}": number
+        f"{owner}.{field}": number
         for name, policy in _by_owner(config, numbered(config)).items()
         for owner in (name, EVERY)
-        for one, number in numbers_of(policy.params).items()
+        for field, number in numbers_of(policy.params).items()
     }
     if setting not in has:
         raise ConfigError(
@@ -299,18 +303,18 @@ def setting_of_owner(name: str) -> str | None:
 
 def _by_owner(config: ClusterConfig, used: Chosen) -> dict[str, Policy]:
     """Return the policies in use by what begins their numbers."""
-    found: dict[str, Policy] = {}
+    policies: dict[str, Policy] = {}
 
     def add(begin: str, router: Chosen | ChosenRouter, scorers: list[tuple[str, float]]) -> None:
         owners = [_owner(name) for name, _ in scorers]
         for policy in policies_of(router):
             owner = owners.pop(0) if KINDS[policy.kind].is_list else policy.kind
-            found[begin + owner] = policy
+            policies[begin + owner] = policy
 
     add("", used, config.scorers())
     if used.decode is not None:
         add(DECODE, used.decode, config.decode_scorers())
-    return found
+    return policies
 
 
 def _numbers_by_owner(config: ClusterConfig) -> dict[str, dict[str, float]]:
@@ -323,20 +327,20 @@ def _numbers_by_owner(config: ClusterConfig) -> dict[str, dict[str, float]]:
 
 def located(settings: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """Return settings of a file in this folder, in which paths of policies begin at the folder if they are there."""
-    found = dict(settings)
+    whole = dict(settings)
     policies = (
         *(kind.setting for kind in KINDS.values()),
         *(kind.decode_setting for kind in ROUTER),
     )
     for setting in (*policies, "latency_model"):
-        given = found.get(setting)
-        if folder is not None and isinstance(given, str):
-            parts = [_located(part.strip(), folder) for part in given.split(",")]
-            found[setting] = ",".join(parts)
-    if folder is not None and instance_groups.SETTING in found:
-        groups = found[instance_groups.SETTING]
-        found[instance_groups.SETTING] = instance_groups.located(groups, folder)
-    return found
+        value = whole.get(setting)
+        if folder is not None and isinstance(value, str):
+            parts = [_located(part.strip(), folder) for part in value.split(",")]
+            whole[setting] = ",".join(parts)
+    if folder is not None and instance_groups.SETTING in whole:
+        groups = whole[instance_groups.SETTING]
+        whole[instance_groups.SETTING] = instance_groups.located(groups, folder)
+    return whole
 
 
 def _located(name: str, folder: Path) -> str:

@@ -132,7 +132,7 @@ def _groups_of_pools(
     if not isinstance(pools, list | tuple) or not pools:
         raise ConfigError(f"{source}: {POOLS} must be a list of pools, got {shortened(pools)}")
     tp, names = gpus_of_instance(config), []
-    left, groups, found = config.num_instances, [], []
+    left, groups, groups_of_pools = config.num_instances, [], []
     memory: dict[str, float] = {}
     for number, entry in enumerate(pools, 1):
         place = f"{source}: pool {number}"
@@ -144,7 +144,7 @@ def _groups_of_pools(
                 f"{place}: there is a pool {shortened(name)} already; give it another name"
             )
         names.append(name)
-        found.append(made)
+        groups_of_pools.append(made)
         # the memory of a kind of GPU is that of the first pool which has it
         gib = _number(pool, "gpu_memory_gib", place)
         if not 0 < gib < MOST_GIB:
@@ -157,7 +157,7 @@ def _groups_of_pools(
         if count:
             group = {"count": count, "name": name, "gpu_memory_gib": memory[made.gpu_type]}
             groups.append(group)
-    return groups, tuple(found)
+    return groups, tuple(groups_of_pools)
 
 
 def _pool(pool: Mapping[str, Any], place: str) -> NodePool:
@@ -185,25 +185,25 @@ def _lifecycle(section: object, place: str) -> dict[str, float]:
             f"{place}: warm_start_initial_instances must be true or false, got {shortened(warm)}"
         )
     delay = _delay(values, "loading_delay", place)
-    found = {f"{_PREFIX}loading_delay_{name}_s": value for name, value in delay.items()}
-    return found | {f"{_PREFIX}warm_start": int(warm)}
+    lifecycle = {f"{_PREFIX}loading_delay_{name}_s": value for name, value in delay.items()}
+    return lifecycle | {f"{_PREFIX}warm_start": int(warm)}
 
 
 def _autoscaler(section: object, place: str) -> dict[str, float]:
     """Return the numbers of the autoscaler; without an interval it never acts."""
     values = mapping(section, place, _AUTOSCALER_KEYS)
-    found = {name: _number(values, name, place) for name in ("interval_us", *_WINDOWS)}
+    autoscaler = {name: _number(values, name, place) for name in ("interval_us", *_WINDOWS)}
     delay = _delay(values, "hpa_scrape_delay", place)
-    found |= {f"scrape_delay_{name}_s": value for name, value in delay.items()}
+    autoscaler |= {f"scrape_delay_{name}_s": value for name, value in delay.items()}
     place = f"{place}.analyzer"
     analyzer = mapping(values.get("analyzer") or {}, place, _ANALYZER)
     for name, default in _ANALYZER.items():
-        found[name] = _number(analyzer, name, place) or default
-    if found["kv_cache_threshold"] > 1:
+        autoscaler[name] = _number(analyzer, name, place) or default
+    if autoscaler["kv_cache_threshold"] > 1:
         raise ConfigError(
-            f"{place}: kv_cache_threshold must be above 0 and at most 1, got {found['kv_cache_threshold']}"
+            f"{place}: kv_cache_threshold must be above 0 and at most 1, got {autoscaler['kv_cache_threshold']}"
         )
-    return {_PREFIX + name: value for name, value in found.items()}
+    return {_PREFIX + name: value for name, value in autoscaler.items()}
 
 
 def check(config: ClusterConfig) -> None:

@@ -159,8 +159,10 @@ def config_of(
         said.get("offload_prompt_only", True),
         said.get("saves_prefill", False),
         tuple(
-            _tier(mapping(one, at, tier_keys), at, devices)
-            for one, at in ((one, f"{place}.secondary_tiers[{n}]") for n, one in enumerate(tiers))
+            _tier(mapping(tier, at, tier_keys), at, devices)
+            for tier, at in (
+                (tier, f"{place}.secondary_tiers[{n}]") for n, tier in enumerate(tiers)
+            )
         ),
     )
 

@@ -60,7 +60,7 @@ _DEFAULTS = {"snapshot_refresh_interval": 50_000, "latency_model": "trained-phys
 OF_REVISION = ("snapshot_refresh_interval", "max_model_len")  # whose default the revision decides
 
 
-def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
     """Return settings that were not given and have another default in the configuration's revision."""
     if not config.is_august:
         return {}
@@ -68,16 +68,16 @@ def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
     return {
         name: value
         for name, value in _DEFAULTS.items()
-        if name not in given or (name == "latency_model" and is_auto)
+        if name not in said or (name == "latency_model" and is_auto)
     }
 
 
-def limits(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+def limits(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
     """Return the longest request of August's revision: as given, else of the model; never longer than the KV cache."""
     if not config.is_august:
         return {}
     longest = config.max_model_len
-    if "max_model_len" not in given and config.latency_model in SIZED:
+    if "max_model_len" not in said and config.latency_model in SIZED:
         longest = model_description(config.model, config.model_config).max_model_len
     room = config.total_kv_blocks * config.block_size_in_tokens
     return {"max_model_len": min(longest, room) if longest else longest}

@@ -41,7 +41,7 @@ def plain_value(value: object) -> Any:
     """Return a setting's value as JSON has it; groups of instances with what was given of them."""
     if isinstance(value, _PLAIN):
         return value.plain()
-    return [plain_value(one) for one in value] if isinstance(value, tuple) else value
+    return [plain_value(element) for element in value] if isinstance(value, tuple) else value
 
 
 def all_values(config: ClusterConfig) -> dict[str, Any]:

@@ -64,11 +64,11 @@ def setting(
 
 def declared_in(part: type) -> dict[str, DeclaredSetting]:
     """Return the declarations of a class's own settings by name, in order; not those of its bases."""
-    own = inspect.get_annotations(part)
+    annotations = inspect.get_annotations(part)
     return {
         field.name: field.metadata["setting"]
         for field in dataclasses.fields(part)
-        if field.name in own
+        if field.name in annotations
     }
 
 
@@ -140,11 +140,11 @@ def _named(kind: Kind, is_of_decode: bool = False) -> Any:
     )
 
 
-def _numbered(one: registry.Setting) -> Any:
+def _numbered(setting: registry.Setting) -> Any:
     """Return the setting of a number of the package's policies."""
-    meaning = f"{', '.join(one.policies)}: {one.number.meaning}"
-    declared = DeclaredSetting(**vars(one.number) | {"meaning": meaning})
-    return dataclasses.field(default=one.number.default, metadata={"setting": declared})
+    meaning = f"{', '.join(setting.policies)}: {setting.number.meaning}"
+    declared = DeclaredSetting(**vars(setting.number) | {"meaning": meaning})
+    return dataclasses.field(default=setting.number.default, metadata={"setting": declared})
 
 
 if TYPE_CHECKING:
@@ -162,8 +162,8 @@ else:
             *((kind.setting, "str", _named(kind)) for kind in KINDS.values()),
             *((kind.decode_setting, "str", _named(kind, is_of_decode=True)) for kind in ROUTER),
             *(
-                (name, "int" if one.number.is_whole else "float", _numbered(one))
-                for name, one in registry.settings().items()
+                (name, "int" if setting.number.is_whole else "float", _numbered(setting))
+                for name, setting in registry.settings().items()
             ),
         ],
         frozen=True,

@@ -194,13 +194,13 @@ def _rates(
     said: Mapping[str, Any], num: int, place: str
 ) -> tuple[tuple[str, tuple[float, ...]], ...]:
     """The rates by class: each of a draft whose predecessors were accepted."""
-    given = [name for name in RATES if name in said]
-    if len(given) != 1:
+    ways = [name for name in RATES if name in said]
+    if len(ways) != 1:
         raise ConfigError(
-            f"{place}: give acceptance_rate or synthetic_acceptance_rates, {'not both' if given else 'one of them'}; "
+            f"{place}: give acceptance_rate or synthetic_acceptance_rates, {'not both' if ways else 'one of them'}; "
             "a server logs what it measures"
         )
-    (name,) = given
+    (name,) = ways
     place, value = f"{place}.{name}", said[name]
     if name == RATES[1]:
         return (("", _conditional(_list(value, num, place), place)),)
@@ -212,8 +212,10 @@ def _rates(
             f"{place}.other is missing; give the rate of all classes that are not named"
         )
     return tuple(
-        ("" if one == "other" else one, _list(rates, num, f"{place}.{one}"))
-        for one, rates in sorted(of_class.items(), key=lambda item: (item[0] != "other", item[0]))
+        ("" if slo_class == "other" else slo_class, _list(rates, num, f"{place}.{slo_class}"))
+        for slo_class, rates in sorted(
+            of_class.items(), key=lambda item: (item[0] != "other", item[0])
+        )
     )
 
 
@@ -224,7 +226,7 @@ def _list(value: object, num: int, place: str) -> tuple[float, ...]:
         raise ConfigError(
             f"{place}: {len(values)} rates for {num} drafted tokens; give one of each, or one number"
         )
-    rates = [number_at(one, place) for one in values]
+    rates = [number_at(rate, place) for rate in values]
     wrong = next((rate for rate in rates if not 0 <= rate <= 1), None)
     if wrong is not None:
         raise ConfigError(f"{place}: got {wrong:g}, allowed is a share from 0 to 1")
@@ -234,11 +236,11 @@ def _list(value: object, num: int, place: str) -> tuple[float, ...]:
 def _conditional(reach: tuple[float, ...], place: str) -> tuple[float, ...]:
     """The rates of drafts whose predecessors were accepted, from vLLM's, which are of all drafts at a position."""
     before = (1.0, *reach)
-    if any(one > earlier for earlier, one in itertools.pairwise(before)):
+    if any(rate > earlier for earlier, rate in itertools.pairwise(before)):
         raise ConfigError(
             f"{place}: a later draft is accepted more often than one before it; vLLM's rates never rise"
         )
-    return tuple(one / earlier if earlier else 0.0 for earlier, one in itertools.pairwise(before))
+    return tuple(rate / earlier if earlier else 0.0 for earlier, rate in itertools.pairwise(before))
 
 
 def _schedule(value: object, num: int, place: str) -> tuple[tuple[int, int], ...]:
@@ -250,7 +252,9 @@ def _schedule(value: object, num: int, place: str) -> tuple[tuple[int, int], ...
         entries = [(*_ends(str(key)), num) for key, num in value.items()]
     for entry in entries:
         is_range = isinstance(entry, list | tuple) and len(entry) == 3
-        if not is_range or any(isinstance(one, bool) or not isinstance(one, int) for one in entry):
+        if not is_range or any(
+            isinstance(number, bool) or not isinstance(number, int) for number in entry
+        ):
             raise ConfigError(
                 f"{place}: got {shortened(value)}, allowed is a list of [least batch, largest batch, drafts]"
             )
@@ -277,15 +281,15 @@ def _ends(key: str) -> tuple[int, ...]:
 # --- what follows for a cluster -------------------------------------------------------------------
 
 
-def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
     """Return that the run is without the defects of BLIS, whose revisions that are reproduced draft nothing, and
     preempts as vLLM does.
     """
     is_off = not config.speculative_config.num_speculative_tokens
-    if is_off or config.is_august or ("corrected" in given and not config.corrected):
+    if is_off or config.is_august or ("corrected" in said and not config.corrected):
         return {}
     as_vllm = {"corrected": True, "preemption_mode": "recompute"}
-    return {name: value for name, value in as_vllm.items() if name not in given}
+    return {name: value for name, value in as_vllm.items() if name not in said}
 
 
 def check(config: ClusterConfig) -> None:
@@ -316,7 +320,8 @@ def check(config: ClusterConfig) -> None:
                 f"speculative_config: {name} has no rule beside drafted tokens yet; leave one of them out"
             )
     limits = (
-        per_instance(config, one) for one in ("max_num_running_reqs", "max_num_scheduled_tokens")
+        per_instance(config, setting)
+        for setting in ("max_num_running_reqs", "max_num_scheduled_tokens")
     )
     for batch, budget in zip(*limits, strict=True):
         if batch * (num + 1) > budget:

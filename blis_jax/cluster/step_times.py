@@ -71,7 +71,7 @@ def profile_suffix(config: ClusterConfig) -> str:
 # --- models that compute step times from sizes ----------------------------------------------------
 
 
-def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
     """Return settings that were not given and follow from the model that is served; none for fitted models.
 
     Raises:
@@ -80,44 +80,46 @@ def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
     sizes = find(config.latency_model).sizes if config.latency_model != AUTO else None
     if sizes is None:
         return {}
-    return _from_sizes(config, sizes, given)
+    return _from_sizes(config, sizes, said)
 
 
-def _from_sizes(config: ClusterConfig, sizes: FromSizes, given: Collection[str]) -> dict[str, Any]:
+def _from_sizes(config: ClusterConfig, sizes: FromSizes, said: Collection[str]) -> dict[str, Any]:
     """Return settings that were not given and follow from the model: coefficients, GPUs, KV blocks also of groups.
 
     Raises:
         ConfigError: as in `deployment`, or the model does not fit into the GPUs' memory.
     """
-    found: dict[str, Any] = {"alpha_coeffs": sizes.alpha, "beta_coeffs": sizes.beta}
-    found["tp"] = usual_tp(config.model)
-    found = {name: value for name, value in found.items() if name not in given}
-    if "total_kv_blocks" in given:
-        return found
-    usual = {name: found.get(name, getattr(config, name)) for name in SERVED}
+    settings: dict[str, Any] = {"alpha_coeffs": sizes.alpha, "beta_coeffs": sizes.beta}
+    settings["tp"] = usual_tp(config.model)
+    settings = {name: value for name, value in settings.items() if name not in said}
+    if "total_kv_blocks" in said:
+        return settings
+    usual = {name: settings.get(name, getattr(config, name)) for name in SERVED}
     size = config.block_size_in_tokens
-    if "block_size_in_tokens" not in given:
+    if "block_size_in_tokens" not in said:
         size = block_tokens(deployment(config, **usual), size)
-        found["block_size_in_tokens"] = size
+        settings["block_size_in_tokens"] = size
     groups = tuple(_with_blocks(config, group, usual, size) for group in config.instances)
     if groups:
-        found["instances"] = groups
-    own = [group.total_kv_blocks for group in groups if group.total_kv_blocks is not None]
-    is_needed = len(own) < len(groups) or not groups
-    found["total_kv_blocks"] = blocks_of(config, **usual, block_size=size) if is_needed else own[0]
-    return found
+        settings["instances"] = groups
+    of_groups = [group.total_kv_blocks for group in groups if group.total_kv_blocks is not None]
+    is_needed = len(of_groups) < len(groups) or not groups
+    settings["total_kv_blocks"] = (
+        blocks_of(config, **usual, block_size=size) if is_needed else of_groups[0]
+    )
+    return settings
 
 
 def _with_blocks(
     config: ClusterConfig, group: InstanceGroup, usual: Mapping[str, Any], block_size: int
 ) -> InstanceGroup:
     """Return the group with KV blocks of its own if it has GPUs of its own."""
-    own = {name: getattr(group, name) for name in SERVED}
-    own = {name: value for name, value in own.items() if value is not None}
+    of_group = {name: getattr(group, name) for name in SERVED}
+    of_group = {name: value for name, value in of_group.items() if value is not None}
     memory = group.gpu_memory_gib
-    if group.total_kv_blocks is not None or not (own or memory):
+    if group.total_kv_blocks is not None or not (of_group or memory):
         return group
-    served = {**usual, **own}
+    served = {**usual, **of_group}
     blocks = blocks_of(config, **served, memory=memory, block_size=block_size)
     return dataclasses.replace(group, total_kv_blocks=blocks)
 
@@ -139,12 +141,12 @@ def vectors(config: ClusterConfig) -> list[tuple[float, ...]]:
     if find(names[0]).sizes is None:
         return beta
     used = list(zip(names, beta, deployments(config), strict=True))
-    made = {one: _vector(*one) for one in dict.fromkeys(used)}
+    made = {item: _vector(*item) for item in dict.fromkeys(used)}
     if len(set(names)) == 1:
-        return [made[one] for one in used]
+        return [made[item] for item in used]
     length, places = max(map(len, made.values())), sorted(set(names))
-    padded = {one: (*vector, *[0.0] * (length - len(vector))) for one, vector in made.items()}
-    return [(float(places.index(one[0])), *padded[one]) for one in used]
+    padded = {item: (*vector, *[0.0] * (length - len(vector))) for item, vector in made.items()}
+    return [(float(places.index(item[0])), *padded[item]) for item in used]
 
 
 def _vector(name: str, beta: tuple[float, ...], deployment: Deployment) -> tuple[float, ...]:

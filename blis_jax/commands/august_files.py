@@ -120,14 +120,14 @@ def _of_admission(section: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 def _of_routing(section: Mapping[str, Any], place: str) -> dict[str, Any]:
     policy = _text(section.get("policy", ""), f"{place}: policy")
-    found = {"routing_policy": policy} if policy else {}
+    settings = {"routing_policy": policy} if policy else {}
     pairs = []
-    for number, one in enumerate(section.get("scorers") or (), 1):
+    for number, scorer in enumerate(section.get("scorers") or (), 1):
         at = f"{place}: scorer {number}"
-        mapping(one, at, ("name", "weight"))
-        weight = _number(one.get("weight"), f"{at}: weight")
-        pairs.append(f"{_text(one.get('name'), f'{at}: name')}:{weight:g}")
-    return found | ({"routing_scorers": ",".join(pairs)} if pairs else {})
+        mapping(scorer, at, ("name", "weight"))
+        weight = _number(scorer.get("weight"), f"{at}: weight")
+        pairs.append(f"{_text(scorer.get('name'), f'{at}: name')}:{weight:g}")
+    return settings | ({"routing_scorers": ",".join(pairs)} if pairs else {})
 
 
 def _by_class(section: object, place: str) -> dict[str, int]:
@@ -200,8 +200,7 @@ def with_files(settings: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
         changed = _of_defaults(path, document, changed)
         if "lora_config" in changed and document.get("lora"):
             usual = adapters.config_of(document["lora"], f"{path}: lora")
-            given = adapters.given_config(changed["lora_config"])
-            changed["lora_config"] = given.or_else(usual)
+            changed["lora_config"] = adapters.given_config(changed["lora_config"]).or_else(usual)
         if "kv_offload_config" in changed:
             devices = mapping(
                 document.get("kv_offload_devices") or {}, f"{path}: kv_offload_devices"
@@ -224,14 +223,14 @@ def read_defaults(path: Path) -> Mapping[str, Any]:
         ConfigError: the file cannot be read, or has a section that BLIS does not know.
     """
     text = read_text(path, "a defaults.yaml of BLIS")
-    found = mapping(read_yaml(text, str(path)) or {}, str(path))
-    for name in found:
+    sections = mapping(read_yaml(text, str(path)) or {}, str(path))
+    for name in sections:
         if name not in _SECTIONS:
             hint = " (of February?)" if name == "models" else closest(str(name), _SECTIONS)
             raise ConfigError(
                 f"{path}: the section {shortened(name)} is unknown{hint}; {choices(str(name), _SECTIONS)}"
             )
-    return found
+    return sections
 
 
 def preset_of(defaults_filepath: str | None, mode: str) -> Mapping[str, int] | None:
@@ -264,19 +263,19 @@ def _of_defaults(
     path: Path, document: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """GPU and TP of the model, its description beside the file, and the coefficients of trained-physics."""
-    found, model = dict(settings), str(settings.get("model", "")).lower()
+    completed, model = dict(settings), str(settings.get("model", "")).lower()
     models = mapping(document.get("defaults") or {}, f"{path}: defaults")
     if model in models:
         usual = mapping(models[model], f"{path}: defaults.{model}")
-        if not found.get("hardware") and usual.get("GPU"):
-            found["hardware"] = str(usual["GPU"])
-        if not found.get("tp") and usual.get("tensor_parallelism"):
-            found["tp"] = usual["tensor_parallelism"]
+        if not completed.get("hardware") and usual.get("GPU"):
+            completed["hardware"] = str(usual["GPU"])
+        if not completed.get("tp") and usual.get("tensor_parallelism"):
+            completed["tp"] = usual["tensor_parallelism"]
     described = path.parent / "model_configs" / model.partition("/")[2] / "config.json"
-    if "model_config" not in found and ".." not in model and described.is_file():
-        found["model_config"] = str(described)
-    if found.get("latency_model", "trained-physics") != "trained-physics":
-        return found
+    if "model_config" not in completed and ".." not in model and described.is_file():
+        completed["model_config"] = str(described)
+    if completed.get("latency_model", "trained-physics") != "trained-physics":
+        return completed
     name = "trained_physics_coefficients"
     fit = mapping(document.get(name) or {}, f"{path}: {name}")
     for key in ("alpha_coeffs", "beta_coeffs"):
@@ -287,5 +286,5 @@ def _of_defaults(
             raise ConfigError(
                 f"{path}: {name} needs a list of numbers {key}; give --{key.replace('_', '-')}"
             )
-        found[key] = tuple(map(float, values))
-    return found
+        completed[key] = tuple(map(float, values))
+    return completed

@@ -60,7 +60,7 @@ def fit_or_predict(options: CalibrateOptions, trace: Path) -> int:
     config = _config(run, server)
     stated = silent(run.settings, server, run.notes)
     with progress.phase("fitting", plan.num_starts, "starts") as work:
-        found = calibrate(
+        calibration = calibrate(
             run,
             config,
             plan,
@@ -68,30 +68,30 @@ def fit_or_predict(options: CalibrateOptions, trace: Path) -> int:
                 number + 1, f"start {number + 1} ended at cost {cost:.2f}"
             ),
         )
-    _write(found, stated, paths, options)
-    for remark in dict.fromkeys([*stated, *found.remarks]):
+    _write(calibration, stated, paths, options)
+    for remark in dict.fromkeys([*stated, *calibration.remarks]):
         notes.warn(remark)
     return 0
 
 
 def _run(options: CalibrateOptions, trace: Path, num_fitted: int | None = None) -> MeasuredRun:
-    found = _read(options, trace, num_fitted)
-    if isinstance(found, Summary):
-        raise ConfigError(f"{no_requests(str(trace), found)}; {report.how_to_predict(found.load)}")
-    return found
+    run = _read(options, trace, num_fitted)
+    if isinstance(run, Summary):
+        raise ConfigError(f"{no_requests(str(trace), run)}; {report.how_to_predict(run.load)}")
+    return run
 
 
 def _read(
     options: CalibrateOptions, trace: Path, num_fitted: int | None = None
 ) -> MeasuredRun | Summary:
-    found = read_result(trace, options.format, num_fitted, options.stage)
-    if isinstance(found, Summary):
+    result = read_result(trace, options.format, num_fitted, options.stage)
+    if isinstance(result, Summary):
         if options.warm_up:
             raise ConfigError(
                 f"--warm-up: {trace} has no requests to leave out; leave the option out"
             )
-        return found
-    return found.warmed_up(options.warm_up)
+        return result
+    return result.warmed_up(options.warm_up)
 
 
 def _predict(options: CalibrateOptions, trace: Path) -> int:
@@ -101,15 +101,15 @@ def _predict(options: CalibrateOptions, trace: Path) -> int:
     if options.output is not None:
         output = output_path(options.output, "--output", (".json",), options.overwrite)
     if options.predicted is not None:
-        found = report.by_run(_read(options, trace), Path(options.predicted), str(trace))
+        prediction = report.by_run(_read(options, trace), Path(options.predicted), str(trace))
     else:
         run = _run(options, trace)
         fit = load(Path(str(options.coefficients_from)))
-        found = report.by_fit(run, fit, options.server(), str(trace))
-    write = [(output, lambda path: write_json(path, found.document()))]
-    show(found.findings(), lambda: write_files(write), options)
+        prediction = report.by_fit(run, fit, options.server(), str(trace))
+    write = [(output, lambda path: write_json(path, prediction.document()))]
+    show(prediction.findings(), lambda: write_files(write), options)
     notes = Notes(options.command, options.log)
-    for remark in dict.fromkeys(found.remarks):
+    for remark in dict.fromkeys(prediction.remarks):
         notes.warn(remark)
     return 0
 
@@ -154,9 +154,9 @@ def _config(run: MeasuredRun, server: Mapping[str, Any]) -> ClusterConfig:
 
 
 def _write(
-    found: Calibration, stated: Sequence[str], paths: OutputPaths, options: CalibrateOptions
+    calibration: Calibration, stated: Sequence[str], paths: OutputPaths, options: CalibrateOptions
 ) -> None:
-    findings, document = report.findings_of(found), to_document(found, stated)
+    findings, document = report.findings_of(calibration), to_document(calibration, stated)
     show(findings, lambda: write_files(study_files(findings, document, paths)), options)
 
 
@@ -204,17 +204,17 @@ def _fit_steps(options: CalibrateOptions, trace: Path, file: StepFile) -> None:
 
 def _describe(options: CalibrateOptions, file: StepFile) -> Describe:
     """Return what says the description of a model: its config.json where that is given, else the shipped one."""
-    given = options.model_config
+    config_file = options.model_config
     names = {steps.engine.model for steps in file.runs}
-    if given is not None and len(names) > 1:
+    if config_file is not None and len(names) > 1:
         raise ConfigError(
             f"--model-config is of one model, and the steps are of {', '.join(sorted(names))}; give a file of one"
         )
 
     def describe(name: str) -> ModelDescription | None:
-        if given is None and not is_shipped(name):
+        if config_file is None and not is_shipped(name):
             return None
-        return model_description(name, given or "")
+        return model_description(name, config_file or "")
 
     return describe
 

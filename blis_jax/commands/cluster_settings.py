@@ -74,15 +74,17 @@ def _of_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             f"--vllm-version chooses among fits, and {name} has none; leave it out, or leave --latency-model out"
         )
-    missing = [one for one in ("alpha_coeffs", "beta_coeffs") if one not in settings]
+    missing = [name for name in ("alpha_coeffs", "beta_coeffs") if name not in settings]
     if name == "roofline" and len(missing) < 2:
         raise ConfigError("--latency-model roofline has no coefficients; leave them out")
     if len(missing) == 1:
         raise ConfigError(
             f"--{missing[0].replace('_', '-')} is missing: {name} takes both kinds of coefficients or neither"
         )
-    found = {one: settings.get(one) for one in ("alpha_coeffs", "beta_coeffs", "total_kv_blocks")}
-    return {"hardware": settings.get("hardware") or ClusterConfig.hardware, **found}
+    coefficients = {
+        name: settings.get(name) for name in ("alpha_coeffs", "beta_coeffs", "total_kv_blocks")
+    }
+    return {"hardware": settings.get("hardware") or ClusterConfig.hardware, **coefficients}
 
 
 def _coefficients(

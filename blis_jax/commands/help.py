@@ -159,7 +159,7 @@ SHARED = (
     Shared("quiet", "print nothing but errors"),
     Shared("no-cache", "compile again instead of using programs kept from earlier runs"),
 )  # fmt: skip
-BY_NAME = {one.name: one for one in SHARED}
+BY_NAME = {option.name: option for option in SHARED}
 
 
 def spellings(name: str) -> tuple[str, ...]:

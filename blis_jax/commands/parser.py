@@ -145,9 +145,9 @@ class Parser(argparse.ArgumentParser):
         declared = name.split("/")
         for word in declared:
             self._give_up(f"--{word}")
-        taken = self._option_string_actions
+        actions = self._option_string_actions
         older = [word for word in spellings(name) if word not in declared]
-        words = [*declared, *(word for word in older if f"--{word}" not in taken)]
+        words = [*declared, *(word for word in older if f"--{word}" not in actions)]
         group.add_argument(*(f"--{word}" for word in words), **settings)
         if words[0] in help.SELDOM:
             self.hide(words[:1])
@@ -268,12 +268,12 @@ class Parser(argparse.ArgumentParser):
 
     def _setting_of_arm(self, option: str) -> str | None:
         """Return what to write for a setting of an arm or a strategy, None where the option is none."""
-        taken = {str(action.metavar) for action in self._actions} & {"ARM", "STRATEGY"}
+        metavars = {str(action.metavar) for action in self._actions} & {"ARM", "STRATEGY"}
         name = option.removeprefix("--").replace("-", "_")
         config = import_module("blis_jax.cluster.config")
-        if not taken or name not in {*config.FIELDS, *their_names.SETTINGS}:
+        if not metavars or name not in {*config.FIELDS, *their_names.SETTINGS}:
             return None
-        word = min(taken)
+        word = min(metavars)
         kind = "an arm" if word == "ARM" else "a strategy"
         return f"{kind} here; write {word}:{name}=VALUE"
 

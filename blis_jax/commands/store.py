@@ -44,12 +44,12 @@ class Store:
         """Return what the numbers of a dataset with these attributes depend on, by its name in words."""
         return {words: attributes.get(name) for name, words in self.decisive.items()}
 
-    def refuse_other(self, found: xr.Dataset, wanted: xr.Dataset) -> None:
+    def refuse_other(self, stored: xr.Dataset, wanted: xr.Dataset) -> None:
         """Refuse to go on with what does not belong to the dataset that is wanted."""
-        self._refuse_other_kind(found)
+        self._refuse_other_kind(stored)
         before, now = (
             {**self.content(attributes), "--part": attributes.get("part")}
-            for attributes in (found.attrs, wanted.attrs)
+            for attributes in (stored.attrs, wanted.attrs)
         )
         refuse_other_work(self.path, before, now, self.advice)
 
@@ -74,7 +74,7 @@ class Store:
     def begin(self, empty: xr.Dataset, is_resumed: bool) -> xr.Dataset:
         """Make the store, whose chunks are its parts, or open that of the same dataset."""
         if is_resumed and self.path.exists():
-            return self.resume(lambda found: self.refuse_other(found, empty), empty)
+            return self.resume(lambda stored: self.refuse_other(stored, empty), empty)
         with cli.writing(self.path):
             datasets.save(empty, self.path, _filled(empty))
         return empty
@@ -123,25 +123,27 @@ class Store:
             written += [f"{name}/c/{place}" for place in chunks]
         manifest.reseal(self.path, written)
 
-    def _drop(self, found: Sequence[manifest.Damage]) -> None:
+    def _drop(self, damages: Sequence[manifest.Damage]) -> None:
         """Removes damaged pieces, so that nobody can read them, and says so."""
-        for one in found:
-            (self.path / one.piece).unlink(missing_ok=True)
+        for damage in damages:
+            (self.path / damage.piece).unlink(missing_ok=True)
         for half_written in self.path.rglob("*.partial"):
             half_written.unlink(missing_ok=True)
-        if found:
-            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        if damages:
+            more = f" and {len(damages) - 1} more" if len(damages) > 1 else ""
             cli.say(
                 self.command,
-                f"note: {self.path}: {found[0].piece} {found[0].what}{more}; "
+                f"note: {self.path}: {damages[0].piece} {damages[0].what}{more}; "
                 "the parts concerned are made again",
             )
 
-    def _rows_of(self, found: Sequence[manifest.Damage]) -> list[tuple[str, slice]]:
+    def _rows_of(self, damages: Sequence[manifest.Damage]) -> list[tuple[str, slice]]:
         """The arrays and rows of the parts that damaged pieces are of."""
         group: Any = zarr.open_group(self.path, mode="r")
         rows = []
-        for array, place in {(p[0], int(p[2])) for p in (one.piece.split("/") for one in found)}:
+        for array, place in {
+            (p[0], int(p[2])) for p in (damage.piece.split("/") for damage in damages)
+        }:
             chunk = group[array].chunks[0]
             rows.append((array, slice(place * chunk, (place + 1) * chunk)))
         return rows

@@ -78,8 +78,8 @@ def adapter_records(seen: Observation) -> AdapterRecords | None:
     table, rows = seen.raw[AdapterTable], seen.num_instances
     return AdapterRecords(
         *(
-            seen.xp.asarray(one)[:rows].astype(np.int64)
-            for one in (table.num_loads, table.num_evictions)
+            seen.xp.asarray(counts)[:rows].astype(np.int64)
+            for counts in (table.num_loads, table.num_evictions)
         )
     )
 

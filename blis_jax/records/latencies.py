@@ -76,16 +76,16 @@ def _next_tokens(
     `ends` marks the rows whose life has a first token, `token`, or of which it is known that no token follows.
     """
     if xp is np:
-        found, upcoming = np.full(len(of), -1, np.int64), upcoming.copy()
+        following, upcoming = np.full(len(of), -1, np.int64), upcoming.copy()
         for row in np.flatnonzero(ends)[::-1]:
-            found[row] = upcoming[of[row]]
+            following[row] = upcoming[of[row]]
             upcoming[of[row]] = token[row]
-        return found
+        return following
 
-    def look(upcoming: Any, one: Any) -> tuple[Any, Any]:
-        of, token, ends = one
-        found = upcoming[of]
-        return upcoming.at[of].set(xp.where(ends, token, found)), xp.where(ends, found, -1)
+    def look(upcoming: Any, row: Any) -> tuple[Any, Any]:
+        of, token, ends = row
+        following = upcoming[of]
+        return upcoming.at[of].set(xp.where(ends, token, following)), xp.where(ends, following, -1)
 
     return jax.lax.scan(look, upcoming, (of, token, ends), reverse=True)[1]
 
@@ -143,8 +143,8 @@ def _of_spans(
     for is_one, began, ended, before in spans:
         first = xp.where(is_one, place[clipped(began, size - 1)], -1)
         last = xp.where(is_one, place[clipped(ended, size - 1)] - before, -1)
-        one = xp.ones(len(is_one), np.int64)
-        change = change + sums(first, one, size) - sums(last, one, size)
+        units = xp.ones(len(is_one), np.int64)
+        change = change + sums(first, units, size) - sums(last, units, size)
     begun = xp.cumsum(change) - change
     return begun[place] * log[:, Log.NUM_STEPS]
 

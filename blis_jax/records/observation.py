@@ -101,9 +101,9 @@ class Observation(HasParts):
         self.tenant = xp.asarray(table.tenant)[:n].astype(np.int64)
         named = getattr(table, "adapter", None) if AdapterTable in raw else None
         self.adapter = None if named is None else xp.asarray(named)[:n] - 1
-        own: list[object] = []
+        parts: list[object] = []
         if hasattr(table, "timeout_us"):
-            own.append(Timeouts(xp.asarray(table.timeout_us)[:n].astype(np.int64)))
+            parts.append(Timeouts(xp.asarray(table.timeout_us)[:n].astype(np.int64)))
         self.log: np.ndarray = xp.asarray(raw.log)[:count].astype(np.int64)
         self.dyn: np.ndarray = xp.asarray(raw.dyn)[:n].astype(np.int64)
         self.accepted_tokens = None
@@ -113,15 +113,15 @@ class Observation(HasParts):
         self.first_instance = self.instance
         if Journeys in raw:
             journey = Journey(raw[Journeys].numbers[:n], raw[Journeys].times[:n])
-            own.append(journey)
+            parts.append(journey)
             self.first_instance = xp.where(journey.came_from >= 0, journey.came_from, self.instance)
         self.is_rejected = raw.instance_of[:n] == REJECTED
         self.is_unrouted = raw.instance_of[:n] == UNROUTED
         if Reservations in raw:  # one that is dropped for want of KV has been nowhere since
             reserved = Reservation(raw[Reservations].numbers[:n], raw[Reservations].times[:n])
-            own.append(reserved)
+            parts.append(reserved)
             self.instance = xp.where(reserved.is_dropped == 1, reserved.target, self.instance)
-        self.own = Parts(*own)
+        self.own = Parts(*parts)
         self.is_routed = self.instance >= 0
         log_time: np.ndarray = xp.asarray(raw.log_time)[:count].astype(self.time_type)
         self._set_times(self.cluster, arrival[:n].astype(self.time_type), log_time)

@@ -154,8 +154,8 @@ def _first_after(seen: Observation, token: Values) -> Values:
             first[request[row]] += numbers[row] == first[request[row]]
         return first
 
-    def look(first: Any, one: Any) -> tuple[Any, None]:
-        of, number = one
+    def look(first: Any, row: Any) -> tuple[Any, None]:
+        of, number = row
         return first.at[of].add((number == first[of]).astype(first.dtype)), None
 
     return jax.lax.scan(look, first, (request, numbers))[0]

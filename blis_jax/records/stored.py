@@ -98,7 +98,7 @@ def _read(value: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
         case {"outcome": word}:
             return Outcome[word]
         case {"table": kind, "fields": fields}:
-            read = {one: _read(each, f"{name}.{one}", arrays) for one, each in fields.items()}
+            read = {part: _read(each, f"{name}.{part}", arrays) for part, each in fields.items()}
             return _TABLES[kind](**read)
         case {"tuple": members}:
             return tuple(_read(each, f"{name}.{at}", arrays) for at, each in enumerate(members))

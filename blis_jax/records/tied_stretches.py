@@ -100,19 +100,19 @@ def histories(
     preempted = np.bincount(evicted, minlength=len(log))[order]
     histories_of_instances = []
     for place, (first, last) in enumerate(itertools.pairwise(bounds)):
-        mine, chosen = slice(first, last), np.flatnonzero(instance == place)
+        rows, chosen = slice(first, last), np.flatnonzero(instance == place)
         histories_of_instances.append(
             InstanceHistory(
                 requests=chosen,
                 routed_us=routed_us[chosen],
                 queued_us=queued_us[chosen],
-                start_us=start[mine],
-                duration_us=duration[mine],
-                num_steps=num_steps[mine],
-                preempted=preempted[mine],
-                scheduled=scheduled[mine],
-                completed=completed[mine],
-                continues=left[mine] > 0,
+                start_us=start[rows],
+                duration_us=duration[rows],
+                num_steps=num_steps[rows],
+                preempted=preempted[rows],
+                scheduled=scheduled[rows],
+                completed=completed[rows],
+                continues=left[rows] > 0,
             )
         )
     return histories_of_instances

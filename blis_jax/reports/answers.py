@@ -197,12 +197,12 @@ def _listed(classes: Sequence[MetricChange]) -> Iterator[str | Quantity]:
 
 def _figure_sentence(study: Study, metric: str) -> Sentence:
     of_metric = [figure for figure in study.figures if figure.metric == metric]
-    chosen = [one for one in of_metric if one.slo_class != ALL_REQUESTS] or of_metric
+    chosen = [change for change in of_metric if change.slo_class != ALL_REQUESTS] or of_metric
     parts: list[str | Quantity] = [f"{metric_title(metric)}: "]
-    for at, one in enumerate(chosen[:6]):
+    for at, change in enumerate(chosen[:6]):
         parts += [
-            f"{', ' * (at > 0)}{one.slo_class} ",
-            Quantity.of(scaled(metric, one.value), "half"),
+            f"{', ' * (at > 0)}{change.slo_class} ",
+            Quantity.of(scaled(metric, change.value), "half"),
         ]
     return Sentence.of(*parts, ".") if chosen else Sentence.of("no run has a figure.")
 
@@ -244,7 +244,7 @@ def _next(study: Study) -> str:
     if unclear:
         many = study.runs.many
         return f"more {many} tell more: --decide adds them until the verdicts are safe."
-    if all(one.change.verdict == SAME for one in of_metric):
+    if all(change.change.verdict == SAME for change in of_metric):
         return "what differs between them does not act here; it may at another rate or workload."
     return "blis-jax ablate finds which setting does it; --report FILE.html draws all of it."
 

@@ -81,7 +81,7 @@ def svg(picture: Picture) -> str:
     salt = f"{picture.name} {picture.choices}"  # so that no two pictures of a page share a name
     with drawn(picture) as made, rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
         made.savefig(text, format="svg", metadata=_NO_METADATA)
-    whole = re.sub(r"base64,[^\"]*", lambda found: "".join(found[0].split()), text.getvalue())
+    whole = re.sub(r"base64,[^\"]*", lambda image: "".join(image[0].split()), text.getvalue())
     return with_tooltips(re.sub(r"\s*\n\s*", " ", whole[whole.index("<svg") :]), picture)
 
 
@@ -212,7 +212,7 @@ def _line(style: Style) -> dict[str, Any]:
 
 def _draw_tiles(axes: Axes, tiles: Tiles) -> Any:
     values = np.array(
-        [[np.nan if one is None else one for one in row] for row in tiles.values], np.float64
+        [[np.nan if value is None else value for value in row] for row in tiles.values], np.float64
     )
     norm, (least, most) = None, tiles.bounds or (None, None)
     if isinstance(tiles.colours, str):
@@ -223,7 +223,7 @@ def _draw_tiles(axes: Axes, tiles: Tiles) -> Any:
         colours = LinearSegmentedColormap.from_list("tiles", list(tiles.colours))
     if tiles.steps:
         norm, least, most = BoundaryNorm([-1e9, *tiles.steps, 1e9], colours.N), None, None
-    edges = [np.array(one, float) for one in (tiles.x, tiles.y)]
+    edges = [np.array(edge, float) for edge in (tiles.x, tiles.y)]
     image = axes.pcolormesh(
         *edges, np.ma.masked_invalid(values), cmap=colours, norm=norm, vmin=least, vmax=most,
         rasterized=values.size > 400,
@@ -297,7 +297,7 @@ def _set_axis(axes: Axes, axis: Axis, name: Literal["x", "y"]) -> None:
     if axis.scale == "share":
         limit(1.6, LEAST_GAP * 0.5)  # a mark at either end stands whole
     elif axis.limits != (None, None):
-        limit(*(None if one is None else _at(axis, [one])[0] for one in axis.limits))
+        limit(*(None if end is None else _at(axis, [end])[0] for end in axis.limits))
     ticks = axis.ticks
     if ticks is None and axis.scale == "percent":
         ticks = _changes(*getattr(axes, f"get_{name}lim")())
@@ -332,7 +332,7 @@ def _changes(low: float, high: float) -> list[tuple[float, str]]:
         step = 2 if high / low > 2**MOST_OCTAVES else 1
         changes = [100 * (2.0**power - 1) for power in range(-6, 7, step)]
     shown = [change for change in changes if low <= 1 + change / 100 <= high]
-    return [(one, f"{one:+.3g} %".replace("-", "−") if one else "0") for one in shown]
+    return [(at, f"{at:+.3g} %".replace("-", "−") if at else "0") for at in shown]
 
 
 def _short(value: float, _: int) -> str:

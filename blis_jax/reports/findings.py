@@ -120,9 +120,12 @@ class Answer:
     def lines(self) -> list[tuple[str, str]]:
         """Return a heading and a text for each line."""
         time = "" if self.time is None else f" {self.time}"
-        verdicts = [(("Verdict", "")[at > 0], str(one)) for at, one in enumerate(self.verdict)]
+        verdicts = [(("Verdict", "")[at > 0], str(words)) for at, words in enumerate(self.verdict)]
         return [
-            *((("Cluster", "")[at > 0], one) for at, one in enumerate(self.cluster.splitlines())),
+            *(
+                (("Cluster", "")[at > 0], words)
+                for at, words in enumerate(self.cluster.splitlines())
+            ),
             ("Asked", self.asked),
             *verdicts,
             ("Sure", str(self.sure)),

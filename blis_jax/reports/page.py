@@ -28,35 +28,35 @@ HINT = (
 PLACE = "place"  # the choice that rows of tables follow, too
 
 
-def write_study(study: Study, path: Path, found: Findings | None = None) -> None:
-    """Write the page of a comparison, whole or not at all; `found` if it has further tables."""
-    shown = findings(study) if found is None else replace(found, pictures=pictures(study))
+def write_study(study: Study, path: Path, further: Findings | None = None) -> None:
+    """Write the page of a comparison, whole or not at all; `further` if it has further tables."""
+    shown = findings(study) if further is None else replace(further, pictures=pictures(study))
     write(shown, path, study.title or title_of(study), study.command, study.provenance)
 
 
 def write(
-    found: Findings, path: Path, title: str, command: str, provenance: Mapping[str, Any]
+    findings: Findings, path: Path, title: str, command: str, provenance: Mapping[str, Any]
 ) -> None:
     """Write the page of findings, whole or not at all; `command` makes them again."""
     with replacing(path) as written:
-        written.write_text(page(found, title, command, provenance), encoding="utf-8")
+        written.write_text(page(findings, title, command, provenance), encoding="utf-8")
 
 
-def page(found: Findings, title: str, command: str, provenance: Mapping[str, Any]) -> str:
+def page(findings: Findings, title: str, command: str, provenance: Mapping[str, Any]) -> str:
     """Return the page as a text: answer, first picture, all tables and notes, the other pictures."""
-    first, others = list(found.pictures[:1]), list(found.pictures[1:])
+    first, others = list(findings.pictures[:1]), list(findings.pictures[1:])
     first += [other for other in others if first and other.name == first[0].name]
     others = [other for other in others if other not in first]
-    place = list(_place(found))
+    place = list(_place(findings))
     seen = {PLACE} if place else set()
     blocks = [
         f"<h1>{html.escape(title)}</h1>",
-        answer_html(found.answer),
+        answer_html(findings.answer),
         *place,
-        *_drawn(first, found, seen),
+        *_drawn(first, findings, seen),
         *([f'<p class="note">{HINT}</p>'] if first else []),
-        *map(_section, found.filled),
-        *_drawn(others, found, seen),
+        *map(_section, findings.filled),
+        *_drawn(others, findings, seen),
         *_origin(command, provenance),
     ]
     return (
@@ -67,14 +67,16 @@ def page(found: Findings, title: str, command: str, provenance: Mapping[str, Any
         f'<link rel="icon" href="data:,">\n<title>{html.escape(title)}</title>\n'
         f"<style>\n{_file('page.css')}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(blocks)
-        + f'\n</main>\n<script type="application/json" id="report-data">{_embedded(found)}</script>\n'
+        + f'\n</main>\n<script type="application/json" id="report-data">{_embedded(findings)}</script>\n'
         f"<script>\n{_file('page.js')}</script>\n</body>\n</html>\n"
     )
 
 
-def _embedded(found: Findings) -> str:
+def _embedded(findings: Findings) -> str:
     """Return JSON for inside a script element: no `<` or `&` that HTML could take for its own."""
-    text = json.dumps(found.to_json(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(
+        findings.to_json(), allow_nan=False, ensure_ascii=False, separators=(",", ":")
+    )
     return text.replace("<", "\\u003c").replace("&", "\\u0026")
 
 
@@ -93,14 +95,14 @@ def _section(section: Table | Remarks) -> str:
 # --- pictures and what a reader chooses -----------------------------------------------------------
 
 
-def _place(found: Findings) -> Iterator[str]:
+def _place(findings: Findings) -> Iterator[str]:
     """Yield the choice of a place, where rows of tables have some."""
     places = list(
-        dict.fromkeys(row.place for table in found.tables for row in table.rows if row.place)
+        dict.fromkeys(row.place for table in findings.tables for row in table.rows if row.place)
     )
     if len(places) > 1:
-        yield f'<p class="place">{_select(PLACE, found.place_title, places)}</p>'
-        drawn = len(_values(found.pictures, PLACE))
+        yield f'<p class="place">{_select(PLACE, findings.place_title, places)}</p>'
+        drawn = len(_values(findings.pictures, PLACE))
         if 0 < drawn < len(places):
             yield f'<p class="note">Pictures show the first {drawn} of {len(places)} places.</p>'
 
@@ -116,7 +118,7 @@ def _select(name: str, words: str, values: Iterable[str]) -> str:
     return f'<label><b>{html.escape(words)}:</b> <select data-choice="{name}">{options}</select></label>'
 
 
-def _drawn(pictures: Sequence[Picture], found: Findings, seen: set[str]) -> Iterator[str]:
+def _drawn(pictures: Sequence[Picture], findings: Findings, seen: set[str]) -> Iterator[str]:
     """Yield each picture, below its heading and what a reader chooses to see it; `seen` stands above already."""
     for picture in pictures:
         if picture.heading and picture.heading not in seen:
@@ -124,10 +126,10 @@ def _drawn(pictures: Sequence[Picture], found: Findings, seen: set[str]) -> Iter
         for name, _ in picture.choices:
             values = _values(pictures, name)
             if name not in seen and len(values) > 1:
-                title = found.place_title if name == PLACE else name.capitalize()
+                title = findings.place_title if name == PLACE else name.capitalize()
                 yield f"<p>{_select(name, title, values)}</p>"
         seen |= {picture.heading, *(name for name, _ in picture.choices)}
-        number = next(at for at, other in enumerate(found.pictures) if other is picture)
+        number = next(at for at, other in enumerate(findings.pictures) if other is picture)
         chosen = f' data-picture="{number}"'
         chosen += "".join(f' data-{name}="{html.escape(value)}"' for name, value in picture.choices)
         yield (

@@ -27,19 +27,19 @@ _taken: ContextVar[list[Findings] | None] = ContextVar("findings that are taken"
 @contextlib.contextmanager
 def taken() -> Iterator[list[Findings]]:
     """Take findings in place of printing them while the block lasts."""
-    found: list[Findings] = []
-    before = _taken.set(found)
+    shown: list[Findings] = []
+    before = _taken.set(shown)
     try:
-        yield found
+        yield shown
     finally:
         _taken.reset(before)
 
 
 def show(findings: Findings, has_all: bool = False, has_notes: bool = False) -> None:
     """Print findings on standard output, as wide as the terminal; see `text`."""
-    found = _taken.get()
-    if found is not None:
-        found.append(findings)
+    collected = _taken.get()
+    if collected is not None:
+        collected.append(findings)
         return
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size((WIDTH, 24)).columns if is_terminal else WIDTH
@@ -48,9 +48,9 @@ def show(findings: Findings, has_all: bool = False, has_notes: bool = False) -> 
 
 def show_answer(answer: Answer, *texts: str) -> None:
     """Print an answer on standard output, and each text below an empty line."""
-    found = _taken.get()
-    if found is not None:
-        found.append(Findings(answer, [Remarks(texts)] if texts else []))
+    collected = _taken.get()
+    if collected is not None:
+        collected.append(Findings(answer, [Remarks(texts)] if texts else []))
         return
     print("\n\n".join(["\n".join(answer_lines(answer)), *texts]))
 

@@ -170,7 +170,7 @@ def _longest(study: Study, names: Sequence[str]) -> float:
             sums[part.strategy, part.slo_class] = (
                 sums.get((part.strategy, part.slo_class), 0) + part.mean_ms
             )
-    tails = [one for (name, _), one in _tails(study).items() if name in names]
+    tails = [tail for (name, _), tail in _tails(study).items() if name in names]
     return max(1.0, *sums.values(), *(finite(tail.value.high) or 0.0 for tail in tails))
 
 
@@ -288,12 +288,12 @@ def seed_by_seed(study: Study, places: Sequence[str]) -> list[Picture]:
     metrics = list(dict.fromkeys(value.metric for value in study.values))
     known = [name for name in HEADLINE_METRICS if name in metrics][:1]
     of_choice = list(dict.fromkeys([*known, *metrics]))[:MOST_SEED_METRICS]
-    found = (
+    rows = (
         _seeds(study, place, metric)
         for place in places
         for metric in (of_choice if len(places) == 1 else of_choice[:1])
     )
-    return [picture for picture in found if picture is not None]
+    return [picture for picture in rows if picture is not None]
 
 
 def _seeds(study: Study, place: str, metric: str) -> Picture | None:

@@ -88,9 +88,9 @@ def strategy_colours(
     wanted = list(dict.fromkeys(names))
     chosen: dict[str, str] = {}
     for name in wanted:
-        own = _own(name) or _own((kinds or {}).get(name, ""))
-        if own and own not in chosen.values():
-            chosen[name] = own
+        known = _known(name) or _known((kinds or {}).get(name, ""))
+        if known and known not in chosen.values():
+            chosen[name] = known
     free = [colour for colour in STRATEGY_COLOURS if colour not in chosen.values()]
     others = [name for name in wanted if name not in chosen]
     if GREY in free and wanted[:1] != others[:1]:
@@ -102,9 +102,9 @@ def strategy_colours(
     return {name: chosen[name] for name in wanted}
 
 
-def _own(name: str) -> str:
+def _known(name: str) -> str:
     """A ledger strategy's colour; empty if it is none."""
-    return next((one for start, one in OF_STRATEGIES.items() if name.startswith(start)), "")
+    return next((colour for start, colour in OF_STRATEGIES.items() if name.startswith(start)), "")
 
 
 # --- how every picture looks: one width -----------------------------------------------------------
@@ -220,7 +220,7 @@ def _plain(numbers: Any) -> Any:
 
     def rounded(value: Any) -> Any:
         if isinstance(value, list):
-            return [rounded(one) for one in value]
+            return [rounded(element) for element in value]
         return float(f"{value:.6g}") if math.isfinite(value) else None
 
     return rounded(values)

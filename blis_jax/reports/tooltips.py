@@ -52,7 +52,7 @@ def with_tooltips(svg: str, picture: Picture) -> str:
         elif name.startswith(PANEL):
             _, row, column = name.split()
             _tell_images(group, picture, int(row), int(column))
-    for name, found in shapes.items():
+    for name, pairs in shapes.items():
         _, row, column, at, part = name.split()
         panel = _panel(picture, int(row), int(column))
         mark = panel.marks[int(at)]
@@ -61,9 +61,9 @@ def with_tooltips(svg: str, picture: Picture) -> str:
             step = stride(mark)
             drawn = zip(each[::step], _drawn(mark)[::step], strict=True)
             each = [text for text, is_drawn in drawn if is_drawn]
-            found = [pair for pair in found if pair[1].tag.endswith("use")] or found
-        texts = each if part != "whole" and len(each) == len(found) else [(whole, "")] * len(found)
-        for (parent, shape), (text, run) in zip(found, texts, strict=True):
+            pairs = [pair for pair in pairs if pair[1].tag.endswith("use")] or pairs
+        texts = each if part != "whole" and len(each) == len(pairs) else [(whole, "")] * len(pairs)
+        for (parent, shape), (text, run) in zip(pairs, texts, strict=True):
             if text:
                 _tell(parent, shape, text, run)
     return ElementTree.tostring(root, encoding="unicode")

@@ -270,7 +270,7 @@ def _instances(config: ClusterConfig) -> str:
     kinds = [(group.role, _gpus(config, group), group.count) for group in groups]
     merged = [
         (kind, sum(count for *_, count in same))
-        for kind, same in groupby(kinds, lambda one: one[:2])
+        for kind, same in groupby(kinds, lambda kind: kind[:2])
     ]
     texts = [
         f"{count} {f'{role} ' * (role != 'both')}instance{'s' * (count != 1)} × {number} {gpu or 'GPU'}"

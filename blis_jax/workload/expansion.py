@@ -86,10 +86,10 @@ def _by_adapter(made: Expansion, adapters: AdapterPopularity) -> Expansion:
 def _spread(client: RevisedClient, adapters: AdapterPopularity) -> Iterator[RevisedClient]:
     document = client.model_dump(exclude_unset=True)
     for name, share in zip(adapters.names, adapters.shares, strict=True):
-        own: dict[str, Any] = {"id": f"{client.id}-{name}", "adapter": name}
-        own["rate_fraction"] = client.rate_fraction * share
+        changes: dict[str, Any] = {"id": f"{client.id}-{name}", "adapter": name}
+        changes["rate_fraction"] = client.rate_fraction * share
         if client.lifecycle is not None:
-            own["lifecycle"] = {
+            changes["lifecycle"] = {
                 "windows": [
                     window.model_dump(exclude_unset=True)
                     | (
@@ -100,7 +100,7 @@ def _spread(client: RevisedClient, adapters: AdapterPopularity) -> Iterator[Revi
                     for window in client.lifecycle.windows
                 ]
             }
-        yield _client("adapters", document | own)
+        yield _client("adapters", document | changes)
 
 
 def refuse_adapters(spec: WorkloadSpec) -> None:

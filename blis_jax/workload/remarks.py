@@ -125,9 +125,9 @@ def _multimodal(client: ClientSpec) -> Iterator[str]:
     yield "input_distribution has no effect on multimodal prompts"
     for name in MODALITIES:
         size, count = f"{name}_distribution", f"{name}_count_distribution"
-        for one, other in ((size, count), (count, size)):
-            if getattr(client.multimodal, one) and not getattr(client.multimodal, other):
-                yield f"multimodal.{one} has no effect without {other}"
+        for key, other in ((size, count), (count, size)):
+            if getattr(client.multimodal, key) and not getattr(client.multimodal, other):
+                yield f"multimodal.{key} has no effect without {other}"
 
 
 def _lengths(client: ClientSpec) -> Iterator[str]:

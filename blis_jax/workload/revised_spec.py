@@ -75,7 +75,7 @@ def check_sources(workload: RevisedWorkload) -> None:
         _check_absolute_rates(workload)
     if workload.inference_perf is not None:
         check_clients(workload.inference_perf)
-    if workload.adapters is not None and any(one.concurrency for one in workload.clients):
+    if workload.adapters is not None and any(client.concurrency for client in workload.clients):
         why = "given beside clients with concurrency, whose users cannot be split; give these an adapter each"
         raise problem_at(["adapters"], why)
     _check_classes(workload)
@@ -144,9 +144,9 @@ def _check_sessions(workload: RevisedWorkload) -> None:
                 )
 
 
-def _without_type(given: object) -> object:
+def _without_type(value: object) -> object:
     """None for a law without a type, as BLIS writes one that is not there."""
-    return None if given == {"type": ""} else given
+    return None if value == {"type": ""} else value
 
 
 OptionalLaw = Annotated[RevisedLengthLaw | None, BeforeValidator(_without_type)]
@@ -384,8 +384,8 @@ class RevisedWorkload(WorkloadSpec):
     def waits(self) -> bool:
         """Return whether users or sessions wait for answers, or requests may be given up at a deadline."""
         return self.inference_perf is not None or any(
-            one.timeout or one.reasoning is not None or getattr(one, "concurrency", 0)
-            for one in (*self.clients, *self.cohorts)
+            sender.timeout or sender.reasoning is not None or getattr(sender, "concurrency", 0)
+            for sender in (*self.clients, *self.cohorts)
         )
 
     @property

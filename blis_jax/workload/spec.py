@@ -78,15 +78,16 @@ def _has_later_key(error: ValidationError, data: object) -> bool:
         try:
             RevisedWorkload.model_validate(data)
         except ValidationError as other:
-            known_near = [HINT in sentence(one) for one in (error, other)]
+            known_near = [HINT in sentence(failure) for failure in (error, other)]
             is_near = bool(unknown) and known_near == [False, True]
             unknown -= _unknown_keys(other)
     return is_near or bool(unknown)
 
 
 def _unknown_keys(error: ValidationError) -> set[tuple[int | str, ...]]:
-    found = error.errors(include_url=False)
-    return {(*one["loc"], *one["ctx"]["below"]) for one in found if one["type"] == UNKNOWN_KEY}
+    failures = error.errors(include_url=False)
+    unknown = [failure for failure in failures if failure["type"] == UNKNOWN_KEY]
+    return {(*failure["loc"], *failure["ctx"]["below"]) for failure in unknown}
 
 
 def _is_revised(data: object) -> bool:

@@ -91,7 +91,7 @@ def with_column(table: RequestTable, name: str, values: ArrayLike) -> RequestTab
     """Return the requests with a column of `FURTHER`, besides those that they have."""
     columns = {field.name: getattr(table, field.name) for field in fields(table)}
     columns[name] = np.asarray(values, FURTHER[name])
-    return _kind_with(tuple(one for one in FURTHER if one in columns))(**columns)
+    return _kind_with(tuple(column for column in FURTHER if column in columns))(**columns)
 
 
 def with_media(table: RequestTable, has_media: ArrayLike) -> RequestTable:

@@ -114,7 +114,7 @@ def _ordered(mapping: Mapping[Any, Any], kind: str) -> dict[str, Any]:
         if key.below and isinstance(value, Mapping):
             value = _ordered(value, key.below)
         elif key.below:
-            value = [_ordered(one, key.below) for one in value]
+            value = [_ordered(element, key.below) for element in value]
         ordered[key.name] = float(value) if key.is_float else value
     return ordered
 
@@ -134,8 +134,8 @@ def _mapping(mapping: Mapping[str, Any], indent: int) -> Iterator[str]:
             yield from _mapping(value, below)
         elif isinstance(value, Sequence) and not isinstance(value, str) and value:
             yield start
-            for one in value:
-                first, *rest = _mapping(one, below + 2)
+            for element in value:
+                first, *rest = _mapping(element, below + 2)
                 yield f"{' ' * below}- {first.lstrip(' ')}"
                 yield from rest
         else:

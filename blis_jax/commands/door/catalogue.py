@@ -127,7 +127,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         _here("completion", "door.declarations:completion", "completion for bash, zsh or fish"),
     )),
 )  # fmt: skip
-COMMANDS = {one.name: one for _, group in GROUPS for one in group}
+COMMANDS = {command.name: command for _, group in GROUPS for command in group}
 
 
 WITH_ACTIONS = {

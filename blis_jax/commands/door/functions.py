@@ -94,7 +94,10 @@ class StudyResult:
     def tables(self) -> dict[str, Table]:
         """Return the tables that have rows, by name."""
         filled = [table for table in self.findings.tables if table.rows]
-        return {one.name or one.title or f"table {at}": one for at, one in enumerate(filled)}
+        return {
+            section.name or section.title or f"table {at}": section
+            for at, section in enumerate(filled)
+        }
 
     @property
     def pictures(self) -> list[str]:
@@ -122,15 +125,15 @@ class StudyResult:
         """
         if table is None and self.dataset is not None:
             return self.dataset
-        found = self._table(table)
-        frame = _frame(found)
+        chosen = self._table(table)
+        frame = _frame(chosen)
         made = xarray.Dataset({name: ("row", frame[name]) for name in frame})
         for name in frame:
             made[name].attrs["long_name"] = name
             if name in frame.attrs["units"]:
                 made[name].attrs["units"] = frame.attrs["units"][name]
         made.attrs["answer"] = self.verdict
-        return made.set_coords(list(frame)[: found.num_keys])
+        return made.set_coords(list(frame)[: chosen.num_keys])
 
     def plot(self, number: int = 0) -> drawing.NotebookFigure:
         """Return a picture as matplotlib's Figure, the first one if no number is given.
@@ -184,8 +187,8 @@ def _frame(table: Table) -> pandas.DataFrame:
             columns |= {
                 f"{name} {end}": [_value(cell, end) for cell in cells] for end in ("low", "high")
             }
-        found = {cell.unit.strip() for cell in numbers}
-        if len(found) == 1 and (unit := found.pop()):
+        of_cells = {cell.unit.strip() for cell in numbers}
+        if len(of_cells) == 1 and (unit := of_cells.pop()):
             units |= dict.fromkeys([column for column in columns if column.startswith(name)], unit)
     if "metric" in columns and "unit" not in columns:  # `TTFT mean, ms`
         named = {
@@ -218,13 +221,17 @@ def function_of(name: str) -> Callable[..., StudyResult]:
     with called_as(command.module, words):
         parser = declared(command.main())
     known = {_name_of(option): option for option in options_of(parser)}
-    known = {key: one for key, one in known.items() if not {*_OF_TERMINALS} & {*one.option_strings}}
+    known = {
+        key: option
+        for key, option in known.items()
+        if not {*_OF_TERMINALS} & {*option.option_strings}
+    }
 
-    def ask(*given: str, **options: Any) -> StudyResult:
+    def ask(*words: str, **options: Any) -> StudyResult:
         for key in options:
             if key not in known:
                 raise ConfigError(f"{name}() has no option {key!r}; {choices(key, list(known))}")
-        return _asked(name, [*map(str, given), *_words(options, known)], options, known)
+        return _asked(name, [*map(str, words), *_words(options, known)], options, known)
 
     parameters = [inspect.Parameter("words", inspect.Parameter.VAR_POSITIONAL, annotation=str)]
     parameters += [
@@ -246,7 +253,9 @@ def _name_of(option: argparse.Action) -> str:
 def _help(parser: Parser, words: str, known: Mapping[str, argparse.Action]) -> str:
     about = " ".join((parser.description or "").split())
     lines = [about, "", f"The same as `{words}`; options:", ""]
-    lines += [f"    {key}: {(one.help or '').replace('%%', '%')}" for key, one in known.items()]
+    lines += [
+        f"    {key}: {(option.help or '').replace('%%', '%')}" for key, option in known.items()
+    ]
     lines += ["", "Returns:", "    What was found, a `StudyResult`.", "", "Raises:"]
     return "\n".join([*lines, "    ConfigError: something that is asked for cannot be done."])
 
@@ -262,14 +271,14 @@ def _words(options: Mapping[str, Any], known: Mapping[str, argparse.Action]) -> 
         elif isinstance(value, str) or not isinstance(value, Sequence | range):
             yield f"{spelled}={_text(value)}"
         elif is_kept_whole(option):
-            yield from (f"{spelled}={_text(one)}" for one in value)
+            yield from (f"{spelled}={_text(element)}" for element in value)
         else:
             yield f"{spelled}={','.join(map(_text, value))}"
 
 
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
-        return ",".join(f"{key}={one}" for key, one in value.items())
+        return ",".join(f"{key}={element}" for key, element in value.items())
     return str(value)
 
 
@@ -291,13 +300,13 @@ def _asked(
         with (
             called_as(command.module, f"blis-jax {command.name}"),
             cli.called_from_python(),
-            render.taken() as found,
+            render.taken() as findings,
             contextlib.redirect_stdout(printed),
         ):
             command.main()(words)
-        if not found:
+        if not findings:
             raise ConfigError(f"{name}() found nothing; it printed: {printed.getvalue().strip()}")
-        return StudyResult(found[-1], *_read_back(output), printed.getvalue().strip())
+        return StudyResult(findings[-1], *_read_back(output), printed.getvalue().strip())
 
 
 def _read_back(output: str | None) -> tuple[dict[str, Any], Any]:

@@ -110,7 +110,7 @@ def _policies(places: Collection[str]) -> tuple[Flag, ...]:
 def _numbers(places: Collection[str]) -> tuple[Flag, ...]:
     """The options for numbers of the package's policies that decide there."""
     known = registry.settings().items()
-    return _flags(name for name, one in known if KINDS[one.kind].place in places)
+    return _flags(name for name, number in known if KINDS[number.kind].place in places)
 
 
 # --- all of them ----------------------------------------------------------------------------------

@@ -99,9 +99,9 @@ def outputs_of(
     output = named.get("output")
     result = with_ending(usual if output is None else output, "--output", kinds)
     if output is None and not overwrite and not (is_kept and is_kept(result)):
-        result, taken = _free_place(result, (result.suffix, *beside, ".png"), bool(resume)), result
-        if result != taken and not resume:
-            cli.say("blis-jax", f"note: {taken} holds another result; this one goes to {result}")
+        result, wanted = _free_place(result, (result.suffix, *beside, ".png"), bool(resume)), result
+        if result != wanted and not resume:
+            cli.say("blis-jax", f"note: {wanted} holds another result; this one goes to {result}")
     figure = figure_path(named["figure"], result) if "figure" in named else None
     files = (result, *(result.with_suffix(ending) for ending in beside), figure)
     for path in files:

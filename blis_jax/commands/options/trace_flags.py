@@ -195,15 +195,15 @@ def study_source(
     But for those that are `allowed`, which mean something for a trace, too. `follows` says whether requests wait for
     answers in the command's runs.
     """
-    given = options.given()
-    check(given)
+    named = options.given()
+    check(named)
     if options.trace is None:
         return None
     for name, instead in _OF_DRAWN.items():
-        if name in given and name not in allowed:
+        if name in named and name not in allowed:
             raise ConfigError(f"--{_dashed(name)} has no meaning with --trace; {instead}")
     windows = options.trace_windows
-    if windows is None and not {"seeds", "num_seeds"} & set(given):
+    if windows is None and not {"seeds", "num_seeds"} & set(named):
         windows = usual_windows
     made = source.TraceSource(Path(options.trace), trace_options(options), windows)
     notes = Notes(command, "error" if is_quiet else "info")
@@ -305,8 +305,8 @@ def write_output(
 
 def provenance(options: GivenTrace, seed: int) -> dict[str, Any]:
     """Return what the results file says about the trace."""
-    given = options.given()
-    chosen = {name: given[name] for name in _NEEDS_TRACE if name in given}
+    named = options.given()
+    chosen = {name: named[name] for name in _NEEDS_TRACE if name in named}
     return {"trace_options": chosen | {"seed": seed}} if options.trace is not None else {}
 
 

@@ -191,10 +191,10 @@ def _tell(
     record: RunRecord,
     labels: Labels,
     source: Source,
-    asked: scores.Scores,
+    targets: scores.Scores,
 ) -> bool:
     """Write the files of figures, and print them; whether there are any to print."""
-    verdicts = scores.verdicts_on(record, labels.request_id, asked)
+    verdicts = scores.verdicts_on(record, labels.request_id, targets)
     _write(options, config, record, labels, source, verdicts)
     num_asked = options.named.get("num_instances")
     text = results_text(record, labels, config, verdicts, num_asked)
@@ -212,9 +212,9 @@ def _source_lines(record: RunRecord) -> list[str]:
     """What an event source and drafted tokens tell of the run."""
     lines = ["=== Event Source ==="] if record.figures else []
     for name, value in record.figures.items():
-        one = DECLARED[name]
-        unit = "" if one.unit in ("", "1") else f" {one.unit}"
-        lines.append(f"{name}: {value:g}{unit} ({one.meaning})")
+        declared = DECLARED[name]
+        unit = "" if declared.unit in ("", "1") else f" {declared.unit}"
+        lines.append(f"{name}: {value:g}{unit} ({declared.meaning})")
     drafts = draft_figures(record)
     lines += ["=== Drafted Tokens ==="] if drafts else []
     lines += [f"{name}: {value:g}" for name, value in drafts.items()]
@@ -314,21 +314,21 @@ def _warn_of_idle_options(
     options: RunOptions, config: ClusterConfig, source: Source, notes: Notes
 ) -> None:
     """Options that are valid and yet change nothing here."""
-    given = options.named
-    if given.get("routing_scorers") and not config.scorers():
+    named = options.named
+    if named.get("routing_scorers") and not config.scorers():
         notes.warn(f"--routing-scorers has no effect on {config.routing_policy} routing")
-    if given.get("decode_routing_scorers") and not config.decode_scorers():
+    if named.get("decode_routing_scorers") and not config.decode_scorers():
         notes.warn(
             "--decode-routing-scorers has no effect: the decode pool's routing is neither weighted nor from a file"
         )
     for setting in (kind.decode_setting for kind in ROUTER):
-        if setting in given and config.hand_over_policy == NONE and not has_pools(config):
+        if setting in named and config.hand_over_policy == NONE and not has_pools(config):
             option = f"--{setting.replace('_', '-')}"
             notes.warn(f"{option} has no effect without --hand-over-policy")
-    if given.get("enable_expert_parallel"):
+    if named.get("enable_expert_parallel"):
         notes.warn("--enable-expert-parallel has no effect, as in BLIS")
     if not config.flow_control:
-        for name in sorted(name_of(flag) for flag in FLOW_FLAGS if name_of(flag) in given):
+        for name in sorted(name_of(flag) for flag in FLOW_FLAGS if name_of(flag) in named):
             if name != "flow_control":
                 of_client = (
                     "; the most that a client keeps open is --concurrency, of --workload distribution under "
@@ -338,7 +338,7 @@ def _warn_of_idle_options(
                     f"--{name.replace('_', '-')} has no effect without --flow-control"
                     f"{of_client * (name == 'max_concurrency')}"
                 )
-    for remark in adapters.remarks(config, given):
+    for remark in adapters.remarks(config, named):
         notes.warn(remark)
     if config.precise_kv_routing and (line := mechanism.without_effect(config)) is not None:
         notes.warn(line)

@@ -156,12 +156,12 @@ def _refuse(options: Mapping[str, Any]) -> None:
     sections = [name for name in (POOLS, AUTOSCALER) if machines.get(name)]
     if sections == [AUTOSCALER] and not (machines[AUTOSCALER] or {}).get("interval_us"):
         sections = []
-    asked = [f"{name} in --policy-config" for name in sections]
+    refused = [f"{name} in --policy-config" for name in sections]
     if "model_autoscaler_interval_us" in options:
-        asked.append("--model-autoscaler-interval-us")
-    if asked:
+        refused.append("--model-autoscaler-interval-us")
+    if refused:
         raise ConfigError(
-            f"{asked[0]}: a replay keeps its instances, as in BLIS; leave it out, or give run --trace FILE"
+            f"{refused[0]}: a replay keeps its instances, as in BLIS; leave it out, or give run --trace FILE"
         )
     decider = options.get("pd_decider") or "never"
     if "pd_prefix_threshold" in options and decider != "prefix-threshold":
@@ -178,10 +178,10 @@ def _refuse(options: Mapping[str, Any]) -> None:
         )
 
 
-def _horizon_us(found: Mapping[str, Any]) -> int:
+def _horizon_us(settings: Mapping[str, Any]) -> int:
     """Twice the last arrival; the trace is read again with the run, which says what it lacks."""
-    wanted = TraceOptions(format=found["trace_format"], header=found["trace_header"])
-    return closed_loop.end_of(int(read_trace(found["trace"], wanted).rows.arrival_us[-1]))
+    wanted = TraceOptions(format=settings["trace_format"], header=settings["trace_header"])
+    return closed_loop.end_of(int(read_trace(settings["trace"], wanted).rows.arrival_us[-1]))
 
 
 def _users(options: ReplayOptions) -> DrawnWorkload | None:

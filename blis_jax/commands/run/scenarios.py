@@ -147,7 +147,7 @@ def _read_scenario(path: Path, workloads: Path | None) -> Scenario:
     if not isinstance(document, dict):
         raise ConfigError(f"{path} is not a scenario: its top level is not an object")
     of_august, line = _is_of_august(document), document.get("cli_args")
-    are_words = isinstance(line, list) and line and all(isinstance(one, str) for one in line)
+    are_words = isinstance(line, list) and line and all(isinstance(word, str) for word in line)
     if of_august and not are_words:
         raise ConfigError(
             f"{path}: 'cli_args' is {_brief(document['cli_args'])}, but must be a list of the command line's words"
@@ -159,8 +159,8 @@ def _read_scenario(path: Path, workloads: Path | None) -> Scenario:
         if of_august and key not in document:
             continue
         if not isinstance(document.get(key), kind):
-            found = "missing" if key not in document else f"{_brief(document[key])}"
-            raise ConfigError(f"{path}: {key!r} is {found}, but must be {words}")
+            what = "missing" if key not in document else f"{_brief(document[key])}"
+            raise ConfigError(f"{path}: {key!r} is {what}, but must be {words}")
     name = document.get("name", path.stem)
     for key, value in (("name", name), ("workload", document.get("workload", "none"))):
         if not isinstance(value, str) or not re.fullmatch(r"[\w+][\w.+-]*", value):

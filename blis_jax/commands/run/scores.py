@@ -190,21 +190,26 @@ def _limits(
     options: ScoreOptions, targets: Mapping[str, ClassTargets]
 ) -> dict[str, dict[str, float]]:
     """The limits by class; options count before the workload's, dimension by dimension."""
-    found = {
-        name: {one: limit for one in _DIMENSIONS if (limit := getattr(target, f"{one}_ms"))}
+    by_class = {
+        name: {
+            dimension: limit
+            for dimension in _DIMENSIONS
+            if (limit := getattr(target, f"{dimension}_ms"))
+        }
         for name, target in targets.items()
     }
     texts = {"ttft": options.slo_ttft, "itl": options.slo_itl, "e2e": options.slo_e2e}
-    for one, text_of_one in texts.items():
-        for pair in _pairs(text_of_one):
+    for dimension, limits in texts.items():
+        for pair in _pairs(limits):
             name, _, text = (part.strip() for part in pair.partition("="))
             time_ns = nanoseconds(text)
             if not name or time_ns is None:
                 raise ConfigError(
-                    f"--slo-{one}: {shortened(pair)} must be CLASS=TIME with a time above 0, such as critical=100ms"
+                    f"--slo-{dimension}: {shortened(pair)} must be CLASS=TIME with a time above 0, "
+                    "such as critical=100ms"
                 )
-            found.setdefault(name, {})[one] = time_ns / 1e6
-    return {name: limits for name, limits in found.items() if limits}
+            by_class.setdefault(name, {})[dimension] = time_ns / 1e6
+    return {name: limits for name, limits in by_class.items() if limits}
 
 
 def _detectors(text: str) -> tuple[str, ...]:
@@ -261,7 +266,7 @@ def _tuning_file(path: str, detectors: Sequence[str]) -> dict[str, float]:
     document = read_yaml(
         input_files.read_text(Path(path), "a YAML file with detectors' numbers"), path
     )
-    found: dict[str, float] = {}
+    tuned: dict[str, float] = {}
     for block, numbers in input_files.mapping(document or {}, path).items():
         if block not in _BLOCKS:
             raise ConfigError(
@@ -272,15 +277,15 @@ def _tuning_file(path: str, detectors: Sequence[str]) -> dict[str, float]:
                 f"{path}: {block} has no meaning without that detector; add it to --detectors"
             )
         for key, value in input_files.mapping(numbers or {}, f"{path}: {block}").items():
-            found[key] = _checked(f"{path}: {block}", key, value, _BLOCKS[block])
+            tuned[key] = _checked(f"{path}: {block}", key, value, _BLOCKS[block])
     low, high = (
-        found.get(name, usual) for name, usual in zip(_UP_TO_ONE, (0.95, 0.98), strict=True)
+        tuned.get(name, usual) for name, usual in zip(_UP_TO_ONE, (0.95, 0.98), strict=True)
     )
     if low > high:
         raise ConfigError(
             f"{path}: saturated_drain_ratio {low:g} is above transient_drain_ratio {high:g}"
         )
-    return found
+    return tuned
 
 
 def _checked(

@@ -87,13 +87,13 @@ def source_of(options: RunOptions) -> Source:
     if options.workload_spec is not None and options.requests is not None:
         raise ConfigError("--workload-spec and --requests are both given; give one of them")
     trace_flags.check(options.named)
-    stream, own = options.rng or STREAM, options.seed_of_record
+    stream, of_record = options.rng or STREAM, options.seed_of_record
     if options.trace is not None:
-        return Source(options.trace, RECORDED, own, path=Path(options.trace), is_trace=True)
+        return Source(options.trace, RECORDED, of_record, path=Path(options.trace), is_trace=True)
     if options.requests is not None:
         if options.workload is not None:
             raise ConfigError("--workload and --requests are both given; give one of them")
-        return Source(options.requests, RECORDED, own, path=Path(options.requests))
+        return Source(options.requests, RECORDED, of_record, path=Path(options.requests))
     if options.workload_spec is not None:
         spec = _read_spec(options, options.workload_spec)
         seed = spec.seed if options.seed is None else options.seed
@@ -103,7 +103,7 @@ def source_of(options: RunOptions) -> Source:
                 f"give another with --seed"
             )
         timeout_us = None if options.timeout is None else _timeout_us(options.timeout)
-        policy_seed = own if spec.revision == REVISED else seed  # which never has the file's
+        policy_seed = of_record if spec.revision == REVISED else seed  # which never has the file's
         return Source(
             options.workload_spec, stream, policy_seed, seed, spec=spec, timeout_us=timeout_us
         )

@@ -115,11 +115,13 @@ def _draw_streams(shape: PlanShape, params: PlanParams, key: PRNGKeyArray) -> li
     streams: dict[int, _Stream] = {}
     for members in _batches(shape, params):
         longest = shape.clients[members[0]]
-        one = partial(_draw_client, shape, longest)
+        draw_client = partial(_draw_client, shape, longest)
         mean_us = jnp.stack([means_us[index] for index in members])
         client = jax.tree.map(lambda *leaf: jnp.stack(leaf), *(params.clients[i] for i in members))
         keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.asarray(members, jnp.uint32))
-        batch = jax.vmap(one, in_axes=(None, 0, 0, 0))(params.horizon_us, mean_us, client, keys)
+        batch = jax.vmap(draw_client, in_axes=(None, 0, 0, 0))(
+            params.horizon_us, mean_us, client, keys
+        )
         for row, index in enumerate(members):
             num = shape.clients[index].num_proposals
             streams[index] = _Stream(*(field[row, :num] for field in batch))
@@ -265,7 +267,9 @@ def _of_client(
     client: Int32[Array, " request"],
     is_request: Bool[Array, " request"],
 ) -> Int32[Array, " request"]:
-    per_client = jnp.stack([jnp.asarray(getattr(one, name), jnp.int32) for one in params.clients])
+    per_client = jnp.stack(
+        [jnp.asarray(getattr(client, name), jnp.int32) for client in params.clients]
+    )
     return jnp.where(is_request, per_client[client], 0)
 
 

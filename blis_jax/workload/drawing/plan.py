@@ -207,12 +207,12 @@ def compile_plan(
 def params_for(shape: PlanShape, spec: WorkloadSpec) -> PlanParams:
     """Return the numbers of another specification with the same laws, for a draw already compiled."""
     other = compile_plan(spec, num_requests=shape.num_requests, block_size=shape.block_size).shape
-    for index, (mine, theirs) in enumerate(zip(shape.clients, other.clients, strict=False)):
+    for index, (compiled, wanted) in enumerate(zip(shape.clients, other.clients, strict=False)):
         for part in _LAWS:
-            if getattr(mine, part) != getattr(theirs, part):
+            if getattr(compiled, part) != getattr(wanted, part):
                 raise ConfigError(
-                    f"clients[{index}]: {part} is {getattr(theirs, part)!r}, but the draw was "
-                    f"compiled for {getattr(mine, part)!r}; compile a plan of its own"
+                    f"clients[{index}]: {part} is {getattr(wanted, part)!r}, but the draw was "
+                    f"compiled for {getattr(compiled, part)!r}; compile a plan of its own"
                 )
     if len(shape.clients) != len(other.clients):
         raise ConfigError(

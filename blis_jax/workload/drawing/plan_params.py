@@ -75,12 +75,12 @@ class Multimodal:
         total = jnp.zeros(num, jnp.float64)
         if self.text is not None:
             total += _whole(keys[0], num, self.text)
-        for index, one in enumerate(self.modalities):
+        for index, modality in enumerate(self.modalities):
             key_count, key_size = keys[2 * index + 1], keys[2 * index + 2]
-            most = one.item.shape[-1]
-            count = _whole(key_count, num, one.count)
-            size = _whole(key_size, num * most, one.size).reshape(num, most)
-            total += jnp.sum(jnp.where(one.item[None, :] < count[:, None], size, 0.0), axis=1)
+            most = modality.item.shape[-1]
+            count = _whole(key_count, num, modality.count)
+            size = _whole(key_size, num * most, modality.size).reshape(num, most)
+            total += jnp.sum(jnp.where(modality.item[None, :] < count[:, None], size, 0.0), axis=1)
         return jnp.minimum(total, float(LONGEST_TOKENS))
 
 

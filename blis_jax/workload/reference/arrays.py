@@ -73,9 +73,9 @@ class _KeptBlocks:
         """Return where each of all blocks is kept."""
         num_blocks = np.diff(self.block_ptr)
         position = np.arange(self.block_ptr[-1]) - np.repeat(self.block_ptr[:-1], num_blocks)
-        own = np.repeat(self.kept_ptr[:-1] - self.skipped, num_blocks)
+        place = np.repeat(self.kept_ptr[:-1] - self.skipped, num_blocks)
         shared = np.repeat(self.kept_ptr[self.holder], num_blocks)
-        return position + np.where(position < np.repeat(self.skipped, num_blocks), shared, own)
+        return position + np.where(position < np.repeat(self.skipped, num_blocks), shared, place)
 
 
 def _kept_blocks(rows: Sequence[Sequence[Tokens]], block_size: int) -> _KeptBlocks:

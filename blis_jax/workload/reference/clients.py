@@ -186,7 +186,7 @@ class Sender:
                 requests = session_requests(
                     self._index, self.spec, begins_us, name, rounds, self._prefix
                 )
-                num_tokens = sum(len(one.new) + len(one.output) for one in rounds)
+                num_tokens = sum(len(turn.new) + len(turn.output) for turn in rounds)
                 yield RequestBatch(begins_us, self._kept(requests, limits), num_tokens)
                 num_sent += turns.max_rounds
             if is_single:
@@ -197,9 +197,9 @@ class Sender:
         if self.spec.has_bare_sessions:
             return rounds
         return [
-            one
-            for one in rounds
-            if one.arrival_us < limits.horizon_us and self._is_active(one.arrival_us)
+            turn
+            for turn in rounds
+            if turn.arrival_us < limits.horizon_us and self._is_active(turn.arrival_us)
         ]
 
 
@@ -254,7 +254,7 @@ def session_requests(
     """Return all rounds of a session; each waits for the output before it, at 1 us a token, and a think time."""
     turns = spec.multi_turn
     assert turns is not None
-    history = np.concatenate([prefix, *(part for one in rounds for part in one[:2])])
+    history = np.concatenate([prefix, *(part for turn in rounds for part in turn[:2])])
     is_growing = turns.context_growth == "accumulate"
     requests: list[DrawnRequest] = []
     arrival_us, end = begins_us, len(prefix)
@@ -341,15 +341,17 @@ class WindowSender:
                 )
                 # BLIS gives these rounds no target
                 requests += [
-                    one._replace(slo_target_us=0) for one in drawn if one.arrival_us < window.end_us
+                    request._replace(slo_target_us=0)
+                    for request in drawn
+                    if request.arrival_us < window.end_us
                 ]
             return requests
         nothing = np.empty(0, np.int32)
         for start_us in starts_us:
             if start_us >= window.end_us:
                 break
-            one = single_request(self._index, self._spec, start_us, draw(stream), nothing)
-            requests.append(one._replace(prefix_group="", deadline_us=NO_DEADLINE))
+            request = single_request(self._index, self._spec, start_us, draw(stream), nothing)
+            requests.append(request._replace(prefix_group="", deadline_us=NO_DEADLINE))
         return requests
 
 

@@ -148,8 +148,8 @@ def _table(
         parent=parents,
         think_time_us=np.array(
             [
-                one.think_after(request.round_index - 1) if one and waits else 0
-                for one, waits, request in later
+                session.think_after(request.round_index - 1) if session and waits else 0
+                for session, waits, request in later
             ],
             np.int64,
         ),

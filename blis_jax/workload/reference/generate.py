@@ -92,13 +92,13 @@ def drawn(
     }
     requests = merged(list(_batches(spec, expansion, prefixes, stream)), most)
     sessions = sessions_of(expansion.clients, requests, seed)
-    kept = [one for one in requests if not (one.session in sessions and one.round_index)]
+    kept = [each for each in requests if not (each.session in sessions and each.round_index)]
     pools = pools_of(expansion.clients, prefixes, seed, most - len(kept))
     sessions |= {session.name: session for session in pools.sessions}
     kept = sorted([*kept, *pools.requests], key=lambda request: request.arrival_us)
     if timeout_us is not None:
-        kept = [_with_timeout(one, timeout_us) for one in kept]
-        sessions = {name: replace(one, timeout_us=timeout_us) for name, one in sessions.items()}
+        kept = [_with_timeout(request, timeout_us) for request in kept]
+        sessions = {name: replace(each, timeout_us=timeout_us) for name, each in sessions.items()}
     budget = most - len(kept) if pools.num_users else math.inf
     _check_drawn(spec, expansion.clients, kept)
     return DrawnWorkload(

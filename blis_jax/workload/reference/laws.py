@@ -105,7 +105,7 @@ def window_rate(
         windows = _windows(other)
         if not windows:
             total += other.rate_fraction
-        first = next((one for one in windows if _meets(_span(one), _span(window))), None)
+        first = next((each for each in windows if _meets(_span(each), _span(window))), None)
         if first is not None:
             total += _weight(other, first)
     return aggregate_rate * (_weight(client, window) / total) if total else 0.0
@@ -128,14 +128,14 @@ def _span(window: ActiveWindow) -> tuple[int, int]:
     return window.start_us, window.end_us
 
 
-def _overlap(mine: Spans, other: Spans) -> bool:
-    if not mine or not other:
+def _overlap(spans: Spans, other: Spans) -> bool:
+    if not spans or not other:
         return True
-    return any(_meets(one, another) for one in mine for another in other)
+    return any(_meets(span, another) for span in spans for another in other)
 
 
-def _meets(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
+def _meets(first: tuple[int, int], second: tuple[int, int]) -> bool:
+    return first[0] < second[1] and second[0] < first[1]
 
 
 # --- gaps between arrivals, each law drawn as the reference draws it ------------------------------
@@ -176,10 +176,10 @@ def _fitted_law(arrival: ArrivalSpec) -> Gap | None:
     return None if law is None else law(arrival.shape, arrival.scale)
 
 
-def paced_gaps(pace: Pace, own: Stream) -> Gap:
+def paced_gaps(pace: Pace, stream: Stream) -> Gap:
     """Return the gaps of a client with a pace of its own, for which it may use a stream of its own."""
     if isinstance(pace, ExactCount):
-        return _listed(exact_gaps(pace, own))
+        return _listed(exact_gaps(pace, stream))
     return _poisson(pace.rate_us)
 
 
