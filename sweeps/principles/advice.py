@@ -19,11 +19,10 @@ from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Sente
 from blis_jax.statistics.intervals import BY_STUDENT
 from blis_jax.statistics.paired import Pair, differences
 from sweeps.principles import USUAL_OUTPUT
-from sweeps.principles import instance_rules as instance_rules
-from sweeps.principles import routing_rules as routing_rules
 from sweeps.principles.catalogue import Entry, load_catalogue
-from sweeps.principles.instance_rules import AGAINST, Case, Touch, facts_of
+from sweeps.principles.facts import Case, facts_of
 from sweeps.principles.lab import figures_of
+from sweeps.principles.rules import AGAINST, Touch, touches
 from sweeps.principles.verdicts import PrinciplesRecord, code_hash, identity
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.requests import strategies_of, workload_for
@@ -66,12 +65,6 @@ def advise(
             write_json(path, {"strategy": arm.name, "seeds": on, "findings": documents})
         print(f"Written: {path}")
     return 0
-
-
-def touches(case: Case) -> list[Touch]:
-    """Return all that the rules find."""
-    rules = (*routing_rules.RULES, *instance_rules.RULES)
-    return [touch for rule in rules for touch in rule(case)]
 
 
 def case_of(arm: Arm, seed: int) -> Case:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from sweeps.principles import __main__ as command
-from sweeps.principles.advice import case_of, touches
+from sweeps.principles.advice import case_of
 from sweeps.principles.catalogue import WorkloadChoice, load_catalogue, workload_named
-from sweeps.principles.instance_rules import AGAINST, NO_EFFECT, RELIES, Case, facts_of
-from sweeps.principles.routing_rules import without_scorer
+from sweeps.principles.facts import Case, facts_of
+from sweeps.principles.rules import AGAINST, NO_EFFECT, RELIES, touches
 from sweeps.strategies.arms import arm_of
 from tests.sweeps.tiny import TINY
 
@@ -149,13 +149,13 @@ def test_facts_of_a_workload() -> None:
 
 def test_leaving_a_scorer_out() -> None:
     case = case_of(arm_of(BASE), 42)
-    changes = without_scorer(case, "queue-depth")
+    changes = case.without_scorer("queue-depth")
     assert dict(case.config.replace(**changes).scorers()) == {
         "prefix-affinity": 3.0,
         "kv-utilization": 2.0,
     }
     alone = case_of(arm_of(f"{BASE}:{SCORERS}=queue-depth:1"), 42)
-    assert without_scorer(alone, "queue-depth") == {}
+    assert alone.without_scorer("queue-depth") == {}
 
 
 def test_the_command_advises_and_measures(
