@@ -64,6 +64,17 @@ def _has(config: ClusterConfig, setting: str) -> bool:
     return any(value > 0 for value in per_instance(config, setting))
 
 
+def _switch(
+    name: str, setting: str, off: object, traces: Mapping[str, str] | None = None
+) -> Feature:
+    """Return a mechanism that one setting switches off."""
+
+    def is_on(config: ClusterConfig) -> bool:
+        return bool(getattr(config, setting) != off)
+
+    return Feature(name, (setting,), is_on, _replaced(**{setting: off}), traces)
+
+
 FEATURES = (
     Feature(
         "CPU KV tier",
@@ -72,37 +83,16 @@ FEATURES = (
         lambda config: everywhere(config.replace(offload_policy=NONE), kv_cpu_blocks=0),
         {"cpu_offloads": "offloaded", "cpu_reloads": "reloaded"},
     ),
-    Feature(
-        "admission gate",
-        ("admission_policy",),
-        lambda config: config.admission_policy != "always-admit",
-        _replaced(admission_policy="always-admit"),
-        {"num_rejected": "rejected"},
-    ),
-    Feature(
-        "precise KV routing",
-        ("precise_kv_routing",),
-        lambda config: config.precise_kv_routing,
-        _replaced(precise_kv_routing=False),
-    ),
-    Feature(
-        "priority bridge",
-        ("slo_priority_bridge",),
-        lambda config: config.slo_priority_bridge,
-        _replaced(slo_priority_bridge=False),
-    ),
+    _switch("admission gate", "admission_policy", "always-admit", {"num_rejected": "rejected"}),
+    _switch("precise KV routing", "precise_kv_routing", False),
+    _switch("priority bridge", "slo_priority_bridge", False),
     Feature(
         "scheduler and priorities",
         ("scheduler", "priority_policy"),
         lambda config: config.scheduler != "fcfs",
         _replaced(scheduler="fcfs", priority_policy="constant"),
     ),
-    Feature(
-        "priority policy",
-        ("priority_policy",),
-        lambda config: config.priority_policy != "constant",
-        _replaced(priority_policy="constant"),
-    ),
+    _switch("priority policy", "priority_policy", "constant"),
     Feature(
         "growth of priority with age",
         ("slo_age_weight",),
@@ -140,19 +130,8 @@ FEATURES = (
             config, max_num_scheduled_tokens=_default("max_num_scheduled_tokens")
         ),
     ),
-    Feature(
-        "preemption by priority",
-        ("slo_preemption",),
-        lambda config: config.slo_preemption,
-        _replaced(slo_preemption=False),
-        {"num_preemptions": "preempted"},
-    ),
-    Feature(
-        "snapshot age",
-        ("snapshot_refresh_interval",),
-        lambda config: config.snapshot_refresh_interval > 0,
-        _replaced(snapshot_refresh_interval=0),
-    ),
+    _switch("preemption by priority", "slo_preemption", False, {"num_preemptions": "preempted"}),
+    _switch("snapshot age", "snapshot_refresh_interval", 0),
 )
 
 
