@@ -262,8 +262,8 @@ class Row:
         kinds: dict[str, list[str]] = {"Whole": [], "Moment": []}
         written = {Whole: "Whole", Moment: "Moment"}
         for base in reversed(cls.__mro__):
-            for name, given in inspect.get_annotations(base).items():
-                kind = given if isinstance(given, str) else written.get(given, "")
+            for name, annotation in inspect.get_annotations(base).items():
+                kind = annotation if isinstance(annotation, str) else written.get(annotation, "")
                 if kind in kinds and name not in kinds[kind]:
                     kinds[kind].append(name)
         cls._fields = {}
@@ -319,12 +319,12 @@ class Row:
         self._check(changes)
         parts = [self.numbers, self.times]
         for part in range(2):
-            mine = {
+            of_part = {
                 self._fields[name].place: value
                 for name, value in changes.items()
                 if self._fields[name].part == part
             }
-            parts[part] = put(parts[part], mine) if mine else parts[part]
+            parts[part] = put(parts[part], of_part) if of_part else parts[part]
         return type(self)(*parts)
 
     def with_rest_of(self, wider: Self) -> Self:

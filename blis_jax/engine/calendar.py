@@ -232,15 +232,17 @@ def later(ctx: Context, time: jax.Array, latency: jax.Array) -> jax.Array:
 def next_due(ctx: Context, state: State, lane: Lane, sources: Sources) -> Due:
     """Return the next events of all sources."""
     look, all_of = Outlook(ctx, state, lane), sources.of_cluster
-    offers = [offer for one in all_of if not one.is_behind_steps for offer in one.offers(look)]
-    times = (time for one in sources.of_instances for time in one.times(look))
+    offers = [
+        offer for source in all_of if not source.is_behind_steps for offer in source.offers(look)
+    ]
+    times = (time for source in sources.of_instances for time in source.times(look))
     events = functools.reduce(jnp.minimum, times)
     ahead, *others = sorted(_while_others_are_due(ctx, offers, events), key=attrgetter("kind"))
     first = First(ahead.time, jnp.int32(ahead.kind))
     for offer in others:
         first = first.or_earlier(offer)
     event, instance = first_of(ctx, events)
-    behind = [offer for one in all_of if one.is_behind_steps for offer in one.offers(look)]
+    behind = [offer for source in all_of if source.is_behind_steps for offer in source.offers(look)]
     for offer in behind:
         first = first.or_next(offer, event)
     return Due(*first, event, instance, events, (ahead, *others, *behind))

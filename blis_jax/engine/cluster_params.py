@@ -71,7 +71,7 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     def array(values: Sequence[Any], dtype: DTypeLike) -> np.ndarray:
         return _padded(config, values, rows, dtype)
 
-    def own(setting: str, dtype: DTypeLike) -> np.ndarray:
+    def of_setting(setting: str, dtype: DTypeLike) -> np.ndarray:
         return array(per_instance(config, setting), dtype)
 
     chunks = column(
@@ -85,21 +85,23 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     is_free = offload_tiers.has_tiers(config) and not config.kv_offload_config.saves_prefill
     size = config.block_size_in_tokens
     alpha = array(step_times.alphas(config), np.float64)
-    alpha[:, 0] += own("network_delay", np.float64)  # a request is pending on its way, too
-    cpu_blocks = own("kv_cpu_blocks", np.int32) + np.int32(offload_tiers.cpu_capacity(config))
-    blocks, codes = own("total_kv_blocks", np.int32), array(roles(config), np.int32)
+    alpha[:, 0] += of_setting("network_delay", np.float64)  # a request is pending on its way, too
+    cpu_blocks = of_setting("kv_cpu_blocks", np.int32) + np.int32(
+        offload_tiers.cpu_capacity(config)
+    )
+    blocks, codes = of_setting("total_kv_blocks", np.int32), array(roles(config), np.int32)
     if disaggregation.has_pools(config) and rows > config.num_instances:
         blocks[config.num_instances :] = disaggregation.later_blocks(config, row_to_copy(config))
         codes[config.num_instances :] = IDLE
-    thresholds = own("kv_offload_threshold", np.float64)
+    thresholds = of_setting("kv_offload_threshold", np.float64)
     if config.is_august:  # its tier acts from the first step on
         thresholds = np.full_like(thresholds, -1.0)
     return {
         "alpha": alpha,
         "beta": array(step_times.vectors(config), np.float64),
         "total_kv_blocks": blocks,
-        "max_num_running_reqs": own("max_num_running_reqs", np.int32),
-        "max_num_scheduled_tokens": own("max_num_scheduled_tokens", np.int32),
+        "max_num_running_reqs": of_setting("max_num_running_reqs", np.int32),
+        "max_num_scheduled_tokens": of_setting("max_num_scheduled_tokens", np.int32),
         "prefill_threshold": array([_thresholds(*chunk) for chunk in chunks], np.int32),
         "kv_cpu_blocks": cpu_blocks,
         "transfer_us": array(
@@ -151,8 +153,8 @@ def cluster_params(config: ClusterConfig, rows: int, *more: object) -> ClusterPa
         "signals": _signal_params(config, rows),
     }
     of_august = _of_august(config, rows) if config.is_august else ()
-    own = Parts(*more, *of_august, *_adapters(config), *_drafts(config))
-    return ClusterParams(**arrays, **_instance_numbers(config, rows), own=own)
+    parts = Parts(*more, *of_august, *_adapters(config), *_drafts(config))
+    return ClusterParams(**arrays, **_instance_numbers(config, rows), own=parts)
 
 
 def _of_august(config: ClusterConfig, rows: int) -> Iterator[object]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from blis_jax.core.columns import When, branch, once
+from blis_jax.core.columns import When, branch, choose, once
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import Parts, pytree
 from blis_jax.core.types import LAST, Absent, EngineShape, Mechanism, Params, never
@@ -260,8 +260,8 @@ def first_state(
     ctx = context_of(shape, mechanism, params, requests)
     states = first_states(shape, mechanism, params)
     tables = (source.first_tables(ctx) for source in sources_of(ctx).all)
-    own = Parts(ctx.memory.first_tables(ctx), *(part for parts in tables for part in parts))
-    state = initial_state(shape, mechanism, params, *states, own)
+    sub_trees = Parts(ctx.memory.first_tables(ctx), *(part for parts in tables for part in parts))
+    state = initial_state(shape, mechanism, params, *states, sub_trees)
     code = jnp.where(requests.is_late == 1, jnp.int32(Outcome.CLOCK_OVERFLOW), jnp.int32(0))
     code = jnp.where(requests.is_wide == 1, jnp.int32(Outcome.NODES_FULL), code)
     return dataclasses.replace(state, lane=state.lane.replace(outcome=code))
@@ -303,7 +303,7 @@ def without_holes(shape: EngineShape, params: Params, state: State) -> State:
 
     def squeezed(blocks: Blocks, num_free: jax.Array) -> Blocks:
         dense, is_due = compact(shape, blocks), crowded(blocks, num_free)
-        return jax.tree.map(lambda a, b: jnp.where(is_due, a, b), dense, blocks)
+        return choose(is_due, dense, blocks)
 
     over_lanes = jax.vmap if has_lanes else (lambda function: function)
 

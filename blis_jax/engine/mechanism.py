@@ -95,8 +95,8 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         **_of_each(used, KINDS.values(), _reader(config, used)),
         latency=step_times.model_of(config),
         pool_routers=tuple(
-            Router(**_of_each(own, ROUTER, _reader(config, own)), pool=pool)
-            for pool, own in _pool_routers(used).items()
+            Router(**_of_each(router, ROUTER, _reader(config, router)), pool=pool)
+            for pool, router in _pool_routers(used).items()
         ),
         encodes=config.encode_decider != "never",
         ages_signals=_ages_signals(config),
@@ -185,7 +185,7 @@ def _of_each(
     for kind in kinds:
         policy = getattr(used, kind.field)
         if kind.is_list:
-            parts[kind.field] = tuple(part(one) for one, _ in policy)
+            parts[kind.field] = tuple(part(member) for member, _ in policy)
         else:
             parts[kind.field] = None if policy is None else part(policy)
     return parts
@@ -277,16 +277,16 @@ def params(
     functions, rows = mechanism(config, policies), num_rows or config.num_instances
     made = _of_all_seeds(config, policies, rows)
     cluster: dict[str, Any] = {}
-    own: list[object] = []
+    parts: list[object] = []
     policy: dict[str, Any] = {"seed": np.uint64(policy_seed)}
     if config.snapshot_phases == "drawn":
         cluster["signals"] = drawn_phases(made.cluster.signals, rows, policy_seed)
     if functions.places_instances:
-        own.append(fleet_params(config, rows, num_changes, policy_seed))
+        parts.append(fleet_params(config, rows, num_changes, policy_seed))
     if functions.has_offload_tiers:
-        own.append(offload_params(config, policy_seed))
-    if own:
-        cluster["own"] = Parts(*made.cluster.own, *own)
+        parts.append(offload_params(config, policy_seed))
+    if parts:
+        cluster["own"] = Parts(*made.cluster.own, *parts)
     if functions.reads("draws"):
         policy |= _router_draws(config, functions, made.policy, policy_seed, num_requests)
     return Params(

@@ -139,9 +139,9 @@ _NOTHING: dict[type, Callable[[Context, State], tuple[object, ...]]] = {
 
 def no_changes(ctx: Context, state: State) -> Parts:
     """Return what a scan step writes of the sub-trees of the state where nothing of them changes."""
-    own = [_NOTHING[type(part)](ctx, state) for part in state.own if type(part) in _NOTHING]
+    tables = [_NOTHING[type(part)](ctx, state) for part in state.own if type(part) in _NOTHING]
     rows = [part.unchanged() for part in state.own if hasattr(part, "unchanged")]
-    return Parts(*(part for parts in own for part in parts), *rows)
+    return Parts(*(part for parts in tables for part in parts), *rows)
 
 
 def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:

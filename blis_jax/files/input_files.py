@@ -266,8 +266,8 @@ _FILE = re.compile(r"[^\s,=]+\.py(?=:)")
 
 def files_in(text: str) -> dict[str, Path]:
     """Return the users' policy files that a text names as `path/to/file.py:Name`, absolute, by the path as written."""
-    found = {name: _path_of(name) for name in _FILE.findall(text)}
-    return {name: path.resolve() for name, path in found.items() if not _is_packaged(name, path)}
+    paths = {name: _path_of(name) for name in _FILE.findall(text)}
+    return {name: path.resolve() for name, path in paths.items() if not _is_packaged(name, path)}
 
 
 def with_absolute_files(text: str) -> str:
@@ -328,9 +328,9 @@ def place_in_file(value: Any) -> tuple[str, str, str] | None:
     policy of, empty if it is all. None where it has no such place.
     """
     module = str(value.__module__)
-    found = vars(sys.modules.get(module, object)).get(value.__qualname__)
-    parts = ("", *(getattr(found, "__dataclass_fields__", ())))
-    part = next((part for part in parts if _part_of(found, part) is value), None)
+    there = vars(sys.modules.get(module, object)).get(value.__qualname__)
+    parts = ("", *(getattr(there, "__dataclass_fields__", ())))
+    part = next((part for part in parts if _part_of(there, part) is value), None)
     if module.startswith(_PREFIX):
         texts = (text for text, source in _read.items() if _name_of(text, source) == module)
         text = next(texts, None)

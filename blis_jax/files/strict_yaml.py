@@ -106,7 +106,7 @@ _NO_TEXTS = (f"{_TAG}bool", _NULL, _MERGE)
 def _strict_loader() -> type[_Strict]:
     """Return the loader; YAML is imported by the first call."""
     resolvers = {
-        first: [one for one in of_first if one[0] in _NO_TEXTS]
+        first: [rule for rule in of_first if rule[0] in _NO_TEXTS]
         for first, of_first in yaml.SafeLoader.yaml_implicit_resolvers.items()
     } | dict.fromkeys(_STARTS, _NUMBERS)
     return type("_StrictLoader", (_Strict, yaml.SafeLoader), {"yaml_implicit_resolvers": resolvers})

@@ -72,7 +72,7 @@ def layer_kinds(values: Mapping[str, Any], num_layers: int) -> LayerKinds:
     ratios = values.get("compress_ratios")
     compressed: tuple[int, ...] = ()
     if isinstance(ratios, list | tuple) and len(ratios) >= num_layers > 0:
-        compressed = tuple(_whole(one) for one in ratios[:num_layers])
+        compressed = tuple(_whole(each) for each in ratios[:num_layers])
     return LayerKinds(
         linear=linear,
         heads=heads,

@@ -139,7 +139,7 @@ def gpu_description(name: str) -> GpuDescription:
         return _of_file(Path(file), gpu)
     shipped = _shipped()
     if name not in shipped:
-        kinds = [one for one in shipped if one.lower().startswith(name.lower())] if name else []
+        kinds = [gpu for gpu in shipped if gpu.lower().startswith(name.lower())] if name else []
         hint = (
             f"; did you mean {' or '.join(map(repr, kinds))}?" if kinds else closest(name, shipped)
         )

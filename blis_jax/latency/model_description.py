@@ -153,12 +153,12 @@ def describe(content: Mapping[str, Any], name: str) -> ModelDescription:
     name = name.lower()
 
     def whole(*keys: str, least: int = 1) -> int:
-        found = (_whole(values.get(key)) for key in keys)
-        return next((value for value in found if value >= least), 0)
+        numbers = (_whole(values.get(key)) for key in keys)
+        return next((value for value in numbers if value >= least), 0)
 
     def text(*keys: str) -> str:
-        found = (values.get(key) for key in keys)
-        return next((value for value in found if isinstance(value, str)), "")
+        texts = (values.get(key) for key in keys)
+        return next((value for value in texts if isinstance(value, str)), "")
 
     expert, experts = whole("moe_intermediate_size"), whole(*_EXPERTS, least=2)
     # where every layer has experts, a file may leave the width of dense layers out

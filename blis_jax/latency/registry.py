@@ -104,13 +104,13 @@ _GPU = re.compile(
 
 def gpu_named(text: str) -> str:
     """Return our name of a GPU; the text itself where it is none of those that are described, or two of them."""
-    found = _GPU.fullmatch(text.strip())
-    if found is None:
+    match = _GPU.fullmatch(text.strip())
+    if match is None:
         return text
-    family = found[1].upper()
+    family = match[1].upper()
     if family != "A100":
         return family
-    return "A100-80" if "80" in text[found.end(1) :] else text
+    return "A100-80" if "80" in text[match.end(1) :] else text
 
 
 def lookup(
@@ -175,10 +175,10 @@ def _unknown_model(model: str) -> str:
 
 def _without_fit(model: str) -> str:
     """Return what does without a fit: a latency model that knows the model's size, or coefficients."""
-    own = "give alpha and beta coefficients yourself"
+    by_hand = "give alpha and beta coefficients yourself"
     if not is_shipped(model):
-        return own
-    return f"give --latency-model {SIZED[0]} ({ARM_SPELLING}), which knows its size, or {own}"
+        return by_hand
+    return f"give --latency-model {SIZED[0]} ({ARM_SPELLING}), which knows its size, or {by_hand}"
 
 
 def _no_fit(model: str, wanted: dict[str, Any], fits: Sequence[dict[str, Any]]) -> str:
@@ -186,8 +186,8 @@ def _no_fit(model: str, wanted: dict[str, Any], fits: Sequence[dict[str, Any]]) 
     if missing:
         names = ", ".join(missing)
         return f"model {model!r} has no default {names} (fitted: {_on(fits)}): give {names} as well"
-    asked = {name: wanted[name] for name in ("gpu", "tp")}
-    same = [fit for fit in fits if asked == {name: fit[name] for name in asked}]
+    hardware = {name: wanted[name] for name in ("gpu", "tp")}
+    same = [fit for fit in fits if hardware == {name: fit[name] for name in hardware}]
     if same:  # on this GPU, of other versions
         versions = ", ".join(fit["vllm_version"] for fit in same)
         return (
@@ -203,7 +203,7 @@ def _no_fit(model: str, wanted: dict[str, Any], fits: Sequence[dict[str, Any]]) 
 
 def _meant(gpu: str, gpus: Sequence[str]) -> str:
     """Return a hint at a GPU that the word begins like, if it is none of them: an H200 is no H100."""
-    near = [] if gpu in gpus else [one for one in gpus if one.startswith(gpu.upper()[:4])]
+    near = [] if gpu in gpus else [name for name in gpus if name.startswith(gpu.upper()[:4])]
     if near and len(gpu) > 3:
         return f"; did you mean {near[0]!r}?"
     return "" if gpu in gpus or _GPU.fullmatch(gpu.strip()) else closest(gpu, gpus)

@@ -69,7 +69,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
     deployment.refuse_uneven()
     if deployment.model.kinds.compressed:
         deployment.refuse_other_layers("served-physics")
-    return tuple(float(one) for one in numbers_of(beta, deployment))
+    return tuple(float(number) for number in numbers_of(beta, deployment))
 
 
 def numbers_of(beta: Sequence[Any], deployment: Deployment) -> ServedNumbers:

@@ -109,7 +109,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
     """
     deployment.refuse_other_layers("trained-physics")
     deployment.refuse_uneven()
-    coefficients = [float(one) for one in beta[: len(COEFFICIENTS)]]
+    coefficients = [float(coefficient) for coefficient in beta[: len(COEFFICIENTS)]]
     b = coefficients + [0.0] * (10 - len(coefficients)) if len(coefficients) < 10 else coefficients
     b11 = b[10] if len(b) > 10 else b[3]
     model, tp = deployment.model, float(deployment.tp)
@@ -281,7 +281,7 @@ def _sums(members: Members, numbers: PhysicsNumbers) -> tuple[jax.Array, ...]:
     progress = jnp.where(members.in_decode, members.progress.astype(jnp.int64), 0)
     attention = exact_product(numbers.prefill_attention, _total(products))
     attention = exact_quotient(exact_product(numbers.layers, attention), numbers.dp)
-    counts = (_total(one.astype(jnp.int64)) for one in (members.in_decode, members.in_step))
+    counts = (_total(mask.astype(jnp.int64)) for mask in (members.in_decode, members.in_step))
     decodes, requests = counts
     return _total(prompt), attention, decodes, _total(progress), requests
 

@@ -208,7 +208,7 @@ def attempt_with_tier(
         _looks_at_tier(ctx, work, tenant, demand),
         _decided(ctx, state, work, tenant, demand),
     )
-    asked = answer.task | _look(ctx, tenant, demand)
+    look = answer.task | _look(ctx, tenant, demand)
     return AnswerOfTier(
         is_granted=answer.is_granted & ~looks,
         is_lost=answer.is_lost,
@@ -216,7 +216,7 @@ def attempt_with_tier(
         offset=answer.offset,
         crashes=answer.crashes & ~looks,
         held=answer.held,
-        task={name: jnp.where(looks, asked[name], value) for name, value in answer.task.items()},
+        task={name: jnp.where(looks, look[name], value) for name, value in answer.task.items()},
         is_left=answer.is_left & ~looks,
     )
 
@@ -275,17 +275,19 @@ def _decided(
     held, has_list, listed = tenant.held, tenant.held > 0, _num_listed(ctx, tenant)
     start, end = demand.start, demand.start + demand.tokens
     in_prefill, beyond = part_of(ctx, tenant, demand)
-    found, is_again = demand.found.count, ctx.memory.uses.keeps_to(tenant, tenant.is_retry)
+    num_found, is_again = demand.found.count, ctx.memory.uses.keeps_to(tenant, tenant.is_retry)
     is_old = is_again & (work.task.has_reloaded == 1)
-    finds_more = is_old & (found * size > start)
-    covers = finds_more & (found * size >= end)
+    finds_more = is_old & (num_found * size > start)
+    covers = finds_more & (num_found * size >= end)
     # where the blocks lie that are held from now on
     first = jnp.where(finds_more & has_list, ceil_div(start, ctx.shape.block_size), 0)
-    reach = jnp.where(covers, jnp.minimum(ceil_div(end, ctx.shape.block_size), found), found)
+    reach = jnp.where(
+        covers, jnp.minimum(ceil_div(end, ctx.shape.block_size), num_found), num_found
+    )
     reach = jnp.where(finds_more, reach, demand.hits)
     pins = jnp.where(has_list | (demand.tokens == 0), 0, reach)
     pins = jnp.where(finds_more, jnp.maximum(reach - first, 0), pins)
-    start = jnp.where(finds_more, jnp.where(covers, end, found * size), start)
+    start = jnp.where(finds_more, jnp.where(covers, end, num_found * size), start)
     tokens, before = end - start, held + pins * size
     in_last = in_last_block(before, ctx.shape.block_size)
     stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, size - in_last))

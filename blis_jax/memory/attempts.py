@@ -63,12 +63,14 @@ def _after_reload(
     is_old = tenant.is_retry & ~finds_more
     most = jnp.where(is_old, demand.hits, found_now)
     at = (ctx, state[Blocks], tenant.instance, tenant.slot, tenant.request)
-    found = ctx.when(tenant.is_retry, lambda: found_blocks(*at, most, is_old), lambda: demand.found)
+    blocks_found = ctx.when(
+        tenant.is_retry, lambda: found_blocks(*at, most, is_old), lambda: demand.found
+    )
     return dataclasses.replace(
         demand,
         start=jnp.where(finds_more, found_now * size, start),
         tokens=jnp.where(finds_more, end - found_now * size, demand.tokens),
-        found=found,
+        found=blocks_found,
     ), is_old
 
 
@@ -136,23 +138,27 @@ def _rows(
 class Unreached:
     """Hold what changes for such members; by default, as in February, nothing."""
 
-    num_decode: Counted = lambda count, one, asks: count  # members that make a token in the step
-    finish: Counted = lambda finish, one, asks: finish  # the step in which the request completes
-    progressed: Counted = lambda progressed, one, asks: progressed  # at block level
-    past: Callable[[Past, Subject, jax.Array], Past] = lambda made, one, asks: made
+    num_decode: Counted = lambda count, subject, asks: (
+        count
+    )  # members that make a token in the step
+    finish: Counted = lambda finish, subject, asks: (
+        finish
+    )  # the step in which the request completes
+    progressed: Counted = lambda progressed, subject, asks: progressed  # at block level
+    past: Callable[[Past, Subject, jax.Array], Past] = lambda made, subject, asks: made
     # tokens that members of the batch get in the step with this index
     new_tokens: Callable[[jax.Array, Past, jax.Array], jax.Array] = lambda new, past, index: new
     # of a visit at block level, which has records of them, and where no blocks are told apart
-    outcome: Callable[..., jax.Array] = lambda ctx, state, outcome, one, asks: outcome
+    outcome: Callable[..., jax.Array] = lambda ctx, state, outcome, subject, asks: outcome
     outcome_of_lag: Callable[[jax.Array, jax.Array], jax.Array] = lambda outcome, lags: outcome
-    rows: Callable[..., BlockRows] = lambda ctx, state, work, one, rows, asks: rows
+    rows: Callable[..., BlockRows] = lambda ctx, state, work, subject, rows, asks: rows
 
 
 GOES_ON = Unreached()
 IS_PASSED_OVER = Unreached(
-    num_decode=lambda count, one, asks: count - as_int(_is_over(one, asks)),
-    finish=lambda finish, one, asks: finish + as_int(_is_over(one, asks)),
-    progressed=lambda progressed, one, asks: progressed - as_int(_is_over(one, asks)),
+    num_decode=lambda count, subject, asks: count - as_int(_is_over(subject, asks)),
+    finish=lambda finish, subject, asks: finish + as_int(_is_over(subject, asks)),
+    progressed=lambda progressed, subject, asks: progressed - as_int(_is_over(subject, asks)),
     past=_past,
     new_tokens=lambda new, past, index: jnp.where(past.lag == index, 0, new),
     outcome=_outcome,
@@ -174,23 +180,23 @@ class Lookahead:
         """Return whether members take budget one after the other, for it might not reach them all."""
         return visits_all
 
-    def asks(self, one: Subject, asks: jax.Array) -> jax.Array:
+    def asks(self, subject: Subject, asks: jax.Array) -> jax.Array:
         """Return whether a request that the budget reaches if it `asks` gets anything."""
         return asks
 
-    def demand(self, state: State, one: Subject, demand: Demand) -> Demand:
+    def demand(self, state: State, subject: Subject, demand: Demand) -> Demand:
         """Return the demand with the room beyond it."""
         return demand
 
-    def charged(self, one: Subject, tokens: jax.Array) -> jax.Array:
+    def charged(self, subject: Subject, tokens: jax.Array) -> jax.Array:
         """Return what a visit that gave so many tokens takes from the budget."""
         return tokens
 
-    def given_back(self, state: State, one: Subject, tokens: jax.Array) -> jax.Array:
+    def given_back(self, state: State, subject: Subject, tokens: jax.Array) -> jax.Array:
         """Return the budget that is free again where a member is evicted, given that of its next token."""
         return tokens
 
-    def num_made(self, state: State, one: Subject, steps: jax.Array) -> jax.Array:
+    def num_made(self, state: State, subject: Subject, steps: jax.Array) -> jax.Array:
         """Return the output tokens that a request has made in so many steps in decode."""
         return steps
 
@@ -208,25 +214,27 @@ class DraftRoom(Lookahead):
         """Return false: the budget reaches all that decode."""
         return jnp.array(False)
 
-    def asks(self, one: Subject, asks: jax.Array) -> jax.Array:
+    def asks(self, subject: Subject, asks: jax.Array) -> jax.Array:
         """Return true of one in decode, too."""
-        return asks | (one.in_decode & ~one.is_idle)
+        return asks | (subject.in_decode & ~subject.is_idle)
 
-    def demand(self, state: State, one: Subject, demand: Demand) -> Demand:
+    def demand(self, state: State, subject: Subject, demand: Demand) -> Demand:
         """Return the demand with the drafts'."""
-        more = jnp.where(one.in_decode, state[DraftTable].more[one.instance, one.slot], 0)
+        more = jnp.where(
+            subject.in_decode, state[DraftTable].more[subject.instance, subject.slot], 0
+        )
         return dataclasses.replace(demand, tokens=demand.tokens + more)
 
-    def charged(self, one: Subject, tokens: jax.Array) -> jax.Array:
+    def charged(self, subject: Subject, tokens: jax.Array) -> jax.Array:
         """Return nothing for one in decode."""
-        return jnp.where(one.in_decode, 0, tokens)
+        return jnp.where(subject.in_decode, 0, tokens)
 
-    def given_back(self, state: State, one: Subject, tokens: jax.Array) -> jax.Array:
+    def given_back(self, state: State, subject: Subject, tokens: jax.Array) -> jax.Array:
         """Return what was set aside for it: a token of its own and its drafts."""
-        return jnp.where(one.in_decode, state[DraftTable].num[one.instance] + 1, tokens)
+        return jnp.where(subject.in_decode, state[DraftTable].num[subject.instance] + 1, tokens)
 
-    def num_made(self, state: State, one: Subject, steps: jax.Array) -> jax.Array:
+    def num_made(self, state: State, subject: Subject, steps: jax.Array) -> jax.Array:
         """Return them with the drafts that were accepted, those left out that the step would have verified."""
-        upcoming = state[DraftTable].accepted[one.instance, one.slot]
-        accepted = one.past.progress - one.fixed.input_len - upcoming
-        return jnp.where(one.in_decode, steps + accepted, steps)
+        upcoming = state[DraftTable].accepted[subject.instance, subject.slot]
+        accepted = subject.past.progress - subject.fixed.input_len - upcoming
+        return jnp.where(subject.in_decode, steps + accepted, steps)

@@ -89,23 +89,23 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         """
         return tenant(ctx, state, work, choice)
 
-    def look_up(self, ctx: Context, state: State, work: Work, one: Tenant) -> Found:
+    def look_up(self, ctx: Context, state: State, work: Work, subject: Tenant) -> Found:
         """Look up the leading blocks of the prompt that the instance's table names, where they may matter."""
-        prompt_blocks = full_blocks(self.preempted.prompt_len(ctx, one), ctx.shape.block_size)
-        at = (ctx, state[Blocks], one.instance, one.slot, one.request)
+        prompt_blocks = full_blocks(self.preempted.prompt_len(ctx, subject), ctx.shape.block_size)
+        at = (ctx, state[Blocks], subject.instance, subject.slot, subject.request)
         return ctx.when(
-            one.is_queued | one.is_retry,
+            subject.is_queued | subject.is_retry,
             lambda: found_blocks(*at, prompt_blocks, jnp.array(False)),
             nothing_found,
         )
 
-    def remembered(self, work: Work, one: Tenant, demand: Demand) -> Demand:
+    def remembered(self, work: Work, subject: Tenant, demand: Demand) -> Demand:
         """Return what the visit asked for at first; a retry may ask for less."""
 
-        keeps = self.uses.keeps_to(one, one.is_forced)
+        keeps = self.uses.keeps_to(subject, subject.is_forced)
 
-        def first(asked: jax.Array, now: jax.Array) -> jax.Array:
-            return jnp.where(keeps, asked, now)
+        def first(at_first: jax.Array, now: jax.Array) -> jax.Array:
+            return jnp.where(keeps, at_first, now)
 
         return dataclasses.replace(
             demand,
@@ -115,64 +115,64 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         )
 
     def allocate(
-        self, ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
+        self, ctx: Context, state: State, work: Work, subject: Tenant, demand: Demand
     ) -> Grant:
         """Decide on the demand and set the task that carries it out, or does what follows a refusal."""
-        whole = demand if demand.is_last else self.lookahead.demand(state, one, demand)
-        decision = decision_of(ctx, state, work, one, whole, self.refusal)
+        whole = demand if demand.is_last else self.lookahead.demand(state, subject, demand)
+        decision = decision_of(ctx, state, work, subject, whole, self.refusal)
         answer = ctx.worked_out(decision)
-        asked = {
+        columns = {
             "asked_start": demand.start,
             "asked_tokens": demand.tokens,
             "asked_hits": demand.hits,
         }
-        is_popped = (one.asker == Asker.GHOST) & ~one.is_forced
+        is_popped = (subject.asker == Asker.GHOST) & ~subject.is_forced
         kept = work.task.replace(num_ghosts=work.task.num_ghosts - as_int(is_popped))
-        task = choose(demand.asks, kept.replace(**(answer.task | asked)), kept)
+        task = choose(demand.asks, kept.replace(**(answer.task | columns)), kept)
         crashes = demand.asks & answer.crashes
         outcome = failing(work.lane.outcome, crashes, Outcome.REFERENCE_CRASH)
         if not demand.is_last:
-            outcome = self.unreached.outcome(ctx, state, outcome, one, demand.asks)
-        held = answer.held_after(one, demand.asks)
+            outcome = self.unreached.outcome(ctx, state, outcome, subject, demand.asks)
+        held = answer.held_after(subject, demand.asks)
         is_granted = answer.is_granted | ~demand.asks
         return Grant(is_granted, held, outcome, {}, task, answer)
 
     def rows_of_visit(
-        self, ctx: Context, state: State, work: Work, one: Tenant, grant: Grant, visit: Visit
+        self, ctx: Context, state: State, work: Work, subject: Tenant, grant: Grant, visit: Visit
     ) -> BlockRows:
         """Return what the request has been through after the visit, and how far its prompt is computed."""
-        is_granted, computed = visit.is_granted, one.computed
-        has_finish = visit.gains | (one.row.finish != LAST)
+        is_granted, computed = visit.is_granted, subject.computed
+        has_finish = visit.gains | (subject.row.finish != LAST)
         progressed = jnp.where(has_finish, computed, visit.done)
-        progressed = jnp.where(visit.gains, visit.done - one.step, progressed)
-        progressed = jnp.where(one.in_decode, computed, progressed)
+        progressed = jnp.where(visit.gains, visit.done - subject.step, progressed)
+        progressed = jnp.where(subject.in_decode, computed, progressed)
         rows = no_block_rows(ctx)
-        progressed = self.unreached.progressed(progressed, one, visit.asks)
-        rows = self.unreached.rows(ctx, state, work, one, rows, visit.asks)
+        progressed = self.unreached.progressed(progressed, subject, visit.asks)
+        rows = self.unreached.rows(ctx, state, work, subject, rows, visit.asks)
         answer: Answer = grant.own
-        before = answer.life_before(one, visit.asks)
+        before = answer.life_before(subject, visit.asks)
         rows = dataclasses.replace(
             rows,
-            life=choose(is_granted, life_after(ctx, work, one, grant, visit), before),
+            life=choose(is_granted, life_after(ctx, work, subject, grant, visit), before),
             computed=jnp.where(is_granted, progressed, computed),
         )
         if not self.victims.keeps_priority:
             return rows
-        stored = state[Blocks].priority[one.instance, one.slot]
+        stored = state[Blocks].priority[subject.instance, subject.slot]
         # a second attempt, after a reload, does not ask for the priority again
-        is_asked = one.is_queued & ~one.is_forced
-        assert one.priority is not None
-        return dataclasses.replace(rows, priority=jnp.where(is_asked, one.priority, stored))
+        is_asked = subject.is_queued & ~subject.is_forced
+        assert subject.priority is not None
+        return dataclasses.replace(rows, priority=jnp.where(is_asked, subject.priority, stored))
 
     def rows_of_stored(self, rows: BlockRows) -> BlockRows:
         """Return the rows of a request that no step has visited yet."""
         return dataclasses.replace(rows, life=rows.life.replace(visited_at=jnp.int32(0)))
 
     def release(
-        self, ctx: Context, work: Work, one: Tenant, grant: Grant
+        self, ctx: Context, work: Work, subject: Tenant, grant: Grant
     ) -> tuple[Grant, BlockRows]:
         """Give up the slot at once; the task releases the list later, once the last token has its place."""
-        rows = dataclasses.replace(no_block_rows(ctx), life=one.life, left=one.request)
+        rows = dataclasses.replace(no_block_rows(ctx), life=subject.life, left=subject.request)
         return grant, rows
 
     def rows_of_stopped(self, rows: BlockRows, stops: jax.Array) -> BlockRows:
@@ -225,7 +225,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         if decode_takes.DecodeTakes not in done.takes:
             return state
         takes = done.takes[decode_takes.DecodeTakes]
-        return state.having(decode_takes.taken(ctx, state, done.instance, takes))
+        return state.having(decode_takes.with_takes(ctx, state, done.instance, takes))
 
     # --- who is visited -------------------------------------------------------------------------
 
@@ -233,12 +233,12 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         """Count the leading prompt blocks that the instance's table names."""
         input_len, blocks = self.preempted.prompts_in(ctx, slots), slots.state[Blocks]
 
-        def one(slot: jax.Array, request: jax.Array, prompt: jax.Array) -> jax.Array:
+        def hits_of(slot: jax.Array, request: jax.Array, prompt: jax.Array) -> jax.Array:
             new = jnp.array(False)
             return found_blocks(ctx, blocks, slots.instance, slot, request, prompt, new).count
 
         slot = lax.iota(jnp.int32, input_len.shape[0])
-        return jax.vmap(one)(slot, slots.request, full_blocks(input_len, ctx.shape.block_size))
+        return jax.vmap(hits_of)(slot, slots.request, full_blocks(input_len, ctx.shape.block_size))
 
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
         """Count the blocks of each content up to the first that is not named."""

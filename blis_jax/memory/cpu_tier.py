@@ -258,16 +258,16 @@ def use_in_order(ctx: Context, state: State, is_on: jax.Array) -> State:
 
     def use(at: jax.Array, tables: Tables) -> Tables:
         """Put a content behind all others in the order of use, into its entry or a new one."""
-        found = ctx.worked_out(lambda: _entry(ctx, instance, uses, at, tables))
+        entry = ctx.worked_out(lambda: _entry(ctx, instance, uses, at, tables))
         keys, order, filled, new = tables
         put = lax.dynamic_update_slice
         changed = TierOrder(
-            ctx.write(order.before, at_instance, *found.before),
-            ctx.write(order.behind, at_instance, *found.behind),
-            put(order.entry_of, found.entry[None, None], (instance, found.place)),
+            ctx.write(order.before, at_instance, *entry.before),
+            ctx.write(order.behind, at_instance, *entry.behind),
+            put(order.entry_of, entry.entry[None, None], (instance, entry.place)),
         )
-        keys = put(keys, found.name[None, None], (instance, found.entry))
-        return keys, changed, filled + as_int(found.is_filled), new + as_int(found.is_new)
+        keys = put(keys, entry.name[None, None], (instance, entry.entry))
+        return keys, changed, filled + as_int(entry.is_filled), new + as_int(entry.is_new)
 
     first = blocks.cpu_key, blocks[TierOrder], zero, zero
     keys, order, filled, new = lax.fori_loop(0, uses.count, use, first)

@@ -117,13 +117,13 @@ def _pop(ctx: Context, blocks: Blocks, instance: jax.Array) -> _Popped:
     return _Popped(free_at(head), places(ctx, blocks, content[None], instance)[0], head + 1)
 
 
-def taken(ctx: Context, state: State, instance: jax.Array, takes: DecodeTakes) -> Blocks:
+def with_takes(ctx: Context, state: State, instance: jax.Array, takes: DecodeTakes) -> Blocks:
     """Return the blocks of all instances after the members of one have taken theirs."""
     put = lax.dynamic_update_slice
 
     def take(number: jax.Array, blocks: Blocks) -> Blocks:
         """Pop a free block for the member that is noted next."""
-        one = ctx.worked_out(lambda: _pop(ctx, blocks, instance))
+        popped = ctx.worked_out(lambda: _pop(ctx, blocks, instance))
 
         def at(table: jax.Array, place: jax.Array, value: jax.Array | int) -> jax.Array:
             return put(table, jnp.full((1, 1), value, table.dtype), (instance, place))
@@ -131,11 +131,11 @@ def taken(ctx: Context, state: State, instance: jax.Array, takes: DecodeTakes) -
         listed = (instance, takes.slot[number], takes.position[number])
         return dataclasses.replace(
             blocks,
-            named=at(blocks.named, one.forgotten, NO_BLOCK),
-            key=at(blocks.key, one.block, 0),
-            hold=at(blocks.hold, one.block, 1),
-            lists=put(blocks.lists, one.block[None, None, None], listed),
-            pool=at(blocks.pool, jnp.int32(Pool.HEAD), one.head),
+            named=at(blocks.named, popped.forgotten, NO_BLOCK),
+            key=at(blocks.key, popped.block, 0),
+            hold=at(blocks.hold, popped.block, 1),
+            lists=put(blocks.lists, popped.block[None, None, None], listed),
+            pool=at(blocks.pool, jnp.int32(Pool.HEAD), popped.head),
         )
 
     return lax.fori_loop(0, takes.count, take, state[Blocks])

@@ -229,16 +229,16 @@ class Memory(ABC, Generic[S, R]):
         """Return what a phase must know of the chosen request."""
 
     @abstractmethod
-    def look_up(self, ctx: Context, state: State, work: Work, one: S) -> Found:
+    def look_up(self, ctx: Context, state: State, work: Work, subject: S) -> Found:
         """Look up the leading blocks of the prompt that are in the cache; this matters for a request without a list."""
 
     @abstractmethod
-    def allocate(self, ctx: Context, state: State, work: Work, one: S, demand: Demand) -> Grant:
+    def allocate(self, ctx: Context, state: State, work: Work, subject: S, demand: Demand) -> Grant:
         """Give room for the demand's tokens, in the request's list behind the blocks that it found; or refuse it."""
 
     @abstractmethod
     def rows_of_visit(
-        self, ctx: Context, state: State, work: Work, one: S, grant: Grant, visit: Visit
+        self, ctx: Context, state: State, work: Work, subject: S, grant: Grant, visit: Visit
     ) -> R:
         """Return what the model writes about the request once it has been visited."""
 
@@ -247,7 +247,7 @@ class Memory(ABC, Generic[S, R]):
         return rows
 
     @abstractmethod
-    def release(self, ctx: Context, work: Work, one: S, grant: Grant) -> tuple[Grant, R]:
+    def release(self, ctx: Context, work: Work, subject: S, grant: Grant) -> tuple[Grant, R]:
         """Take back the list of a request that completes, after the grant for its last token."""
 
     def rows_of_stopped(self, rows: R, stops: jax.Array) -> R:
@@ -329,7 +329,7 @@ class Memory(ABC, Generic[S, R]):
         """Return whether waiting requests may still join the batch in this step."""
         return jnp.array(True)
 
-    def remembered(self, work: Work, one: S, demand: Demand) -> Demand:
+    def remembered(self, work: Work, subject: S, demand: Demand) -> Demand:
         """Return the demand, or the one that an earlier attempt made."""
         return demand
 

@@ -162,22 +162,22 @@ def mirror(turn: Turn) -> Moves:
     at = jnp.minimum(first, window - 1)
     searches = (first < window) & ~jnp.any(renewed)
     sought = jnp.where(searches, name[at], jnp.int64(0))
-    entry_worth = tuple(one[at] for one in worth)
-    found = turn.ctx.when(
+    entry_worth = tuple(values[at] for values in worth)
+    places = turn.ctx.when(
         searches, lambda: _entry_for(turn, sought, entry_worth), lambda: _no_entry(turn)
     )
     spare = jnp.int32(blocks.cpu_key.shape[1] - 1)
     rank, now = jnp.cumsum(renewed, dtype=jnp.int64), blocks.cpu_time[instance, spare]
     touched = jnp.where(renewed, entry, spare)
-    used = found.entry != spare
+    used = places.entry != spare
     after = now + rank[-1] + used.astype(jnp.int64)
     reached = jnp.where(first < window, first + as_int(searches), window) + task.done
     return turn.end(
-        *after_uses(turn, member, reached, as_int(found.is_new), as_int(found.is_filled)),
-        cpu_key=((found.entry, sought),),
-        cpu_time=((touched, now + rank - 1), (found.entry, now), (spare, after)),
-        cpu_entry=((jnp.where(used, member.block[at], turn.spare_block), found.entry),),
-        **uses.touched(touched, renewed, worth, found.entry, entry_worth),
+        *after_uses(turn, member, reached, as_int(places.is_new), as_int(places.is_filled)),
+        cpu_key=((places.entry, sought),),
+        cpu_time=((touched, now + rank - 1), (places.entry, now), (spare, after)),
+        cpu_entry=((jnp.where(used, member.block[at], turn.spare_block), places.entry),),
+        **uses.touched(touched, renewed, worth, places.entry, entry_worth),
     )
 
 

@@ -104,11 +104,11 @@ def write_path(
 
 def cached_blocks(rows: PathRows, num_prompt_blocks: jax.Array) -> jax.Array:
     """Count the leading blocks of the prompt that the table holds."""
-    found = jnp.sum(rows.named >= 0, axis=1, dtype=jnp.int32)
-    found = jnp.where(rows.start < num_prompt_blocks, found, 0)
-    is_whole = (found == rows.length).astype(jnp.int32)
+    num_named = jnp.sum(rows.named >= 0, axis=1, dtype=jnp.int32)
+    num_named = jnp.where(rows.start < num_prompt_blocks, num_named, 0)
+    is_whole = (num_named == rows.length).astype(jnp.int32)
     reached = jnp.concatenate([jnp.ones((1,), jnp.int32), jnp.cumprod(is_whole)[:-1]])
-    return jnp.sum(found * reached, dtype=jnp.int32)
+    return jnp.sum(num_named * reached, dtype=jnp.int32)
 
 
 def cached_for_all(
@@ -124,11 +124,11 @@ def cached_for_all(
     registered = jnp.sum(named >= 0, axis=1, dtype=jnp.int32)
     path = requests.path[request]
     is_prompt = requests.node_start[path] < num_prompt_blocks[:, None]
-    found = jnp.where(is_prompt, registered[path], 0)
-    is_whole = (found == requests.node_blocks[path]).astype(jnp.int32)
+    num_named = jnp.where(is_prompt, registered[path], 0)
+    is_whole = (num_named == requests.node_blocks[path]).astype(jnp.int32)
     before = jnp.cumprod(is_whole, axis=1)[:, :-1]
     reached = jnp.concatenate([jnp.ones((request.shape[0], 1), jnp.int32), before], axis=1)
-    return jnp.sum(found * reached, axis=1, dtype=jnp.int32)
+    return jnp.sum(num_named * reached, axis=1, dtype=jnp.int32)
 
 
 def allocate(
@@ -171,9 +171,9 @@ def release(rows: PathRows) -> tuple[PathRows, jax.Array, jax.Array]:
         The rows, how many blocks it listed, and how many of these nobody holds any more.
     """
     copy = lax.broadcasted_iota(jnp.int32, rows.holders.shape, 1)
-    mine = copy == rows.held[:, None, :]
-    freed = mine & (rows.holders == 1)
-    holders, held = rows.holders - mine.astype(jnp.int32), jnp.full_like(rows.held, -1)
+    is_held = copy == rows.held[:, None, :]
+    freed = is_held & (rows.holders == 1)
+    holders, held = rows.holders - is_held.astype(jnp.int32), jnp.full_like(rows.held, -1)
     num_held = jnp.sum(rows.held >= 0, dtype=jnp.int32)
     after = dataclasses.replace(rows, holders=holders, held=held)
     return after, num_held, jnp.sum(freed, dtype=jnp.int32)

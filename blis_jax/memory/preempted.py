@@ -135,14 +135,14 @@ class Resumed(Preempted):
 
     def prompts_in(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
         """Return the prompt tokens of the request in every slot."""
-        given = ctx.requests.table[slots.request, Request.columns.INPUT_LEN]
-        return jnp.where(slots.request == NO_REQUEST, 0, given)
+        prompts = ctx.requests.table[slots.request, Request.columns.INPUT_LEN]
+        return jnp.where(slots.request == NO_REQUEST, 0, prompts)
 
     def fixed(self, ctx: Context, state: State, request: jax.Array) -> Request:
         """Return what is given of a request, with the tokens that count as prompt since its last preemption."""
-        given, regained = ctx.request(request), _regained(state, request)
-        return given.replace(
-            input_len=given.input_len + regained, output_len=given.output_len - regained
+        fixed, regained = ctx.request(request), _regained(state, request)
+        return fixed.replace(
+            input_len=fixed.input_len + regained, output_len=fixed.output_len - regained
         )
 
     def first_token(self, first: jax.Array, token: jax.Array) -> jax.Array:

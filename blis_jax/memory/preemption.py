@@ -58,20 +58,20 @@ def give_up(
     victim, last = victims.of(ctx, state, work, batch, instance)
     victim = jnp.where(evicts, victim, task.slot)
     is_moved = evicts & (victim != last) & ctx.mechanism.defects.revisited_victim
-    one = tenant(ctx, state, work, Choice(instance, victim, jnp.int32(Asker.MEMBER)))
+    evicted = tenant(ctx, state, work, Choice(instance, victim, jnp.int32(Asker.MEMBER)))
     is_pending = _is_pending(blocks, task, victim)
-    tokens, given_back = _counts_of(ctx, work, batch, one, is_pending)
-    given_back = ctx.memory.lookahead.given_back(state, one, given_back)
+    tokens, given_back = _counts_of(ctx, work, batch, evicted, is_pending)
+    given_back = ctx.memory.lookahead.given_back(state, evicted, given_back)
     place = jnp.where(batch.slot == victim, LAST, batch.order)
-    place = jnp.where(is_moved & (batch.slot == last), one.row.order, place)
+    place = jnp.where(is_moved & (batch.slot == last), evicted.row.order, place)
     order = jnp.where(evicts, place, batch.order)
     ends = ~is_queue & ~is_completion & (~evicts | (victim == task.slot))
     makes_ghost = batch.order[last] > work.lane.cursor
     makes_ghost = makes_ghost & evicts & ctx.mechanism.defects.revisited_victim
-    work = _without(work, one, evicts, tokens, given_back)
+    work = _without(work, evicted, evicts, tokens, given_back)
     work = _revised(work, batch, order, is_moved, ends, is_queue, victim)
-    work = _next(ctx, work, one, evicts, ends, is_completion, makes_ghost, blocks.num_evictions)
-    rows = _rows(ctx, state, work, one, instance, evicts, victims)
+    work = _next(ctx, work, evicted, evicts, ends, is_completion, makes_ghost, blocks.num_evictions)
+    rows = _rows(ctx, state, work, evicted, instance, evicts, victims)
     none, ghosts = no_block_rows(ctx), task.num_ghosts
     rows = dataclasses.replace(
         rows,
@@ -79,16 +79,16 @@ def give_up(
         ghost=last,
         moved_instance=jnp.where(is_moved, instance, none.moved_instance),
         moved_slot=last,
-        moved_order=one.row.order,
+        moved_order=evicted.row.order,
     )
-    slot_row, past = _victim_rows(one, evicts)
-    of_memory, of_slot = ctx.memory.preempted.of_victim(ctx, state, one, evicts)
+    slot_row, past = _victim_rows(evicted, evicts)
+    of_memory, of_slot = ctx.memory.preempted.of_victim(ctx, state, evicted, evicts)
     rows, slot_row = rows.having(*of_memory), slot_row.replace(**of_slot)
     # in front of everybody: earlier than any time, and the later evicted the earlier
     front = -work.pool.num_preempted.astype(ctx.clock)
-    queued = jnp.where(evicts, front, one.row.queued)
+    queued = jnp.where(evicts, front, evicted.row.queued)
     slot_row = slot_row.replace(queued=queued)
-    return work, SlotWrite(instance, victim, slot_row, rows, one.request, past)
+    return work, SlotWrite(instance, victim, slot_row, rows, evicted.request, past)
 
 
 def _is_pending(blocks: Blocks, task: MemoryTask, slot: jax.Array) -> jax.Array:
@@ -98,24 +98,24 @@ def _is_pending(blocks: Blocks, task: MemoryTask, slot: jax.Array) -> jax.Array:
 
 
 def _counts_of(
-    ctx: Context, work: Work, batch: Batch, one: Tenant, is_pending: jax.Array
+    ctx: Context, work: Work, batch: Batch, victim: Tenant, is_pending: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Tokens with which the victim counts in the step so far, and budget kept for it that is free again."""
     lane = work.lane
     mode, cursor = lane.visit_all, lane.cursor
-    is_passed = one.row.order <= cursor
+    is_passed = victim.row.order <= cursor
     is_ahead_of_all = (mode == 0) | ((mode == LATER) & is_passed & ~is_pending)
-    is_bulk = one.in_decode & ~batch.is_due[one.slot] & is_ahead_of_all & ~one.is_again
-    tokens = jnp.where(one.is_again, one.past.num_new, as_int(is_bulk))
+    is_bulk = victim.in_decode & ~batch.is_due[victim.slot] & is_ahead_of_all & ~victim.is_again
+    tokens = jnp.where(victim.is_again, victim.past.num_new, as_int(is_bulk))
     return tokens, ctx.memory.preempted.given_back(tokens, is_bulk, is_passed)
 
 
 def _without(
-    work: Work, one: Tenant, evicts: jax.Array, tokens: jax.Array, given_back: jax.Array
+    work: Work, victim: Tenant, evicts: jax.Array, tokens: jax.Array, given_back: jax.Array
 ) -> Work:
     """Counters of the step and the batch without the victim."""
     lane, inst, one_less = work.lane, work.inst, as_int(evicts)
-    in_decode, has_finish = one.in_decode, one.row.finish != LAST
+    in_decode, has_finish = victim.in_decode, victim.row.finish != LAST
     tokens = tokens * one_less
     return dataclasses.replace(
         work,
@@ -169,7 +169,7 @@ def _revised(
 def _next(
     ctx: Context,
     work: Work,
-    one: Tenant,
+    victim: Tenant,
     evicts: jax.Array,
     ends: jax.Array,
     is_completion: jax.Array,
@@ -180,13 +180,13 @@ def _next(
     task, size, nothing = work.task, ctx.shape.block_size, jnp.int32(Do.NOTHING)
     again = jnp.where(evicts & ~ends, jnp.int32(Do.ATTEMPT), nothing)
     after = after_release(ctx)
-    held = jnp.where(evicts, one.held, task.held)
+    held = jnp.where(evicts, victim.held, task.held)
     pool = {
         "num_preempted": work.pool.num_preempted + as_int(evicts),
         "num_failures": work.pool.num_failures + as_int(is_completion),
     }
     if ctx.shape.has_mirror:
-        has_tier = ctx.params.cluster.kv_cpu_blocks[one.instance] > 0
+        has_tier = ctx.params.cluster.kv_cpu_blocks[victim.instance] > 0
         missed = as_int((task.has_reloaded == 0) & has_tier)
         pool["cpu_misses"] = work.pool.cpu_misses + missed
     is_full = evicts & (num_evictions >= ctx.shape.eviction_capacity)
@@ -198,7 +198,7 @@ def _next(
             do=jnp.where(evicts | is_completion, jnp.int32(Do.RELEASE), nothing),
             done=jnp.int32(0),
             is_retry=jnp.int32(0),
-            freed_slot=one.slot,
+            freed_slot=victim.slot,
             freed_blocks=ceil_div(held, size),
             after_release=jnp.where(after == Do.NOTHING, again, after),
             after_offload=again,
@@ -209,27 +209,31 @@ def _next(
     )
 
 
-def _victim_rows(one: Tenant, evicts: jax.Array) -> tuple[Resident, Past]:
+def _victim_rows(victim: Tenant, evicts: jax.Array) -> tuple[Resident, Past]:
     """Rows of the victim's slot and of what it has been through, as they were before the step in progress."""
     slot_row = choose(
         evicts,
-        one.row.replace(
+        victim.row.replace(
             order=jnp.int32(LAST),
             finish=jnp.int32(LAST),
             alloc_offset=jnp.int32(0),
         ),
-        one.row,
+        victim.row,
     )
     return slot_row, choose(
         evicts,
-        one.past.replace(
+        victim.past.replace(
             progress=jnp.int32(0),
             lag=jnp.int32(0),
             step_progress=jnp.int32(0),
-            token_record=jnp.where(one.has_token, one.life.old_token_record, one.past.token_record),
-            token_index=jnp.where(one.has_token, one.life.old_token_index, one.past.token_index),
+            token_record=jnp.where(
+                victim.has_token, victim.life.old_token_record, victim.past.token_record
+            ),
+            token_index=jnp.where(
+                victim.has_token, victim.life.old_token_index, victim.past.token_index
+            ),
         ),
-        one.past,
+        victim.past,
     )
 
 
@@ -237,23 +241,23 @@ def _rows(
     ctx: Context,
     state: State,
     work: Work,
-    one: Tenant,
+    victim: Tenant,
     instance: jax.Array,
     evicts: jax.Array,
     victims: Victims,
 ) -> BlockRows:
     """The victim's rows at block level, and the record of the preemption."""
     blocks = state[Blocks]
-    life, none = one.life, no_block_rows(ctx)
-    first = jnp.where(one.has_token, life.old_first_token, life.first_token)
+    life, none = victim.life, no_block_rows(ctx)
+    first = jnp.where(victim.has_token, life.old_first_token, life.first_token)
     eviction = {
-        "request": one.request,
+        "request": victim.request,
         "record": work.lane.num_records,
-        "index": one.step,
-        "decode_record": jnp.where(one.in_decode, one.past.token_record + 1, 0),
-        "decode_index": one.past.token_index,
-        "first_token": jnp.where(one.in_decode, first, 0),
-        "scheduled_record": one.past.scheduled_record,
+        "index": victim.step,
+        "decode_record": jnp.where(victim.in_decode, victim.past.token_record + 1, 0),
+        "decode_index": victim.past.token_index,
+        "first_token": jnp.where(victim.in_decode, first, 0),
+        "scheduled_record": victim.past.scheduled_record,
     }
     eviction = ctx.memory.preempted.recorded(eviction)
     at = jnp.minimum(blocks.num_evictions, none.eviction_at)
@@ -262,13 +266,13 @@ def _rows(
         life=choose(
             evicts,
             life.replace(
-                visited_at=one.step,
+                visited_at=victim.step,
                 first_token=first,
             ),
             life,
         ),
-        computed=jnp.where(evicts, 0, one.computed),
-        priority=victims.priorities(ctx, state, instance)[one.slot],
+        computed=jnp.where(evicts, 0, victim.computed),
+        priority=victims.priorities(ctx, state, instance)[victim.slot],
         eviction_at=jnp.where(evicts, at, none.eviction_at),
         eviction=EvictionRecord.make(**eviction),
     )

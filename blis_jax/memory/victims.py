@@ -17,7 +17,8 @@ from blis_jax.core.columns import as_int
 from blis_jax.core.exact import ceil_div
 from blis_jax.core.types import LAST
 from blis_jax.memory.block_tables.block_rows import BlockRows, is_due
-from blis_jax.policies.contract import NoState, Policy, VictimContext
+from blis_jax.policies.contexts import VictimContext
+from blis_jax.policies.contract import NoState, Policy
 from blis_jax.tables.blocks import BlockLife, Blocks
 from blis_jax.tables.context import Context, SlotRows, Work, count_of, least_key, row, slot_of
 from blis_jax.tables.state import Lane, Resident, State

@@ -7,7 +7,7 @@ types and nothing else of it.
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import BACKGROUND, BATCH, CRITICAL, SHEDDABLE, STANDARD
 from blis_jax.policies.classes import is_sheddable
-from blis_jax.policies.contract import (
+from blis_jax.policies.contexts import (
     ClusterChange,
     ClusterContext,
     Completion,
@@ -16,16 +16,18 @@ from blis_jax.policies.contract import (
     HandOver,
     HandOverContext,
     Happening,
-    NoParams,
-    NoState,
     OffloadContext,
     PickerContext,
-    Policies,
-    Policy,
     Pool,
     QueueContext,
     SourceContext,
     VictimContext,
+)
+from blis_jax.policies.contract import (
+    NoParams,
+    NoState,
+    Policies,
+    Policy,
     admission_policy,
     cluster_policy,
     draft_policy,

@@ -11,13 +11,8 @@ from blis_jax.core.exact import exact_quotient
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import BACKGROUND, BATCH, CRITICAL, SHEDDABLE, STANDARD, Snapshots
 from blis_jax.lazy import jax, jnp
-from blis_jax.policies.contract import (
-    GatewayContext,
-    NoState,
-    QueueContext,
-    admission_policy,
-    priority_policy,
-)
+from blis_jax.policies.contexts import GatewayContext, QueueContext
+from blis_jax.policies.contract import NoState, admission_policy, priority_policy
 from blis_jax.policies.numbers import FIXED, number
 
 if TYPE_CHECKING:

@@ -19,23 +19,7 @@ from blis_jax.core.kinds import KINDS, ROUTER, Kind, SomeOfEachKind
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import EngineShape, Record
 from blis_jax.errors import ConfigError, ConfigWarning, closest
-from blis_jax.policies.contexts import (
-    ClusterChange,
-    ClusterContext,
-    Completion,
-    DraftContext,
-    GatewayContext,
-    HandOver,
-    HandOverContext,
-    Happening,
-    OffloadContext,
-    PickerContext,
-    PolicyParts,
-    Pool,
-    QueueContext,
-    SourceContext,
-    VictimContext,
-)
+from blis_jax.policies.contexts import PolicyParts
 from blis_jax.policies.numbers import DECLARED, SourceFigure, checked, numbers_of
 from blis_jax.policies.reading import seen_by, signals_of, with_keys
 from blis_jax.policies.scenes import answered
@@ -55,42 +39,6 @@ if TYPE_CHECKING:
     )
 
 S = TypeVar("S")
-
-__all__ = [
-    "DECORATORS",
-    "KINDS",
-    "ClusterChange",
-    "ClusterContext",
-    "Completion",
-    "DraftContext",
-    "GatewayContext",
-    "HandOver",
-    "HandOverContext",
-    "Happening",
-    "NoParams",
-    "NoState",
-    "OffloadContext",
-    "PickerContext",
-    "Policies",
-    "Policy",
-    "Pool",
-    "QueueContext",
-    "SourceContext",
-    "VictimContext",
-    "admission_policy",
-    "cluster_policy",
-    "draft_policy",
-    "event_source",
-    "hand_over_policy",
-    "no_state",
-    "offload_policy",
-    "picker",
-    "priority_policy",
-    "routing_policy",
-    "scheduler",
-    "scorer",
-    "victim_policy",
-]
 
 
 @pytree
@@ -203,7 +151,7 @@ class Policy:
 
     def values(self) -> Any:
         """Return the params with all numbers, as float64 scalars."""
-        defaults = {name: one.default for name, one in numbers_of(self.params).items()}
+        defaults = {name: number.default for name, number in numbers_of(self.params).items()}
         values = {
             name: np.float64(value) for name, value in (defaults | dict(self.numbers)).items()
         }
@@ -357,7 +305,9 @@ class Policies(SomeOfEachKind):
         """Refuse what is no policy of the kind; scorers become pairs with their weights."""
         policies = getattr(self, field)
         if kind.is_list and policies is not None:
-            policies = tuple(one if isinstance(one, tuple) else (one, 1.0) for one in policies)
+            policies = tuple(
+                policy if isinstance(policy, tuple) else (policy, 1.0) for policy in policies
+            )
             object.__setattr__(self, field, policies)
         for policy, weight in policies or () if kind.is_list else ((policies, 1.0),):
             if policy is None:

@@ -14,7 +14,8 @@ from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import STANDARD_NONE
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.classes import by_tier, of_class
-from blis_jax.policies.contract import NoParams, NoState, QueueContext, priority_policy, scheduler
+from blis_jax.policies.contexts import QueueContext
+from blis_jax.policies.contract import NoParams, NoState, priority_policy, scheduler
 from blis_jax.policies.numbers import FIXED, number
 
 if TYPE_CHECKING:

@@ -216,7 +216,7 @@ def signals_of(
     kind, of_shape = KINDS[function.kind], (num_instances, SLOTS, 2 * SLOTS, PATH, PATH)
     shape = EngineShape(*of_shape, num_keys=2 * SLOTS, num_changes=SLOTS, clock=clock)
     names = {kind.context, *(["GatewayContext"] if function.pool or function.splits else ())}
-    asked = {
+    contexts = {
         name: scene_of(kind.name, num_instances, SLOTS, name, clock, num_scorers)
         for name in sorted(names)
     }
@@ -233,12 +233,12 @@ def signals_of(
         begun = numbers, array_of(np.int32)
         read = _used(
             functools.partial(_answers, function, shape),
-            (*begun, _without(function, asked, missing)),
+            (*begun, _without(function, contexts, missing)),
         )
         if function.remembers and _keeps_keys(function, shape, numbers):
             read.add(NUM_KEYS)
         if not function.is_ours:  # a test knows of those that these add nothing
-            read |= looked_at(function, shape, (*begun, asked), read, missing)
+            read |= looked_at(function, shape, (*begun, contexts), read, missing)
     return frozenset(read)
 
 
@@ -255,24 +255,24 @@ def computed_by(
     of_shape = (num_instances, SLOTS, 2 * SLOTS, PATH, PATH)
     shape = EngineShape(*of_shape, num_keys=2 * SLOTS, num_changes=SLOTS, clock=clock)
     context = KINDS[policy.kind].context
-    asked = {context: scene_of(policy.kind, num_instances, SLOTS, context, clock, num_scorers)}
+    contexts = {context: scene_of(policy.kind, num_instances, SLOTS, context, clock, num_scorers)}
     with jax.enable_x64(True):
         numbers = _shapes_of(policy.values())
         traced = jax.jit(functools.partial(_answers, policy, shape), keep_unused=True)
-        lowered = traced.lower(numbers, array_of(np.int32), asked)
+        lowered = traced.lower(numbers, array_of(np.int32), contexts)
     return f"{policy.is_random} {policy.values()} {lowered.as_text()}"
 
 
 def _shapes_of(numbers: Record) -> Any:
     """Return the numbers as shapes."""
-    return jax.tree.map(lambda one: array_of(np.result_type(one), *np.shape(one)), numbers)
+    return jax.tree.map(lambda number: array_of(np.result_type(number), *np.shape(number)), numbers)
 
 
 def _keeps_keys(function: Policy, shape: EngineShape, numbers: Record) -> bool:
     """Return whether its first state depends on the number of prompt keys."""
     try:
         jax.eval_shape(
-            lambda given: function.start(given, _with(shape, {"num_keys": Unread(NUM_KEYS, "")})),
+            lambda values: function.start(values, _with(shape, {"num_keys": Unread(NUM_KEYS, "")})),
             numbers,
         )
     except UnreadSignal:
@@ -288,15 +288,18 @@ def looked_at(
     missing: Mapping[str, Unread],
 ) -> set[str]:
     """Return the signals that a policy looks at and computes nothing from, such as those that it only counts."""
-    numbers, instance, asked = arguments
-    guarded = {signal for name in asked for signal in _signals(function, name)} - {*read, *missing}
+    numbers, instance, contexts = arguments
+    guarded = {signal for name in contexts for signal in _signals(function, name)} - {
+        *read,
+        *missing,
+    }
     signals: set[str] = set()
     while True:
         hidden = {signal: Unread(signal, "") for signal in guarded - signals} | dict(missing)
         try:
             jax.eval_shape(
                 functools.partial(_answers, function, shape),
-                *(numbers, instance, _without(function, asked, hidden)),
+                *(numbers, instance, _without(function, contexts, hidden)),
             )
         except UnreadSignal as error:
             if error.signal in missing:
@@ -307,12 +310,14 @@ def looked_at(
 
 
 def _without(
-    function: Policy, asked: Mapping[str, Any], signals: Mapping[str, Unread]
+    function: Policy, contexts: Mapping[str, Any], signals: Mapping[str, Unread]
 ) -> dict[str, Any]:
     """Return the contexts in which these signals are not there."""
     return {
-        name: _with(one, {key: signals[key] for key in _signals(function, name) if key in signals})
-        for name, one in asked.items()
+        name: _with(
+            context, {key: signals[key] for key in _signals(function, name) if key in signals}
+        )
+        for name, context in contexts.items()
     }
 
 
@@ -321,10 +326,10 @@ def _answers(
     shape: EngineShape,
     numbers: Record,
     instance: jax.Array,
-    asked: Mapping[str, Any],
+    contexts: Mapping[str, Any],
 ) -> list[Any]:
     """Arrays of what all functions of a policy answer that are asked with a context."""
-    context = asked[KINDS[function.kind].context]
+    context = contexts[KINDS[function.kind].context]
     state = function.start(numbers, shape)
     answers: list[Any] = [
         answered(function, state, context, function.decide(numbers, state, context))
@@ -334,9 +339,9 @@ def _answers(
     if function.hands is not None:
         answers.append(function.hands(numbers, context, instance))
     if function.pool is not None:
-        answers.append(function.pool(numbers, asked["GatewayContext"]))
+        answers.append(function.pool(numbers, contexts["GatewayContext"]))
     if function.splits is not None:
-        answers.append(function.splits(numbers, asked["GatewayContext"], instance))
+        answers.append(function.splits(numbers, contexts["GatewayContext"], instance))
     return [leaf for leaf in jax.tree.leaves(answers) if hasattr(leaf, "dtype")]
 
 

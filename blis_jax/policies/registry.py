@@ -121,10 +121,10 @@ _DRAWS = re.compile(r"(random|np\.random|numpy\.random)\.\w+")
 
 def _check_memory(policy: Policy, made: ast.FunctionDef, source: Path) -> None:
     """Refuse what happens once, when the program is made, and never in a run: draws of Python, global values."""
-    own = _own_names(made)
+    names = _own_names(made)
     for node in ast.walk(made):
         said = None
-        if isinstance(node, ast.Global | ast.Nonlocal) and not own.issuperset(node.names):
+        if isinstance(node, ast.Global | ast.Nonlocal) and not names.issuperset(node.names):
             said = f"changes {', '.join(node.names)} outside of it"
             instead = "keep what it remembers in `state`, which start= begins"
         elif isinstance(node, ast.Call) and _DRAWS.fullmatch(ast.unparse(node.func)):
@@ -219,7 +219,9 @@ def _decided(policy: Policy) -> list[Float[np.ndarray, "..."]]:
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
             for first in EXAMPLES:
                 example = {at: _example(leaf, first) for at, leaf in enumerate(leaves)}
-                arrays = {at: one for at, one in example.items() if isinstance(one, np.ndarray)}
+                arrays = {
+                    at: array for at, array in example.items() if isinstance(array, np.ndarray)
+                }
                 decisions.append(np.asarray(decide(arrays), np.float64))
     except Exception:
         return []

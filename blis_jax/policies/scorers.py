@@ -13,7 +13,8 @@ from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import BACKGROUND, CRITICAL, LAST, Snapshots
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.classes import is_sheddable, of_class, ttft_budget
-from blis_jax.policies.contract import GatewayContext, NoParams, NoState, scorer
+from blis_jax.policies.contexts import GatewayContext
+from blis_jax.policies.contract import NoParams, NoState, scorer
 from blis_jax.policies.numbers import FIXED, number
 
 if TYPE_CHECKING:

@@ -102,11 +102,15 @@ def ours(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     by_name: dict[str, Any] = {}
     for name, value in settings.items():
-        own = SETTINGS.get(name, name)
-        if own in by_name:
-            other = next(setting for setting in settings if SETTINGS.get(setting, setting) == own)
+        our_name = SETTINGS.get(name, name)
+        if our_name in by_name:
+            other = next(
+                setting for setting in settings if SETTINGS.get(setting, setting) == our_name
+            )
             raise ConfigError(f"{other} and {name} are the same setting; give one of them")
-        by_name[own] = gpu_named(value) if own == "hardware" and isinstance(value, str) else value
+        by_name[our_name] = (
+            gpu_named(value) if our_name == "hardware" and isinstance(value, str) else value
+        )
     return by_name
 
 
@@ -134,7 +138,7 @@ def with_names(text: str, names: Mapping[str, str]) -> str:
 def as_written(problem: str, settings: Mapping[str, Any]) -> str:
     """Return a sentence that begins with one of our names with the name that the settings have."""
     for name in settings:
-        own = SETTINGS.get(name)
-        if own is not None and re.match(rf"{own}\b", problem):
-            return name + problem.removeprefix(own)
+        setting = SETTINGS.get(name)
+        if setting is not None and re.match(rf"{setting}\b", problem):
+            return name + problem.removeprefix(setting)
     return problem

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.columns import choose
 from blis_jax.core.exact import full_blocks
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.prefix_index.router_index import own_blocks_there, own_row
@@ -159,7 +160,7 @@ def unless_lost(
         num_blocks=router.num_blocks,
     )
     is_lost = is_touch_lost(ctx, *about)
-    return jax.tree.map(lambda nothing, heard: jnp.where(is_lost, nothing, heard), lost, done)
+    return choose(is_lost, lost, done)
 
 
 def removals_heard(

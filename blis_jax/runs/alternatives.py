@@ -25,7 +25,8 @@ from blis_jax.engine.fleet_params import rows_to_begin_with
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.engine.phases.policy_calls import told
 from blis_jax.policies.as_data.tables import as_table
-from blis_jax.policies.contract import Completion, GatewayContext, Policies, Policy
+from blis_jax.policies.contexts import Completion, GatewayContext
+from blis_jax.policies.contract import Policies, Policy
 from blis_jax.policies.reading import CPU_TIER, NotAsDataError
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def _together(of: tuple[Policy, ...]) -> Alternative:
         params: AlternativesParams, state: tuple[Any, ...], context: GatewayContext
     ) -> tuple[jax.Array, tuple[Any, ...]]:
         each = zip(of, params.of, state, strict=True)
-        choices, after = zip(*(one.ask(numbers, own, context) for one, numbers, own in each), strict=True)  # fmt: skip
+        answers = [policy.ask(numbers, memory, context) for policy, numbers, memory in each]
+        choices, after = zip(*answers, strict=True)
         which = params.which.astype(jnp.int32)
         return jnp.stack([choice.astype(jnp.int32) for choice in choices])[which], after
 

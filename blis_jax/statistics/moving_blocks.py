@@ -244,17 +244,17 @@ class ResampledPair:
     direction: str = LOWER
 
 
-def interval_of(one: Resampled, num_blocks: int, confidence: float) -> Estimate:
+def interval_of(figure: Resampled, num_blocks: int, confidence: float) -> Estimate:
     """Return a figure with the percentiles of its resamples, widened for the number of blocks."""
-    draws = one.draws
-    if not math.isfinite(one.value) or num_blocks < 2 or not np.isfinite(draws).all():
-        return Estimate(one.value, math.nan, math.nan, num_blocks, NO_INTERVAL)
-    if np.ptp(draws) <= ROUNDING * max(abs(one.value), float(np.abs(draws).max())):
-        return Estimate(one.value, one.value, one.value, num_blocks, NO_SPREAD)
+    draws = figure.draws
+    if not math.isfinite(figure.value) or num_blocks < 2 or not np.isfinite(draws).all():
+        return Estimate(figure.value, math.nan, math.nan, num_blocks, NO_INTERVAL)
+    if np.ptp(draws) <= ROUNDING * max(abs(figure.value), float(np.abs(draws).max())):
+        return Estimate(figure.value, figure.value, figure.value, num_blocks, NO_SPREAD)
     widened = math.sqrt(num_blocks / (num_blocks - 1)) * t_quantile(num_blocks, confidence)
     tail = float(special.ndtr(-widened))
     low, high = np.quantile(draws, [tail, 1 - tail])
-    return Estimate(one.value, float(low), float(high), num_blocks, BLOCKS)
+    return Estimate(figure.value, float(low), float(high), num_blocks, BLOCKS)
 
 
 def differences(
@@ -321,14 +321,14 @@ def _standard_error(draws: Float[np.ndarray, "resample"], num_blocks: int) -> fl
     return float(draws.std(ddof=1)) * math.sqrt(num_blocks / (num_blocks - 1))
 
 
-def _student(one: Resampled, num_blocks: int, confidence: float) -> Estimate:
-    error = _standard_error(one.draws, num_blocks)
-    if not (math.isfinite(one.value) and math.isfinite(error)):
-        return Estimate(one.value, math.nan, math.nan, num_blocks, NO_INTERVAL)
+def _student(figure: Resampled, num_blocks: int, confidence: float) -> Estimate:
+    error = _standard_error(figure.draws, num_blocks)
+    if not (math.isfinite(figure.value) and math.isfinite(error)):
+        return Estimate(figure.value, math.nan, math.nan, num_blocks, NO_INTERVAL)
     if error == 0:
-        return Estimate(one.value, one.value, one.value, num_blocks, NO_SPREAD)
+        return Estimate(figure.value, figure.value, figure.value, num_blocks, NO_SPREAD)
     half = t_quantile(num_blocks, confidence) * error
-    return Estimate(one.value, one.value - half, one.value + half, num_blocks, STUDENT)
+    return Estimate(figure.value, figure.value - half, figure.value + half, num_blocks, STUDENT)
 
 
 def _student_percent(pair: ResampledPair, num_blocks: int, confidence: float) -> Estimate:

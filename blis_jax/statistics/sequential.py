@@ -66,32 +66,34 @@ class StoppingRule:
         """Return how many seeds the next look has; by the spread so far where a precision is wanted."""
         wanted = math.ceil(GROWTH * count)
         if self.precision is not None and not self.decides:
-            most = max((one.half_width for one in looked_at), default=0.0)
+            most = max((seen.half_width for seen in looked_at), default=0.0)
             needed = count * (most / self.precision) ** 2 if math.isfinite(most) else math.inf
             wanted = math.ceil(min(max(needed, count * 1.1), 2 * count))
         return min(wanted, self.most_seeds)
 
     def end(self, count: int, looked_at: Sequence[Seen]) -> str:
         """Say why to stop after `count` seeds; an empty text to go on."""
-        precise = [self._is_precise(one) for one in looked_at]
-        decided = [self.decides and one.is_decided for one in looked_at]
+        precise = [self._is_precise(seen) for seen in looked_at]
+        decided = [self.decides and seen.is_decided for seen in looked_at]
         if all(map(any, zip(precise, decided, strict=True))):
             return DECIDED if self.decides and all(decided) else PRECISE
         return SPENT if count >= self.most_seeds else GOES_ON
 
-    def _is_precise(self, one: Seen) -> bool:
-        return self.precision is not None and bool(one.is_same or one.half_width <= self.precision)
+    def _is_precise(self, seen: Seen) -> bool:
+        return self.precision is not None and bool(
+            seen.is_same or seen.half_width <= self.precision
+        )
 
 
-def _seen(one: Difference) -> Seen:
-    return Seen(_half_width(one), one.verdict != UNCLEAR, one.verdict == SAME)
+def _seen(difference: Difference) -> Seen:
+    return Seen(_half_width(difference), difference.verdict != UNCLEAR, difference.verdict == SAME)
 
 
-def _half_width(one: Difference) -> float:
-    interval = one.in_family
-    if not one.first_mean or not math.isfinite(interval.high - interval.low):
+def _half_width(difference: Difference) -> float:
+    interval = difference.in_family
+    if not difference.first_mean or not math.isfinite(interval.high - interval.low):
         return math.inf
-    return (interval.high - interval.low) / 2 / abs(one.first_mean)
+    return (interval.high - interval.low) / 2 / abs(difference.first_mean)
 
 
 @dataclass(frozen=True)
@@ -151,12 +153,12 @@ def look_until_all_end(
     counts = dict(first)
     while counts:
         now = look_at(counts)
-        for key, one in now.items():
-            looks[key].append(one)
+        for key, look in now.items():
+            looks[key].append(look)
         counts = {
-            key: schedule.next_count(one.num_seeds, one.seen)
-            for key, one in now.items()
-            if not one.end
+            key: schedule.next_count(look.num_seeds, look.seen)
+            for key, look in now.items()
+            if not look.end
         }
     return looks
 
@@ -270,10 +272,10 @@ class Finalists:
         error = self.error / 2 if num_constraints else self.error
         self._judge_constraints(slacks, error, num_constraints)
         feasible = [at for at, verdict in enumerate(self.feasible) if verdict == KEPT]
-        for one in feasible:
+        for system in feasible:
             for other in feasible:
-                if self.out_by[one] is None and self.out_by[other] is None and one != other:
-                    self._compare(values, one, other, error)
+                if self.out_by[system] is None and self.out_by[other] is None and system != other:
+                    self._compare(values, system, other, error)
         left = tuple(
             at
             for at in range(self.num_systems)
@@ -282,19 +284,19 @@ class Finalists:
         return WhatIsLeft(tuple(self.feasible), left, tuple(self.out_by))
 
     def _compare(
-        self, values: Sequence[Float[np.ndarray, "seed"]], one: int, other: int, error: float
+        self, values: Sequence[Float[np.ndarray, "seed"]], system: int, other: int, error: float
     ) -> None:
-        worse = values[one] - values[other]
+        worse = values[system] - values[other]
         factor = spread_factor(self.num_first, error / (self.num_systems - 1))
         variance = float(worse[: self.num_first].var(ddof=1))
         if float(worse.sum()) > boundary(variance, self.zone, factor, len(worse)):
-            self.out_by[one] = other
+            self.out_by[system] = other
 
     def _judge_constraints(
         self, slacks: Sequence[Sequence[Slack]], error: float, count: int
     ) -> None:
         if not count:
-            self.feasible = [KEPT if one == OPEN else one for one in self.feasible]
+            self.feasible = [KEPT if verdict == OPEN else verdict for verdict in self.feasible]
             return
         factor = spread_factor(self.num_first, error / (self.num_systems * count))
         for at, of_system in enumerate(slacks):

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.core.types import BACKGROUND, CRITICAL, LAST, SHEDDABLE
-from blis_jax.policies.contract import GatewayContext, NoParams, NoState, routing_policy
+from blis_jax.policies.contexts import GatewayContext
+from blis_jax.policies.contract import NoParams, NoState, routing_policy
 from blis_jax.policies.routing.pickers import (
     Choice,
     DrawState,

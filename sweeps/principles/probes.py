@@ -18,13 +18,8 @@ from blis_jax.core.exact import runtime_infinity
 from blis_jax.core.types import EngineShape, RequestView, Snapshots
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.engine.phases.policy_calls import combined_scores
-from blis_jax.policies.contract import (
-    GatewayContext,
-    NoParams,
-    NoState,
-    PickerContext,
-    QueueContext,
-)
+from blis_jax.policies.contexts import GatewayContext, PickerContext, QueueContext
+from blis_jax.policies.contract import NoParams, NoState
 from blis_jax.policies.routing.by_score import shares_of, weighted
 from blis_jax.policies.routing.pickers import first_best
 from blis_jax.workload.distribution import prefix_lengths

@@ -14,7 +14,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.exact import runtime_infinity
 from blis_jax.core.types import SLO_CLASSES, RequestView
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.policies.contract import QueueContext
+from blis_jax.policies.contexts import QueueContext
 from sweeps.claims.words import CONCERN, PASS, REJECT
 from sweeps.principles.probes import SHAPE, context_of
 from sweeps.review.candidates import Exhibit, Judge, Looked, value_of

@@ -14,7 +14,8 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.files.atomic_write import finite
-from blis_jax.policies.contract import GatewayContext, Policy
+from blis_jax.policies.contexts import GatewayContext
+from blis_jax.policies.contract import Policy
 from blis_jax.policies.reading import MATCH, signals_of
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.runs.calls import Call, Results, execute

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from blis_jax.engine.phases.steps.step_start import begin
-from blis_jax.memory.decode_takes import taken, takes_after, takes_of
+from blis_jax.memory.decode_takes import takes_after, takes_of, with_takes
 from blis_jax.memory.memory import MAX_TAKES
 from blis_jax.tables.blocks import Blocks, Pool
 from blis_jax.tables.context import SlotRows
@@ -66,7 +66,7 @@ def test_the_next_free_blocks_are_listed_and_holes_are_passed_over() -> None:
     hole = blocks.ring.at[1, 1].set(-1)
     made.state = made.state.having(dataclasses.replace(blocks, ring=hole))
     takes = takes_of(made.ctx, SlotRows(made.state, ONE), jnp.int32(4), jnp.int32(3))
-    after = taken(made.ctx, made.state, ONE, takes)
+    after = with_takes(made.ctx, made.state, ONE, takes)
     assert [int(after.lists[1, slot, at]) for slot, at in ((2, 3), (0, 2), (1, 2))] == [0, 2, 3]
     assert after.hold[1, :5].tolist() == [1, -2, 1, 1, -5]
     assert int(after.pool[1, Pool.HEAD]) == 4
@@ -88,5 +88,5 @@ def test_one_step_is_made_whatever_else_is_due(until: int, runs: list[int]) -> N
     assert stretch is not None
     assert stretch.num_steps[: int(stretch.num_runs)].tolist() == runs
     assert set(stretch.durations[: int(stretch.num_runs)].tolist()) == {DURATION}
-    assert stretch.taken[: int(stretch.num_runs)].tolist() == [2, 1][: len(runs)]
+    assert stretch.with_takes[: int(stretch.num_runs)].tolist() == [2, 1][: len(runs)]
     assert int(work.lane.num_steps) == sum(runs)

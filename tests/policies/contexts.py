@@ -9,8 +9,8 @@ import numpy as np
 
 from blis_jax.core.exact import runtime_infinity
 from blis_jax.core.types import EngineShape
-from blis_jax.policies.contexts import LeadingContents
-from blis_jax.policies.contract import GatewayContext, Policy
+from blis_jax.policies.contexts import GatewayContext, LeadingContents
+from blis_jax.policies.contract import Policy
 from sweeps.principles.probes import context_of
 
 SHAPE = EngineShape(num_instances=4, num_slots=1, num_requests=1, num_nodes=0, path_depth=1)

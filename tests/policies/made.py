@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.core.types import EngineShape
-from blis_jax.policies.contract import GatewayContext, Policy
+from blis_jax.policies.contexts import GatewayContext
+from blis_jax.policies.contract import Policy
 from sweeps.principles.probes import context_of
 
 SHAPE = EngineShape(num_instances=1, num_slots=1, num_requests=1, num_nodes=0, path_depth=1)

@@ -21,18 +21,19 @@ from blis_jax.core.types import (
 from blis_jax.core.views import FleetView
 from blis_jax.engine.fleet_params import fleet_params
 from blis_jax.policies import registry
-from blis_jax.policies.contexts import LeadingContents, Outstanding
-from blis_jax.policies.contract import (
+from blis_jax.policies.contexts import (
     ClusterContext,
     Completion,
     GatewayContext,
     HandOverContext,
+    LeadingContents,
     OffloadContext,
+    Outstanding,
     PickerContext,
-    Policy,
     QueueContext,
     VictimContext,
 )
+from blis_jax.policies.contract import Policy
 from blis_jax.policies.numbers import numbers_of
 from blis_jax.policies.reading import DEMAND
 from sweeps.strategies.moved import PATHS

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.columns import get
+from blis_jax.core.columns import choose, get
 from blis_jax.core.types import NO_REQUEST
 from blis_jax.core.views import AfterDecode
 from blis_jax.engine.phases.departures.hand_over import answer_len
@@ -41,18 +41,18 @@ def tell_instance(
         return work, news
     # an allocation for a last token that is attempted again is not another completion
     is_it = completes & (written.instance == instance)
-    one = _completion(ctx, state, work, instance, written, hooks)
+    completion = _completion(ctx, state, work, instance, written, hooks)
     if mechanism.is_told_in_instance:
         after = tuple(state for _, state in work.local)
-        heard = told(mechanism.of_instance, ctx.params.policy.of_instance, after, one)
+        heard = told(mechanism.of_instance, ctx.params.policy.of_instance, after, completion)
         pairs = tuple((now, new) for (now, _), new in zip(work.local, heard, strict=True))
-        local = jax.tree.map(lambda new, old: jnp.where(is_it, new, old), pairs, work.local)
+        local = choose(is_it, pairs, work.local)
         work = dataclasses.replace(work, local=local)
     return work, tuple(
         NewsWrite(
             jnp.where(is_it, written.request, nothing.request),
-            jnp.where(is_it, one.completed_us, nothing.due),
-            jnp.stack([one.ttft_us, one.e2e_us]),
+            jnp.where(is_it, completion.completed_us, nothing.due),
+            jnp.stack([completion.ttft_us, completion.e2e_us]),
         )
         for nothing in news
     )

@@ -82,9 +82,9 @@ def decided(ctx: Context, state: State, done: Decisions) -> Writes:
     routed, instance = done.where.routed, done.where.instance
     nothing, joins = no_writes(ctx, state, instance), state.past.is_joined
     routed_to = _routed_to(ctx, instance)
-    own = nothing.own.having(*done.own)
-    if FirstRouting in own:
-        own = own.having(FirstRouting(done.lane.last_event))
+    changes = nothing.own.having(*done.own)
+    if FirstRouting in changes:
+        changes = changes.having(FirstRouting(done.lane.last_event))
     past = ctx.past(state, routed) if Journeys in state else nothing.slot.past
     memory = nothing.slot.memory
     if joins:
@@ -94,7 +94,7 @@ def decided(ctx: Context, state: State, done: Decisions) -> Writes:
         lane=done.lane,
         stale=done.stale,
         gateway=done.gateway,
-        own=own,
+        own=changes,
         turned_away=done.where.turned_away,
         routed=routed,
         routed_to=routed_to,

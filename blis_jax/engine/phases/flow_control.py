@@ -90,7 +90,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
         | ctx.is_beyond(now, ctx.params.cluster.routing_latency_us.astype(jnp.float64))
     )
     turned_away = comes & ~is_admitted
-    asked = (attempts,), (comes, newcomer)
+    looks = (attempts,), (comes, newcomer)
     return dataclasses.replace(
         base,
         lane=lane.replace(
@@ -101,8 +101,8 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
             last_event=now,
             last_refresh=jnp.where(is_seen, last_refresh, lane.last_refresh),
         ),
-        stale=choose(is_seen, unless_elsewhere(ctx, state, seen, *asked), state.stale),
-        gateway=jax.tree.map(lambda a, b: jnp.where(comes, a, b), gateway, state.gateway),
+        stale=choose(is_seen, unless_elsewhere(ctx, state, seen, *looks), state.stale),
+        gateway=choose(comes, gateway, state.gateway),
         where=base.where.replace(turned_away=jnp.where(turned_away, newcomer, spare)),
         own=base.own.having(*changes),
     )

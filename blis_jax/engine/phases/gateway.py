@@ -130,12 +130,12 @@ def admission(
         matched = _matched(ctx, state, candidate, nodes, now)[1]
     picked = _would_be_routed_to(ctx, state, asking)
     context = _context(ctx, state, asking, RandomSource.ADMISSION, matched, rejected, picked)
-    is_admitted, own = admit(ctx, ctx.gateways.own_states(state.gateway, candidate), context)
-    gateway = ctx.gateways.with_own(state.gateway, own, candidate)
+    is_admitted, states = admit(ctx, ctx.gateways.own_states(state.gateway, candidate), context)
+    gateway = ctx.gateways.with_own(state.gateway, states, candidate)
     if ctx.mechanism.has_budgets:  # the policy is not asked about a tenant over its share
         is_over = is_over_budget(ctx, state, candidate, now)
         is_admitted = is_admitted & ~is_over
-        gateway = jax.tree.map(lambda a, b: jnp.where(is_over, b, a), gateway, state.gateway)
+        gateway = choose(is_over, state.gateway, gateway)
     return is_admitted, gateway
 
 
@@ -151,7 +151,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     candidate, rejected = lane.next_admit, lane.num_rejected
     is_admitted, gateway = admission(ctx, state, Asking(candidate, now, seen), rejected)
     is_rejected = is_admit & ~is_admitted
-    gateway = jax.tree.map(lambda a, b: jnp.where(is_admit, a, b), gateway, state.gateway)
+    gateway = choose(is_admit, gateway, state.gateway)
     next_admit = candidate + as_int(is_admit)
     following = later(
         ctx, ctx.requests.arrival[next_admit], ctx.params.cluster.admission_latency_us
@@ -268,14 +268,14 @@ def _choice(
 
     Where it is no active instance, the first one is taken.
     """
-    own = ctx.gateways.own_states(gateway, request)
-    chosen, own = route(ctx, own, context, _number(ctx, state, request))
-    gateway = ctx.gateways.with_own(gateway, own, request)
+    states = ctx.gateways.own_states(gateway, request)
+    chosen, states = route(ctx, states, context, _number(ctx, state, request))
+    gateway = ctx.gateways.with_own(gateway, states, request)
     is_active = context.snapshots.is_active
     is_there = jnp.any(is_active & (lax.iota(jnp.int32, ctx.shape.num_instances) == chosen))
-    taken = jnp.where(is_there, chosen, first_where(is_active))
+    instance = jnp.where(is_there, chosen, first_where(is_active))
     is_drawn = chosen != NO_DRAW if ctx.mechanism.reads("draws") else is_there
-    return taken, is_there, is_drawn, gateway
+    return instance, is_there, is_drawn, gateway
 
 
 def _would_be_routed_to(ctx: Context, state: State, asking: Asking) -> jax.Array | None:

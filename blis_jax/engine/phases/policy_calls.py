@@ -28,15 +28,8 @@ from blis_jax.core.types import (
     RequestView,
     Snapshots,
 )
-from blis_jax.policies.contract import (
-    Completion,
-    GatewayContext,
-    NoState,
-    PickerContext,
-    Policy,
-    QueueContext,
-    no_state,
-)
+from blis_jax.policies.contexts import Completion, GatewayContext, PickerContext, QueueContext
+from blis_jax.policies.contract import NoState, Policy, no_state
 from blis_jax.policies.queue_order import fcfs
 from blis_jax.policies.reading import seen_by
 from blis_jax.policies.routing.by_score import shares_of, weighted_sum
@@ -60,22 +53,22 @@ def first_states(
     policy, rows = params.policy, shape.num_instances + 1
     gateways = gateways_of(mechanism)
     gateway = tuple(
-        gateways.first_states(place, one.begin(numbers, shape))
-        for place, (one, numbers) in enumerate(
+        gateways.first_states(place, member.begin(numbers, shape))
+        for place, (member, numbers) in enumerate(
             zip(mechanism.of_gateway, policy.of_gateway, strict=True)
         )
     )
 
-    def on_all(one: Policy, numbers: Record) -> tuple[Any, Any]:
+    def on_all(policy: Policy, numbers: Record) -> tuple[Any, Any]:
         start = jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (rows, *jnp.shape(leaf))),
-            one.begin(numbers, shape),
+            policy.begin(numbers, shape),
         )
         return start, start
 
     instance = tuple(
-        on_all(one, numbers)
-        for one, numbers in zip(mechanism.of_instance, policy.of_instance, strict=True)
+        on_all(member, numbers)
+        for member, numbers in zip(mechanism.of_instance, policy.of_instance, strict=True)
     )
     return gateway, instance
 
@@ -115,9 +108,9 @@ def route(
     def by_own(
         router: Router, numbers: RouterParams, begin: int, end: int
     ) -> tuple[jax.Array, States]:
-        asked = router, numbers, None, states[begin:end], context, request
-        chosen, mine = _chosen_by(ctx, *asked)
-        return chosen, (*states[:begin], *mine, *states[end:])
+        question = router, numbers, None, states[begin:end], context, request
+        chosen, after = _chosen_by(ctx, *question)
+        return chosen, (*states[:begin], *after, *states[end:])
 
     by_pool: dict[str, Callable[[], tuple[jax.Array, States]]] = {}
     begin = len(states) - sum(len(router.policies) for router in mechanism.pool_routers)
@@ -137,9 +130,9 @@ def route_by_cluster(
     """Choose an instance by the cluster's router, whatever routers the pools have."""
     router, params = of_cluster(ctx.mechanism), ctx.params.policy
     end = 1 + len(router.policies)
-    asked = router, params, ctx.scorer_shares, states[1:end], context, request
-    chosen, mine = _chosen_by(ctx, *asked)
-    return chosen, (states[0], *mine, *states[end:])
+    question = router, params, ctx.scorer_shares, states[1:end], context, request
+    chosen, after = _chosen_by(ctx, *question)
+    return chosen, (states[0], *after, *states[end:])
 
 
 def _chosen_by(
@@ -174,8 +167,8 @@ def _chosen_by(
     more: dict[str, Any] = {}
     if of_each:
         more = {"scorer_scores": jnp.stack(of_each), "scorer_shares": shares}
-    asked = dataclasses.replace(context, scores=scores, picked=picked, **more)
-    chosen, routing = router.routing.ask(params.routing, routing, asked)
+    with_scores = dataclasses.replace(context, scores=scores, picked=picked, **more)
+    chosen, routing = router.routing.ask(params.routing, routing, with_scores)
     of_scorers = [
         kept(scorer, state, scorer.routed(numbers, state, seen_by(scorer, context), chosen))
         if scorer.routed
@@ -209,10 +202,12 @@ def combined_scores(
     """
     scores, after = [], []
     for index, scorer in enumerate(scorers):
-        mine = dataclasses.replace(context, key=keys[index])
+        of_scorer = dataclasses.replace(context, key=keys[index])
         if is_precise and scorer.keeps_own_index:
-            mine = dataclasses.replace(mine, snapshots=without_matches(mine.snapshots))
-        score, state = scorer.ask(params.scorers[index], states[index], mine)
+            of_scorer = dataclasses.replace(
+                of_scorer, snapshots=without_matches(of_scorer.snapshots)
+            )
+        score, state = scorer.ask(params.scorers[index], states[index], of_scorer)
         scores.append(score)
         after.append(state)
     shape = context.snapshots.effective_load.shape
@@ -316,7 +311,7 @@ def of_cluster(mechanism: Mechanism) -> Router:
 QueueValues = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def asked(
+def scheduler_order(
     mechanism: Mechanism, params: Params, context: QueueContext
 ) -> tuple[jax.Array, jax.Array]:
     """Return the value and rank `[slot]` that the scheduler gives; the instance's policies must keep no state."""
@@ -366,7 +361,7 @@ def queue_values(params: Params, mechanism: Mechanism, table: RequestTable) -> Q
             instance=jnp.int32(0),
             key=None,
         )
-        return asked(mechanism, params, context)[0][0]
+        return scheduler_order(mechanism, params, context)[0][0]
 
     columns = [jnp.asarray(column) for column in (table.slo_class, table.input_len, table.tenant)]
     every = jax.jit(jax.vmap(value_of))

@@ -103,7 +103,11 @@ def prompt_times(ctx: Context, request: RequestView) -> Float[Array, "instance"]
     beta = cluster.beta[:rows]
 
     def times(count: Int[Array, "instance"]) -> Float[Array, "instance"]:
-        return jax.vmap(lambda own, one: _step_time(ctx, own, one, request.input_len))(beta, count)
+        return jax.vmap(
+            lambda coefficients, new_tokens: _step_time(
+                ctx, coefficients, new_tokens, request.input_len
+            )
+        )(beta, count)
 
     return exact_product(whole.astype(jnp.float64), times(tokens)) + times(rest)
 

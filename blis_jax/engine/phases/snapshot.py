@@ -47,11 +47,11 @@ def kv_fields(ctx: Context, state: State) -> tuple[jax.Array, ...]:
     hits = inst.hits.astype(jnp.float64)
     lookups = hits + inst.misses.astype(jnp.float64)
     hit_rate = exact_quotient(hits, jnp.maximum(lookups, 1.0))
-    found = dict(zip(KV, (exact_quotient(used, total), total - used, hit_rate), strict=True))
+    by_name = dict(zip(KV, (exact_quotient(used, total), total - used, hit_rate), strict=True))
     names = kv_fields_read(ctx.shape, ctx.mechanism)
-    if not found.keys() >= set(names):
-        found |= zip(CPU_TIER, _of_cpu_tier(ctx, state), strict=True)
-    fields = tuple(found[name] for name in names)
+    if not by_name.keys() >= set(names):
+        by_name |= zip(CPU_TIER, _of_cpu_tier(ctx, state), strict=True)
+    fields = tuple(by_name[name] for name in names)
     return (jnp.stack(fields),) if fields and ctx.when is branch else fields
 
 
@@ -130,7 +130,10 @@ def in_pool(is_active: jax.Array, role: jax.Array, is_decode: jax.Array) -> jax.
 
 
 def unless_elsewhere(
-    ctx: Context, state: State, seen: View, *asked: tuple[jax.Array | bool, *tuple[jax.Array, ...]]
+    ctx: Context,
+    state: State,
+    seen: View,
+    *decisions: tuple[jax.Array | bool, *tuple[jax.Array, ...]],
 ) -> View:
     """Return the view after decisions: as it was, but for the copy of the caches, where no decision
     looks at an instance.
@@ -141,7 +144,7 @@ def unless_elsewhere(
     if Elsewhere not in ctx.requests:
         return seen
     marks, looks = ctx.requests[Elsewhere].is_it, jnp.array(False)
-    for is_made, *request in asked:
+    for is_made, *request in decisions:
         looks = looks | (is_made & ~marks[request[0]] if request else is_made)
     view: View = choose(looks, seen, state.stale.having(*seen.own.only(CopiedCaches)))
     return view

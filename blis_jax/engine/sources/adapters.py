@@ -150,10 +150,12 @@ class AdapterLoads(InstanceSource):
         """Return whether an adapter is on its way."""
         return (work[AdapterRow].loading != NO_ADAPTER,)
 
-    def visited(self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
+    def visited(
+        self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
+    ) -> Work:
         """Return the work in which the adapter of a request that joins is the one used last."""
-        row, joins = work[AdapterRow], one.is_queued & visit.is_granted
-        adapter = adapters_of(ctx, state, one.request)
+        row, joins = work[AdapterRow], subject.is_queued & visit.is_granted
+        adapter = adapters_of(ctx, state, subject.request)
         return work.having(row.touched(adapter, joins & (adapter != NO_ADAPTER)))
 
     def factors(

@@ -292,5 +292,5 @@ class Stopping(InstanceSource):
         now = work.lane.now
         stops, slots = is_due(state, instance, now), SlotRows(state, instance)
         goes_on = jnp.where(stops, has_queue(slots, now), goes_on)
-        chains = jax.tree.map(lambda one: jnp.where(stops, ctx.never, one), chains)
+        chains = jax.tree.map(lambda time: jnp.where(stops, ctx.never, time), chains)
         return stopped(work, instance, stops, ctx.never), goes_on, chains

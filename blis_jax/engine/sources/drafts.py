@@ -158,8 +158,8 @@ def _drafted(ctx: Context, state: State, instance: jax.Array, is_it: jax.Array) 
     ahead = jnp.where(drafts, jnp.maximum(left - 1, num), 0)
     more = jnp.where(drafts, ahead - left, 0)
     held, size = inst.step_index + slots.alloc_offset, ctx.shape.block_size
-    asked = _asked(ctx, held, more) if Blocks in state else jnp.zeros_like(more)
-    more = more - asked
+    in_turn = _asked(ctx, held, more) if Blocks in state else jnp.zeros_like(more)
+    more = more - in_turn
     blocks = jnp.where(drafts, ceil_div(held + more, size) - ceil_div(held, size), 0)
     new = DraftTable(
         drawn_at=inst.step_index,
@@ -169,7 +169,7 @@ def _drafted(ctx: Context, state: State, instance: jax.Array, is_it: jax.Array) 
         accepted=accepted,
         credit=credit % TOKEN_PARTS,
         ahead=ahead,
-        more=asked,
+        more=in_turn,
         **so_far,
     )
     state = _moved_on(ctx, state, instance, accepted, more)

@@ -167,12 +167,12 @@ def found_blocks(
     most = jnp.minimum(most, jnp.int32(ctx.shape.list_blocks))
 
     def goes_on(carry: tuple[jax.Array, Found]) -> jax.Array:
-        start, found = carry
-        return (found.count == start) & (start < most)
+        start, so_far = carry
+        return (so_far.count == start) & (start < most)
 
     def look(carry: tuple[jax.Array, Found]) -> tuple[jax.Array, Found]:
         """Look at one piece of the list or of the table."""
-        start, found = carry
+        start, so_far = carry
         position = start + window
         at = (instance, slot, start)
         listed = lax.dynamic_slice(blocks.lists, at, (1, 1, LOOK_UP_BLOCKS))[0, 0]
@@ -184,9 +184,9 @@ def found_blocks(
         is_hit = jnp.cumprod((is_there & (position < most)).astype(jnp.int32)) == 1
         is_free = is_hit & (blocks.hold[instance, jnp.maximum(block, 0)] < 0)
         return start + LOOK_UP_BLOCKS, Found(
-            found.count + jnp.sum(is_hit, dtype=jnp.int32),
-            found.num_free + jnp.sum(is_free, dtype=jnp.int32),
-            found.is_clean & jnp.all((carried == expected) | ~is_hit),
+            so_far.count + jnp.sum(is_hit, dtype=jnp.int32),
+            so_far.num_free + jnp.sum(is_free, dtype=jnp.int32),
+            so_far.is_clean & jnp.all((carried == expected) | ~is_hit),
         )
 
     return lax.while_loop(goes_on, look, (jnp.int32(0), nothing_found()))[1]
@@ -205,8 +205,8 @@ def registered_blocks(ctx: Context, blocks: Blocks) -> Int[Array, "instance node
     next_missing = jnp.pad(next_missing, ((0, 0), (0, 1)), constant_values=count)
     length = ctx.requests.node_blocks
     start = jnp.cumsum(length, dtype=jnp.int32) - length
-    found = next_missing[:, jnp.minimum(start, count)] - start[None, :]
-    return jnp.clip(found, 0, length[None, :])
+    num_named = next_missing[:, jnp.minimum(start, count)] - start[None, :]
+    return jnp.clip(num_named, 0, length[None, :])
 
 
 def without_own(
@@ -242,5 +242,5 @@ def is_registered(
     is_kept = (block >= 0) & is_same(carried, name)
     real = ctx.shape.num_blocks  # the spare block's entries are junk
     numbers, bits = row(blocks.key, instance)[:real], row(blocks.is_named, instance)[:real]
-    found = jnp.any(is_same(numbers, name) & bits)
-    return jnp.where(place == jnp.int32(num_contents(ctx.shape)), found, is_kept)
+    is_anywhere = jnp.any(is_same(numbers, name) & bits)
+    return jnp.where(place == jnp.int32(num_contents(ctx.shape)), is_anywhere, is_kept)

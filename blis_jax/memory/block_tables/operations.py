@@ -48,8 +48,8 @@ def pin(turn: Turn) -> Moves:
     listed_at = position = turn.window + done
     is_listed = position < hits
     is_hit = is_listed & (pinning != Pinning.NOTED)
-    found = shared_or_own(turn.ctx, slot, task.request, position)
-    block = blocks.named[turn.instance, jnp.where(is_listed, found, turn.nowhere)]
+    named_at = shared_or_own(turn.ctx, slot, task.request, position)
+    block = blocks.named[turn.instance, jnp.where(is_listed, named_at, turn.nowhere)]
     block = jnp.where(task.is_old == 1, turn.listed(done, slot), block)
     pinned = jnp.where(is_hit, block, turn.spare_block)
     hold = blocks.hold[turn.instance, pinned]
@@ -153,8 +153,8 @@ def _unnamed(turn: Turn, name: jax.Array, *popped: jax.Array) -> jax.Array:
         return jnp.min(jnp.where(match, number, turn.spare_block), axis=1)
 
     nobody = jnp.full(name.shape, turn.spare_block)
-    found = ctx.when(jnp.any(searched), search, lambda: nobody)
-    return jnp.concatenate([*unnamed, found])
+    carriers = ctx.when(jnp.any(searched), search, lambda: nobody)
+    return jnp.concatenate([*unnamed, carriers])
 
 
 def _filled(turn: Turn) -> tuple[jax.Array, jax.Array]:

@@ -16,7 +16,8 @@ from jax import lax
 from blis_jax.core.exact import ceil_div
 from blis_jax.core.types import LAST, RequestView
 from blis_jax.memory.block_tables.contents import owner_of, shared_number_of
-from blis_jax.policies.contract import NoState, OffloadContext, Policy
+from blis_jax.policies.contexts import OffloadContext
+from blis_jax.policies.contract import NoState, Policy
 from blis_jax.policies.reading import DEMAND
 from blis_jax.tables.blocks import BlockLife, Do, Takes, TierWorths, mirror_window
 from blis_jax.tables.context import SlotRows, count_of, row, waiting_mask

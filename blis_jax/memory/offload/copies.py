@@ -139,9 +139,9 @@ def _used(
     )
     stores = first < count
     oldest = jnp.argmin(jnp.where(idle, touched, LAST_TURN)).astype(jnp.int32)
-    taken = jnp.where(has_empty, here.used, oldest)
+    into = jnp.where(has_empty, here.used, oldest)
     number, at = lax.iota(jnp.int32, here.key.shape[0]), jnp.minimum(first, position[-1])
-    is_new = stores & (number == taken)
+    is_new = stores & (number == into)
     turn = jnp.where(is_new, before + first.astype(jnp.int64), touched)
     spare = number == here.spare
     noted = here.contents.entry
@@ -153,18 +153,18 @@ def _used(
         used=here.used + as_int(stores & has_empty),
         copies=here.copies + as_int(stores),
         num_writes=jnp.where(is_new, jnp.int32(num_tiers(ctx)), here.num_writes),
-        contents=dataclasses.replace(here.contents, entry=noted.at[where].set(taken)),
+        contents=dataclasses.replace(here.contents, entry=noted.at[where].set(into)),
     )
     here = here.counted(Count.EVICTIONS, stores & ~has_empty)
     skipped = jnp.sum(missing & ~has_room, dtype=jnp.int32)
-    here = _written(ctx, here.counted(Count.SKIPS, skipped), taken, now, stores)
+    here = _written(ctx, here.counted(Count.SKIPS, skipped), into, now, stores)
     return here, jnp.where(stores, first + 1, count)
 
 
 def _written(ctx: Context, here: Here, entry: jax.Array, now: jax.Array, stores: jax.Array) -> Here:
     """The tiers in which a new entry is on its way to each of them."""
-    jobs, counts, one = here.jobs, here.counts, jnp.int32(1)
+    jobs, counts, single = here.jobs, here.counts, jnp.int32(1)
     for at in range(num_tiers(ctx)):
         job, tier = jnp.int32(at * here.key.shape[0]) + entry, jnp.int32(at)
-        jobs, counts = submitted(numbers_of(ctx), jobs, counts, job, tier, one, now, stores)
+        jobs, counts = submitted(numbers_of(ctx), jobs, counts, job, tier, single, now, stores)
     return dataclasses.replace(here, jobs=jobs, counts=counts)

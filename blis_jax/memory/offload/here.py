@@ -150,12 +150,12 @@ def entries_of(
         first = jnp.argmax(is_it, axis=1).astype(jnp.int32)
         return jnp.where(jnp.any(is_it, axis=1), first, here.spare)
 
-    found = ctx.when(
+    searched = ctx.when(
         jnp.any(is_lost),
         search,
         lambda: jnp.full(name.shape, here.spare),
     )
-    return jnp.where(is_noted, noted, jnp.where(is_lost, found, here.spare))
+    return jnp.where(is_noted, noted, jnp.where(is_lost, searched, here.spare))
 
 
 class Prompt(NamedTuple):
@@ -223,11 +223,11 @@ def fetched(
     order = jnp.argsort(jnp.where(is_empty, number.astype(jnp.int64) - LAST_TURN, turn))
     order = order.astype(jnp.int32)
     rank = jnp.cumsum(absent, dtype=jnp.int32) - 1
-    taken = absent & fits
-    entry = jnp.where(taken, order[jnp.maximum(rank, 0)], here.spare)
+    is_fetched = absent & fits
+    entry = jnp.where(is_fetched, order[jnp.maximum(rank, 0)], here.spare)
     head, spare = order[0], number == here.spare
     nowhere = jnp.int32(num_contents(ctx.shape))
-    place = jnp.where(taken, prompt.place, nowhere)
+    place = jnp.where(is_fetched, prompt.place, nowhere)
     noted = here.contents.entry.at[here.instance, place].set(entry)
     is_new = jnp.zeros_like(here.is_pending).at[entry].set(True) & ~spare
     here = dataclasses.replace(
@@ -377,8 +377,8 @@ def _ended(
     counts = counts.at[Count.DONE].add(1)
     by_writer = jobs.by_writer[at]
     queued = (jobs.status == JobState.QUEUED) & (jobs.tier == jobs.tier[at])
-    own = queued & (reads == (by_writer == 0))
-    queued = jnp.where(jnp.any(own), own, queued)
+    of_side = queued & (reads == (by_writer == 0))
+    queued = jnp.where(jnp.any(of_side), of_side, queued)
     first = jnp.min(jnp.where(queued, jobs.number, jnp.iinfo(jnp.int32).max))
     here = queued & (jobs.number == first)
     after = jnp.argmax(here).astype(jnp.int32)

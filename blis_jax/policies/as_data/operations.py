@@ -171,7 +171,7 @@ OPERATIONS: dict[str, Operation] = {
     "int": Operation(1, lambda value, *_: as_real(value).astype(jnp.int64)),
     "int32": Operation(1, lambda value, *_: as_bits(as_real(value).astype(jnp.int32))),
     # of the places where the first operand is 1 the second's, else the third's
-    "select": Operation(3, lambda one, two, three: jnp.where(one != 0, two, three)),
+    "select": Operation(3, lambda condition, two, three: jnp.where(condition != 0, two, three)),
     # across instances
     "at": Operation(2, lambda values, two, _: _at(values, two), is_by_place=False),
     "put": Operation(3, _put, is_by_place=False),

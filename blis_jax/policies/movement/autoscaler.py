@@ -13,7 +13,8 @@ from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import ROLES, EngineShape
 from blis_jax.lazy import jnp, lax
-from blis_jax.policies.contract import ClusterChange, ClusterContext, cluster_policy
+from blis_jax.policies.contexts import ClusterChange, ClusterContext
+from blis_jax.policies.contract import cluster_policy
 from blis_jax.policies.numbers import number
 
 if TYPE_CHECKING:

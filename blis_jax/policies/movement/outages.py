@@ -8,7 +8,8 @@ from blis_jax.core.exact import exact_product
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import EngineShape
 from blis_jax.lazy import jax, jnp
-from blis_jax.policies.contract import ClusterChange, ClusterContext, cluster_policy
+from blis_jax.policies.contexts import ClusterChange, ClusterContext
+from blis_jax.policies.contract import cluster_policy
 from blis_jax.policies.numbers import number
 
 if TYPE_CHECKING:

@@ -12,14 +12,8 @@ from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import LAST, ROLES
 from blis_jax.lazy import jnp
-from blis_jax.policies.contract import (
-    GatewayContext,
-    HandOver,
-    HandOverContext,
-    NoState,
-    Pool,
-    hand_over_policy,
-)
+from blis_jax.policies.contexts import GatewayContext, HandOver, HandOverContext, Pool
+from blis_jax.policies.contract import NoState, hand_over_policy
 from blis_jax.policies.numbers import FIXED, number
 
 if TYPE_CHECKING:

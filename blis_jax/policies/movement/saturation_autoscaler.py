@@ -10,13 +10,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
+from blis_jax.core.columns import choose
 from blis_jax.core.exact import exact_product
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import EngineShape
 from blis_jax.core.views import FleetView
 from blis_jax.lazy import jax, jnp
-from blis_jax.policies.contract import ClusterChange, ClusterContext, cluster_policy
+from blis_jax.policies.contexts import ClusterChange, ClusterContext
+from blis_jax.policies.contract import cluster_policy
 from blis_jax.policies.movement.placement import (
     Placed,
     Replicas,
@@ -189,7 +191,7 @@ def saturation_autoscaler(
 def _one_of(
     is_first: jax.Array, saturation_state: SaturationState, other: SaturationState
 ) -> SaturationState:
-    return jax.tree.map(lambda a, b: jnp.where(is_first, a, b), saturation_state, other)
+    return choose(is_first, saturation_state, other)
 
 
 def _delay_us(mean_s: jax.Array, stddev_s: jax.Array, draw: jax.Array) -> jax.Array:

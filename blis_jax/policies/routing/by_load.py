@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import LAST, NO_INSTANCE, Record, Snapshots
 from blis_jax.lazy import jax, jnp, lax
-from blis_jax.policies.contract import (
-    GatewayContext,
-    NoParams,
-    NoState,
-    Policy,
-    routing_policy,
-    scorer,
-)
+from blis_jax.policies.contexts import GatewayContext
+from blis_jax.policies.contract import NoParams, NoState, Policy, routing_policy, scorer
 from blis_jax.policies.numbers import number
 from blis_jax.policies.routing.pickers import Choice, first_where
 

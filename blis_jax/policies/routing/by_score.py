@@ -10,7 +10,8 @@ from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import LAST
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.classes import of_class
-from blis_jax.policies.contract import GatewayContext, NoParams, NoState, routing_policy
+from blis_jax.policies.contexts import GatewayContext
+from blis_jax.policies.contract import NoParams, NoState, routing_policy
 from blis_jax.policies.numbers import FIXED, number
 from blis_jax.policies.routing.pickers import Choice, first_best_of, first_where
 from blis_jax.policies.scorers import free_share, prefix_share, scaled_down

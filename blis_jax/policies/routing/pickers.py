@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import LAST, NO_DRAW
 from blis_jax.lazy import jax, jnp, lax
-from blis_jax.policies.contract import (
-    GatewayContext,
-    NoParams,
-    NoState,
-    PickerContext,
-    picker,
-    routing_policy,
-)
+from blis_jax.policies.contexts import GatewayContext, PickerContext
+from blis_jax.policies.contract import NoParams, NoState, picker, routing_policy
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.pytrees import pytree
 from blis_jax.lazy import jax, jnp, lax
-from blis_jax.policies.contract import GatewayContext, NoState, routing_policy
+from blis_jax.policies.contexts import GatewayContext
+from blis_jax.policies.contract import NoState, routing_policy
 from blis_jax.policies.numbers import number
 from blis_jax.policies.routing.pickers import first_where
 

@@ -8,13 +8,8 @@ from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.core.pytrees import pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.classes import by_tier
-from blis_jax.policies.contract import (
-    GatewayContext,
-    NoState,
-    QueueContext,
-    priority_policy,
-    scorer,
-)
+from blis_jax.policies.contexts import GatewayContext, QueueContext
+from blis_jax.policies.contract import NoState, priority_policy, scorer
 from blis_jax.policies.numbers import number
 from blis_jax.policies.queue_order import Bases, age_us
 

@@ -13,7 +13,8 @@ from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import CRITICAL, SLO_CLASSES
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.classes import is_sheddable
-from blis_jax.policies.contract import Completion, GatewayContext, admission_policy
+from blis_jax.policies.contexts import Completion, GatewayContext
+from blis_jax.policies.contract import admission_policy
 from blis_jax.policies.numbers import number
 from sweeps.strategies.policies.regimes import (
     RegimeGatedParams,

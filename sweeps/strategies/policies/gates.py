@@ -14,7 +14,8 @@ from blis_jax.core.types import CRITICAL, STANDARD
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.admission import mean_load
 from blis_jax.policies.classes import is_sheddable
-from blis_jax.policies.contract import GatewayContext, NoState, admission_policy
+from blis_jax.policies.contexts import GatewayContext
+from blis_jax.policies.contract import NoState, admission_policy
 from blis_jax.policies.numbers import number
 
 if TYPE_CHECKING:

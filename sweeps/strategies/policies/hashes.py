@@ -13,7 +13,8 @@ from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import LAST
 from blis_jax.lazy import jax, jnp, lax
-from blis_jax.policies.contract import GatewayContext, NoState, routing_policy
+from blis_jax.policies.contexts import GatewayContext
+from blis_jax.policies.contract import NoState, routing_policy
 from blis_jax.policies.numbers import number
 from sweeps.strategies.policies.regimes import matches
 

@@ -10,13 +10,8 @@ from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import CRITICAL
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.classes import is_sheddable
-from blis_jax.policies.contract import (
-    GatewayContext,
-    NoState,
-    QueueContext,
-    priority_policy,
-    scorer,
-)
+from blis_jax.policies.contexts import GatewayContext, QueueContext
+from blis_jax.policies.contract import NoState, priority_policy, scorer
 from blis_jax.policies.numbers import number
 from blis_jax.policies.queue_order import TieredParams, slo_tiered
 from blis_jax.policies.scorers import scaled_load

@@ -13,13 +13,8 @@ from blis_jax.core.exact import exact_product
 from blis_jax.core.pytrees import pytree
 from blis_jax.lazy import jnp
 from blis_jax.policies.classes import by_tier
-from blis_jax.policies.contract import (
-    NoState,
-    OffloadContext,
-    VictimContext,
-    offload_policy,
-    victim_policy,
-)
+from blis_jax.policies.contexts import OffloadContext, VictimContext
+from blis_jax.policies.contract import NoState, offload_policy, victim_policy
 from blis_jax.policies.numbers import number
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.core.exact import exact_product
 from blis_jax.core.pytrees import pytree
 from blis_jax.lazy import jax, jnp
-from blis_jax.policies.contract import NoState, QueueContext, scheduler
+from blis_jax.policies.contexts import QueueContext
+from blis_jax.policies.contract import NoState, scheduler
 from blis_jax.policies.numbers import number
 
 if TYPE_CHECKING:

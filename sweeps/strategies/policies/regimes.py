@@ -15,13 +15,8 @@ from blis_jax.core.types import CRITICAL
 from blis_jax.lazy import jnp
 from blis_jax.policies.admission import mean_load
 from blis_jax.policies.classes import is_sheddable
-from blis_jax.policies.contract import (
-    GatewayContext,
-    NoState,
-    admission_policy,
-    routing_policy,
-    scorer,
-)
+from blis_jax.policies.contexts import GatewayContext
+from blis_jax.policies.contract import NoState, admission_policy, routing_policy, scorer
 from blis_jax.policies.numbers import number
 from blis_jax.policies.routing.by_score import Profile, best_by
 from blis_jax.policies.scorers import prefix_share

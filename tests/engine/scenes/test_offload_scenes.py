@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from blis_jax.cluster import config
 from blis_jax.core.outcome import WHOLE
-from blis_jax.policies.contract import NoParams, NoState, OffloadContext, Policies, offload_policy
+from blis_jax.policies.contexts import OffloadContext
+from blis_jax.policies.contract import NoParams, NoState, Policies, offload_policy
 from blis_jax.runs.many_runs import simulate
 from sweeps.strategies.moved import changed
 from tests.engine.test_properties import (

@@ -12,7 +12,7 @@ from blis_jax import ClusterConfig, Options, figures_of, over_seeds, simulate
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape, Snapshots
 from blis_jax.metrics.scalars import evaluate
-from blis_jax.policies.contract import ClusterContext
+from blis_jax.policies.contexts import ClusterContext
 from blis_jax.policies.movement.autoscaler import autoscaler
 from blis_jax.records.invariants import violations
 from blis_jax.records.record import RunRecord, Status

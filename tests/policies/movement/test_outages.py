@@ -11,7 +11,7 @@ import pytest
 from blis_jax import ClusterConfig, over_seeds
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape
-from blis_jax.policies.contract import ClusterContext
+from blis_jax.policies.contexts import ClusterContext
 from blis_jax.policies.movement.outages import outages
 from blis_jax.workload.spec import load_builtin, override
 

@@ -16,7 +16,7 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies import registry, scorer
-from blis_jax.policies.contract import GatewayContext
+from blis_jax.policies.contexts import GatewayContext
 from blis_jax.reports.render import text
 from sweeps.claims.judge import ClaimVerdict
 from sweeps.claims.words import FALSIFIED, HOLDS, NARROWER, NOT_SUPPORTED, UNTESTED

@@ -20,7 +20,8 @@ from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies import priority_policy, queue_order, registry, scorer
 from blis_jax.policies import scorers as scorers_module
-from blis_jax.policies.contract import GatewayContext, Policy, QueueContext
+from blis_jax.policies.contexts import GatewayContext, QueueContext
+from blis_jax.policies.contract import Policy
 from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
 from sweeps.claims.words import CONCERN, PASS, REJECT

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.columns import as_int
+from blis_jax.core.columns import as_int, choose
 from blis_jax.core.views import AnswerCuts
 from blis_jax.engine.phases.policy_calls import request_view
 from blis_jax.engine.phases.snapshot import active_instances
 from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.memory import Demand, Subject, Visit
-from blis_jax.policies.contract import HandOver, HandOverContext
+from blis_jax.policies.contexts import HandOver, HandOverContext
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.context import Context, SlotRows, Work, count_of, decision_key
 from blis_jax.tables.joined import places_of
@@ -42,7 +42,7 @@ class Staying:
         """Return whether the request heads the queue and its KV has been transferred here."""
         return jnp.array(False)
 
-    def asked(
+    def demanded(
         self, ctx: Context, state: State, subject: Subject, demand: Demand, comes: jax.Array
     ) -> Demand:
         """Return what the request asks for."""
@@ -116,9 +116,7 @@ class HandingOver(Staying):
         is_asked = visit.gains & ~subject.has_token & ~visit.comes & (journey.first_record < 0)
         is_asked = is_asked & (subject.fixed.output_len > 1)
         moves = is_asked & decision.moves
-        states = jax.tree.map(
-            lambda new, old: jnp.where(is_asked, new, old), after, work.gateway[place]
-        )
+        states = choose(is_asked, after, work.gateway[place])
         gateway = (*work.gateway[:place], states, *work.gateway[place + 1 :])
         delay, link = (
             jnp.asarray(time).astype(ctx.clock) for time in (decision.delay_us, decision.link_us)
@@ -190,7 +188,7 @@ class HandingOver(Staying):
 class Splitting(HandingOver):
     """August's rule: a prefill part leaves once its prompt is computed; the routing has settled where to."""
 
-    def asked(
+    def demanded(
         self, ctx: Context, state: State, subject: Subject, demand: Demand, comes: jax.Array
     ) -> Demand:
         """Return what a decode part asks for: one token, without a look into the caches.
@@ -210,7 +208,7 @@ class Splitting(HandingOver):
             start=jnp.where(is_part, start, demand.start),
             tokens=jnp.where(is_part, 1, demand.tokens),
             hits=jnp.where(is_part, 0, demand.hits),
-            found=jax.tree.map(lambda a, b: jnp.where(hides, a, b), nothing, demand.found),
+            found=choose(hides, nothing, demand.found),
         )
 
     def ask(

@@ -176,7 +176,7 @@ def leave(
     was_preempted = (journey.first_record >= 0) & (journey.computed == 0)
     after = restarted(journey).replace(past_itl=journey.past_itl + as_int(was_preempted))
     is_gone = is_gone | was_preempted
-    journey = jax.tree.map(lambda new, old: jnp.where(is_gone, new, old), after, journey)
+    journey = choose(is_gone, after, journey)
     journey = journey.replace(
         came_from=jnp.where(journey.came_from < 0, instance, journey.came_from),
         due=now + before.leave_delay[instance],

@@ -77,7 +77,7 @@ def encoded(
     among = dataclasses.replace(context, snapshots=dataclasses.replace(seen, is_active=is_there))
     _, after = route_by_cluster(ctx, gateway, among, request)
     is_asked = wants & (target < 0)
-    states: States = jax.tree.map(lambda a, b: jnp.where(is_asked, a, b), after, gateway)
+    states: States = choose(is_asked, after, gateway)
     return states
 
 
@@ -280,20 +280,20 @@ def _stored(ctx: Context, state: State, nothing: Writes, instance: jax.Array) ->
     if ctx.shape.has_mirror:
         emptied = choose(memory.does(work, Do.ATTEMPT), work.task, emptied)
     work = dataclasses.replace(work, task=emptied)
-    one = memory.subject(
+    subject = memory.subject(
         ctx, state, work, Choice(instance, work.lane.cursor, jnp.int32(Asker.QUEUE), _priority(ctx))
     )
-    tokens, found = one.fixed.input_len, nothing_found()
+    tokens, hits = subject.fixed.input_len, nothing_found()
     if ctx.shape.has_mirror:  # something has come back
-        look = partial(memory.look_up, ctx, state, work, one)
-        found = ctx.when(one.is_forced, look, nothing_found)
-    demand = Demand(yes, jnp.int32(0), tokens, jnp.int32(0), found)
-    grant = memory.allocate(ctx, state, work, one, demand)
+        look = partial(memory.look_up, ctx, state, work, subject)
+        hits = ctx.when(subject.is_forced, look, nothing_found)
+    demand = Demand(yes, jnp.int32(0), tokens, jnp.int32(0), hits)
+    grant = memory.allocate(ctx, state, work, subject, demand)
     has_room = grant.is_granted if ctx.shape.has_mirror else yes
     visit = Visit(yes, has_room, tokens, jnp.int32(0), jnp.array(False), tokens, jnp.array(False))
-    rows = memory.rows_of_stored(memory.rows_of_visit(ctx, state, work, one, grant, visit))
+    rows = memory.rows_of_stored(memory.rows_of_visit(ctx, state, work, subject, grant, visit))
     done = grant.on(work, lane={"mode": jnp.int32(Mode.STORED)}, inst={})
-    row = one.row.replace(alloc_offset=grant.held)
+    row = subject.row.replace(alloc_offset=grant.held)
     stored = dataclasses.replace(
         nothing,
         lane=done.lane,
@@ -301,9 +301,9 @@ def _stored(ctx: Context, state: State, nothing: Writes, instance: jax.Array) ->
         inst=done.inst,
         task=done.task,
         pool=done.pool,
-        slot=SlotWrite(instance, one.slot, row, rows, one.request, one.past),
+        slot=SlotWrite(instance, subject.slot, row, rows, subject.request, subject.past),
     )
-    return _or_dropped(ctx, state, stored, one, has_room) if ctx.shape.has_mirror else stored
+    return _or_dropped(ctx, state, stored, subject, has_room) if ctx.shape.has_mirror else stored
 
 
 def _or_dropped(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.columns import as_int
+from blis_jax.core.columns import as_int, choose
 from blis_jax.memory.memory import Subject
 from blis_jax.prefix_index.news import cleared, forget
 from blis_jax.tables.context import Context, SlotRows, Work
@@ -101,8 +101,8 @@ def torn_off(
         is_lost=as_int(is_lost),
         due=jnp.where(is_lost, ctx.never, work.lane.now + before.leave_delay[subject.instance]),
     )
-    kept = jax.tree.map(lambda new, old: jnp.where(stops, new, old), after, journey)
-    row = jax.tree.map(lambda new, old: jnp.where(stops, new, old), forgotten(past), past)
+    kept = choose(stops, after, journey)
+    row = choose(stops, forgotten(past), past)
     request = jnp.where(stops, subject.request, written.request)
     return work.having(JourneyWrite(request, kept)), row
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.columns import as_int
+from blis_jax.core.columns import as_int, choose
 from blis_jax.core.types import LAST
 from blis_jax.engine.phases.departures.hand_over import answer_len
 from blis_jax.engine.phases.policy_calls import keeps_states, queue_context
@@ -44,22 +44,22 @@ def serve(
 ) -> tuple[Work, SlotWrite]:
     """Serve the next candidate, or the one whose allocation failed before."""
     memory, hand_overs = ctx.memory, ctx.pools.steps
-    one = memory.subject(ctx, state, work, next_candidate(ctx, state, work, instance, hooks))
-    found = memory.look_up(ctx, state, work, one)
-    comes = hand_overs.comes_with_kv(ctx, state, one)
-    asked = _demand(ctx, work, one, found, comes)
-    asked = hand_overs.asked(ctx, state, one, asked, comes)
-    demand = memory.remembered(work, one, asked)
-    grant = memory.allocate(ctx, state, work, one, demand)
-    visit = ctx.worked_out(lambda: _visit(one, demand, grant, comes))
-    moves, work = hand_overs.ask(ctx, state, work, one, visit)
-    rows = memory.rows_of_visit(ctx, state, work, one, grant, visit)
-    past = _past(ctx, work, one, demand, visit)
-    row = _row(ctx, work, one, grant, visit, moves)
-    work = _counted(ctx, work, one, grant, visit)
+    subject = memory.subject(ctx, state, work, next_candidate(ctx, state, work, instance, hooks))
+    cached = memory.look_up(ctx, state, work, subject)
+    comes = hand_overs.comes_with_kv(ctx, state, subject)
+    wanted = _demand(ctx, work, subject, cached, comes)
+    wanted = hand_overs.demanded(ctx, state, subject, wanted, comes)
+    demand = memory.remembered(work, subject, wanted)
+    grant = memory.allocate(ctx, state, work, subject, demand)
+    visit = ctx.worked_out(lambda: _visit(subject, demand, grant, comes))
+    moves, work = hand_overs.ask(ctx, state, work, subject, visit)
+    rows = memory.rows_of_visit(ctx, state, work, subject, grant, visit)
+    past = _past(ctx, work, subject, demand, visit)
+    row = _row(ctx, work, subject, grant, visit, moves)
+    work = _counted(ctx, work, subject, grant, visit)
     for hook in hooks:
-        work = hook.visited(ctx, state, work, one, visit)
-    return work, SlotWrite(instance, one.slot, row, rows, one.request, past)
+        work = hook.visited(ctx, state, work, subject, visit)
+    return work, SlotWrite(instance, subject.slot, row, rows, subject.request, past)
 
 
 def chunk_of(
@@ -283,7 +283,7 @@ def with_next_states(ctx: Context, slots: SlotRows, work: Work) -> Work:
     ranks, next_priority = _ask_priority(ctx, slots, work, priority)
     _, next_scheduler = _ask_scheduler(ctx, slots, work, scheduler, ranks)
     moved = ((priority, next_priority), (scheduler, next_scheduler))
-    local = jax.tree.map(lambda new, old: jnp.where(is_asked, new, old), moved, work.local)
+    local = choose(is_asked, moved, work.local)
     return dataclasses.replace(work, local=local)
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.columns import branch
+from blis_jax.core.columns import branch, choose
 from blis_jax.core.exact import truncate
 from blis_jax.core.pytrees import Parts, pytree
 from blis_jax.core.types import LAST
@@ -191,7 +191,7 @@ def _stretch(
         fits = (~is_new | (now.stretch.num_runs < most_runs(ctx))) & (taken <= MAX_TAKES)
         made = _with_steps(ctx, now.stretch, steps, duration, raw, takes, is_new)
         # steps that have no room are the first ones of the next scan step
-        made = jax.tree.map(lambda new, old: jnp.where(fits, new, old), made, now.stretch)
+        made = choose(fits, made, now.stretch)
         steps = jnp.where(fits, steps, 0)
         start = now.start + duration * steps.astype(jnp.int64)
         goes_on = fits & has_time & (start < before)

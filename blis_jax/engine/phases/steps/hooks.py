@@ -92,7 +92,7 @@ class StepHooks:
     def visited(
         self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
     ) -> Work:
-        """Return the work once a request has been served; `one` is the request before."""
+        """Return the work once a request has been served; `subject` is the request before."""
         return work
 
     def ends_early(

@@ -281,41 +281,41 @@ def complete(
     slot = slot_of(least_key(may_leave, slots.order))
     slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
     choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION), is_last=True)
-    one = memory.subject(ctx, state, work, choice)
-    moves = hand_overs.is_moving(ctx, state, one)
+    subject = memory.subject(ctx, state, work, choice)
+    moves = hand_overs.is_moving(ctx, state, subject)
     early = [functools.reduce(operator.or_, (ends for _, ends in reasons))] if reasons else []
     is_short = functools.reduce(operator.or_, early, moves)
-    is_free = hand_overs.needs_none(ctx, state, one, is_short)
+    is_free = hand_overs.needs_none(ctx, state, subject, is_short)
     demand = Demand(
         asks=jnp.array(True),
-        start=one.position,
-        tokens=jnp.where(is_free, 0, jnp.minimum(one.fixed.output_len, 1)),
+        start=subject.position,
+        tokens=jnp.where(is_free, 0, jnp.minimum(subject.fixed.output_len, 1)),
         hits=jnp.int32(0),
         found=nothing_found(),
         is_last=True,
     )
-    demand = memory.remembered(work, one, demand)
-    grant = memory.allocate(ctx, state, work, one, demand)
-    grant, rows = memory.release(ctx, work, one, grant)
-    lane, inst, leaves = work.lane, work.inst, 1 - as_int(one.is_forced)
+    demand = memory.remembered(work, subject, demand)
+    grant = memory.allocate(ctx, state, work, subject, demand)
+    grant, rows = memory.release(ctx, work, subject, grant)
+    lane, inst, leaves = work.lane, work.inst, 1 - as_int(subject.is_forced)
     work = grant.on(
         work,
         lane={"num_to_complete": lane.num_to_complete - leaves},
-        inst=_without(inst, one, leaves, early),
+        inst=_without(inst, subject, leaves, early),
     )
     # the step's record was counted when the step was timed, so this is its number plus 1
-    work, past = hand_overs.moved_on(ctx, state, work, one, moves)
+    work, past = hand_overs.moved_on(ctx, state, work, subject, moves)
     left = Left(work, rows)
     for hook, ends in reasons:
-        left, past = hook.torn_off(ctx, state, one, left, past, ends)
+        left, past = hook.torn_off(ctx, state, subject, left, past, ends)
     stops = [ends for hook, ends in reasons if hook.takes_all]
-    left = memory.preempted.departs(ctx, state, one, left, (moves, *stops))
+    left = memory.preempted.departs(ctx, state, subject, left, (moves, *stops))
     return left.work, dataclasses.replace(
         no_slot(ctx),
-        instance=jnp.where(one.is_forced, jnp.int32(ctx.shape.num_instances), instance),
-        slot=one.slot,
+        instance=jnp.where(subject.is_forced, jnp.int32(ctx.shape.num_instances), instance),
+        slot=subject.slot,
         memory=left.rows,
-        request=one.request,
+        request=subject.request,
         past=past,
     )
 

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.core.types import EngineShape
-from blis_jax.policies.contract import GatewayContext, Policy, QueueContext
+from blis_jax.policies.contexts import GatewayContext, QueueContext
+from blis_jax.policies.contract import Policy
 from blis_jax.policies.reading import CACHES, CPU_TIER, PROMPT_TIME
 from blis_jax.policies.scenes import scene_of
 from sweeps.promote.golang.compiler.graph import Graph, Node

@@ -11,7 +11,7 @@ import pytest
 
 from blis_jax.cluster.named_policies import numbered
 from blis_jax.core.types import SLO_CLASSES
-from blis_jax.policies.contract import QueueContext
+from blis_jax.policies.contexts import QueueContext
 from sweeps.promote.configs import deployment
 from sweeps.promote.configs.deployment import CLASSES, order_of
 from tests.policies.made import SHAPE

@@ -10,7 +10,7 @@ import pytest
 
 from blis_jax.core.types import RequestView, Snapshots
 from blis_jax.errors import ConfigError
-from blis_jax.policies.contract import GatewayContext, QueueContext
+from blis_jax.policies.contexts import GatewayContext, QueueContext
 from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.checks.documents import target_types
 from sweeps.promote.golang import target as targets

@@ -8,8 +8,8 @@ import numpy as np
 
 from blis_jax.core.exact import runtime_infinity
 from blis_jax.core.types import RequestView
-from blis_jax.policies.contexts import LeadingContents
-from blis_jax.policies.contract import Policy, QueueContext
+from blis_jax.policies.contexts import LeadingContents, QueueContext
+from blis_jax.policies.contract import Policy
 
 NOW_US = 1_000_000
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, simulate
-from blis_jax.policies.contract import Completion
+from blis_jax.policies.contexts import Completion
 from blis_jax.records.record import Status
 from sweeps.strategies.policies.forecasts import forecast_gated
 from tests.policies.contexts import asked, decided

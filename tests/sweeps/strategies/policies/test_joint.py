@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blis_jax.core.exact import runtime_infinity
-from blis_jax.policies.contract import QueueContext
+from blis_jax.policies.contexts import QueueContext
 from sweeps.strategies.policies.deadlines import slo_slack
 from sweeps.strategies.policies.intent import intent_slack, intent_tiered
 from tests.policies.made import SHAPE

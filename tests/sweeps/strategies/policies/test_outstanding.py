@@ -9,8 +9,7 @@ import pytest
 
 from blis_jax import ClusterConfig, simulate
 from blis_jax.core.exact import runtime_infinity
-from blis_jax.policies.contexts import Outstanding
-from blis_jax.policies.contract import GatewayContext
+from blis_jax.policies.contexts import GatewayContext, Outstanding
 from blis_jax.runs.options import Options
 from sweeps.strategies.policies.deadlines import deadline_wait
 from sweeps.strategies.policies.intent import class_backlog, lead_of_detour
