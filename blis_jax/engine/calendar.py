@@ -197,9 +197,10 @@ class InstanceSource(ActingSource):
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of a program; hooks are called in their order."""
+    """The sources of a program."""
 
     all: tuple[EventSource, ...]
+    hooks: tuple[EventSource, ...]  # of them, those that steps call, in this order
 
     @property
     def of_cluster(self) -> list[ClusterSource]:
@@ -229,13 +230,13 @@ def later(ctx: Context, time: jax.Array, latency: jax.Array) -> jax.Array:
     return jnp.where(time >= ctx.never, ctx.never, time + ctx.time(latency))
 
 
-def next_due(ctx: Context, state: State, lane: Lane, sources: Sources) -> Due:
+def next_due(ctx: Context, state: State, lane: Lane) -> Due:
     """Return the next events of all sources."""
-    look, all_of = Outlook(ctx, state, lane), sources.of_cluster
+    look, all_of = Outlook(ctx, state, lane), ctx.sources.of_cluster
     offers = [
         offer for source in all_of if not source.is_behind_steps for offer in source.offers(look)
     ]
-    times = (time for source in sources.of_instances for time in source.times(look))
+    times = (time for source in ctx.sources.of_instances for time in source.times(look))
     events = functools.reduce(jnp.minimum, times)
     ahead, *others = sorted(_while_others_are_due(ctx, offers, events), key=attrgetter("kind"))
     first = First(ahead.time, jnp.int32(ahead.kind))

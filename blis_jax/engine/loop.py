@@ -250,7 +250,8 @@ def context_of(
 ) -> Context:
     """Return what the phases of a run read; with real branches unless `when` is another form."""
     parts = memory_of(shape, mechanism), pools_of(mechanism), gateways_of(mechanism)
-    return Context(shape, mechanism, params, requests, when, *parts, scorer_shares)
+    sources = sources_of(shape, mechanism, requests)
+    return Context(shape, mechanism, params, requests, when, *parts, sources, scorer_shares)
 
 
 def first_state(
@@ -259,7 +260,7 @@ def first_state(
     """Return the empty cluster; it has failed already if the clock or a table is too small."""
     ctx = context_of(shape, mechanism, params, requests)
     states = first_states(shape, mechanism, params)
-    tables = (source.first_tables(ctx) for source in sources_of(ctx).all)
+    tables = (source.first_tables(ctx) for source in ctx.sources.all)
     sub_trees = Parts(ctx.memory.first_tables(ctx), *(part for parts in tables for part in parts))
     state = initial_state(shape, mechanism, params, *states, sub_trees)
     code = jnp.where(requests.is_late == 1, jnp.int32(Outcome.CLOCK_OVERFLOW), jnp.int32(0))

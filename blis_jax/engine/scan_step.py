@@ -13,8 +13,7 @@ from jax import lax
 
 from blis_jax.core.exact import runtime_infinity
 from blis_jax.core.outcome import Outcome
-from blis_jax.engine.calendar import Due, NextEvent, Sources, act, next_due
-from blis_jax.engine.sources.listed import sources_of
+from blis_jax.engine.calendar import Due, NextEvent, act, next_due
 from blis_jax.engine.writing import no_writes, with_lane_row, write
 from blis_jax.tables.context import Context, failing
 from blis_jax.tables.joined import lane_of
@@ -24,14 +23,15 @@ from blis_jax.tables.state import Lane, Mode, State
 def scan_step(ctx: Context, state: State) -> State:
     """Return the state after the next small thing that happens; as it is once the run is over."""
     with runtime_infinity(ctx.params.cluster.infinity):
-        return _next_thing(ctx, state, sources_of(ctx))
+        return _next_thing(ctx, state)
 
 
-def _next_thing(ctx: Context, state: State, sources: Sources) -> State:
+def _next_thing(ctx: Context, state: State) -> State:
+    sources = ctx.sources
     for source in sources.all:
         state = source.prepare(ctx, state)
     lane = lane_of(ctx, state)
-    event, lane = _event(ctx, lane, next_due(ctx, state, lane, sources))
+    event, lane = _event(ctx, lane, next_due(ctx, state, lane))
     for source in sources.all:
         state, lane = source.reach(ctx, state, lane, event)
     for is_beyond in event.due.beyond:

@@ -32,6 +32,7 @@ from blis_jax.tables.state import Instance, Lane, Past, Resident, State
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
+    from blis_jax.engine.calendar import EventSource, Sources
     from blis_jax.engine.phases.departures.pools import Pools
     from blis_jax.memory.memory import Memory
     from blis_jax.tables.gateways import Gateways
@@ -53,6 +54,7 @@ class Context:
     memory: Memory[Any, Any]  # the memory model
     pools: Pools
     gateways: Gateways
+    sources: Sources
     scorer_shares: jax.Array | None = None  # of many lanes: made once, not in each scan step
 
     def in_place(self, predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
@@ -76,6 +78,11 @@ class Context:
     def over(self, is_open: Bool[Array, "group"], fold: Callable[[T, Rows], T], first: T) -> T:
         """Return `Groups.over` of this run's requests."""
         return self.groups.over(is_open, fold, first, whole=self.when is not branch)
+
+    @property
+    def hooks(self) -> tuple[EventSource, ...]:
+        """Return what sources add to the steps of instances, in the order in which it is called."""
+        return self.sources.hooks
 
     @property
     def groups(self) -> Groups:

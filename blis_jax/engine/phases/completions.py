@@ -7,7 +7,6 @@ the first decision that lies after the step's end, in order of time.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,6 @@ from blis_jax.core.types import NO_REQUEST
 from blis_jax.core.views import AfterDecode
 from blis_jax.engine.phases.departures.hand_over import answer_len
 from blis_jax.engine.phases.policy_calls import request_view, told
-from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.writing import no_news, no_writes
 from blis_jax.policies.contexts import Completion
 from blis_jax.tables.context import Context, Work, row
@@ -33,7 +31,6 @@ def tell_instance(
     instance: jax.Array,
     written: SlotWrite,
     completes: jax.Array,
-    hooks: Sequence[StepHooks] = (),
 ) -> tuple[Work, tuple[NewsWrite, ...]]:
     """Return the instance's policies told of a completion, and the news for the gateway's where they are told."""
     mechanism, news = ctx.mechanism, (no_news(ctx),) if News in state else ()
@@ -41,7 +38,7 @@ def tell_instance(
         return work, news
     # an allocation for a last token that is attempted again is not another completion
     is_it = completes & (written.instance == instance)
-    completion = _completion(ctx, state, work, instance, written, hooks)
+    completion = _completion(ctx, state, work, instance, written)
     if mechanism.is_told_in_instance:
         after = tuple(state for _, state in work.local)
         heard = told(mechanism.of_instance, ctx.params.policy.of_instance, after, completion)
@@ -64,7 +61,6 @@ def _completion(
     work: Work,
     instance: jax.Array,
     written: SlotWrite,
-    hooks: Sequence[StepHooks],
 ) -> Completion:
     """The completion of the request that was just written."""
     request = written.request
@@ -80,7 +76,7 @@ def _completion(
     ttft = (token - arrival).astype(jnp.float64) + output_time
     num_tokens = answer_len(ctx, ctx.request(request), instance)
     outputs = jnp.maximum(num_tokens, 1)
-    for hook in hooks:
+    for hook in ctx.hooks:
         outputs = hook.outputs(ctx, state, written, outputs)
     each = outputs.astype(jnp.float64) * output_time
     e2e = (completed - arrival).astype(jnp.float64) + each

@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.types import Mechanism
+from blis_jax.core.types import EngineShape, Mechanism
 from blis_jax.engine.calendar import ClusterSource, Due, EventKind, Offer, Outlook, Sources
 from blis_jax.engine.phases.departures.giving_up import give_up
 from blis_jax.engine.sources.adapters import AdapterLoads
@@ -46,18 +46,17 @@ from blis_jax.tables.adapters import RequestAdapters
 from blis_jax.tables.context import Context, decision_key
 from blis_jax.tables.joined import lane_of, places_of
 from blis_jax.tables.journeys import ExitWrite
-from blis_jax.tables.requests import RequestDeadlines
+from blis_jax.tables.requests import RequestDeadlines, Requests
 from blis_jax.tables.state import Instance, State
 from blis_jax.tables.writes import Writes
 
 
-def sources_of(ctx: Context) -> Sources:
+def sources_of(shape: EngineShape, mechanism: Mechanism, requests: Requests) -> Sources:
     """Return the sources that a program has a use for.
 
     An event that several take is the last one's; the first of the cluster and the first of the instances take the rest.
     """
-    has, shape = ctx.mechanism, ctx.shape
-    gives_up = RequestDeadlines in ctx.requests
+    has, gives_up = mechanism, RequestDeadlines in requests
     has_exits = gives_up or has.leaves_early
     is_late = has.is_precise and has.delays_index
     frees = shape.has_mirror and has_exits
@@ -72,7 +71,7 @@ def sources_of(ctx: Context) -> Sources:
         (Leaving, has.cluster is not None),
         (Placements, has.places_instances),
         (DeadlineSource, gives_up),
-        (AdapterLoads, bool(has.num_adapters) and RequestAdapters in ctx.requests),
+        (AdapterLoads, bool(has.num_adapters) and RequestAdapters in requests),
         (OffloadTiers, has.has_offload_tiers),
         (Drafts, has.num_drafts > 0),
         (EarlyExits, has_exits),
@@ -84,7 +83,7 @@ def sources_of(ctx: Context) -> Sources:
         (BlockMoves, shape.num_blocks > 0),
     )
     first, *others = (source() for source, is_used in used if is_used)
-    return Sources((first, StepSource(others), *others))
+    return Sources((first, StepSource(), *others), tuple(others))
 
 
 class UsersEvents(ClusterSource):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -27,7 +26,6 @@ from blis_jax.engine.phases.departures.oversized import drop, find_drop
 from blis_jax.engine.phases.departures.reservation import released, store
 from blis_jax.engine.phases.steps.batch_formation import has_candidate, serve
 from blis_jax.engine.phases.steps.decode_steps import DecodeSteps, no_stretch
-from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_end import close, complete, finish_step
 from blis_jax.engine.phases.steps.step_start import begin
 from blis_jax.engine.writing import no_record, no_writes
@@ -54,13 +52,12 @@ def _finished(
     until: jax.Array,
     written: SlotWrite,
     stretch: DecodeSteps | None,
-    hooks: Sequence[StepHooks],
 ) -> tuple[Work, RecordWrite]:
-    for repeating in [hook for hook in hooks if hook.repeats]:
-        rests = [reason for hook in hooks for reason in hook.rests(work)]
+    for repeating in [hook for hook in ctx.hooks if hook.repeats]:
+        rests = [reason for hook in ctx.hooks for reason in hook.rests(work)]
         is_over = functools.reduce(jnp.logical_or, rests, jnp.array(False))
         work = repeating.repeated(ctx, state, work, instance, until, is_over)
-    result = finish_step(ctx, state, work, instance, written, stretch, hooks)
+    result = finish_step(ctx, state, work, instance, written, stretch)
     record = work.lane.num_records
     if result.earlier is not None:
         record = record + result.earlier.count
@@ -70,12 +67,10 @@ def _finished(
     return result.work, RecordWrite(record, result.record, result.earlier)
 
 
-def _may_serve(
-    ctx: Context, state: State, work: Work, instance: jax.Array, hooks: Sequence[StepHooks]
-) -> jax.Array:
+def _may_serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array:
     does = ctx.memory.does
     is_free = does(work, Do.NOTHING)
-    return (is_free & has_candidate(ctx, state, work, instance, hooks)) | does(work, Do.ATTEMPT)
+    return (is_free & has_candidate(ctx, state, work, instance)) | does(work, Do.ATTEMPT)
 
 
 def _not_served(
@@ -101,15 +96,14 @@ def _begun(
     instance: jax.Array,
     until: jax.Array,
     begins: jax.Array,
-    hooks: Sequence[StepHooks],
 ) -> tuple[Work, DecodeSteps | None]:
     """The instance with a step begun, if it begins one, and what hooks make of that."""
     started, stretch = ctx.when(
         begins,
-        lambda: begin(ctx, state, work, instance, until, hooks),
+        lambda: begin(ctx, state, work, instance, until),
         lambda: (work, no_stretch(ctx)),
     )
-    for hook in hooks:
+    for hook in ctx.hooks:
         started = hook.begun(ctx, state, started, instance, begins)
     return started, stretch
 
@@ -120,7 +114,6 @@ def advance(
     work: Work,
     instance: jax.Array,
     until: jax.Array,
-    hooks: Sequence[StepHooks],
 ) -> tuple[Work, SlotWrite, RecordWrite, Parts, tuple[NewsWrite, ...]]:
     """Return the instance after its next phases, as far as they touch one slot.
 
@@ -134,23 +127,23 @@ def advance(
     key = when(may_drop, lambda: find_drop(state, work, instance), lambda: jnp.int64(NO_KEY))
     is_drop = key != NO_KEY
     begins = is_new & ~is_drop
-    for hook in hooks:
+    for hook in ctx.hooks:
         work, begins = hook.before_step(ctx, state, work, instance, begins)
-    started, stretch = _begun(ctx, state, work, instance, until, begins, hooks)
+    started, stretch = _begun(ctx, state, work, instance, until, begins)
     is_forming = ~is_drop & (started.lane.mode == Mode.FORMING)
-    serves = is_forming & _may_serve(ctx, state, started, instance, hooks)
+    serves = is_forming & _may_serve(ctx, state, started, instance)
     fails = does(started, Do.FAILED)
     formed, written = when(
         serves,
-        lambda: serve(ctx, state, started, instance, hooks),
+        lambda: serve(ctx, state, started, instance),
         lambda: _not_served(ctx, state, started, instance, key, is_drop),
     )
     is_sound = formed.lane.outcome == 0
     ends = is_forming & is_sound & does(formed, Do.NOTHING)
-    ends = ends & ~has_candidate(ctx, state, formed, instance, hooks)
+    ends = ends & ~has_candidate(ctx, state, formed, instance)
     timed, record = when(
         ends,
-        lambda: _finished(ctx, state, formed, instance, until, written, stretch, hooks),
+        lambda: _finished(ctx, state, formed, instance, until, written, stretch),
         lambda: (formed, no_record(ctx)),
     )
     is_completing = timed.lane.mode == Mode.COMPLETING
@@ -158,27 +151,23 @@ def advance(
     completes = is_completing & (has_left | does(timed, Do.ATTEMPT)) & ~serves & ~fails
     left, written = when(
         completes,
-        lambda: complete(ctx, state, timed, instance, hooks),
+        lambda: complete(ctx, state, timed, instance),
         lambda: (timed, written),
     )
     is_done = completes
-    for hook in hooks:
+    for hook in ctx.hooks:
         is_done = hook.completed(ctx, state, written, is_done)
-    left, news = tell_instance(ctx, state, left, instance, written, is_done, hooks)
+    left, news = tell_instance(ctx, state, left, instance, written, is_done)
     is_over = left.lane.mode == Mode.COMPLETING
     is_over = is_over & (left.lane.num_to_complete == 0) & does(left, Do.NOTHING)
-    closed = when(is_over, lambda: close(ctx, state, left, instance, hooks), lambda: left)
-    for hook in hooks:
+    closed = when(is_over, lambda: close(ctx, state, left, instance), lambda: left)
+    for hook in ctx.hooks:
         closed = hook.closed(ctx, state, left, closed, is_over)
     return closed, written, record, Parts() if stretch is None else stretch.takes, news
 
 
 class StepSource(InstanceSource):
     """The steps of instances, phase by phase."""
-
-    def __init__(self, others: Sequence[EventSource]) -> None:
-        """Take the other sources, which may disturb an instance."""
-        self.others = others
 
     def times(self, look: Outlook) -> tuple[Shaped[Array, "instance"], ...]:
         """Return when each instance acts next."""
@@ -192,13 +181,11 @@ class StepSource(InstanceSource):
         """Return what the instance's next phase changes."""
         nothing = no_writes(ctx, state, due.instance)
         until = self._undisturbed_until(ctx, state, due)
-        gateway = nothing.gateway if any(hook.carries_gateway for hook in self.others) else ()
-        carried = nothing.own.only(*(kind for hook in self.others for kind in hook.carries))
+        gateway = nothing.gateway if any(hook.carries_gateway for hook in ctx.hooks) else ()
+        carried = nothing.own.only(*(kind for hook in ctx.hooks for kind in hook.carries))
         begun = dataclasses.replace(nothing.work, gateway=gateway, own=carried)
-        work, slot, record, takes, news = advance(
-            ctx, state, begun, due.instance, until, self.others
-        )
-        further = (hook.rows(ctx, state, work, due.instance, nothing.inst) for hook in self.others)
+        work, slot, record, takes, news = advance(ctx, state, begun, due.instance, until)
+        further = (hook.rows(ctx, state, work, due.instance, nothing.inst) for hook in ctx.hooks)
         return dataclasses.replace(
             nothing.having(*news, *(part for parts in further for part in parts)),
             lane=work.lane,
@@ -216,7 +203,7 @@ class StepSource(InstanceSource):
     def _undisturbed_until(self, ctx: Context, state: State, due: Due) -> jax.Array:
         """Before this time nothing from outside reaches the instance: its equal steps may be made at once."""
         until = due.cluster
-        for source in self.others:
+        for source in ctx.hooks:
             for time in source.until(ctx, state, due):
                 until = jnp.minimum(until, time)
         return until

@@ -7,7 +7,6 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import NO_REQUEST
 from blis_jax.engine.calendar import EventKind, next_due
 from blis_jax.engine.phases.gateway import decide
-from blis_jax.engine.sources.listed import sources_of
 from blis_jax.tables.joined import lane_of
 from tests.engine.phases.made import NEVER, Made, config, values
 
@@ -64,7 +63,7 @@ def test_the_calendar_puts_the_cluster_before_instances_of_the_same_time(
     made = Made()
     made.lane(next_admit=1, next_route=1)
     made.instance(1, event=event)
-    due = next_due(made.ctx, made.state, lane_of(made.ctx, made.state), sources_of(made.ctx))
+    due = next_due(made.ctx, made.state, lane_of(made.ctx, made.state))
     assert [int(one) for one in (due.cluster, due.kind, due.event, due.instance)] == [
         10,
         EventKind.GATEWAY,
@@ -77,7 +76,7 @@ def test_the_calendar_puts_the_cluster_before_instances_of_the_same_time(
 def test_the_calendar_is_empty_after_the_last_request() -> None:
     made = Made()
     made.lane(next_admit=4, next_route=4)
-    due = next_due(made.ctx, made.state, lane_of(made.ctx, made.state), sources_of(made.ctx))
+    due = next_due(made.ctx, made.state, lane_of(made.ctx, made.state))
     assert [int(one) for one in (*due.of(EventKind.GATEWAY).times, due.cluster, due.event)] == [
         NEVER
     ] * 4

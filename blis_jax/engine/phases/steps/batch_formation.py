@@ -10,7 +10,6 @@ tokens; everything else of a visit is the same whatever the memory model, see `m
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,7 +20,6 @@ from blis_jax.core.types import LAST
 from blis_jax.engine.phases.departures.hand_over import answer_len
 from blis_jax.engine.phases.policy_calls import keeps_states, queue_context
 from blis_jax.engine.phases.router_view import asked_of_queue
-from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.memory.block_tables.contents import Found
 from blis_jax.memory.memory import Choice, Demand, Grant, Subject, Visit
 from blis_jax.policies.seeds import RandomSource
@@ -40,11 +38,10 @@ def serve(
     state: State,
     work: Work,
     instance: jax.Array,
-    hooks: Sequence[StepHooks] = (),
 ) -> tuple[Work, SlotWrite]:
     """Serve the next candidate, or the one whose allocation failed before."""
     memory, hand_overs = ctx.memory, ctx.pools.steps
-    subject = memory.subject(ctx, state, work, next_candidate(ctx, state, work, instance, hooks))
+    subject = memory.subject(ctx, state, work, next_candidate(ctx, state, work, instance))
     cached = memory.look_up(ctx, state, work, subject)
     comes = hand_overs.comes_with_kv(ctx, state, subject)
     wanted = _demand(ctx, work, subject, cached, comes)
@@ -57,7 +54,7 @@ def serve(
     past = _past(ctx, work, subject, demand, visit)
     row = _row(ctx, work, subject, grant, visit, moves)
     work = _counted(ctx, work, subject, grant, visit)
-    for hook in hooks:
+    for hook in ctx.hooks:
         work = hook.visited(ctx, state, work, subject, visit)
     return work, SlotWrite(instance, subject.slot, row, rows, subject.request, past)
 
@@ -212,27 +209,23 @@ def _past(ctx: Context, work: Work, subject: Subject, demand: Demand, visit: Vis
     return ctx.memory.unreached.past(made, subject, visit.asks)
 
 
-def has_candidate(
-    ctx: Context, state: State, work: Work, instance: jax.Array, hooks: Sequence[StepHooks] = ()
-) -> jax.Array:
+def has_candidate(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array:
     """Return whether batch formation goes on: members to visit, or waiting requests with room and budget left."""
     lane, memory = work.lane, ctx.memory
     members = work.inst.num_prefill + work.inst.num_decode
     has_room = members < ctx.params.cluster.max_num_running_reqs[instance]
     has_queue = (lane.num_waiting > 0) & (lane.budget > 0) & memory.admits(work)
-    if any(hook.withholds for hook in hooks):
-        is_open = _open(SlotRows(state, instance), work, work.lane.now, hooks)
+    if any(hook.withholds for hook in ctx.hooks):
+        is_open = _open(ctx, SlotRows(state, instance), work)
         has_queue = has_queue & jnp.any(is_open)
     is_left = (lane.num_to_visit > 0) | memory.is_redirected(work)
     return is_left | (has_queue & has_room)
 
 
-def _open(
-    slots: SlotRows, work: Work, now: jax.Array, hooks: Sequence[StepHooks]
-) -> Bool[Array, "slot"]:
+def _open(ctx: Context, slots: SlotRows, work: Work) -> Bool[Array, "slot"]:
     """The requests that wait and may be served."""
-    is_waiting = waiting_mask(slots, now, work.inst.steps_at_now)
-    for hook in hooks:
+    is_waiting = waiting_mask(slots, work.lane.now, work.inst.steps_at_now)
+    for hook in ctx.hooks:
         is_waiting = hook.may_be_served(slots.state, work, slots.instance, is_waiting)
     return is_waiting
 
@@ -300,21 +293,17 @@ def queue_key(
     slots: SlotRows,
     work: Work,
     priority: jax.Array,
-    hooks: Sequence[StepHooks] = (),
 ) -> jax.Array:
     """Return the packed key of the waiting request that the scheduler puts first of those that may be served."""
-    now = work.lane.now
     (value, rank), _ = _ask_scheduler(ctx, slots, work, work.local[1][0], priority)
-    is_waiting = _open(slots, work, now, hooks)
+    is_waiting = _open(ctx, slots, work)
     is_float = jnp.issubdtype(value.dtype, jnp.floating)
     top = jnp.inf if is_float else jnp.iinfo(value.dtype).max
     least = jnp.min(jnp.where(is_waiting, value, jnp.asarray(top, value.dtype)))
     return least_key(is_waiting & (value == least), rank)
 
 
-def next_candidate(
-    ctx: Context, state: State, work: Work, instance: jax.Array, hooks: Sequence[StepHooks] = ()
-) -> Choice:
+def next_candidate(ctx: Context, state: State, work: Work, instance: jax.Array) -> Choice:
     """Choose who is visited next: a member in batch order, whom memory sends, or the head of the wait queue."""
     slots, lane, memory = SlotRows(state, instance), work.lane, ctx.memory
     keeps_priority = memory.keeps_priority
@@ -327,7 +316,7 @@ def next_candidate(
 
     def from_queue() -> tuple[jax.Array, Any]:
         priority = queue_priority(ctx, slots, work)
-        slot = _existing(ctx, slot_of(queue_key(ctx, slots, work, priority, hooks)))
+        slot = _existing(ctx, slot_of(queue_key(ctx, slots, work, priority)))
         return slot, priority[slot].astype(jnp.float64) if keeps_priority else None
 
     slot, priority = ctx.when(is_member | memory.is_redirected(work), from_batch, from_queue)

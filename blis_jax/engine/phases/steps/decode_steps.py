@@ -7,7 +7,7 @@ one duration in whole µs to the next: the batch stays as it is, so only its con
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax
@@ -19,7 +19,6 @@ from blis_jax.core.exact import truncate
 from blis_jax.core.pytrees import Parts, pytree
 from blis_jax.core.types import LAST
 from blis_jax.core.views import StepBatch
-from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_times import (
     decoding_alike,
     factors_of,
@@ -92,7 +91,6 @@ def fast_steps(
     until: jax.Array,
     first_finish: jax.Array,
     most: jax.Array,
-    hooks: Sequence[StepHooks] = (),
 ) -> tuple[jax.Array, DecodeSteps | None]:
     """Return how many decode steps start before anything else can happen on this instance, and how
     long they take where they differ.
@@ -105,13 +103,12 @@ def fast_steps(
         until: before this time nothing reaches it.
         first_finish: the step in which a member completes.
         most: steps that memory allows, 0 where the batch does not only decode; asked only where steps differ.
-        hooks: what sources add to steps.
     """
     latency, cluster = ctx.mechanism.latency, ctx.params.cluster
     by_finish = (first_finish - work.inst.step_index).astype(jnp.int64)
     by_sum = lax.div(jnp.int32(LAST), cluster.total_kv_blocks[instance] + 1).astype(jnp.int64)
     if latency.has_equal_decode_steps and not _has_stretches(ctx):
-        factors = factors_of(ctx, state, work, instance, None, hooks)
+        factors = factors_of(ctx, state, work, instance, None)
         raw = lengthened(ctx, _equal_time(ctx, state, work, instance), factors)
         in_time = _equal_steps_before(ctx, work, until, raw)
         limit = jnp.minimum(jnp.minimum(in_time, by_finish), by_sum)
@@ -125,7 +122,7 @@ def fast_steps(
     nothing = dataclasses.replace(nothing, takes=Parts())
     stretch = ctx.when(
         limit > 0,
-        lambda: _stretch(ctx, state, work, instance, until, limit, hooks),
+        lambda: _stretch(ctx, state, work, instance, until, limit),
         lambda: nothing,
     )
     count, slots = jnp.sum(stretch.num_steps, dtype=jnp.int32), SlotRows(state, instance)
@@ -154,13 +151,12 @@ def _stretch(
     instance: jax.Array,
     until: jax.Array,
     most: jax.Array,
-    hooks: Sequence[StepHooks],
 ) -> DecodeSteps:
     """The steps that start before a time and not after the horizon, at most so many; the first in any case."""
     rule, decode = ctx.mechanism.rules.step_time, work.inst.num_decode
     is_equal, before = ctx.mechanism.latency.has_equal_decode_steps, _end(ctx, until)
     time_of = _decode_times(ctx, state, work, instance)
-    factors = factors_of(ctx, state, work, instance, None, hooks)
+    factors = factors_of(ctx, state, work, instance, None)
     takes_blocks, is_growing = ctx.memory.takes_at_once(ctx), _is_growing(ctx)
 
     def raw_of(count: jax.Array) -> jax.Array:

@@ -17,7 +17,6 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.views import StepBatch
 from blis_jax.engine.phases.steps.decode_steps import DecodeSteps, no_earlier
-from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_times import (
     factors_of,
     lengthened,
@@ -101,13 +100,12 @@ def _timed(
     instance: jax.Array,
     written: SlotWrite,
     stretch: DecodeSteps | None,
-    hooks: Sequence[StepHooks],
 ) -> tuple[_Timed, EarlierRecords | None]:
     """The last equal steps of those that end, and the records of those before."""
     lane, inst = work.lane, work.inst
 
     def alike() -> tuple[_Timed, EarlierRecords | None]:
-        times = _duration(ctx, state, work, instance, written, hooks)
+        times = _duration(ctx, state, work, instance, written)
         summed = jnp.where(lane.num_steps == 1, inst.used_blocks, lane.sum_used)
         before = lane.now, inst.total_duration, summed
         return _Timed(lane.num_steps, *times, *before), no_earlier(ctx)
@@ -165,21 +163,20 @@ def _duration(
     work: Work,
     instance: jax.Array,
     written: SlotWrite,
-    hooks: Sequence[StepHooks],
 ) -> tuple[jax.Array, jax.Array]:
     """How long the step takes, reloads from the CPU tier included; and the same in float64, which no clock limits."""
     prefill, decode = work.lane.prefill_tokens, work.lane.decode_tokens
     latency = ctx.mechanism.latency
     members = members_of(ctx, state, work, instance, written) if latency.needs_members else None
     batch = StepBatch(prefill, decode, members)
-    for hook in hooks:
+    for hook in ctx.hooks:
         batch = hook.shown(ctx, state, work, instance, batch)
     raw = step_time(ctx, state, instance, batch)
     raw = ctx.mechanism.rules.step_time(raw, prefill, decode)
-    for hook in hooks:
+    for hook in ctx.hooks:
         for time in hook.further_us(ctx, state, work, instance):
             raw = raw + time
-    raw = lengthened(ctx, raw, factors_of(ctx, state, work, instance, written, hooks))
+    raw = lengthened(ctx, raw, factors_of(ctx, state, work, instance, written))
     return ctx.memory.with_transfers(ctx, work, ctx.truncated(raw), raw)
 
 
@@ -209,7 +206,6 @@ def finish_step(
     instance: jax.Array,
     written: SlotWrite,
     stretch: DecodeSteps | None = None,
-    hooks: Sequence[StepHooks] = (),
 ) -> Finished:
     """Time the step, advance every member, and count the members that are done.
 
@@ -218,7 +214,7 @@ def finish_step(
     """
     lane, inst, now = work.lane, work.inst, work.lane.now
     steps = lane.num_steps
-    timed, earlier = _timed(ctx, state, work, instance, written, stretch, hooks)
+    timed, earlier = _timed(ctx, state, work, instance, written, stretch)
     duration, at_last = timed.duration, timed.num_steps
     last_start = timed.start + (at_last - 1).astype(ctx.clock) * duration
     before = timed.total
@@ -264,7 +260,6 @@ def complete(
     state: State,
     work: Work,
     instance: jax.Array,
-    hooks: Sequence[StepHooks] = (),
 ) -> tuple[Work, SlotWrite]:
     """Complete the first done member in batch order: room for its last token, then its list is released.
 
@@ -273,7 +268,7 @@ def complete(
     memory, hand_overs = ctx.memory, ctx.pools.steps
     slots, index = SlotRows(state, instance), work.inst.step_index
     reasons = [
-        (hook, ends) for hook in hooks for ends in hook.ends_early(ctx, state, work, instance)
+        (hook, ends) for hook in ctx.hooks for ends in hook.ends_early(ctx, state, work, instance)
     ]
     may_leave = slots.finish == index
     for hook, ends in reasons:
@@ -351,9 +346,7 @@ def _without(
     return counts
 
 
-def close(
-    ctx: Context, state: State, work: Work, instance: jax.Array, hooks: Sequence[StepHooks] = ()
-) -> Work:
+def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
     """End the step: schedule the next one, or go idle at once if nothing is left.
 
     Idle means idle from the step's start on, as in the reference: a request queued before the step's
@@ -363,7 +356,7 @@ def close(
     members = inst.num_prefill + inst.num_decode
     goes_on = (members > 0) | (lane.num_waiting > 0)
     slots, next_step, chains = SlotRows(state, instance), lane.now + lane.duration, chains_of(inst)
-    for hook in hooks:
+    for hook in ctx.hooks:
         work, goes_on, chains = hook.closing(ctx, state, work, instance, goes_on, chains)
     chains, fits = add_chain(chains, next_step, goes_on.astype(jnp.int32), ctx.never)
     event = next_event(ctx, slots, ~goes_on, chains, jnp.int32(-1), next_step)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ from blis_jax.core.columns import as_int
 from blis_jax.core.outcome import Outcome
 from blis_jax.engine.phases.steps.batch_formation import with_next_states
 from blis_jax.engine.phases.steps.decode_steps import DecodeSteps, fast_steps
-from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.memory.memory import Plan
 from blis_jax.tables.context import (
     Context,
@@ -40,18 +38,12 @@ def _fresh_step(visits: Plan, num_waiting: jax.Array) -> dict[str, jax.Array]:
     }
 
 
-def _several(is_pure: jax.Array, hooks: Sequence[StepHooks]) -> jax.Array:
-    """Whether a batch that only decodes makes several steps at once, which no hook wants one by one."""
-    return jnp.array(False) if any(hook.one_by_one for hook in hooks) else is_pure
-
-
 def begin(
     ctx: Context,
     state: State,
     work: Work,
     instance: jax.Array,
     next_cluster: jax.Array,
-    hooks: Sequence[StepHooks] = (),
 ) -> tuple[Work, DecodeSteps | None]:
     """Start a step now: count the candidates, reserve the decode tokens, allocate their blocks.
 
@@ -73,10 +65,12 @@ def begin(
     budget = ctx.params.cluster.max_num_scheduled_tokens[instance]
     is_pure = (num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget) & (num_decode > 0)
     is_pure = is_pure & (first_chain(next_chains) == ctx.never)
-    visits = ctx.memory.plan(ctx, slots, work, _several(is_pure, hooks))
+    if any(hook.one_by_one for hook in ctx.hooks):
+        is_pure = jnp.array(False)
+    visits = ctx.memory.plan(ctx, slots, work, is_pure)
     until = jnp.minimum(jnp.min(jnp.where(is_waiting, ctx.never, queued)), next_cluster)
     most, first_finish = jnp.where(visits.is_pure, visits.most_steps, 0), jnp.min(slots.finish)
-    fast, stretch = fast_steps(ctx, state, work, instance, until, first_finish, most, hooks)
+    fast, stretch = fast_steps(ctx, state, work, instance, until, first_finish, most)
     num_steps = jnp.where(visits.is_pure, jnp.minimum(fast, visits.most_steps), 1)
     taken = jnp.int32(0) if stretch is None else jnp.sum(stretch.taken, dtype=jnp.int32)
     blocks, more = ctx.memory.decode_blocks(ctx, slots, inst.step_index, num_steps, taken)

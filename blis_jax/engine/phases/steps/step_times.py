@@ -12,7 +12,6 @@ from jax import lax
 from blis_jax.core.columns import together
 from blis_jax.core.types import LAST
 from blis_jax.core.views import Members, StepBatch
-from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.tables.context import Context, SlotRows, Work, row
 from blis_jax.tables.state import Past, State
 from blis_jax.tables.writes import SlotWrite
@@ -84,11 +83,10 @@ def factors_of(
     work: Work,
     instance: jax.Array,
     written: SlotWrite | None,
-    hooks: Sequence[StepHooks],
 ) -> list[jax.Array]:
     """Return by what the step of the batch takes longer, of all hooks."""
     return [
-        factor for hook in hooks for factor in hook.factors(ctx, state, work, instance, written)
+        factor for hook in ctx.hooks for factor in hook.factors(ctx, state, work, instance, written)
     ]
 
 

@@ -4,7 +4,6 @@ import jax.numpy as jnp
 
 from blis_jax.engine.calendar import EventKind, next_due
 from blis_jax.engine.phases.departures.movement import arrived, change_cluster, leave
-from blis_jax.engine.sources.listed import sources_of
 from blis_jax.engine.writing import no_writes, write
 from blis_jax.policies import Policies
 from blis_jax.tables.joined import lane_of
@@ -28,7 +27,7 @@ def made_with_queue() -> Made:
 
 def test_a_change_of_the_cluster_comes_first_and_tells_the_queue_to_leave() -> None:
     made = made_with_queue()
-    due = next_due(made.ctx, made.state, lane_of(made.ctx, made.state), sources_of(made.ctx))
+    due = next_due(made.ctx, made.state, lane_of(made.ctx, made.state))
     assert [int(one) for one in (due.cluster, due.kind, due.event)] == [15, EventKind.CHANGE, 15]
     change = change_cluster(made.ctx, made.state, due.cluster)[Availability]
     assert change.is_up.tolist() == [1, 0]

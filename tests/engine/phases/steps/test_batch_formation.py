@@ -1,5 +1,7 @@
 """Batch formation and completion on hand-made rows: one visit, one completion."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import pytest
 
@@ -137,8 +139,9 @@ def test_a_hook_says_who_leaves_before_the_end_and_what_becomes_of_it() -> None:
     made.resident(1, 1, request=0, order=0, finish=7, alloc_offset=35)
     made.resident(1, 3, request=1, order=1, finish=9, alloc_offset=29)
     made.past(1, num_scheduled=1, progress=32, token_index=6, token_record=6)
-    hooks = (StepHooks(), SecondGivesUp())
-    work, written = complete(made.ctx, made.state, made.work(1), ONE, hooks)
+    sources = dataclasses.replace(made.ctx.sources, hooks=(StepHooks(), SecondGivesUp()))
+    ctx = dataclasses.replace(made.ctx, sources=sources)
+    work, written = complete(ctx, made.state, made.work(1), ONE)
     assert [int(one) for one in (written.slot, written.request)] == [3, 1]
     assert values(written.past, "finish_record", "lag") == [0, 77]  # it did not complete
     assert values(work.inst, "load", "num_decode") == [1, 1]
