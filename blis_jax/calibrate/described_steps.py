@@ -18,8 +18,7 @@ import numpy as np
 from blis_jax.calibrate.step_fit import shapes
 from blis_jax.latency import caches
 from blis_jax.latency.deployment import Deployment, gpu_description, kv_bytes_per_token
-from blis_jax.latency.model_description import ModelDescription
-from blis_jax.latency.parameters import expert_parameters, num_parameters
+from blis_jax.latency.model_description import ModelDescription, expert_parameters, num_parameters
 from blis_jax.latency.served_physics import BETA
 from blis_jax.latency.step_law import CAPTURED, LEAST_US, StepSums, graph_rows
 from blis_jax.lazy import optimize, pandas, stats

@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from blis_jax.cluster import adapters, disaggregation, offload_tiers, step_times
 from blis_jax.cluster.config import CRITICAL_CLASSES, SHEDDABLE_CLASSES, ClusterConfig
 from blis_jax.cluster.instance_groups import per_instance, roles
+from blis_jax.cluster.node_pools import gpus_of_instance
 from blis_jax.cluster.router import (
     DEFAULT_TICK_US,
     DETECTORS,
@@ -25,8 +26,7 @@ from blis_jax.cluster.settings import LARGEST_COUNT
 from blis_jax.cluster.speculation import MOST_RANGES
 from blis_jax.core.pytrees import Parts
 from blis_jax.core.types import IDLE, NO_HORIZON, SLO_CLASSES, ClusterParams
-from blis_jax.core.views import AfterDecode, AnswerCuts, ContextLimits
-from blis_jax.engine.fleet_params import row_to_copy
+from blis_jax.core.views import AfterDecode, AnswerCuts, ContextLimits, FleetParams
 from blis_jax.policies.classes import ClassPriorities
 from blis_jax.policies.seeds import RandomSource, normal_draws
 from blis_jax.tables.adapters import AdapterParams
@@ -55,21 +55,19 @@ def _thresholds(whole: int, is_by_class: bool, critical: int, sheddable: int) ->
     return threshold
 
 
-def _padded(
-    config: ClusterConfig, values: Sequence[Any], rows: int, dtype: DTypeLike
-) -> np.ndarray:
-    values = list(values) + [values[row_to_copy(config)]] * (rows - len(values))
-    return np.asarray(values, dtype)
+def _of_rows(config: ClusterConfig, values: Sequence[Any], rows: int) -> list[Any]:
+    """The values of all rows, of those of instances: rows beyond have that of the instance that later ones copy."""
+    return [*values, *[values[row_to_copy(config)]] * (rows - len(values))]
 
 
 def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
-    """The numbers of every instance; rows beyond the cluster's have the last instance's."""
+    """The numbers of every instance."""
 
     def column(*settings: str) -> list[Any]:
         return list(zip(*(per_instance(config, name) for name in settings), strict=True))
 
     def array(values: Sequence[Any], dtype: DTypeLike) -> np.ndarray:
-        return _padded(config, values, rows, dtype)
+        return np.asarray(_of_rows(config, values, rows), dtype)
 
     def of_setting(setting: str, dtype: DTypeLike) -> np.ndarray:
         return array(per_instance(config, setting), dtype)
@@ -140,9 +138,7 @@ def drawn_phases(signals: SignalParams, rows: int, seed: int) -> SignalParams:
 
 
 def cluster_params(config: ClusterConfig, rows: int, *more: object) -> ClusterParams:
-    """Return the numbers of a cluster whose instance table has `rows` rows; `more` are those of
-    mechanisms at the gateway.
-    """
+    """Return the numbers of a cluster whose instance table has so many rows, `more` being of the gateway's mechanisms."""
     arrays: dict[str, Any] = {
         "num_instances": np.int32(config.num_instances),
         "admission_latency_us": np.int64(config.admission_latency),
@@ -160,14 +156,13 @@ def cluster_params(config: ClusterConfig, rows: int, *more: object) -> ClusterPa
 def _of_august(config: ClusterConfig, rows: int) -> Iterator[object]:
     """The limits of requests, and what E2E has in it behind the last token."""
     limits = per_instance(config, "max_model_len")
-    spare = [limits[row_to_copy(config)]] * (rows - len(limits))
-    limits = limits + spare if len(set(limits)) > 1 else limits[:1]
+    limits = _of_rows(config, limits, rows) if len(set(limits)) > 1 else limits[:1]
     each = as_given(np.array([limit or LARGEST_COUNT for limit in limits], np.int32))
     yield ContextLimits(each if len(each) > 1 else each[0])
     if disaggregation.cuts_answers(config):
         yield AnswerCuts(each - 1)
-    times = _padded(config, step_times.times_after_decode(config), rows, np.int64)
-    yield AfterDecode(as_given(times))
+    times = _of_rows(config, step_times.times_after_decode(config), rows)
+    yield AfterDecode(as_given(np.asarray(times, np.int64)))
 
 
 ADAPTER_COLUMNS = 8  # programs have a multiple of these
@@ -240,12 +235,11 @@ def offload_params(config: ClusterConfig, policy_seed: int) -> OffloadParams:
     def column(name: str, dtype: DTypeLike = np.float64) -> Any:
         return np.asarray([getattr(tier, name) for tier in offload.secondary_tiers], dtype)
 
-    normals = _transfer_draws(policy_seed) if offload.has_jitter else np.zeros(1)
     numbers: dict[str, Any] = {
         "block_bytes": np.float64(offload_tiers.block_bytes(config)),
         "is_prompt_only": np.bool_(offload.offload_prompt_only),
         "base_us": np.floor(column("base_latency") + 0.5),
-        "normals": normals,
+        "normals": _transfer_draws(policy_seed) if offload.has_jitter else np.zeros(1),
     }
     return OffloadParams(
         **numbers,
@@ -271,10 +265,8 @@ def class_priorities(priority: object) -> np.ndarray:
     """Return each class's priority at the gateway, int32[slo_class]: the priority policy's if it has
     one, else BLIS's.
     """
-    policy = priority if isinstance(priority, ClassPriorities) else None
-    names = [field.name for field in dataclasses.fields(ClassPriorities)]
-    values = {name: getattr(policy or ClassPriorities, name) for name in names}
-    of_class = [values["standard"] if name == "" else values[name] for name in SLO_CLASSES]
+    owner = priority if isinstance(priority, ClassPriorities) else ClassPriorities
+    of_class = [getattr(owner, name or "standard") for name in SLO_CLASSES]
     return np.asarray(of_class, np.float64).astype(np.int32)
 
 
@@ -307,3 +299,102 @@ def budgets(config: ClusterConfig, priority: object) -> TenantBudgets:
     for tenant, share in tenant_budgets(config.tenant_budgets).items():
         limit[tenant] = share * float(capacity)
     return TenantBudgets(as_given(limit), as_given(class_priorities(priority)))
+
+
+# --- its machines -----------------------------------------------------------------------------------
+
+# Source: BLIS as of August 2026, `infra_placement.go` for the order of nodes, `engine.go` for that of kinds.
+
+MOST_SPARE_ROWS = 16  # for instances still to be made, to begin with
+
+
+def rows_to_begin_with(config: ClusterConfig) -> int:
+    """Return the rows of the instance table; instances that an autoscaler makes take rows of their own."""
+    if not config.node_pools or config.cluster_policy == "none":
+        return config.num_instances
+    gpus = gpus_of_instance(config)
+    room = sum(pool.nodes * (pool.gpus_per_node // gpus) for pool in config.node_pools)
+    at_once = min(room, config.num_instances + MOST_SPARE_ROWS)
+    return max(8, at_once + at_once % 2)  # near numbers share a compilation
+
+
+def cheapest_first(config: ClusterConfig) -> list[str]:
+    """Sort the kinds of GPU by cost, then by name."""
+    return sorted(_costs(config), key=lambda kind: (_costs(config)[kind], kind))
+
+
+def _costs(config: ClusterConfig) -> dict[str, float]:
+    costs: dict[str, float] = {}
+    for pool in config.node_pools:
+        costs.setdefault(pool.gpu_type, pool.cost_per_hour)
+    return costs
+
+
+def _nodes(config: ClusterConfig) -> list[tuple[str, int]]:
+    """The kind and number of GPUs of every node."""
+    return [
+        (pool.gpu_type, pool.gpus_per_node) for pool in config.node_pools for _ in range(pool.nodes)
+    ]
+
+
+def _first_nodes(config: ClusterConfig) -> list[int]:
+    """The node of every first instance."""
+    gpus = gpus_of_instance(config)
+    places = [at for at, (_, size) in enumerate(_nodes(config)) for _ in range(size // gpus)]
+    return places[: config.num_instances]
+
+
+def row_to_copy(config: ClusterConfig) -> int:
+    """Return the first instance of the cheapest kind, whose numbers instances made later copy; −1
+    without node pools or instances.
+    """
+    if not config.node_pools:
+        return -1
+    if not config.instances:  # no node has room for one
+        return -1
+    kinds = [_nodes(config)[at][0] for at in _first_nodes(config)]
+    return min(range(len(kinds)), key=lambda at: cheapest_first(config).index(kinds[at]))
+
+
+def fleet_params(
+    config: ClusterConfig, num_rows: int, num_changes: int, policy_seed: int
+) -> FleetParams:
+    """Return the machines of the cluster, with `num_changes` draws of each of the reference's streams."""
+    of_instances = disaggregation.kinds_of_gpu(config)
+    kinds = cheapest_first(config) or sorted(set(of_instances))
+    costs = _costs(config)
+    dearest = sorted(kinds, key=lambda kind: (-costs.get(kind, 0.0), kind))
+    nodes = _nodes(config) or [(kinds[0], 0)]
+    first = _first_nodes(config) or [0] * config.num_instances
+    num_first = config.num_instances if config.instances or not config.node_pools else 0
+    row_kinds = [kinds.index(nodes[at][0]) for at in first]
+    if not config.node_pools:
+        row_kinds = [kinds.index(kind) for kind in of_instances]
+    names = sorted(range(config.num_instances), key=lambda at: f"instance_{at}")
+    # those of the autoscaler are called autoscale-…, in the order in which they were made
+    drain_rank = np.arange(num_rows) - num_rows
+    drain_rank[names] = np.arange(config.num_instances)
+    numbers: dict[str, Any] = {
+        "node_kind": np.asarray([kinds.index(kind) for kind, _ in nodes], np.int32),
+        "node_gpus": np.asarray([gpus for _, gpus in nodes], np.int32),
+        "gpus_each": np.int32(gpus_of_instance(config)),
+        "has_nodes": np.bool_(bool(config.node_pools)),
+        "num_first": np.int32(num_first),
+        "first_node": np.asarray(first + [0] * (num_rows - len(first)), np.int32),
+        "row_kind": np.asarray(_of_rows(config, row_kinds, num_rows), np.int32),
+        "drain_rank": drain_rank.astype(np.int32),
+        "rank_up": np.arange(len(kinds), dtype=np.int32),
+        "rank_down": np.asarray([dearest.index(kind) for kind in kinds], np.int32),
+        "loading_draws": normal_draws(policy_seed, num_rows, RandomSource.LOADING),
+        "scrape_draws": normal_draws(policy_seed, max(num_changes, 1), RandomSource.SCRAPES),
+        "is_endless": np.bool_(config.horizon >= NO_HORIZON),
+    }
+    return FleetParams(**numbers)
+
+
+def instance_names(config: ClusterConfig, orders: Sequence[int]) -> tuple[str, ...]:
+    """Return the reference's names of all instances; `orders` has the number of each one's order, 0 of a first one."""
+    return tuple(
+        f"autoscale-{config.model.lower()}-{order:06d}" if order else f"instance_{at}"
+        for at, order in enumerate(orders)
+    )

@@ -34,12 +34,12 @@ from blis_jax.engine.cluster_params import (
     budgets,
     cluster_params,
     drawn_phases,
+    fleet_params,
     num_adapter_columns,
     num_draft_columns,
     offload_params,
     queue_params,
 )
-from blis_jax.engine.fleet_params import fleet_params
 from blis_jax.engine.phases.policy_calls import DrawingRouterParams, Router, RouterParams
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry

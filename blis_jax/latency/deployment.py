@@ -11,8 +11,7 @@ from pathlib import Path
 from blis_jax.errors import ConfigError, choices, closest, shortened
 from blis_jax.files.input_files import read_json, shipped
 from blis_jax.latency import caches
-from blis_jax.latency.model_description import ModelDescription
-from blis_jax.latency.parameters import expert_parameters, num_parameters
+from blis_jax.latency.model_description import ModelDescription, expert_parameters, num_parameters
 
 ALL_GATHER = ("", "naive", "allgather_reducescatter")
 ALL_TO_ALL = ("pplx", "deepep_high_throughput", "deepep_low_latency", "mori", "flashinfer_all2allv")

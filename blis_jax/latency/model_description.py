@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _DTYPE_BYTES |= dict.fromkeys(("int8", "uint8", "fp8", "int4", "nf4"), 1)
-_EXPERTS: tuple[str, ...] = (
-    "num_experts",
-    "moe_num_experts",
-    "n_routed_experts",
-    "num_local_experts",
+_EXPERTS = (
+    *("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts"),
+    "num_routed_experts",
 )
-_EXPERTS += ("num_routed_experts",)
 _PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token")
 _SHARED = ("n_shared_experts", "num_shared_experts")
 _MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
@@ -339,8 +336,7 @@ def shipped_models() -> tuple[str, ...]:
 
 @functools.cache
 def _shipped() -> dict[str, Any]:
-    table: dict[str, Any] = shipped("models.yaml") | shipped("models_more.yaml")
-    return table
+    return {**shipped("models.yaml"), **shipped("models_more.yaml")}
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -351,3 +347,54 @@ def _read(path: Path) -> Mapping[str, Any]:
             f"{path}: got {shortened(description)}, allowed is an object; give a model's config.json"
         )
     return description
+
+
+# --- how many weights it has ----------------------------------------------------------------------
+
+
+def num_parameters(model: ModelDescription) -> int:
+    """Return the weights of the model, without a head that drafts tokens."""
+    d, kv = model.hidden_size, model.num_kv_heads * model.head_size
+    embeddings = model.vocab_size * d * (1 if model.tie_word_embeddings else 2)
+    if not model.kinds.is_plain:
+        mixers = attention_parameters(model) + 2 * d * model.num_layers
+        return embeddings + mixers + _feed_forward(model)
+    layer = d * (d + 2 * kv) + d * d + 2 * d
+    return embeddings + model.num_layers * layer + _feed_forward(model) + d
+
+
+def attention_parameters(model: ModelDescription) -> int:
+    """Return the weights of all layers but their feed-forward parts, by the kinds of layers."""
+    d, kinds, heads = model.hidden_size, model.kinds, model.num_heads * model.head_size
+    kv = model.num_kv_heads * model.head_size
+    queries = d * model.q_lora_rank + model.q_lora_rank * heads if model.q_lora_rank else d * heads
+    outputs = heads * d
+    if model.o_lora_rank:  # by groups of heads
+        outputs = heads * model.o_lora_rank + model.o_groups * model.o_lora_rank * d
+    gate = d * heads if model.has_gate else 0
+    shared = d * kv if kinds.compressed else 2 * d * kv  # keys and values are one vector
+    full = queries + gate + shared + outputs
+    linear = 0
+    if kinds.heads:
+        wide = kinds.heads.values * kinds.heads.value_dim
+        linear = d * (kinds.heads.channels + wide + 2 * kinds.heads.values) + wide * d
+    return (model.num_layers - kinds.linear) * full + kinds.linear * linear
+
+
+def expert_parameters(model: ModelDescription) -> int:
+    """Return the weights of all experts among which tokens choose."""
+    if not model.is_moe:
+        return 0
+    layers = model.num_layers - min(model.first_k_dense_replace, model.num_layers)
+    return layers * 3 * model.hidden_size * model.expert_size * model.num_experts
+
+
+def _feed_forward(model: ModelDescription) -> int:
+    """Return the weights of all feed-forward parts; every layer of an interleaved model counts as one with experts."""
+    d = model.hidden_size
+    if not model.is_moe:
+        return model.num_layers * 3 * d * model.intermediate_size
+    dense = min(model.first_k_dense_replace, model.num_layers)
+    experts = 3 * d * model.expert_size * model.num_experts
+    layer = experts + 3 * d * model.shared_expert_size + model.num_experts * d
+    return dense * 3 * d * model.dense_size + (model.num_layers - dense) * layer

@@ -14,8 +14,7 @@ from blis_jax.core.views import Members, StepBatch
 from blis_jax.latency import caches
 from blis_jax.latency.contract import FromSizes, latency_model
 from blis_jax.latency.deployment import Deployment, kv_bytes_per_token
-from blis_jax.latency.model_description import ModelDescription
-from blis_jax.latency.parameters import attention_parameters
+from blis_jax.latency.model_description import ModelDescription, attention_parameters
 from blis_jax.lazy import jax, jnp
 
 if TYPE_CHECKING:

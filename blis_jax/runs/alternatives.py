@@ -21,7 +21,7 @@ from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.named_policies import numbered
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import EngineShape
-from blis_jax.engine.fleet_params import rows_to_begin_with
+from blis_jax.engine.cluster_params import rows_to_begin_with
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.engine.phases.policy_calls import told
 from blis_jax.policies.as_data.tables import as_table

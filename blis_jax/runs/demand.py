@@ -18,7 +18,7 @@ from blis_jax.cluster.offload_tiers import cpu_capacity
 from blis_jax.cluster.step_times import merges_steps, name_of
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape, Mechanism
-from blis_jax.engine.fleet_params import rows_to_begin_with
+from blis_jax.engine.cluster_params import rows_to_begin_with
 from blis_jax.files.input_files import is_file
 from blis_jax.policies.reading import NUM_KEYS
 from blis_jax.prefix_index.router_index import ROUTER_INDEX_CAPACITY

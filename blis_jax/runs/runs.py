@@ -17,7 +17,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.arrays import stacked
 from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.core.types import EngineShape, Mechanism, Params
-from blis_jax.engine.fleet_params import instance_names
+from blis_jax.engine.cluster_params import instance_names
 from blis_jax.engine.loop import Order as EngineOrder
 from blis_jax.engine.mechanism import has_priorities, mechanism, params
 from blis_jax.policies.contract import Policies

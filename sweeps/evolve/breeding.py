@@ -12,7 +12,7 @@ import numpy as np
 
 from blis_jax.cluster.named_policies import numbered
 from blis_jax.cluster.router import parse_scorers
-from blis_jax.engine.fleet_params import rows_to_begin_with
+from blis_jax.engine.cluster_params import rows_to_begin_with
 from blis_jax.errors import ConfigError
 from blis_jax.policies.as_data.tables import as_table
 from blis_jax.policies.contract import Policies

@@ -16,8 +16,7 @@ from blis_jax.latency.deployment import (
     request_bytes,
     weight_bytes,
 )
-from blis_jax.latency.model_description import describe, model_description
-from blis_jax.latency.parameters import num_parameters
+from blis_jax.latency.model_description import describe, model_description, num_parameters
 from tests.support.recorded.reference_data import REPO_ROOT
 
 QWEN, DENSE, DEEPSEEK = "qwen/qwen3.6-35b-a3b", "qwen/qwen3.8-27b", "deepseek-ai/deepseek-v4-flash"

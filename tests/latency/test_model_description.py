@@ -6,8 +6,12 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.latency.deployment import Deployment, gpu_description, kv_blocks
-from blis_jax.latency.model_description import describe, model_description, shipped_models
-from blis_jax.latency.parameters import num_parameters
+from blis_jax.latency.model_description import (
+    describe,
+    model_description,
+    num_parameters,
+    shipped_models,
+)
 
 PLAIN = {
     "num_hidden_layers": 4,

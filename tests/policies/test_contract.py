@@ -19,7 +19,7 @@ from blis_jax.core.types import (
     Snapshots,
 )
 from blis_jax.core.views import FleetView
-from blis_jax.engine.fleet_params import fleet_params
+from blis_jax.engine.cluster_params import fleet_params
 from blis_jax.policies import registry
 from blis_jax.policies.contexts import (
     ClusterContext,

@@ -30,12 +30,12 @@ from blis_jax.engine.sources.gateway import (
     LateIndexNews,
     QueuedGateway,
 )
-from blis_jax.engine.sources.offload import OffloadTiers
 from blis_jax.engine.sources.steps import (
     BlockMoves,
     EarlyExits,
     Freeing,
     HandOvers,
+    OffloadTiers,
     StepSource,
     Storing,
 )

@@ -16,6 +16,7 @@ from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import EngineShape, Mechanism, Params
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.distributions import EVERYBODY, NUM_CLASSES
 from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.on_device.lane import (
     LaneRun,
@@ -24,7 +25,6 @@ from blis_jax.metrics.on_device.lane import (
     has_unfinished_decode,
     measure_numbers,
 )
-from blis_jax.metrics.on_device.ranked import EVERYBODY, NUM_CLASSES
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import evaluate, lookup
 from blis_jax.metrics.summaries import LATENCIES, SloTargets

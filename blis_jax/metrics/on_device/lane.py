@@ -17,14 +17,14 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import EngineShape, Mechanism, Params
 from blis_jax.engine.mechanism import has_priorities
-from blis_jax.metrics.figures import latest_us
-from blis_jax.metrics.measure import Measure
-from blis_jax.metrics.on_device.ranked import (
+from blis_jax.metrics.distributions import (
     EVERYBODY,
     Ranked,
     ranked,
     weighted_percentiles_ms,
 )
+from blis_jax.metrics.figures import latest_us
+from blis_jax.metrics.measure import Measure
 from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import (

@@ -1,4 +1,4 @@
-"""SlopesSeen of a run along directions: of its inputs, of its step records, and of what is observed of it."""
+"""Slopes of a run along directions: of its inputs, of its step records, and of what is observed of it."""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ from blis_jax.latency.deployment import (
     kv_blocks,
     kv_bytes_per_token,
 )
-from blis_jax.latency.model_description import model_description
-from blis_jax.latency.parameters import num_parameters
+from blis_jax.latency.model_description import model_description, num_parameters
 from blis_jax.latency.served_physics import ServedNumbers, vector
 from blis_jax.records.record import RunRecord, Status
 from blis_jax.runs.closed_loop import follow

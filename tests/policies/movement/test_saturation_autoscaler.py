@@ -16,7 +16,7 @@ from blis_jax.commands.run.requests import requests_of
 from blis_jax.commands.run.workload import source_of, with_workload_spec
 from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.core.views import FleetParams, FleetView
-from blis_jax.engine.fleet_params import instance_names
+from blis_jax.engine.cluster_params import instance_names
 from blis_jax.metrics.figures import ended_us
 from blis_jax.metrics.reference import instance_name
 from blis_jax.policies.movement.placement import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_jax.files import packed
+from blis_jax.files import content
 from blis_jax.files.content import canonical
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -42,21 +42,21 @@ def figures(num_runs: int, seed: int = 0) -> dict[str, list[float]]:
 def test_a_text_comes_back_and_is_smaller() -> None:
     columns = figures(200)
     text = text_of(columns)
-    made = packed.pack(text)
-    assert made is not None and text_of(packed.unpack(made)) == text
+    made = content.pack(text)
+    assert made is not None and text_of(content.unpack(made)) == text
     assert len(made) < 0.75 * len(lzma.compress(text, preset=9))
 
 
 @given(st.dictionaries(st.text(), st.lists(FINITE | st.none() | st.integers()), min_size=1))
 def test_any_columns_come_back_or_are_left_as_a_text(columns: dict[str, Any]) -> None:
     text = text_of(columns)
-    made = packed.pack(text)
+    made = content.pack(text)
     if made is None:
         assert {len(column) for column in columns.values()} - {
             len(next(iter(columns.values()))) or -1
         }
     else:
-        assert text_of(packed.unpack(made)) == text
+        assert text_of(content.unpack(made)) == text
 
 
 @pytest.mark.parametrize(
@@ -69,20 +69,20 @@ def test_any_columns_come_back_or_are_left_as_a_text(columns: dict[str, Any]) ->
 def test_hard_figures_come_back(column: list[Any]) -> None:
     for duration in ([0.0, 1.0], [7.0, 9.0]):
         text = text_of({"duration_s": duration, "figure": column})
-        made = packed.pack(text)
-        assert made is not None and text_of(packed.unpack(made)) == text
+        made = content.pack(text)
+        assert made is not None and text_of(content.unpack(made)) == text
 
 
 @pytest.mark.parametrize("text", ["[1.0]", "{}", '{"a":1}', '{"a":[]}', '{"a": [1.0]}', '"a"'])
 def test_other_texts_are_not_packed(text: str) -> None:
-    assert packed.pack(text.encode()) is None
+    assert content.pack(text.encode()) is None
 
 
 def test_a_damaged_file_is_refused() -> None:
-    made = packed.pack(text_of(figures(20)))
+    made = content.pack(text_of(figures(20)))
     assert made is not None
     with pytest.raises((ValueError, EOFError, lzma.LZMAError)):
-        packed.unpack(made[:-20])
+        content.unpack(made[:-20])
     head, _, rest = lzma.decompress(made).partition(b"\n")
     for other in (
         head,
@@ -91,4 +91,4 @@ def test_a_damaged_file_is_refused() -> None:
         head.replace(b'"ratio"', b'"other"'),
     ):
         with pytest.raises(ValueError):
-            packed.unpack(lzma.compress(other))
+            content.unpack(lzma.compress(other))
