@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from blis_jax.commands.door.functions import StudyResult
     from blis_jax.commands.run.requests import draw_requests
+    from blis_jax.metrics.compiled import figures_of
     from blis_jax.metrics.kv import cache_hit_rate
-    from blis_jax.metrics.on_device.compiled import figures_of
     from blis_jax.policies import Policies
     from blis_jax.records.record import TTFT_PARTS, RunRecord
     from blis_jax.results.dataset import summaries_to_dataset
@@ -116,7 +116,7 @@ __getattr__ = exports(
         "runs.options": ("Options",),
         "policies": ("Policies",),
         "metrics.kv": ("cache_hit_rate",),
-        "metrics.on_device.compiled": ("figures_of",),
+        "metrics.compiled": ("figures_of",),
         "runs.derivatives.slopes": ("grad", "metric_slopes"),
         "results.dataset": ("summaries_to_dataset",),
         "records.record": ("TTFT_PARTS", "RunRecord"),

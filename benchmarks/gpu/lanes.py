@@ -19,8 +19,8 @@ from benchmarks.speed.worker import BASELINE
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.compiled import RunFigures
 from blis_jax.metrics.measure import Measure
-from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.summaries import SloTargets
 from blis_jax.runs.calls import Call, Group
 from blis_jax.runs.driver import Runner

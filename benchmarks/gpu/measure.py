@@ -27,8 +27,8 @@ from benchmarks.gpu.__main__ import PAGE, PROJECTED_LANES, SLOTS
 from benchmarks.speed.worker import BASELINE
 from blis_jax.cluster.config import ClusterConfig, from_flags
 from blis_jax.core.outcome import WHOLE, Outcome
+from blis_jax.metrics.compiled import RunFigures
 from blis_jax.metrics.measure import Measure
-from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.summaries import SloTargets
 from blis_jax.records.step_records import expand_steps
 from blis_jax.reports.render import table_lines

@@ -138,7 +138,7 @@ def drawn_phases(signals: SignalParams, rows: int, seed: int) -> SignalParams:
 
 
 def cluster_params(config: ClusterConfig, rows: int, *more: object) -> ClusterParams:
-    """Return the numbers of a cluster whose instance table has so many rows, `more` being of the gateway's mechanisms."""
+    """Return the numbers of a cluster of so many rows of instances; `more` are those of the gateway's mechanisms."""
     arrays: dict[str, Any] = {
         "num_instances": np.int32(config.num_instances),
         "admission_latency_us": np.int64(config.admission_latency),

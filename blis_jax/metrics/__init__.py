@@ -1,4 +1,5 @@
 """Figures of a run: BLIS's own (`reference`), one number by name (`scalars`), summaries, and what is kept of a run.
 
-Each figure is defined once (`metric`), for the host and for a compiled call (`on_device`), which give it their arrays.
+Each figure is defined once (`metric`). A compiled call (`compiled`, `lane`) gives it the engine's tables, lane by lane,
+where the host gives it a record.
 """

@@ -13,7 +13,7 @@ import numpy as np
 
 from blis_jax.core.arrays import stacked
 from blis_jax.core.outcome import Outcome
-from blis_jax.metrics.on_device.compiled import CompiledSummary, Drawn, Report
+from blis_jax.metrics.compiled import CompiledSummary, Drawn, Report
 from blis_jax.records.observation import Observation, unstack
 from blis_jax.runs.demand import larger_shape
 from blis_jax.runs.programs import Ran, compiled, drawn_of, reports_of, rows_of

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from blis_jax import progress
-from blis_jax.metrics.on_device.compiled import CompiledSummary, Drawn
+from blis_jax.metrics.compiled import CompiledSummary, Drawn
 from blis_jax.records.invariants import cheap_violations
 from blis_jax.records.record import RunRecord
 from blis_jax.runs.calls import Call, Execute, Group, Results

@@ -28,7 +28,7 @@ from blis_jax.engine.loop import (
     without_holes,
 )
 from blis_jax.engine.scan_step import scan_step
-from blis_jax.metrics.on_device.compiled import Compute, Drawn, Report, reports
+from blis_jax.metrics.compiled import Compute, Drawn, Report, reports
 from blis_jax.policies.routing.by_score import shares_of
 from blis_jax.runs.kept_programs import KeptProgram, Program, folder
 from blis_jax.runs.options import num_devices
@@ -39,7 +39,7 @@ from blis_jax.tables.state import Lane, Reg, State
 from blis_jax.workload.drawing.draw import draw
 
 if TYPE_CHECKING:
-    from blis_jax.metrics.on_device.lane import MeasureNumbers
+    from blis_jax.metrics.lane import MeasureNumbers
     from blis_jax.workload.drawing.plan import PlanShape
     from blis_jax.workload.table import RequestTable
 

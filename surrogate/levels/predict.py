@@ -15,8 +15,8 @@ from blis_jax.cluster.setting_values import config_of_values
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.metrics import further  # noqa: F401  (registers metrics that datasets have)
+from blis_jax.metrics.compiled import figures_of
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
-from blis_jax.metrics.on_device.compiled import figures_of
 from blis_jax.runs.many_runs import run_given
 from blis_jax.runs.options import Options, default_form
 from blis_jax.workload import reference

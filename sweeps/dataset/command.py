@@ -20,8 +20,8 @@ from blis_jax.commands.options.seed_options import FIRST_SEED
 from blis_jax.commands.store import Store, unmade_parts
 from blis_jax.errors import ConfigError, reads_store
 from blis_jax.files.atomic_write import fingerprint, sole_writer, versions
+from blis_jax.metrics.compiled import RunFigures
 from blis_jax.metrics.metric import names_in
-from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.reports import render

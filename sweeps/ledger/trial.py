@@ -20,9 +20,9 @@ from blis_jax.core.outcome import WHOLE_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import version_of
 from blis_jax.files.content import digest
+from blis_jax.metrics.compiled import RunFigures
 from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.metric import name_in
-from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.run_summary import RunSummary, Tails, kept_tails, lives_of
 from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.metrics.summaries import ALL, select

@@ -13,7 +13,7 @@ import numpy as np
 
 from blis_jax.commands.store import unmade_parts
 from blis_jax.core.outcome import Outcome
-from blis_jax.metrics.on_device.compiled import RunFigures
+from blis_jax.metrics.compiled import RunFigures
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.runs import Row

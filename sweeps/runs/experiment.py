@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.metrics.on_device import compiled
+    from blis_jax.metrics import compiled
     from blis_jax.policies.contract import Policies
     from blis_jax.records.record import RunRecord
     from blis_jax.runs import alternatives, driver, scheduler
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sweeps.strategies.arms import Arm
     from sweeps.strategies.file import Strategy
 else:  # they load JAX, for which no refusal waits
-    compiled = lazy.Module("blis_jax.metrics.on_device.compiled")
+    compiled = lazy.Module("blis_jax.metrics.compiled")
     alternatives = lazy.Module("blis_jax.runs.alternatives")
     driver = lazy.Module("blis_jax.runs.driver")
     run_kinds = lazy.Module("blis_jax.runs.runs")

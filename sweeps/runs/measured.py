@@ -16,8 +16,8 @@ import scipy
 from blis_jax import __version__
 from blis_jax.cluster.config import PROFILE, ClusterConfig
 from blis_jax.core.outcome import WHOLE, Outcome
+from blis_jax.metrics.compiled import evaluated
 from blis_jax.metrics.measure import Measure, window_of
-from blis_jax.metrics.on_device.compiled import evaluated
 from blis_jax.metrics.run_summary import (
     PAIRS,
     RunSummary,

@@ -15,7 +15,7 @@ from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import xarray as xr
-from blis_jax.metrics.on_device.compiled import VIOLATIONS
+from blis_jax.metrics.compiled import VIOLATIONS
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import POOLED_LATENCIES, lookup, pooled_latency
 from blis_jax.metrics.summaries import ALL

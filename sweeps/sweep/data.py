@@ -18,10 +18,10 @@ from blis_jax.core.outcome import WHOLE
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import xarray as xr
+from blis_jax.metrics.compiled import VIOLATIONS, CompiledSummary, Report
 from blis_jax.metrics.distributions import EVERYBODY
+from blis_jax.metrics.lane import LaneSelection, MeasureNumbers, measure_numbers
 from blis_jax.metrics.measure import Measure, window_of
-from blis_jax.metrics.on_device.compiled import VIOLATIONS, CompiledSummary, Report
-from blis_jax.metrics.on_device.lane import LaneSelection, MeasureNumbers, measure_numbers
 from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.run_summary import NUM_RANKS, RANKS, kept_tails
 from blis_jax.metrics.scalars import POOLED_LATENCIES, class_summary, evaluate

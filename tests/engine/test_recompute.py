@@ -17,7 +17,7 @@ from blis_jax.records import invariants
 from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.table import RequestTable
 from tests.engine.test_properties import NODES, OPTIONS, PHASES, STATICS, Scene, scenes
-from tests.metrics.test_on_device import assert_equal, both
+from tests.metrics.test_lane import assert_equal, both
 from tests.support.oracles.recompute import Replay, Served
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 

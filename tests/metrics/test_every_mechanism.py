@@ -19,7 +19,7 @@ from blis_jax.runs.options import Options
 from blis_jax.workload.reference import drawn
 from blis_jax.workload.spec import load_builtin, override
 from blis_jax.workload.table import RequestTable, pad_to, with_timeouts
-from tests.metrics.test_on_device import assert_equal, both
+from tests.metrics.test_lane import assert_equal, both
 from tests.support.metric_laws import assert_metrics_agree
 
 POOLS = [{"count": 1, "role": "prefill"}, {"count": 2, "role": "decode"}]

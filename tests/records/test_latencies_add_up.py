@@ -12,8 +12,8 @@ import blis_jax.metrics.further  # noqa: F401  (registers the metrics of searche
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import ClusterConfig, from_flags
 from blis_jax.commands.run.requests import draw_requests
+from blis_jax.metrics.compiled import RunFigures
 from blis_jax.metrics.measure import Measure
-from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.reference import cluster_json, instance_block
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.metrics.summaries import SloTargets

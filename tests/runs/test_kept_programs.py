@@ -19,9 +19,9 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.arrays import stacked
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.compiled import RunFigures
 from blis_jax.metrics.measure import Measure
 from blis_jax.metrics.metric import LOWER, METRICS, Metric, register
-from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.summaries import SloTargets
 from blis_jax.runs import kept_programs
 from blis_jax.runs.kept_programs import KeptProgram, UnnamedError, name_of

@@ -12,7 +12,7 @@ import pytest
 from blis_jax import over_seeds
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
-from blis_jax.metrics.on_device.compiled import figures_of
+from blis_jax.metrics.compiled import figures_of
 from blis_jax.policies.seeds import FIXED
 from blis_jax.records.record import RunRecord
 from blis_jax.runs.calls import Call, Group

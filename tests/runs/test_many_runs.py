@@ -13,7 +13,7 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.metrics.on_device.compiled import figures_of
+from blis_jax.metrics.compiled import figures_of
 from blis_jax.records.record import BLOCK_LEVEL, NO_EVICTION, RunRecord
 from blis_jax.runs import driver, many_runs
 from blis_jax.runs.calls import Call

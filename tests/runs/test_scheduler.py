@@ -18,7 +18,7 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files import input_files
-from blis_jax.metrics.on_device.compiled import figures_of
+from blis_jax.metrics.compiled import figures_of
 from blis_jax.runs.many_runs import run_grid
 from blis_jax.runs.options import Options
 from blis_jax.workload.spec import load_builtin, override

@@ -15,8 +15,8 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.compiled import Report, RunFigures, figures_of
 from blis_jax.metrics.measure import Measure
-from blis_jax.metrics.on_device.compiled import Report, RunFigures, figures_of
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.summaries import SloTargets, Target
 from blis_jax.policies.seeds import FIXED

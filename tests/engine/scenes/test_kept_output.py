@@ -22,7 +22,7 @@ from tests.engine.scenes.test_outage_scenes import (
     simulated,
     uneven,
 )
-from tests.metrics.test_on_device import assert_equal, both
+from tests.metrics.test_lane import assert_equal, both
 from tests.support.oracles import moving_oracle
 from tests.support.oracles.kept_output import KeepingCluster, gaps_of
 from tests.support.scenes import REQUEST_ARRAYS, Prompt, flags, table_of, workload_of

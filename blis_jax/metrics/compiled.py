@@ -17,14 +17,14 @@ from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import EngineShape, Mechanism, Params
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.distributions import EVERYBODY, NUM_CLASSES
-from blis_jax.metrics.measure import Measure, window_of
-from blis_jax.metrics.on_device.lane import (
+from blis_jax.metrics.lane import (
     LaneRun,
     LaneSelection,
     MeasureNumbers,
     has_unfinished_decode,
     measure_numbers,
 )
+from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import evaluate, lookup
 from blis_jax.metrics.summaries import LATENCIES, SloTargets

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.golden import committed
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.run.requests import draw_requests
+from blis_jax.metrics.compiled import RunFigures
 from blis_jax.metrics.measure import Measure
-from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.metrics.summaries import Window
 from blis_jax.policies.seeds import FIXED
