@@ -88,5 +88,5 @@ def test_one_step_is_made_whatever_else_is_due(until: int, runs: list[int]) -> N
     assert stretch is not None
     assert stretch.num_steps[: int(stretch.num_runs)].tolist() == runs
     assert set(stretch.durations[: int(stretch.num_runs)].tolist()) == {DURATION}
-    assert stretch.with_takes[: int(stretch.num_runs)].tolist() == [2, 1][: len(runs)]
+    assert stretch.taken[: int(stretch.num_runs)].tolist() == [2, 1][: len(runs)]
     assert int(work.lane.num_steps) == sum(runs)

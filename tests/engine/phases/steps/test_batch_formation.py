@@ -7,8 +7,8 @@ import pytest
 
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import LAST, NO_REQUEST
+from blis_jax.engine.calendar import EventSource
 from blis_jax.engine.phases.steps.batch_formation import has_candidate, serve
-from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_end import complete
 from blis_jax.tables.state import Mode
 from tests.engine.phases.made import NEVER, Made, config, values
@@ -119,7 +119,7 @@ def test_the_first_done_member_completes_and_gives_its_blocks_back() -> None:
     assert int(work.lane.num_to_complete) == 0
 
 
-class SecondGivesUp(StepHooks):
+class SecondGivesUp(EventSource):
     """The member in slot 3 leaves in place of the one that is done, in the middle of its output."""
 
     def ends_early(self, ctx, state, work, instance):
@@ -139,7 +139,7 @@ def test_a_hook_says_who_leaves_before_the_end_and_what_becomes_of_it() -> None:
     made.resident(1, 1, request=0, order=0, finish=7, alloc_offset=35)
     made.resident(1, 3, request=1, order=1, finish=9, alloc_offset=29)
     made.past(1, num_scheduled=1, progress=32, token_index=6, token_record=6)
-    sources = dataclasses.replace(made.ctx.sources, hooks=(StepHooks(), SecondGivesUp()))
+    sources = dataclasses.replace(made.ctx.sources, hooks=(EventSource(), SecondGivesUp()))
     ctx = dataclasses.replace(made.ctx, sources=sources)
     work, written = complete(ctx, made.state, made.work(1), ONE)
     assert [int(one) for one in (written.slot, written.request)] == [3, 1]
