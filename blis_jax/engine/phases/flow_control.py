@@ -9,7 +9,6 @@ Source: BLIS as of August 2026, `sim/cluster/gateway_queue.go` and `cluster_even
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -46,9 +45,6 @@ from blis_jax.tables.gateways import (
 from blis_jax.tables.joined import lane_of
 from blis_jax.tables.router import View
 from blis_jax.tables.state import State
-
-if TYPE_CHECKING:
-    pass
 
 
 def route_dispatched(ctx: Context, state: State, now: jax.Array) -> Decisions:

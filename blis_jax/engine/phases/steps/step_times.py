@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +14,6 @@ from blis_jax.core.views import Members, StepBatch
 from blis_jax.tables.context import Context, SlotRows, Work, row
 from blis_jax.tables.state import Past, State
 from blis_jax.tables.writes import SlotWrite
-
-if TYPE_CHECKING:
-    pass
 
 
 def members_of(
