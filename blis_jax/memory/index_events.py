@@ -34,6 +34,7 @@ from blis_jax.prefix_index.news import (
     without_own,
 )
 from blis_jax.prefix_index.router_index import (
+    PromptBlocks,
     outcome_of_touch,
     own_row,
     touch,
@@ -81,7 +82,8 @@ def touched_at_once(ctx: Context, state: State, work: Work, subject: Subject, vi
 
     def write() -> RouterWrite:
         nodes = nodes_of(ctx.requests, subject.request)
-        done = touch(ctx, router, subject.request, nodes, num_blocks, subject.instance)
+        prompt = PromptBlocks(subject.request, nodes, num_blocks)
+        done = touch(ctx, router, prompt, subject.instance)
         return unless_lost(ctx, router, done, *about)
 
     done: RouterWrite = ctx.when(is_touched, write, lambda: work[RouterWrite])
@@ -260,7 +262,8 @@ def _with_touch(
 ) -> tuple[RouterIndex, jax.Array]:
     index = trimmed(ctx, index)
     num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
-    done = touch(ctx, index, request, nodes_of(ctx.requests, request), num_blocks, instance)
+    prompt = PromptBlocks(request, nodes_of(ctx.requests, request), num_blocks)
+    done = touch(ctx, index, prompt, instance)
     return write(ctx, index, done), outcome_of_touch(ctx, outcome, done)
 
 

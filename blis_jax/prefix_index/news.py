@@ -27,11 +27,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import choose
-from blis_jax.core.exact import full_blocks
 from blis_jax.policies.seeds import RandomSource
-from blis_jax.prefix_index.router_index import own_blocks_there, own_row
+from blis_jax.prefix_index.router_index import own_blocks_there, own_row, prompt_of
 from blis_jax.tables.context import Context, decision_key
-from blis_jax.tables.requests import nodes_of
 from blis_jax.tables.router import (
     LateNews,
     LateWrite,
@@ -237,10 +235,8 @@ def without_own(
     """Drop the blocks of the request's prompt that are its own from the instance's index if `is_on`;
     the index must be within its capacity.
     """
-    nodes, rows = nodes_of(ctx.requests, request), ctx.shape.num_instances
-    num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
-    count = own_blocks_there(ctx, router, request, nodes, num_blocks, instance)
-    is_it = (lax.iota(jnp.int32, rows) == instance) & is_on
+    count = own_blocks_there(ctx, router, prompt_of(ctx, request), instance)
+    is_it = (lax.iota(jnp.int32, ctx.shape.num_instances) == instance) & is_on
     spare = jnp.int32(ctx.shape.num_requests)
     at = own_row(ctx, jnp.where(is_on, request, spare), jnp.where(is_on, instance, 0))
     touched = lax.dynamic_update_slice(

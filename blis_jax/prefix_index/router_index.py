@@ -11,7 +11,7 @@ blocks that the cache has used again since their last touch are gaps in them.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,42 +51,57 @@ def no_touch(ctx: Context, router: RouterIndex) -> RouterWrite:
     return RouterWrite(spare, zero, nobody, zero, *counts, Parts(*further))
 
 
-def _is_prompt(nodes: Nodes, num_prompt_blocks: jax.Array) -> Bool[Array, "path"]:
-    return (nodes.start < num_prompt_blocks) & (nodes.length > 0)
+class PromptBlocks(NamedTuple):
+    """The prompt of a request, in blocks: the contents that it shares with others, and how many are full."""
+
+    request: jax.Array
+    nodes: Nodes
+    num_blocks: jax.Array
+
+    @property
+    def is_shared(self) -> Bool[Array, "path"]:
+        """Return which contents on the request's path are of the prompt."""
+        return (self.nodes.start < self.num_blocks) & (self.nodes.length > 0)
+
+    @property
+    def num_shared(self) -> jax.Array:
+        """Count the blocks of these contents."""
+        return jnp.sum(jnp.where(self.is_shared, self.nodes.length, 0), dtype=jnp.int32)
+
+
+def prompt_of(ctx: Context, request: jax.Array) -> PromptBlocks:
+    """Return the prompt of a request as it was sent."""
+    nodes = nodes_of(ctx.requests, request)
+    num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
+    return PromptBlocks(request, nodes, num_blocks)
 
 
 def matched_blocks(
-    ctx: Context,
-    router: RouterIndex,
-    request: jax.Array,
-    nodes: Nodes,
-    num_prompt_blocks: jax.Array,
-    now: jax.Array,
+    ctx: Context, router: RouterIndex, prompt: PromptBlocks, now: jax.Array
 ) -> Int[Array, "instance"]:
     """Count the leading prompt blocks in the index of every instance; without gaps a content is there whole or not.
 
     Where the index is delayed, entries younger than the delay do not count.
     """
     if Gaps in router:
-        return _matched_with_gaps(ctx, router, request, nodes, num_prompt_blocks)
-    touched = own_columns(ctx, router.touched[nodes.node], request)
+        return _matched_with_gaps(ctx, router, prompt)
+    request, node = prompt.request, prompt.nodes.node
+    touched = own_columns(ctx, router.touched[node], request)
     present = touched >= own_columns(ctx, router.oldest, request)[None, :]
     if Entrances in router:
-        since = own_columns(ctx, router[Entrances].at[nodes.node], request)
+        since = own_columns(ctx, router[Entrances].at[node], request)
         age = now.astype(jnp.float64) - since.astype(jnp.float64)
         delay = ctx.params.cluster.signals.index_delay_us.astype(jnp.float64)
         present = present & (age >= delay)
-    present = present & _is_prompt(nodes, num_prompt_blocks)[:, None]
+    present = present & prompt.is_shared[:, None]
     reached = jnp.cumprod(as_int(present), axis=0)
-    return jnp.sum(reached * nodes.length[:, None], axis=0, dtype=jnp.int32)
+    return jnp.sum(reached * prompt.nodes.length[:, None], axis=0, dtype=jnp.int32)
 
 
 def touch(
     ctx: Context,
     router: RouterIndex,
-    request: jax.Array,
-    nodes: Nodes,
-    num_prompt_blocks: jax.Array,
+    prompt: PromptBlocks,
     chosen: jax.Array,
     now: jax.Array | None = None,
 ) -> RouterWrite:
@@ -95,20 +110,21 @@ def touch(
     `now` is needed where routings are heard late.
     """
     further: tuple[Entrances, ...] = ()
+    request, nodes, num_blocks = prompt
     chosen = index_column(ctx, request, chosen)
     is_chosen = lax.iota(jnp.int32, len(router.oldest)) == chosen
-    counts = _is_prompt(nodes, num_prompt_blocks)
+    counts = prompt.is_shared
     if PrivateBlocks not in router:
         is_new = counts & (router.touched[nodes.node, chosen] < router.oldest[chosen])
-        private = num_prompt_blocks - jnp.sum(jnp.where(counts, nodes.length, 0), dtype=jnp.int32)
+        private = num_blocks - jnp.sum(jnp.where(counts, nodes.length, 0), dtype=jnp.int32)
         new = private + jnp.sum(jnp.where(is_new, nodes.length, 0), dtype=jnp.int32)
         if Entrances in router and now is not None:
             since = jnp.where(is_new, now, router[Entrances].at[nodes.node, chosen])
             further = (Entrances(since),)
     else:
-        there = _blocks_there(ctx, router, request, nodes, num_prompt_blocks, chosen)
-        private = own_blocks_there(ctx, router, request, nodes, num_prompt_blocks, chosen)
-        new = num_prompt_blocks - jnp.sum(there, dtype=jnp.int32) - private
+        there = _blocks_there(ctx, router, prompt, chosen)
+        private = own_blocks_there(ctx, router, prompt, chosen)
+        new = num_blocks - jnp.sum(there, dtype=jnp.int32) - private
     return RouterWrite(
         path=jnp.where(counts, nodes.node, jnp.int32(ctx.shape.num_nodes)),
         num_nodes=jnp.sum(counts, dtype=jnp.int32),
@@ -225,21 +241,20 @@ def _without_oldest(
     number, place = number + ahead, jnp.where(ahead > 0, 0, place)
 
     request = router[Routings].sent[0, number]
-    nodes = nodes_of(ctx.requests, request)
-    num_prompt_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
-    counts = _is_prompt(nodes, num_prompt_blocks)
+    prompt = prompt_of(ctx, request)
+    counts, there = prompt.is_shared, prompt.nodes.length
     entry = lax.iota(jnp.int32, depth)
-    is_latest = router.touched[nodes.node, instance] == number * stride + entry + 1
-    there = nodes.length
+    is_latest = router.touched[prompt.nodes.node, instance] == number * stride + entry + 1
     if Gaps in router:
-        there = _blocks_there(ctx, router, request, nodes, num_prompt_blocks, instance)
+        there = _blocks_there(ctx, router, prompt, instance)
     sizes = jnp.where(counts & is_latest & (entry >= place), there, 0)
     up_to = jnp.cumsum(sizes, dtype=jnp.int32)
     excess = num_blocks - ROUTER_INDEX_CAPACITY
     goes = up_to - sizes < excess  # the leading entries: as many as must
-    private = num_prompt_blocks - jnp.sum(jnp.where(counts, nodes.length, 0), dtype=jnp.int32)
+    shared = jnp.sum(jnp.where(counts, prompt.nodes.length, 0), dtype=jnp.int32)
+    private = prompt.num_blocks - shared
     if PrivateBlocks in router:
-        num_private = own_blocks_there(ctx, router, request, nodes, num_prompt_blocks, instance)
+        num_private = own_blocks_there(ctx, router, prompt, instance)
         latest = router[PrivateBlocks].touched[own_row(ctx, request, instance)]
         private = jnp.where(latest == (number + 1) * stride, num_private, 0)
     all_go = up_to[-1] < excess
@@ -276,20 +291,11 @@ def _window(
     return position, jnp.maximum(place, 0), number
 
 
-def _shared_prompt_blocks(nodes: Nodes, num_prompt_blocks: jax.Array) -> jax.Array:
-    counts = _is_prompt(nodes, num_prompt_blocks)
-    return jnp.sum(jnp.where(counts, nodes.length, 0), dtype=jnp.int32)
-
-
 def _matched_with_gaps(
-    ctx: Context,
-    router: RouterIndex,
-    request: jax.Array,
-    nodes: Nodes,
-    num_prompt_blocks: jax.Array,
+    ctx: Context, router: RouterIndex, prompt: PromptBlocks
 ) -> Int[Array, "instance"]:
     """Leading prompt blocks in the index of every instance, up to the first gap."""
-    end = _shared_prompt_blocks(nodes, num_prompt_blocks)
+    end = prompt.num_shared
 
     def goes_on(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
         start, matched = carry
@@ -297,8 +303,8 @@ def _matched_with_gaps(
 
     def look(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         start, matched = carry
-        position, place, number = _window(ctx, request, start)
-        is_there = _is_there(router, nodes, place, number) & (position < end)[:, None]
+        position, place, number = _window(ctx, prompt.request, start)
+        is_there = _is_there(router, prompt.nodes, place, number) & (position < end)[:, None]
         run = jnp.sum(jnp.cumprod(as_int(is_there), axis=0), axis=0, dtype=jnp.int32)
         return start + LOOK_UP_BLOCKS, matched + jnp.where(matched == start, run, 0)
 
@@ -307,24 +313,21 @@ def _matched_with_gaps(
 
 
 def _blocks_there(
-    ctx: Context,
-    router: RouterIndex,
-    request: jax.Array,
-    nodes: Nodes,
-    num_prompt_blocks: jax.Array,
-    instance: jax.Array,
+    ctx: Context, router: RouterIndex, prompt: PromptBlocks, instance: jax.Array
 ) -> Int[Array, "path"]:
     """Prompt blocks in the instance's index, by node of the request's path."""
-    counts = _is_prompt(nodes, num_prompt_blocks)
+    nodes = prompt.nodes
     if Gaps not in router:
-        is_there = counts & (router.touched[nodes.node, instance] >= router.oldest[instance])
+        is_there = prompt.is_shared & (
+            router.touched[nodes.node, instance] >= router.oldest[instance]
+        )
         return jnp.where(is_there, nodes.length, 0)
-    end = _shared_prompt_blocks(nodes, num_prompt_blocks)
+    end = prompt.num_shared
     entry = lax.iota(jnp.int32, ctx.shape.path_depth)
 
     def look(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         start, blocks = carry
-        position, place, number = _window(ctx, request, start)
+        position, place, number = _window(ctx, prompt.request, start)
         is_there = _is_there(router, nodes, place, number)[:, instance] & (position < end)
         is_mine = is_there[:, None] & (place[:, None] == entry[None, :])
         return start + LOOK_UP_BLOCKS, blocks + jnp.sum(is_mine, axis=0, dtype=jnp.int32)
@@ -345,19 +348,14 @@ def own_row(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
 
 
 def own_blocks_there(
-    ctx: Context,
-    router: RouterIndex,
-    request: jax.Array,
-    nodes: Nodes,
-    num_prompt_blocks: jax.Array,
-    instance: jax.Array,
+    ctx: Context, router: RouterIndex, prompt: PromptBlocks, instance: jax.Array
 ) -> Int[Array, ""]:
     """Count the prompt blocks that the request shares with nobody, in the index of an instance that it has been on."""
-    first, at = _shared_prompt_blocks(nodes, num_prompt_blocks), own_row(ctx, request, instance)
-    touched, count = router[PrivateBlocks].touched[at], num_prompt_blocks - first
+    first, at = prompt.num_shared, own_row(ctx, prompt.request, instance)
+    touched, count = router[PrivateBlocks].touched[at], prompt.num_blocks - first
     if Gaps in router:
         removed = row(router[Gaps].private, at)
         position = lax.iota(jnp.int32, removed.shape[0])
-        is_own = (position >= first) & (position < num_prompt_blocks)
+        is_own = (position >= first) & (position < prompt.num_blocks)
         count = count - jnp.sum(is_own & (removed >= touched), dtype=jnp.int32)
     return jnp.where(touched >= router.oldest[instance], count, 0)

@@ -20,7 +20,7 @@ from blis_jax.engine.loop import _node_of, _shared_numbers
 from blis_jax.memory import index_events
 from blis_jax.memory.block_tables.contents import names
 from blis_jax.prefix_index import router_index
-from blis_jax.prefix_index.router_index import no_touch
+from blis_jax.prefix_index.router_index import PromptBlocks, no_touch
 from blis_jax.tables.blocks import Blocks, Do
 from blis_jax.tables.context import Context
 from blis_jax.tables.requests import BlockNodes, nodes_of
@@ -85,10 +85,10 @@ def told(ctx: Context, lengths: jax.Array) -> Any:
         used: jax.Array,
         touches: jax.Array,
     ) -> tuple[RouterIndex, jax.Array]:
-        nodes, length = nodes_of(ctx.requests, request), lengths[request]
+        prompt = PromptBlocks(request, nodes_of(ctx.requests, request), lengths[request])
         now = router_index.trimmed(ctx, index, jnp.array(True))
-        matched = router_index.matched_blocks(ctx, now, request, nodes, length, jnp.int32(0))
-        touched = router_index.touch(ctx, now, request, nodes, length, instance)
+        matched = router_index.matched_blocks(ctx, now, prompt, jnp.int32(0))
+        touched = router_index.touch(ctx, now, prompt, instance)
         nothing = no_touch(ctx, now)
         done = jax.tree.map(lambda a, b: jnp.where(touches, a, b), touched, nothing)
         after = router_index.write(ctx, now, done)

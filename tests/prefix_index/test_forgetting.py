@@ -14,7 +14,7 @@ from blis_jax import simulate
 from blis_jax.cluster.config import from_flags
 from blis_jax.core.columns import branch
 from blis_jax.prefix_index.news import without_own
-from blis_jax.prefix_index.router_index import touch, write
+from blis_jax.prefix_index.router_index import PromptBlocks, touch, write
 from blis_jax.records.invariants import violations
 from blis_jax.records.record import RunRecord
 from blis_jax.tables.context import Context
@@ -199,7 +199,7 @@ def test_only_the_private_blocks_of_a_request_on_that_instance_are_forgotten(
     monkeypatch.setattr(Context, "request", lambda *_: SimpleNamespace(input_len=length))
     nodes = nodes_of(ctx.requests, request)
     for instance in range(2):
-        done = touch(ctx, index, request, nodes, length, jnp.int32(instance))
+        done = touch(ctx, index, PromptBlocks(request, nodes, length), jnp.int32(instance))
         index = write(ctx, index, done)
     assert index.num_blocks.tolist() == [8, 8]
     for is_on, left in ((False, 8), (True, 5), (True, 5)):

@@ -16,6 +16,7 @@ from blis_jax.core.columns import When, always, branch
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape
 from blis_jax.prefix_index import router_index
+from blis_jax.prefix_index.router_index import PromptBlocks
 from blis_jax.tables.context import Context
 from blis_jax.tables.requests import nodes_of
 from blis_jax.tables.router import RouterIndex, no_index
@@ -87,10 +88,10 @@ def routed(ctx: Context, lengths: jax.Array) -> Callable[..., tuple[RouterIndex,
     def one(
         index: RouterIndex, request: jax.Array, chosen: jax.Array
     ) -> tuple[RouterIndex, jax.Array]:
-        nodes, length = nodes_of(ctx.requests, request), lengths[request]
+        prompt = PromptBlocks(request, nodes_of(ctx.requests, request), lengths[request])
         now = router_index.trimmed(ctx, index)
-        matched = router_index.matched_blocks(ctx, now, request, nodes, length, NOW)
-        done = router_index.touch(ctx, now, request, nodes, length, chosen)
+        matched = router_index.matched_blocks(ctx, now, prompt, NOW)
+        done = router_index.touch(ctx, now, prompt, chosen)
         return router_index.write(ctx, index, done), matched
 
     return jax.jit(one)
@@ -143,5 +144,6 @@ def test_an_index_without_eviction_says_that_it_is_full() -> None:
         (router_index.ROUTER_INDEX_CAPACITY + 1, Outcome.ROUTER_INDEX_FULL),
     ):
         nodes = nodes_of(ctx.requests, jnp.int32(REQUESTS))
-        done = router_index.touch(ctx, index, jnp.int32(0), nodes, jnp.int32(blocks), jnp.int32(1))
+        prompt = PromptBlocks(jnp.int32(0), nodes, jnp.int32(blocks))
+        done = router_index.touch(ctx, index, prompt, jnp.int32(1))
         assert int(router_index.outcome_of_touch(ctx, outcome, done)) == expected

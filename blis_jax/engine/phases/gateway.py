@@ -224,8 +224,8 @@ def _route(ctx: Context, state: State, base: Decisions, asking: Asking) -> Decis
     if ctx.mechanism.is_precise or RouterIndex not in question.known:
         return placed
     router = question.known[RouterIndex]
-    where = question.nodes, context.num_prompt_blocks, chosen, asking.now
-    done = router_index.touch(ctx, router, request, *where)
+    prompt = router_index.PromptBlocks(request, question.nodes, context.num_prompt_blocks)
+    done = router_index.touch(ctx, router, prompt, chosen, asking.now)
     done = unless_lost(ctx, router, done, _number(ctx, state, request))
     lane = placed.lane
     lane = lane.replace(outcome=router_index.outcome_of_touch(ctx, lane.outcome, done))
@@ -257,8 +257,8 @@ def _matched(
     if not ctx.mechanism.is_precise:
         router = router_index.trimmed(ctx, router)
     num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
-    matched = router_index.matched_blocks(ctx, router, request, nodes, num_blocks, now)
-    return Parts(router), matched
+    prompt = router_index.PromptBlocks(request, nodes, num_blocks)
+    return Parts(router), router_index.matched_blocks(ctx, router, prompt, now)
 
 
 def _choice(

@@ -216,15 +216,15 @@ def has_candidate(ctx: Context, state: State, work: Work, instance: jax.Array) -
     has_room = members < ctx.params.cluster.max_num_running_reqs[instance]
     has_queue = (lane.num_waiting > 0) & (lane.budget > 0) & memory.admits(work)
     if any(hook.withholds for hook in ctx.hooks):
-        is_open = _open(ctx, SlotRows(state, instance), work)
+        is_open = _open(ctx, SlotRows(state, instance), work, work.lane.now)
         has_queue = has_queue & jnp.any(is_open)
     is_left = (lane.num_to_visit > 0) | memory.is_redirected(work)
     return is_left | (has_queue & has_room)
 
 
-def _open(ctx: Context, slots: SlotRows, work: Work) -> Bool[Array, "slot"]:
+def _open(ctx: Context, slots: SlotRows, work: Work, now: jax.Array) -> Bool[Array, "slot"]:
     """The requests that wait and may be served."""
-    is_waiting = waiting_mask(slots, work.lane.now, work.inst.steps_at_now)
+    is_waiting = waiting_mask(slots, now, work.inst.steps_at_now)
     for hook in ctx.hooks:
         is_waiting = hook.may_be_served(slots.state, work, slots.instance, is_waiting)
     return is_waiting
@@ -295,8 +295,9 @@ def queue_key(
     priority: jax.Array,
 ) -> jax.Array:
     """Return the packed key of the waiting request that the scheduler puts first of those that may be served."""
+    now = work.lane.now
     (value, rank), _ = _ask_scheduler(ctx, slots, work, work.local[1][0], priority)
-    is_waiting = _open(ctx, slots, work)
+    is_waiting = _open(ctx, slots, work, now)
     is_float = jnp.issubdtype(value.dtype, jnp.floating)
     top = jnp.inf if is_float else jnp.iinfo(value.dtype).max
     least = jnp.min(jnp.where(is_waiting, value, jnp.asarray(top, value.dtype)))
