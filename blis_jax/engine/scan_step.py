@@ -66,7 +66,7 @@ def _event(ctx: Context, lane: Lane, due: Due) -> tuple[NextEvent, Lane]:
     is_due = (due.event <= end) & (due.event < due.cluster)
     is_instance = is_sound & (in_step | is_due)
     instance = jnp.where(in_step, lane.active, due.instance)
-    instance = jnp.where(is_instance, instance, jnp.int32(ctx.shape.num_instances))
+    instance = jnp.where(is_instance, instance, ctx.spare_instance)
     now = jnp.where(in_step, lane.now, due.event)
     is_new = is_instance & ~in_step
     last_event = jnp.where(is_new, due.event, lane.last_event)

@@ -93,7 +93,7 @@ def _no_move(ctx: Context) -> JourneyWrite:
         link=ctx.never,
         transfer=0,
     )
-    return JourneyWrite(jnp.int32(ctx.shape.num_requests), journey)
+    return JourneyWrite(ctx.spare_request, journey)
 
 
 def _of_index(ctx: Context, state: State) -> tuple[object, ...]:
@@ -105,8 +105,7 @@ def _of_availability(ctx: Context, state: State) -> tuple[object, ...]:
 
 
 def _of_reservations(ctx: Context, state: State) -> tuple[object, ...]:
-    spare = jnp.int32(ctx.shape.num_requests)
-    return (ReservationWrite(state[Reservations].of(spare)),)
+    return (ReservationWrite(state[Reservations].of(ctx.spare_request)),)
 
 
 def _of_paid_time(ctx: Context, state: State) -> tuple[object, ...]:
@@ -115,7 +114,7 @@ def _of_paid_time(ctx: Context, state: State) -> tuple[object, ...]:
 
 def no_news(ctx: Context) -> NewsWrite:
     """Return that there is nothing to tell."""
-    return NewsWrite(jnp.int32(ctx.shape.num_requests), ctx.never, jnp.zeros((2,), jnp.float64))
+    return NewsWrite(ctx.spare_request, ctx.never, jnp.zeros((2,), jnp.float64))
 
 
 _NOTHING: dict[type, Callable[[Context, State], tuple[object, ...]]] = {
@@ -146,8 +145,6 @@ def no_changes(ctx: Context, state: State) -> Parts:
 
 def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
     """Return scalars and the instance's rows as they are, and nothing else."""
-    spare_request = jnp.int32(ctx.shape.num_requests)
-    spare_instance = jnp.int32(ctx.shape.num_instances)
     task, pool = ctx.memory.start(state, instance)
     return Writes(
         lane=lane_of(ctx, state),
@@ -157,10 +154,10 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
         own=no_changes(ctx, state),
         task=task,
         pool=pool,
-        turned_away=spare_request,
-        routed=spare_request,
-        routed_to=spare_instance,
-        instance=spare_instance,
+        turned_away=ctx.spare_request,
+        routed=ctx.spare_request,
+        routed_to=ctx.spare_instance,
+        instance=ctx.spare_instance,
         inst=instance_of(ctx, state, instance),
         slot=no_slot(ctx),
         record=no_record(ctx),

@@ -98,7 +98,7 @@ def told_later(ctx: Context, state: State, work: Work, subject: Subject, visit: 
     late, is_touched, request = state[LateNews], _is_touched(ctx, subject, visit), subject.request
     if ctx.mechanism.loses_index:
         is_lost = is_touch_lost(ctx, request, subject.past.num_scheduled, subject.past.progress)
-        request = jnp.where(is_lost, jnp.int32(ctx.shape.num_requests), request)
+        request = jnp.where(is_lost, ctx.spare_request, request)
     kind = jnp.int32(NewsKind.ALLOCATION)
     news = told(late, work.lane.now, subject.instance, request, kind, is_on=is_touched)
     return work.having(news)
@@ -144,7 +144,7 @@ def popped(
     for is_heard in heard:
         is_known = is_known & is_heard
     kind = jnp.where(follows, jnp.int32(NewsKind.REMOVAL), jnp.int32(NewsKind.REMOVAL_ALONE))
-    nobody = jnp.int32(ctx.shape.num_requests)
+    nobody = ctx.spare_request
     names, is_on = RemovedNames(jnp.where(is_known, name, 0)), jnp.any(is_known)
     message = turn.lane.now, turn.instance, nobody, kind
     return (told(state[LateNews], *message, names, is_on=is_on),)

@@ -151,7 +151,7 @@ class Resumed(Preempted):
 
     def no_rows(self, ctx: Context) -> tuple[Regains, ...]:
         """Return the row by which nobody's output becomes prompt."""
-        return (Regains(jnp.int32(0), jnp.int32(ctx.shape.num_requests)),)
+        return (Regains(jnp.int32(0), ctx.spare_request),)
 
     def written(self, blocks: Blocks, rows: BlockRows) -> Blocks:
         """Return the blocks with the output that becomes prompt."""
@@ -164,7 +164,7 @@ class Resumed(Preempted):
         self, ctx: Context, state: State, tenant: Tenant, evicts: Bool[Array, ""]
     ) -> tuple[tuple[Regains, ...], dict[str, jax.Array]]:
         """Return the changes in which what it has made so far becomes prompt."""
-        made, spare = self._num_made(ctx, state, tenant), jnp.int32(ctx.shape.num_requests)
+        made, spare = self._num_made(ctx, state, tenant), ctx.spare_request
         tokens = _regained(state, tenant.request) + made
         regains = Regains(tokens, jnp.where(evicts, tenant.request, spare))
         longer = jnp.where(evicts, tenant.fixed.input_len + made, tenant.row.input_len)
@@ -231,8 +231,7 @@ def _life(ctx: Context, state: State, request: Int[Array, ""]) -> BlockLife:
 def _without_tokens(
     ctx: Context, left: Left, request: Int[Array, ""], is_gone: Bool[Array, ""]
 ) -> Left:
-    spare = jnp.int32(ctx.shape.num_requests)
-    at = jnp.where(is_gone, request, spare)
+    at = jnp.where(is_gone, request, ctx.spare_request)
     return left._replace(rows=left.rows.having(Regains(jnp.int32(0), at)))
 
 

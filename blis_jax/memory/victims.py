@@ -99,7 +99,7 @@ class ChosenVictims(Victims, ABC):
         """Return the slots of the victim and of the batch's last member."""
         last, _ = super().of(ctx, state, work, batch, instance)
         victim = self._chosen(ctx, state, work, batch, instance)
-        return jnp.minimum(victim, jnp.int32(ctx.shape.num_slots - 1)), last
+        return ctx.existing_slot(victim), last
 
     @abstractmethod
     def _chosen(

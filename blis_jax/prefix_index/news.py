@@ -237,8 +237,7 @@ def without_own(
     """
     count = own_blocks_there(ctx, router, prompt_of(ctx, request), instance)
     is_it = (lax.iota(jnp.int32, ctx.shape.num_instances) == instance) & is_on
-    spare = jnp.int32(ctx.shape.num_requests)
-    at = own_row(ctx, jnp.where(is_on, request, spare), jnp.where(is_on, instance, 0))
+    at = own_row(ctx, jnp.where(is_on, request, ctx.spare_request), jnp.where(is_on, instance, 0))
     touched = lax.dynamic_update_slice(
         router[PrivateBlocks].touched, jnp.zeros((1,), jnp.int32), (at,)
     )

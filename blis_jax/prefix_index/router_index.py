@@ -45,7 +45,7 @@ def no_touch(ctx: Context, router: RouterIndex) -> RouterWrite:
     """Return that nothing is touched."""
     zero = jnp.int32(0)
     spare = jnp.full((ctx.shape.path_depth,), ctx.shape.num_nodes, jnp.int32)
-    nobody = jnp.int32(ctx.shape.num_requests) if PrivateBlocks in router else zero
+    nobody = ctx.spare_request if PrivateBlocks in router else zero
     further = (Entrances(jnp.zeros(spare.shape, ctx.clock)),) if Entrances in router else ()
     counts = router.num_blocks, router.oldest, router.num_sent
     return RouterWrite(spare, zero, nobody, zero, *counts, Parts(*further))

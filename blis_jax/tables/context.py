@@ -107,6 +107,24 @@ class Context:
         beside = 0 if self.when is branch else 2
         return Past(jnp.zeros((len(Past.columns) + beside,), jnp.int32))
 
+    @property
+    def spare_request(self) -> jax.Array:
+        """Return the request that stands for none: rows of tables have a place for it."""
+        return jnp.int32(self.shape.num_requests)
+
+    @property
+    def spare_instance(self) -> jax.Array:
+        """Return the instance that stands for none, likewise."""
+        return jnp.int32(self.shape.num_instances)
+
+    def row_of(self, request: Int[Array, "..."]) -> Int[Array, "..."]:
+        """Return the rows of requests in tables, the spare one's for `NO_REQUEST`."""
+        return jnp.where(request < 0, self.spare_request, request)
+
+    def existing_slot(self, slot: jax.Array) -> jax.Array:
+        """Return the slot, or some slot where a key stood for none."""
+        return jnp.minimum(slot, jnp.int32(self.shape.num_slots - 1))
+
     def request(self, request: jax.Array) -> Request:
         """Read what is given of a request."""
         return Request(row(self.requests.table, request))

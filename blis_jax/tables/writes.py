@@ -58,11 +58,11 @@ def no_slot(ctx: Context) -> SlotWrite[Any]:
     that is given up.
     """
     return SlotWrite(
-        instance=jnp.int32(ctx.shape.num_instances),
+        instance=ctx.spare_instance,
         slot=jnp.int32(0),
         row=free_slot(ctx),
         memory=ctx.memory.no_rows(ctx),
-        request=jnp.int32(ctx.shape.num_requests),
+        request=ctx.spare_request,
         past=ctx.no_past(),
     )
 

@@ -103,7 +103,7 @@ def next_news(state: State) -> jax.Array:
 def tell_gateway(ctx: Context, state: State) -> Writes:
     """Tell the gateway's policies of the earliest completion; of one microsecond, of the earlier request first."""
     news = state[News]
-    nothing = no_writes(ctx, state, jnp.int32(ctx.shape.num_instances))
+    nothing = no_writes(ctx, state, ctx.spare_instance)
     request = jnp.argmin(news.due[:-1]).astype(jnp.int32)
     latencies = row(news.latencies, request)
     view, instance = request_view(ctx, request), place_of(state, request)

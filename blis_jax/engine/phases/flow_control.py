@@ -74,7 +74,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
     perhaps dispatch one request.
     """
     state = with_tick(state, now, kind)
-    lane, spare = lane_of(ctx, state), jnp.int32(ctx.shape.num_requests)
+    lane, spare = lane_of(ctx, state), ctx.spare_request
     comes, newcomer = kind == EventKind.GATEWAY, lane.next_admit
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     is_admitted, gateway = admission(ctx, state, Asking(newcomer, now, seen), lane.num_rejected)
@@ -126,7 +126,7 @@ def _turn(
 ) -> tuple[list[object], jax.Array]:
     """What changes in the gateway's queue, and whether it tries to dispatch; `asks`: the next request comes to it."""
     queue = ctx.gateways.own_queue(state[GatewayQueue], gateway)
-    newcomer, spare = lane_of(ctx, state).next_admit, jnp.int32(ctx.shape.num_requests)
+    newcomer, spare = lane_of(ctx, state).next_admit, ctx.spare_request
     expires, changes = kind == EventKind.EXPIRY, list[object]()
     waiting = Waiting(ctx, state[Dispatches], gateway, spare)
     slo_class = ctx.request(newcomer).slo_class

@@ -163,7 +163,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     is_seen = is_admit | is_routed
     decided = (is_admit, candidate), (is_routed, request)
     went_back = now < lane.last_event
-    turned_away = jnp.where(is_rejected, candidate, jnp.int32(ctx.shape.num_requests))
+    turned_away = jnp.where(is_rejected, candidate, ctx.spare_request)
     base = dataclasses.replace(
         no_decisions(ctx, state),
         lane=lane.replace(
@@ -335,7 +335,7 @@ def _place(ctx: Context, state: State, base: Decisions, routed: Routed) -> Decis
         "expected_blocks": expected,
         "queued": queued,
     }
-    slot = jnp.minimum(free, jnp.int32(ctx.shape.num_slots - 1))
+    slot = ctx.existing_slot(free)
     return dataclasses.replace(
         base,
         lane=base.lane.replace(outcome=outcome, num_open_ties=ties),

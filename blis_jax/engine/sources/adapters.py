@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 def adapters_of(ctx: Context, state: State, request: Int[Array, "..."]) -> Int[Array, "..."]:
     """Return the adapter of each request, NO_ADAPTER for none: the parts of split requests have none."""
-    request = jnp.where(request < 0, jnp.int32(ctx.shape.num_requests), request)
+    request = ctx.row_of(request)
     adapter = ctx.requests[RequestAdapters].of[request]
     if Reservations not in state:
         return adapter
@@ -228,7 +228,7 @@ def _looked_at(ctx: Context, state: State, work: Work, instance: jax.Array) -> W
     first = jnp.min(jnp.where(is_cold & (value == least), key, jnp.int64(NO_KEY)))
     is_ahead = is_waiting & ((value < least) | ((value == least) & (key < first)))
     is_open = is_ahead | ~jnp.any(is_cold)
-    slot = jnp.minimum(slot_of(first), jnp.int32(ctx.shape.num_slots - 1))
+    slot = ctx.existing_slot(slot_of(first))
     row = row.replace(is_open=is_open)
     asks = ~jnp.any(is_open) & (row.loading == NO_ADAPTER)
     row, is_beyond = _begun(ctx, row, adapter[slot], _needed(ctx, state, slots, adapter), now, asks)
@@ -240,7 +240,7 @@ def _needed(
     ctx: Context, state: State, slots: SlotRows, adapter: Int[Array, "slot"]
 ) -> Bool[Array, "adapter"]:
     """The adapters of requests that run, or have run and were preempted."""
-    request = jnp.where(slots.request < 0, jnp.int32(ctx.shape.num_requests), slots.request)
+    request = jnp.where(slots.request < 0, ctx.spare_request, slots.request)
     has_run = (slots.order != LAST) | (state.past.rows[request, Dyn.NUM_SCHEDULED] > 0)
     adapter = jnp.where(has_run, adapter, NO_ADAPTER)
     return jnp.any(adapter[:, None] == _all(ctx.params.cluster[AdapterParams])[None, :], axis=0)

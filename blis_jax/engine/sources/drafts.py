@@ -140,7 +140,7 @@ def _drafted(ctx: Context, state: State, instance: jax.Array, is_it: jax.Array) 
     is_made = is_it & (old.request != NO_REQUEST)
     is_made = is_made & ((request != old.request) | (finish != LAST))
     pasts = _with_made(ctx, state[DraftPasts], old, is_made)
-    past = DraftPast(pasts.rows[jnp.where(drafts, request, jnp.int32(ctx.shape.num_requests))])
+    past = DraftPast(pasts.rows[jnp.where(drafts, request, ctx.spare_request)])
     verified = count_of(is_made & (old.num > 0))
     accepted_before = jnp.sum(jnp.where(is_made, old.accepted, 0), dtype=jnp.int32)
     so_far = {
@@ -213,7 +213,7 @@ def _with_made(
     ctx: Context, pasts: DraftPasts, old: DraftTable, is_made: Bool[Array, "slot"]
 ) -> DraftPasts:
     """What requests have drafted once those that were in a step that was made have their tokens."""
-    request = jnp.where(is_made, old.request, jnp.int32(ctx.shape.num_requests))
+    request = jnp.where(is_made, old.request, ctx.spare_request)
     past = DraftPast(pasts.rows[request])
     made = DraftPast.make(
         turns=past.turns + 1, accepted=past.accepted + old.accepted, credit=old.credit
@@ -253,8 +253,7 @@ def _moved_on(
         state = state.having(dataclasses.replace(blocks, computed=computed))
     slot, past = state.slot.numbers, state.past.rows
     slots = SlotRows(state, instance)
-    spare = jnp.int32(ctx.shape.num_requests)
-    request = jnp.where(slots.request < 0, spare, slots.request)
+    request = jnp.where(slots.request < 0, ctx.spare_request, slots.request)
     column = jnp.full_like(request, Dyn.PROGRESS)
     progress = past[request, Dyn.PROGRESS] + accepted
     return dataclasses.replace(

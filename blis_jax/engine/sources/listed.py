@@ -127,7 +127,7 @@ class UsersEvents(ClusterSource):
 
 def _given_up(ctx: Context, state: State, happening: Happening, now: jax.Array) -> Writes:
     """A request begins to leave its instance if the source names one that is at an instance."""
-    spare, request = jnp.int32(ctx.shape.num_requests), jnp.asarray(happening.gives_up, jnp.int32)
+    spare, request = ctx.spare_request, jnp.asarray(happening.gives_up, jnp.int32)
     request = jnp.where((request >= 0) & (request < spare), request, spare)
     done, is_there = give_up(ctx, state, request, now, keeps_batch=False, takes_pending=True)
     change = done[ExitWrite]

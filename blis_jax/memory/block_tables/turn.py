@@ -155,7 +155,7 @@ def planned(
 ) -> tuple[jax.Array, T]:
     """Return the active instance, or the spare one if it is not its turn, and what is planned on it."""
     blocks, lane = state[Blocks], state.lane
-    instance = jnp.where(is_on, lane.active, jnp.int32(ctx.shape.num_instances))
+    instance = jnp.where(is_on, lane.active, ctx.spare_instance)
 
     def made() -> T:
         pool = InstanceMemory(row(blocks.pool, instance))

@@ -107,7 +107,7 @@ def begun(ctx: Context, state: State, is_on: jax.Array) -> tuple[Here, MemoryTas
 
     Where KV is stored between steps, the tiers' clock stands at the instance's last step, as in BLIS.
     """
-    instance = jnp.where(is_on, state.lane.active, jnp.int32(ctx.shape.num_instances))
+    instance = jnp.where(is_on, state.lane.active, ctx.spare_instance)
     task, now = MemoryTask(state[Blocks].task), state.lane.now
     if Reservations in state:
         inst = instance_of(ctx, state, instance)

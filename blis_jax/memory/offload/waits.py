@@ -129,7 +129,7 @@ def _looked_at(ctx: Context, state: State, here: Here, now: jax.Array, is_on: ja
 
 def _text_ranks(ctx: Context, state: State, request: Int[Array, "slot"]) -> Int[Array, "slot"]:
     """The rank of each request's name as a text; of a split request its prefill part's, which alone waits."""
-    request = jnp.where(request < 0, jnp.int32(ctx.shape.num_requests), request)
+    request = ctx.row_of(request)
     whole, prefill = ctx.requests[TextRanks].of[request].T
     if Reservations not in state:
         return whole

@@ -66,7 +66,7 @@ def next_deadline(ctx: Context, state: State) -> tuple[jax.Array, jax.Array, tup
     And where KV is reserved, whether its time was up before its KV came: then, as in BLIS, it is given up before the
     instance does anything.
     """
-    rows, spare = ctx.shape.num_instances, jnp.int32(ctx.shape.num_requests)
+    rows, spare = ctx.shape.num_instances, ctx.spare_request
     request = state.slot.numbers[Slot.REQUEST, :rows]
     is_there = (request >= 0) & (state.slot.numbers[Slot.OVERSIZED, :rows] == 0)
     time = ctx.requests[RequestDeadlines].at[jnp.where(is_there, request, spare)]
@@ -79,7 +79,7 @@ def time_out(ctx: Context, state: State, now: jax.Array) -> Writes:
     writes, _ = give_up(ctx, state, request, now, keeps_batch=False)
     change = writes[ExitWrite]
     runs = change.leaving < ctx.shape.num_requests
-    left = jnp.where(runs, jnp.int32(ctx.shape.num_requests), request)
+    left = jnp.where(runs, ctx.spare_request, request)
     change = dataclasses.replace(change, request=left, step_index=jnp.int32(-1))
     return writes.having(change)
 
@@ -167,16 +167,15 @@ def give_up(
     instance = place_of(state, request)
     slots, nothing = SlotRows(state, instance), no_writes(ctx, state, instance)
     is_it = slots.request == request
-    slot = jnp.minimum(first_where(is_it), jnp.int32(ctx.shape.num_slots - 1))
+    slot = ctx.existing_slot(first_where(is_it))
     row, inst = slots.one(ctx, slot), nothing.inst
     runs = jnp.any(is_it) & (row.order != LAST)
     waits = jnp.any(is_it) & ~runs & (takes_pending or ctx.pools.has_come(ctx, row, now))
     is_idle, chains = inst.is_idle == 1, chains_of(inst)
     event = next_event(ctx, slots, is_idle, chains, slot, inst.busy_until)
-    lane, spare = nothing.lane, jnp.int32(ctx.shape.num_instances)
+    lane, spare = nothing.lane, ctx.spare_instance
     lane = choose(runs, begun(lane, instance, jnp.int32(1), now), lane)
-    no_one = jnp.int32(ctx.shape.num_requests)
-    leaver = jnp.where(waits, request, no_one)
+    leaver = jnp.where(waits, request, ctx.spare_request)
     written = dataclasses.replace(
         no_slot(ctx),
         instance=jnp.where(waits, instance, spare),
@@ -196,7 +195,7 @@ def give_up(
     if ExitWrite in nothing:
         change = dataclasses.replace(
             nothing[ExitWrite],
-            leaving=jnp.where(runs, request, no_one),
+            leaving=jnp.where(runs, request, ctx.spare_request),
             instance=jnp.where(is_last, instance, spare),
             keeps_batch=jnp.int32(KEPT if keeps_batch else 0),
         )
@@ -263,7 +262,7 @@ def after_leaving(
     `before` is the instance before.
     """
     exits = state[Exits]
-    is_over, spare = work.lane.mode == Mode.BETWEEN, jnp.int32(ctx.shape.num_requests)
+    is_over, spare = work.lane.mode == Mode.BETWEEN, ctx.spare_request
     has_stepped = work.inst.step_index > before.step_index
     is_orphaned = ~has_stepped & (work.inst.is_idle > before.is_idle)
     return ExitWrite(
@@ -271,7 +270,7 @@ def after_leaving(
         request=jnp.where(is_over, exits.leaving, spare),
         step_index=work.inst.step_index,
         record=work.lane.num_records,
-        instance=jnp.where(has_stepped | is_orphaned, instance, jnp.int32(ctx.shape.num_instances)),
+        instance=jnp.where(has_stepped | is_orphaned, instance, ctx.spare_instance),
         keeps_batch=jnp.where(is_orphaned, jnp.int32(ORPHANED), 0),
     )
 
@@ -288,7 +287,7 @@ def victim_of(ctx: Context, state: State, now: jax.Array, gateway: jax.Array) ->
     """
     if by_standing(ctx):
         return _standing_victim(ctx, state, now, gateway)
-    queue, exits, spare = state[GatewayQueue], state[Exits], jnp.int32(ctx.shape.num_requests)
+    queue, exits, spare = state[GatewayQueue], state[Exits], ctx.spare_request
     band = ctx.params.cluster[QueueParams].priority[ctx.requests.table[:, Req.SLO_CLASS]]
     is_there = (state[Dispatches].place == Place.DISPATCHED) & (places_of(state) >= 0) & (band < 0)
     is_over = (state.past.rows[:, Dyn.FINISH_RECORD] > 0) | (
@@ -306,17 +305,16 @@ def victim_of(ctx: Context, state: State, now: jax.Array, gateway: jax.Array) ->
 def _standing_victim(ctx: Context, state: State, now: jax.Array, gateway: jax.Array) -> jax.Array:
     """The victim where requests move: only those that stand somewhere now are looked at, by their slots."""
     place, rows = state[Dispatches].place, ctx.shape.num_instances
-    spare = jnp.int32(ctx.shape.num_requests)
     params = ctx.params.cluster[QueueParams]
     is_there = standing(ctx, state, now)
     band = params.priority[state.slot.numbers[Slot.SLO_CLASS, :rows]]
-    request = jnp.where(is_there, state.slot.numbers[Slot.REQUEST, :rows], spare)
+    request = jnp.where(is_there, state.slot.numbers[Slot.REQUEST, :rows], ctx.spare_request)
     is_there = is_there & (band < 0) & (place[request] == Place.DISPATCHED)
     is_there = ctx.gateways.of_own(is_there, gateway, request)
     least = jnp.min(jnp.where(is_there, band, jnp.int32(LAST)))
     rank = state.slot.numbers[Slot.QUEUE_RANK, :rows]  # its number in order of dispatch
     latest = jnp.max(jnp.where(is_there & (band == least), rank, -1))
-    return jnp.where(latest < 0, spare, state[GatewayQueue].order[latest])
+    return jnp.where(latest < 0, ctx.spare_request, state[GatewayQueue].order[latest])
 
 
 def with_victim(victims: QueueVictims, victim: jax.Array, now: jax.Array) -> QueueVictims:
@@ -338,7 +336,7 @@ def evict(ctx: Context, state: State, now: jax.Array) -> Writes:
     is_kept = not ctx.mechanism.rules.has_order  # BLIS forgets a batch whose last member it evicts
     writes, is_there = give_up(ctx, state, request, now, keeps_batch=is_kept)
     left = victims.num_gone + 1
-    spare = jnp.int32(ctx.shape.num_requests)
+    spare = ctx.spare_request
     change = dataclasses.replace(
         writes[QueueWrite],
         request=jnp.stack([jnp.where(is_there, request, spare), spare, spare]),

@@ -136,8 +136,7 @@ class HandingOver(Staying):
         self, ctx: Context, work: Work, slots: SlotRows, visited: jax.Array, done: jax.Array
     ) -> jax.Array:
         """Return how many members whose last step here this was go on elsewhere."""
-        spare = jnp.int32(ctx.shape.num_requests)
-        request = jnp.where(slots.request < 0, spare, slots.request)
+        request = jnp.where(slots.request < 0, ctx.spare_request, slots.request)
         delay = Journey(None, slots.state[Journeys].times[request]).delay
         delay = jnp.where(visited, work[JourneyWrite].journey.delay, delay)
         return jnp.sum(done & (delay < ctx.never), dtype=jnp.int32)

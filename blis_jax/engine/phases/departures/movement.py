@@ -74,7 +74,7 @@ from blis_jax.tables.writes import (
 def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
     """Ask the cluster policy; queues that leave do so before anything else happens at this time."""
     (policy, place), before = ctx.mechanism.at_gateway("cluster"), state[Availability]
-    nothing = no_writes(ctx, state, jnp.int32(ctx.shape.num_instances))
+    nothing = no_writes(ctx, state, ctx.spare_instance)
     state = ctx.pools.at_change(ctx, state, now, policy, place)
     lane, rows = lane_of(ctx, state), ctx.shape.num_instances
     view, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
@@ -162,7 +162,7 @@ def leave(
     """Let one request leave the queue; the instance's next event is as if the request had never come."""
     before, slots, inst = state[Availability], SlotRows(state, instance), work.inst
     is_queued = slots.queued < ctx.never
-    slot = jnp.minimum(first_where(is_queued), jnp.int32(ctx.shape.num_slots - 1))
+    slot = ctx.existing_slot(first_where(is_queued))
     row, now = slots.one(ctx, slot), work.lane.now
     is_idle, busy = inst.is_idle == 1, inst.busy_until
     inst = inst.replace(

@@ -62,7 +62,7 @@ def drop(
     A step of the same microsecond may or may not come before, which decides whether the instance is idle.
     """
     slots, inst = SlotRows(state, instance), work.inst
-    slot = jnp.minimum(slot_of(key), jnp.int32(ctx.shape.num_slots - 1))
+    slot = ctx.existing_slot(slot_of(key))
     slot_row = slots.one(ctx, slot)
     is_idle = inst.is_idle == 1
     chains, fits = add_chain(

@@ -133,7 +133,7 @@ def _deadline_of_part(
     ctx: Context, state: State, time: jax.Array, request: jax.Array, is_there: jax.Array
 ) -> Deadline:
     """Nobody asks while KV is on its way; ranks of such requests are below all others."""
-    rank, spare = _ranks(ctx, state), jnp.int32(ctx.shape.num_requests)
+    rank, spare = _ranks(ctx, state), ctx.spare_request
     queued = queued_times(state, ctx.shape.num_instances)
     is_coming = (rank < spare) & (queued < ctx.never) & is_there
     is_late = is_coming & (time < queued)
@@ -156,7 +156,7 @@ def _part_has_come(ctx: Context, row: Resident, now: jax.Array) -> jax.Array:
 def _deadline(
     ctx: Context, state: State, time: jax.Array, request: jax.Array, is_there: jax.Array
 ) -> Deadline:
-    least, rank, spare = jnp.min(time), _ranks(ctx, state), jnp.int32(ctx.shape.num_requests)
+    least, rank, spare = jnp.min(time), _ranks(ctx, state), ctx.spare_request
     first = jnp.min(jnp.where(time == least, rank, jnp.int32(LAST)))
     return least, jnp.min(jnp.where((time == least) & (rank == first), request, spare)), ()
 

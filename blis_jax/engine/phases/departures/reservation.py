@@ -98,9 +98,8 @@ def or_split(
     is_split = context.is_decode & wants
     reservation = state[Reservations].of(request).replace(target=chosen)
     journey = state[Journeys].of(request).replace(due=now)
-    spare = jnp.int32(ctx.shape.num_requests)
     done = choose(is_split, base, placed)
-    written = JourneyWrite(jnp.where(is_split, request, spare), journey)
+    written = JourneyWrite(jnp.where(is_split, request, ctx.spare_request), journey)
     return done.having(written, ReservationWrite(reservation))
 
 
@@ -185,12 +184,11 @@ def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Arra
     ends, turn = now + duration, state[Transfers].num_begun
     free = first_where(slots.request == NO_REQUEST)
     row = _reserved_row(ctx, request, fixed, turn, ends)
-    spare = jnp.int32(ctx.shape.num_instances)
     nothing = no_writes(ctx, state, instance)
     lane = nothing.lane
     outcome = failing(lane.outcome, fits & (free >= LAST), Outcome.SLOTS_FULL)
     is_beyond = ctx.is_beyond(now, delay)
-    slot = jnp.minimum(free, jnp.int32(ctx.shape.num_slots - 1))
+    slot = ctx.existing_slot(free)
     storing = lane.replace(
         outcome=failing(outcome, fits & is_beyond, Outcome.CLOCK_OVERFLOW),
         mode=jnp.int32(Mode.STORING),
@@ -199,7 +197,7 @@ def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Arra
         now=now,
         last_event=now,
     )
-    where = jnp.where(fits, instance, spare)
+    where = jnp.where(fits, instance, ctx.spare_instance)
     journey = (
         state[Journeys]
         .of(request)
@@ -209,7 +207,7 @@ def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Arra
         turn=turn, is_dropped=as_int(~fits), ends=jnp.where(fits, ends, ctx.never)
     )
     changes = JourneyWrite(request, journey), ReservationWrite(reservation), Transfers(turn + 1)
-    routed = jnp.where(fits, request, jnp.int32(ctx.shape.num_requests))
+    routed = jnp.where(fits, request, ctx.spare_request)
     slot_write = dataclasses.replace(nothing.slot, instance=where, slot=slot, row=row)
     if state.past.is_joined:  # the request's row has its place in it
         before = apart(ctx.past(state, request).numbers)
@@ -219,7 +217,7 @@ def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Arra
         nothing.having(*changes),
         lane=choose(fits, storing, lane.replace(last_event=now)),
         routed=routed,
-        routed_to=jnp.where(fits, instance, spare),
+        routed_to=jnp.where(fits, instance, ctx.spare_instance),
         instance=where,
         inst=inst if ctx.shape.has_mirror else inst.replace(**_awaiting(ctx, inst, ends)),
         slot=slot_write,
@@ -319,7 +317,7 @@ def _or_dropped(
         state[Journeys].of(subject.request),
     )
     inst = stored.inst
-    none, spare = jnp.zeros_like(journey.transfer), jnp.int32(ctx.shape.num_requests)
+    none, spare = jnp.zeros_like(journey.transfer), ctx.spare_request
     request = jnp.where(is_dropped, subject.request, spare)
     dropped = reservation.replace(is_dropped=jnp.int32(1), ends=ctx.never)
     changes = JourneyWrite(request, journey.replace(transfer=none)), ReservationWrite(dropped)

@@ -143,7 +143,7 @@ def strange(ctx: Context, state: State, done: Writes) -> State:
     """Let a request find nothing of its own on the instance to which it comes back."""
 
     def change(state: State, is_on: jax.Array) -> State:
-        instance = jnp.where(is_on, done.instance, jnp.int32(ctx.shape.num_instances))
+        instance = jnp.where(is_on, done.instance, ctx.spare_instance)
         if RouterIndex in state:
             at = done.routed, jnp.where(is_on, done.instance, 0), is_on, done.lane.last_event
             state = forget(ctx, state, *at)

@@ -317,15 +317,10 @@ def next_candidate(ctx: Context, state: State, work: Work, instance: jax.Array) 
 
     def from_queue() -> tuple[jax.Array, Any]:
         priority = queue_priority(ctx, slots, work)
-        slot = _existing(ctx, slot_of(queue_key(ctx, slots, work, priority)))
+        slot = ctx.existing_slot(slot_of(queue_key(ctx, slots, work, priority)))
         return slot, priority[slot].astype(jnp.float64) if keeps_priority else None
 
     slot, priority = ctx.when(is_member | memory.is_redirected(work), from_batch, from_queue)
     asker = jnp.where(is_member, jnp.int32(Asker.MEMBER), jnp.int32(Asker.QUEUE))
-    choice = Choice(instance, _existing(ctx, slot), asker, priority)
+    choice = Choice(instance, ctx.existing_slot(slot), asker, priority)
     return memory.redirected(state, work, choice)
-
-
-def _existing(ctx: Context, slot: jax.Array) -> jax.Array:
-    """The slot, or some slot where a key stood for none."""
-    return jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))

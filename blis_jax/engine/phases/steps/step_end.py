@@ -274,7 +274,7 @@ def complete(
     for hook, ends in reasons:
         may_leave = hook.leavers(state, slots, ends, may_leave)
     slot = slot_of(least_key(may_leave, slots.order))
-    slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
+    slot = ctx.existing_slot(slot)
     choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION), is_last=True)
     subject = memory.subject(ctx, state, work, choice)
     moves = hand_overs.is_moving(ctx, state, subject)
@@ -307,7 +307,7 @@ def complete(
     left = memory.preempted.departs(ctx, state, subject, left, (moves, *stops))
     return left.work, dataclasses.replace(
         no_slot(ctx),
-        instance=jnp.where(subject.is_forced, jnp.int32(ctx.shape.num_instances), instance),
+        instance=jnp.where(subject.is_forced, ctx.spare_instance, instance),
         slot=subject.slot,
         memory=left.rows,
         request=subject.request,

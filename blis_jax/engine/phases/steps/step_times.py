@@ -27,8 +27,7 @@ def members_of(
     number = lax.iota(jnp.int32, ctx.shape.num_slots)
     is_written = (number == written.slot) & (written.instance == instance)
     request = slots.request
-    spare = jnp.int32(ctx.shape.num_requests)
-    rows = state.past.rows[jnp.where(request < 0, spare, request)]
+    rows = state.past.rows[ctx.row_of(request)]
     past = Past(jnp.where(is_written[:, None], together(written.past.numbers)[None, :], rows))
 
     index = work.inst.step_index + 1
