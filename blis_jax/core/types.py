@@ -46,6 +46,7 @@ NO_DRAW = -3  # the choice of a policy that has used up its stream
 LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every real one
 BLOCKS_A_STEP = 64  # KV blocks that an operation may move in one scan step
 ROLES = ("both", "prefill", "decode")  # what an instance is for
+BOTH, PREFILL, DECODE = range(len(ROLES))
 ENCODE, IDLE = len(ROLES), len(ROLES) + 1  # likewise in August's revision: it computes nothing
 SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
 OLD_CLASSES = {"realtime": "critical", "interactive": "standard"}  # of workload files of version 1

@@ -9,7 +9,7 @@ import numpy as np
 
 from blis_jax.cluster.disaggregation import has_pools, roles
 from blis_jax.core.arrays import in_order, ratio
-from blis_jax.core.types import CLASS_NAMES, ROLES, SLO_CLASSES
+from blis_jax.core.types import BOTH, CLASS_NAMES, DECODE, PREFILL, SLO_CLASSES
 from blis_jax.metrics.distributions import (
     Sample,
     counted,
@@ -238,10 +238,9 @@ def decision_lines(record: RunRecord) -> list[str]:
 def _throughputs(record: RunRecord, config: ClusterConfig) -> list[str]:
     """Parts that completed in either pool; an instance of both pools counts in both."""
     seconds = ended_us(record) / 1e6
-    shared = ROLES.index("both")
     rates = []
-    for pool in ("prefill", "decode"):
-        its = [row for row, role in enumerate(roles(config)) if role in (ROLES.index(pool), shared)]
+    for pool in (PREFILL, DECODE):
+        its = [row for row, role in enumerate(roles(config)) if role in (pool, BOTH)]
         completed = sum(counted(record, "completed_requests", row) for row in its)
         rates.append(completed / seconds if seconds > 0 else 0.0)
     low, high = sorted(rates)

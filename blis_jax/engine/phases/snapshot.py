@@ -12,7 +12,7 @@ from jax import lax
 from blis_jax.core.columns import branch, choose
 from blis_jax.core.exact import exact_quotient
 from blis_jax.core.pytrees import Parts
-from blis_jax.core.types import ENCODE, ROLES, Snapshots
+from blis_jax.core.types import DECODE, ENCODE, PREFILL, Snapshots
 from blis_jax.engine.phases.router_view import adapters_now, has_adapter, prompts_now
 from blis_jax.policies.reading import ADAPTERS, CPU_TIER, KV
 from blis_jax.tables.adapters import SeenAdapters
@@ -124,8 +124,7 @@ def _may_take(ctx: Context, state: State, request: jax.Array) -> Bool[Array, "in
 
 def in_pool(is_active: jax.Array, role: jax.Array, is_decode: jax.Array) -> jax.Array:
     """Return which active instances are of the decode pool, or of the prefill pool."""
-    prefill, decode = (jnp.int32(ROLES.index(name)) for name in ("prefill", "decode"))
-    other = jnp.where(is_decode, prefill, decode)
+    other = jnp.where(is_decode, jnp.int32(PREFILL), jnp.int32(DECODE))
     return is_active & (role != other) & (role < ENCODE)
 
 

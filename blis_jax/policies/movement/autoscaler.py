@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.core.pytrees import pytree
-from blis_jax.core.types import ROLES, EngineShape
+from blis_jax.core.types import DECODE, ROLES, EngineShape
 from blis_jax.lazy import jnp, lax
 from blis_jax.policies.contexts import ClusterChange, ClusterContext
 from blis_jax.policies.contract import cluster_policy
@@ -20,8 +20,6 @@ from blis_jax.policies.numbers import number
 if TYPE_CHECKING:
     import jax
     from jaxtyping import Array, Bool, Float, Int
-
-DECODE = ROLES.index("decode")
 
 
 @pytree

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.core.pytrees import pytree
-from blis_jax.core.types import LAST, ROLES
+from blis_jax.core.types import DECODE, LAST, PREFILL
 from blis_jax.lazy import jnp
 from blis_jax.policies.contexts import GatewayContext, HandOver, HandOverContext, Pool
 from blis_jax.policies.contract import NoState, hand_over_policy
@@ -19,8 +19,6 @@ from blis_jax.policies.numbers import FIXED, number
 if TYPE_CHECKING:
     import jax
     from jaxtyping import Array, Float
-
-PREFILL, DECODE = ROLES.index("prefill"), ROLES.index("decode")
 
 
 @pytree
