@@ -152,18 +152,20 @@ def share_prefixes(rows: TraceRows, model: PrefixModel, seed: int) -> TraceRows:
 
 def short_turns(rows: TraceRows) -> tuple[int, int]:
     """Return how many later turns have a shorter prompt than the turn before, and how many later turns there are."""
-    members = np.flatnonzero(rows.session != NO_CODE)
-    order = members[np.lexsort((rows.round_index[members], rows.session[members]))]
-    is_later = np.diff(rows.session[order]) == 0
-    return int(np.sum(is_later & (np.diff(rows.input_len[order]) < 0))), int(is_later.sum())
+    longer = _since_turn_before(rows, rows.input_len)
+    return int(np.sum(longer < 0)), len(longer)
 
 
 def turns_before_their_time(rows: TraceRows) -> int:
     """Return how many later turns arrive before the turn before them."""
+    return int(np.sum(_since_turn_before(rows, rows.arrival_us) < 0))
+
+
+def _since_turn_before(rows: TraceRows, values: np.ndarray) -> np.ndarray:
+    """Return by how much a value of each later turn is above that of the turn before."""
     members = np.flatnonzero(rows.session != NO_CODE)
     order = members[np.lexsort((rows.round_index[members], rows.session[members]))]
-    is_later = np.diff(rows.session[order]) == 0
-    return int(np.sum(is_later & (np.diff(rows.arrival_us[order]) < 0)))
+    return np.diff(values[order])[np.diff(rows.session[order]) == 0]
 
 
 def grow_sessions(rows: TraceRows, *, are_deltas: bool = False) -> TraceRows:

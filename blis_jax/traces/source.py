@@ -124,8 +124,7 @@ class TraceSource:
     @property
     def is_sharing(self) -> bool:
         """Return whether some prompts are known to begin alike."""
-        rows = self.trace.rows
-        return rows.segments is not None or bool((rows.prefix_len > 0).any())
+        return self.trace.rows.tells_what_is_shared
 
     @property
     def waits(self) -> bool:

@@ -16,16 +16,12 @@ from blis_jax.traces import rows
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.records.record import RunRecord
-    from blis_jax.results.scores import Limits
     from blis_jax.traces import read as reading
-    from blis_jax.traces import source, write
-    from blis_jax.workload.spec import WorkloadSpec
+    from blis_jax.traces import source
     from blis_jax.workload.table import RequestTable, WorkloadNames
 else:  # `--help` does not wait for them
     reading = lazy.Module("blis_jax.traces.read")
     source = lazy.Module("blis_jax.traces.source")
-    write = lazy.Module("blis_jax.traces.write")
 
 FORMAT_NAMES = (
     "mooncake",
@@ -277,30 +273,6 @@ def to_table(trace: reading.Trace, config: ClusterConfig) -> tuple[RequestTable,
     """Return the requests as a table at the engine's block size, with what prompts share."""
     with progress.phase("counting what prompts share"):
         return rows.to_table(trace.rows, config.block_size_in_tokens)
-
-
-def write_output(
-    output: str | None,
-    record: RunRecord,
-    trace: reading.Trace | None,
-    workload: tuple[RequestTable, WorkloadNames, WorkloadSpec | None],
-    limits: Limits,
-    notes: Notes,
-    title: str = "",
-) -> None:
-    """Write the run as a trace, if it was asked for; without a trace from its table, names and spec."""
-    if output is not None:
-        path = Path(output)
-        table, names, spec = workload
-        clients = tuple(client.id for client in spec.clients) if spec is not None else ()
-        requests = write.from_table(table, names, clients) if trace is None else trace.rows
-        with cli.writing(path):
-            if record.is_august:
-                remark = write.write_replayed(path, record, requests, limits)
-            else:
-                remark = write.write_run(path, record, requests, title)
-        if remark:
-            notes.warn(remark)
 
 
 def provenance(options: GivenTrace, seed: int) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from blis_jax.commands.run.flags import NAME, RunOptions
 from blis_jax.commands.run.workload import (
     Source,
     closed_loop_of,
-    is_revised,
     source_of,
     warn_of_idle_options,
 )
@@ -133,16 +132,10 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}; {record.outcome.advice}")
         return cli.EXIT_UNSUPPORTED
-    if is_revised(source):
-        requests.write_trace(options, record, source, run, wanted_scores.limits)
-    elif run is not None and trace is not None:
-        requests.write_first_rounds(options, run, trace, wanted_scores.limits)
-    else:
-        drawn = table, names, source.spec
-        trace_flags.write_output(
-            options.trace_output, record, trace, drawn, wanted_scores.limits, notes,
-            options.workload_spec or "",
-        )  # fmt: skip
+    limits = wanted_scores.limits
+    remark = requests.write_trace(options, record, source, limits, (table, names), trace, run)
+    if remark:
+        notes.warn(remark)
     _note_inert_tier(config, record, notes)
     labels = labels_of(record, table, names, source.spec, run.request_ids() if run else None)
     if not _tell(options, config, record, labels, source, wanted_scores) and table.num_rows:

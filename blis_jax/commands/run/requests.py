@@ -12,6 +12,7 @@ import numpy as np
 
 from blis_jax.commands import cli
 from blis_jax.commands.run.flags import LATEST_US, RunOptions, router_watched
+from blis_jax.commands.run.workload import is_revised
 from blis_jax.core.arrays import stacked
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import SLO_CLASSES
@@ -22,9 +23,8 @@ from blis_jax.runs.closed_loop import placed, simulate_closed_loop
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled, drawn_of
+from blis_jax.traces import write
 from blis_jax.traces.closed_loop import closed_loop_of_rows as closed_loop_of_rows
-from blis_jax.traces.write import revised_header, write_drawn
-from blis_jax.traces.write import write_first_rounds as write_rounds
 from blis_jax.workload.distribution import NO_REQUEST
 from blis_jax.workload.drawing.draw import compile_plan
 from blis_jax.workload.reference.arrays import table_of
@@ -281,32 +281,44 @@ def write_trace(
     options: RunOptions,
     record: RunRecord,
     source: Source,
+    limits: Limits,
+    requests: tuple[RequestTable, WorkloadNames],
+    trace: Trace | None = None,
     run: ClosedLoopRun | None = None,
-    limits: Limits | None = None,
-) -> None:
-    """Write the run as a TraceV2 trace of BLIS of August 2026, if `--trace-output` asks for it."""
-    if options.trace_output is None:
-        return
-    assert source.spec is not None
-    path = Path(options.trace_output)
-    header = revised_header(limits or {}, workload_seed=source.seed)
-    with cli.writing(path):
-        write_drawn(
-            path,
-            drawn(source.spec, source.seed, source.timeout_us),
-            requests=run.arrived() if run else None,
-            record=record,
-            header=header,
-        )
+) -> str:
+    """Write the run as a trace, if `--trace-output` asks for it, and return what the file cannot say.
 
-
-def write_first_rounds(
-    options: RunOptions, run: ClosedLoopRun, trace: Trace, limits: Limits
-) -> None:
-    """Write the replay of a trace whose later rounds waited for answers, if asked for: without them, as in BLIS."""
+    Args:
+        options: those of the run.
+        record: what happened in it.
+        source: where its requests are from.
+        limits: for its header.
+        requests: with the texts behind their codes.
+        trace: that they were read from.
+        run: that sent some of them after the answers to others; of a trace only the first rounds are written, as by
+            BLIS.
+    """
     if options.trace_output is None:
-        return
-    places = np.flatnonzero(run.num_created == 0)
+        return ""
     path = Path(options.trace_output)
     with cli.writing(path):
-        write_rounds(path, run.record, places[np.argsort(run.rows[places])], trace.rows, limits)
+        if is_revised(source):
+            assert source.spec is not None
+            write.write_drawn(
+                path,
+                drawn(source.spec, source.seed, source.timeout_us),
+                requests=run.arrived() if run else None,
+                record=record,
+                header=write.revised_header(limits, workload_seed=source.seed),
+            )
+            return ""
+        if trace is not None and run is not None:
+            places = np.flatnonzero(run.num_created == 0)
+            places = places[np.argsort(run.rows[places])]
+            write.write_first_rounds(path, record, places, trace.rows, limits)
+            return ""
+        clients = tuple(client.id for client in source.spec.clients) if source.spec else ()
+        rows = write.from_table(*requests, clients) if trace is None else trace.rows
+        if record.is_august:
+            return write.write_replayed(path, record, rows, limits)
+        return write.write_run(path, record, rows, options.workload_spec or "")

@@ -187,11 +187,12 @@ def test_a_run_is_written_in_the_form_of_its_revision(tmp_path):
     given = REVISED | DISTRIBUTION | {"trace_output": str(tmp_path / "run.csv")}
     source, count = source_of(RunOptions.of(given)), DISTRIBUTION["num_requests"]
     record = run_of({"arrival_us": recorded("w_07eec6267c11")["arrival_us"]})
-    sessions.write_trace(RunOptions.of(given), record, source)
+    requests = table_of(**DISTRIBUTION)
+    sessions.write_trace(RunOptions.of(given), record, source, {}, requests)
     trace = read_trace(tmp_path / "run.csv")
     assert trace.format == "trace-v3" and len(trace.rows) == count
     assert "workload_seed: 42" in (tmp_path / "run.yaml").read_text()
-    sessions.write_trace(RunOptions.of(REVISED), record, source)
+    sessions.write_trace(RunOptions.of(REVISED), record, source, {}, requests)
 
 
 def test_nothing_idle_is_said_of_simple_workloads(capsys):
