@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax import backend, progress
-from blis_jax.commands import display
 from blis_jax.commands.lacking import advice_on
 from blis_jax.commands.parser import Flag, Parser, as_called
 from blis_jax.commands.values import OneOf as one_of
@@ -59,12 +58,12 @@ def run_command(
 ) -> int:
     """Run a command; what the user can put right ends in one sentence on stderr and a code."""
     if is_called_from_python.get():
-        with display.shown(as_called(name)) if display.is_watched() else contextlib.nullcontext():
+        with progress.shown(as_called(name)) if progress.is_watched() else contextlib.nullcontext():
             return command(arguments)
     _open_what_is_closed()
     try:
         _own_the_process()
-        with _warnings_said(name), display.shown(as_called(name)):
+        with _warnings_said(name), progress.shown(as_called(name)):
             code = command(arguments)
         sys.stdout.flush()  # here a full disk can still be said
         return code
@@ -183,7 +182,7 @@ def _warnings_said(name: str) -> Iterator[None]:
 def silence_warnings(log_level: str) -> None:
     """Leave warnings and progress out of a command if --log asks for more serious messages only."""
     if LOG_LEVELS.index(log_level) > LOG_LEVELS.index("warn"):
-        display.silence()
+        progress.silence()
         warnings.simplefilter("ignore", ConfigWarning)
 
 
@@ -202,7 +201,7 @@ def command_text(name: str, arguments: Sequence[str] | None) -> str:
 
 def say(name: str, message: str) -> None:
     """Print one line on stderr, after the command's name."""
-    display.make_way()
+    progress.make_way()
     words = (word if len(word) <= LONGEST_WORD else f"{word[:57]}..." for word in message.split())
     print(f"{as_called(name)}: {' '.join(words)}", file=sys.stderr, flush=True)
 
@@ -232,7 +231,7 @@ class Notes:
     def block(self, lines: Sequence[str]) -> None:
         """Print several lines that belong together, the first as a note."""
         if lines and self.level <= LOG_LEVELS.index("warn"):
-            display.make_way()
+            progress.make_way()
             rest = "".join(f"\n{line}" for line in lines[1:])
             print(f"{as_called(self.name)}: note: {lines[0]}{rest}", file=sys.stderr, flush=True)
 

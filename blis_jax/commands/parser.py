@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
-from blis_jax.commands import display, help
+from blis_jax import progress
+from blis_jax.commands import help
 from blis_jax.commands.help import spellings
 from blis_jax.commands.lacking import elsewhere, refuse_option
 from blis_jax.commands.values import OneOf, short, truth
@@ -232,7 +233,7 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(self._unknown(unknown[0]))
         values = self._with_words(vars(namespace))
         if values.get("quiet"):
-            display.silence()
+            progress.silence()
         for name, sentence in self.refused.items():
             if name in values:
                 written = f"--{name.replace('_', '-')}"

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from blis_jax import __version__, backend
+from blis_jax import __version__, backend, progress
 from blis_jax.cluster.config import PROFILE, VARIANTS, ClusterConfig
-from blis_jax.commands import cli, display
+from blis_jax.commands import cli
 from blis_jax.commands.door.catalogue import COMMANDS, GROUPS, Command, actions_of
 from blis_jax.commands.lacking import EXTRAS, refuse_command
 from blis_jax.commands.options import CommandOptions
@@ -54,7 +54,7 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
     command, rest = _named(words)
     run = command.main()
     name = f"{NAME} {command.name}"
-    display.rename(name)
+    progress.rename(name)
     with called_as(command.module, name):
         return run(rest)
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from blis_jax import backend, progress
-from blis_jax.commands import cli, display
-from blis_jax.commands.display import Display
+from blis_jax.commands import cli
 from blis_jax.commands.door.dispatch import main as door
 from blis_jax.errors import ConfigError
-from blis_jax.progress import Board, Phase
+from blis_jax.progress import Board, Display, Phase
 
 
 @dataclass
@@ -156,22 +155,22 @@ def test_a_terminal_has_one_line_that_makes_way() -> None:
 def test_a_quiet_command_shows_nothing_unless_it_is_part_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(display.SWITCH)
+    monkeypatch.delenv(progress.SWITCH)
     parser = cli.Parser(prog="some")
     parser.add_switches("switches", {"quiet": "print nothing"})
     seen = []
 
     def command(arguments: object) -> int:
         parser.given(["--quiet"])
-        assert display._shown is not None
-        seen.append(display._shown.is_quiet)
+        assert progress._shown is not None
+        seen.append(progress._shown.is_quiet)
         return 0
 
     def outer(arguments: object) -> int:
         return cli.run_command("inner", command, [])
 
     def door(arguments: object) -> int:
-        display.rename("inner")
+        progress.rename("inner")
         return outer(arguments)
 
     for name, run in (("some", command), ("outer", outer), ("door", door)):
@@ -183,18 +182,18 @@ def test_a_quiet_command_shows_nothing_unless_it_is_part_of_another(
 def test_calls_of_python_show_progress_where_somebody_looks(
     monkeypatch: pytest.MonkeyPatch, is_prompt: bool
 ) -> None:
-    monkeypatch.delenv(display.SWITCH)
+    monkeypatch.delenv(progress.SWITCH)
     if is_prompt:
         monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     seen = []
 
     def command(arguments: object) -> int:
-        seen.append(display._shown is not None)
+        seen.append(progress._shown is not None)
         return 0
 
     with cli.called_from_python():
         cli.run_command("some", command, [])
-        monkeypatch.setenv(display.SWITCH, "on")
+        monkeypatch.setenv(progress.SWITCH, "on")
         cli.run_command("some", command, [])
     assert seen == [is_prompt, True]
 
@@ -202,12 +201,12 @@ def test_calls_of_python_show_progress_where_somebody_looks(
 def test_progress_and_errors_begin_with_the_same_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv(display.SWITCH)
+    monkeypatch.delenv(progress.SWITCH)
     seen = []
 
     def given(self: cli.Parser, arguments: object) -> None:
-        assert display._shown is not None
-        seen.append(display._shown.name)
+        assert progress._shown is not None
+        seen.append(progress._shown.name)
         raise ConfigError("no")
 
     monkeypatch.setattr(cli.Parser, "given", given)
