@@ -116,6 +116,12 @@ class _Fit(CommandOptions, title="fit"):
     random_state: int | None = option(
         cli.at_least(0), None, "N", "seed of the starting points", shown=0
     )
+    residual: str | None = option(
+        str,
+        None,
+        "FILE:NAME",
+        "what bends the law of steps, such as surrogate/step_network.py:network",
+    )
 
 
 class _Server(CommandOptions, title="server, where the run's own files are silent or wrong"):

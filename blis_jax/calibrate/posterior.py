@@ -325,9 +325,12 @@ def _file_and_run(path: Path) -> tuple[Path, str]:
 def _of_steps(fits: StepFits, run: str, source: str) -> Posterior:
     deployment = fits.named(run)
     covariance = np.cov(deployment.draws.T)
+    residual = step_fits.residual_of(fits.latency_model)
+    terms = TERMS if residual is None else residual.coefficients
     return Posterior(
-        TERMS, deployment.beta, covariance, {}, source,
-        server={"model": deployment.engine.model, "tp": deployment.engine.tp}, law="step-law", fits=deployment.draws,
+        terms, deployment.beta, covariance, {}, source,
+        server={"model": deployment.engine.model, "tp": deployment.engine.tp}, law=fits.latency_model,
+        fits=deployment.draws,
     )  # fmt: skip
 
 

@@ -18,6 +18,8 @@ from blis_jax.traces.measured.steps import PHASES, EngineSteps, MeasuredEngine
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
+    from blis_jax.latency.contract import BentLaw
+
 ALIKE, ALIKE_SPREAD = 0.04, 0.2  # logarithms within which steps count as repeats of one shape
 ROUNDS = 40  # of reweighting, from squares to absolute logarithms
 LEAST_ERROR = 0.003  # below which an error counts as a square
@@ -64,8 +66,9 @@ class DeploymentFit:
 
     run: str
     engine: MeasuredEngine
-    beta: Float[np.ndarray, " term"]  # µs, as `TERMS` says
-    draws: Float[np.ndarray, "draw term"]  # fits to other weights of the same stretches of time
+    # µs, as `TERMS` says, and then the further numbers of a bent law
+    beta: Float[np.ndarray, " coefficient"]
+    draws: Float[np.ndarray, "draw coefficient"]  # fits to other weights of the same stretches
     num_steps: int
     num_warm_up: int
     num_slow: int  # others that took more than twice the law's time
@@ -74,6 +77,7 @@ class DeploymentFit:
     second_half: Mapping[str, Errors] = dataclasses.field(default_factory=dict)
     windows: float = math.nan  # median error of sums of `WINDOW` steps of which some have prompts
     floor_ms: float = math.nan  # what a step with a prompt is off by at most, nine times in ten
+    alone: DeploymentFit | None = None  # of a bent law that was just fitted: the step law by itself
 
 
 def term_matrix(sums: StepSums) -> Float[np.ndarray, "step term"]:
@@ -81,50 +85,75 @@ def term_matrix(sums: StepSums) -> Float[np.ndarray, "step term"]:
     return np.column_stack(terms_of(sums, np))
 
 
-def law_us(beta: Float[np.ndarray, " term"], sums: StepSums) -> Float[np.ndarray, " step"]:
-    """Return what the law says of many steps, µs."""
-    times_us: np.ndarray = np.maximum(term_matrix(sums) @ beta, LEAST_US)
+def law_us(
+    beta: Float[np.ndarray, " coefficient"], sums: StepSums, residual: BentLaw | None = None
+) -> Float[np.ndarray, " step"]:
+    """Return what the law says of many steps, µs; `residual` is what the coefficients beyond `TERMS` are of."""
+    matrix = term_matrix(sums)
+    if residual is not None and len(beta) > len(TERMS):
+        return residual.times(beta, matrix)
+    times_us: np.ndarray = np.maximum(matrix @ beta, LEAST_US)
     return times_us
 
 
-def fit_deployment(steps: EngineSteps) -> DeploymentFit:
+def fit_deployment(steps: EngineSteps, residual: BentLaw | None = None) -> DeploymentFit:
     """Fit the law to a deployment, and try it on steps that fits to the others have not seen.
+
+    Args:
+        steps: what was measured.
+        residual: what bends the fitted law; None: nothing does.
 
     Raises:
         ConfigError: there are too few steps.
     """
     refuse_few(steps)
+    alone = None if residual is None else fit_deployment(steps)
     samples, is_booked = samples_of(steps)
-    beta = fitted(samples)
-    ratio = 1e3 * steps.ms / law_us(beta, steps.sums)
+    beta, draws = (fitted(samples), _draws(samples)) if alone is None else (alone.beta, alone.draws)
+    if residual is not None:
+        weights = samples.weights @ np.concatenate([np.ones((1, STRETCHES)), _chances()]).T
+        found = _bent(residual, samples, weights, np.stack([beta, *draws]))
+        beta, draws = found[0], found[1:]
+    ratio = 1e3 * steps.ms / law_us(beta, steps.sums, residual)
     is_slow = (ratio > SLOW) & ~is_booked
     is_first = _places(_kinds(steps)) < FIRST
-    odd = np.arange(len(steps)) % 2 == 1
-    seen_ms = np.empty(len(steps))
-    for held in (odd, ~odd):
-        seen_ms[held] = _held_out(steps, held)
-    by_window = np.empty(len(steps))
-    even = np.arange(len(steps)) // WINDOW % 2 == 0
-    for held in (even, ~even):
-        by_window[held] = _held_out(steps, held)
+    seen_ms, by_window = predicted_ms(steps, residual), predicted_ms(steps, residual, WINDOW)
     late = np.arange(len(steps)) >= len(steps) // 2
-    late_ms = np.full(len(steps), np.nan)
-    late_ms[late] = _held_out(steps, late)
+    late_ms = held_out_ms(steps, late, residual)
     off = np.abs(seen_ms - steps.ms)[(steps.phase > 0) & ~is_booked & ~is_slow]
     return DeploymentFit(
         steps.run,
         steps.engine,
         beta,
-        _draws(samples),
+        draws,
         len(steps),
         int(np.sum(is_slow & is_first)),
         int(np.sum(is_slow & ~is_first)),
         int(np.sum(is_booked)),
         errors_by_phase(steps, seen_ms),
-        errors_by_phase(steps.part(late), late_ms[late]),
+        errors_by_phase(steps.part(late), late_ms),
         window_error(steps, by_window),
         float(np.quantile(off, 0.9)) if off.size else math.nan,
+        alone,
     )
+
+
+def _bent(
+    residual: BentLaw, samples: StepSamples, weights: np.ndarray, beta: np.ndarray
+) -> Float[np.ndarray, "fit coefficient"]:
+    return np.concatenate(
+        [beta, residual.further(samples.terms, samples.us, weights.T, beta)], axis=1
+    )
+
+
+def predicted_ms(
+    steps: EngineSteps, residual: BentLaw | None = None, size: int = 1
+) -> Float[np.ndarray, " step"]:
+    """Return what fits to every second step, or to every second stretch of this size, say of the others, ms."""
+    odd, found = np.arange(len(steps)) // size % 2 == 1, np.empty(len(steps))
+    for held in (odd, ~odd):
+        found[held] = held_out_ms(steps, held, residual)
+    return found
 
 
 def refuse_few(steps: EngineSteps) -> None:
@@ -135,9 +164,16 @@ def refuse_few(steps: EngineSteps) -> None:
         )
 
 
-def _held_out(steps: EngineSteps, held: Bool[np.ndarray, " step"]) -> np.ndarray:
+def held_out_ms(
+    steps: EngineSteps, held: Bool[np.ndarray, " step"], residual: BentLaw | None = None
+) -> Float[np.ndarray, " held"]:
+    """Return what a fit to the other steps says of these, ms."""
     samples, _ = samples_of(steps.part(~held))
-    return law_us(fitted(samples), steps.part(held).sums) / 1e3
+    beta = fitted(samples)
+    if residual is not None:
+        weights = samples.weights.sum(axis=1, keepdims=True)
+        beta = _bent(residual, samples, weights, beta[None])[0]
+    return law_us(beta, steps.part(held).sums, residual) / 1e3
 
 
 # --- samples --------------------------------------------------------------------------------------
@@ -263,10 +299,12 @@ def fitted(
 
 
 def _draws(samples: StepSamples) -> Float[np.ndarray, "draw term"]:
-    """Return fits in which stretches of time weigh as chance has it: the Bayesian bootstrap."""
-    random = np.random.default_rng(0)
-    chosen = random.exponential(size=(DRAWS, STRETCHES)) + 1e-3
-    return np.stack([fitted(samples, sample, DRAW_ROUNDS) for sample in chosen])
+    return np.stack([fitted(samples, chances, DRAW_ROUNDS) for chances in _chances()])
+
+
+def _chances() -> Float[np.ndarray, "draw stretch"]:
+    """Return what stretches of time weigh in each draw, as chance has it: the Bayesian bootstrap."""
+    return np.random.default_rng(0).exponential(size=(DRAWS, STRETCHES)) + 1e-3
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,13 +27,15 @@ from blis_jax.calibrate.step_fit import (
 from blis_jax.errors import ConfigError, choices
 from blis_jax.files.atomic_write import json_text
 from blis_jax.files.formats import number_of, refuse_newer
+from blis_jax.latency.contract import BentLaw
+from blis_jax.latency.registry import find
 from blis_jax.latency.step_law import TERMS
 from blis_jax.traces.measured.steps import EngineSteps, MeasuredEngine, StepFile
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-KIND = "step law"
+KIND, LAW = "step law", "step-law"
 FORMAT = number_of(KIND)
 OWN, ACROSS, NEAREST, DESCRIBED = (
     "its own fit",
@@ -61,24 +63,31 @@ class StepFits:
     described: DescribedLaw | None = (
         None  # for other models; None: fewer than two have descriptions
     )
+    latency_model: str = LAW  # or the bent law of a file, whose coefficients the deployments have
 
     @classmethod
     def of(
-        cls, file: StepFile, source: str, describe: Describe = lambda _: None, gpu: str = GPU
+        cls,
+        file: StepFile,
+        source: str,
+        describe: Describe = lambda _: None,
+        gpu: str = GPU,
+        latency_model: str = LAW,
     ) -> StepFits:
         """Fit every deployment of a file, every model that has several, and what descriptions tell of others.
 
         Raises:
-            ConfigError: a deployment has too few steps.
+            ConfigError: a deployment has too few steps, or the latency model is no bent law.
         """
-        fits = tuple(fit_deployment(steps) for steps in file.runs)
+        residual = residual_of(latency_model)
+        fits = tuple(fit_deployment(steps, residual) for steps in file.runs)
         models = dict.fromkeys(steps.engine.model for steps in file.runs)
         laws = (
             (model, fit_across([fit for fit in file.runs if fit.engine.model == model]))
             for model in models
         )
         across = {model: law for model, law in laws if law is not None}
-        return cls(fits, across, source, fit_described(file.runs, describe, gpu))
+        return cls(fits, across, source, fit_described(file.runs, describe, gpu), latency_model)
 
     def beta_of(self, run: str, engine: MeasuredEngine) -> tuple[Float[np.ndarray, " term"], str]:
         """Return the coefficients for a deployment, and which fit they are of.
@@ -108,7 +117,9 @@ class StepFits:
             return (named or alike)[0].beta, OWN
         if engine.model in self.across:
             return beta_across(self.across[engine.model], engine), ACROSS
-        return of_model[0].beta, OWN if alike else NEAREST
+        if alike:
+            return alike[0].beta, OWN
+        return of_model[0].beta[: len(TERMS)], NEAREST  # what is bent there is not so here
 
     def predicted(self, steps: EngineSteps, describe: Describe = lambda _: None) -> PredictedSteps:
         """Return what the law says of the steps, and which fit was asked.
@@ -126,7 +137,8 @@ class StepFits:
                 ms = law.predicted_ms(steps.engine, description, steps.sums)
                 return PredictedSteps(ms, DESCRIBED, law.factor)
         beta, which = self.beta_of(steps.run, steps.engine)
-        return PredictedSteps(law_us(beta, steps.sums) / 1e3, which)
+        residual = residual_of(self.latency_model)
+        return PredictedSteps(law_us(beta, steps.sums, residual) / 1e3, which)
 
     def named(self, run: str) -> DeploymentFit:
         """Return the fit of a run; of the only one where no name is given.
@@ -149,7 +161,7 @@ class StepFits:
         fits = []
         for fit in self.deployments:
             numbers = {
-                name: value for name, value in asdict(fit).items()
+                name: value for name, value in vars(fit).items()
                 if name.startswith("num_") or (name in ("windows", "floor_ms") and np.isfinite(value))
             }  # fmt: skip
             errors = {
@@ -169,8 +181,10 @@ class StepFits:
         }
         if self.described is not None:
             content["described"] = self.described.document()
+        if self.latency_model != LAW:
+            content["latency_model"] = self.latency_model
         return {
-            "kind": KIND, "format": FORMAT, "latency_model": "step-law", "source": self.source,
+            "kind": KIND, "format": FORMAT, "latency_model": LAW, "source": self.source,
             "hash": _hash(content), **content,
         }  # fmt: skip
 
@@ -188,11 +202,16 @@ class StepFits:
             }
             if "described" in document:
                 content["described"] = document["described"]
+            latency_model = str(document.get("latency_model", LAW))
+            if latency_model != LAW:
+                content["latency_model"] = latency_model
             if content["terms"] != list(TERMS) or content["scales"] != [*SCALES_OF_STEPS, *SCALES]:
                 raise ConfigError(f"{where} is of a version with other terms; calibrate again")
             if document["hash"] != _hash(content):
                 raise ValueError("hash")
-            fits = tuple(_fit_of(fit) for fit in content["deployments"])
+            residual = residual_of(latency_model)
+            size = len(TERMS if residual is None else residual.coefficients)
+            fits = tuple(_fit_of(fit, size) for fit in content["deployments"])
             across = {model: np.array(law, np.float64) for model, law in content["across"].items()}
             source = str(document["source"])
             described = content.get("described")
@@ -201,7 +220,24 @@ class StepFits:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"{where} is damaged ({error!r}); calibrate again") from None
-        return cls(fits, across, source, law)
+        return cls(fits, across, source, law, latency_model)
+
+
+def residual_of(latency_model: str) -> BentLaw | None:
+    """Return the bent law of a file; None of the step law itself.
+
+    Raises:
+        ConfigError: there is no such file or value, or it is another latency model.
+    """
+    if latency_model == LAW:
+        return None
+    found = find(latency_model)
+    if not isinstance(found, BentLaw):
+        raise ConfigError(
+            f"{latency_model} is no law that bends step-law (a blis_jax.latency.contract.BentLaw); give one, such as "
+            "surrogate/step_network.py:network"
+        )
+    return found
 
 
 def _short(values: np.ndarray) -> Any:
@@ -215,12 +251,12 @@ def _hash(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _fit_of(entry: Mapping[str, Any]) -> DeploymentFit:
+def _fit_of(entry: Mapping[str, Any], size: int) -> DeploymentFit:
     engine = MeasuredEngine(*(entry[name] for name in MeasuredEngine._fields))
     beta = np.array(entry["beta"], np.float64)
     draws = np.array(entry["draws"], np.float64)
     if (
-        beta.shape != (len(TERMS),)
+        beta.shape != (size,)
         or draws.shape[1:] != beta.shape
         or np.any(beta < 0)
         or np.any(draws < 0)
@@ -241,7 +277,8 @@ def _fit_of(entry: Mapping[str, Any]) -> DeploymentFit:
         num_booked=int(entry["num_booked"]),
         windows=float(entry.get("windows", math.nan)),
         floor_ms=float(entry.get("floor_ms", math.nan)),
-        **errors,
+        every_second=errors["every_second"],
+        second_half=errors["second_half"],
     )
 
 

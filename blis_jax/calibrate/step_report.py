@@ -86,14 +86,14 @@ def findings_of_fits(
         f"median errors on steps that the fit had not seen: {_medians(tried)}.",
         f"nothing was simulated: {total} measured steps of {many} deployment{'s' * (many > 1)}; {', '.join(counted)}.",
         f"blis-jax calibrate OTHER --coefficients-from {written} gives the errors on another load; "
-        f"blis-jax run --coefficients-from {_named(fits, written)} simulates with it.",
+        f"{_run(fits, written)} simulates with it.",
     )
     late = [[_percent(fit.second_half[name].median) for name, _ in law.phases]
             for fit, law in zip(deployments, tried, strict=True)]  # fmt: skip
     errors = _errors_table(tried, late)
     return Findings(
         answer,
-        (errors, Remarks((NOTE,), is_brief=True), _coefficients(fits)),
+        (errors, Remarks((NOTE,), is_brief=True), _bent(fits), _coefficients(fits)),
         (picture(runs, predicted, title),),
     )
 
@@ -129,9 +129,12 @@ def findings_of_predictions(
     return Findings(answer, (_errors_table(tried),), (drawn,))
 
 
-def _named(fits: StepFits, written: str) -> str:
-    first = next(filter(is_good, fits.deployments), fits.deployments[0])
-    return written if len(fits.deployments) == 1 else f"{written}:{first.run}"
+def _run(fits: StepFits, written: str, run: str = "") -> str:
+    """Return the command that simulates with a deployment: the named one, else the first that is near enough."""
+    usual = next(filter(is_good, fits.deployments), fits.deployments[0])
+    fit = next((fit for fit in fits.deployments if fit.run == run), usual)
+    name = written if len(fits.deployments) == 1 else f"{written}:{fit.run}"
+    return f"blis-jax run --coefficients-from {name} --model {fit.engine.model or 'NAME'}"
 
 
 def _tried(fit: DeploymentFit) -> _Tried:
@@ -219,11 +222,30 @@ def _errors_table(tried: Sequence[_Tried], late: Sequence[Sequence[Cell]] = ()) 
     return Table(head, tuple(rows), num_keys=2, name="errors")
 
 
+def _bent(fits: StepFits) -> Table:
+    """Return what bending the law brings in decode; without rows where it was not asked for."""
+    rows = []
+    for fit in fits.deployments:
+        if fit.alone is not None and fit.every_second["decode"].steps:
+            seen, late, seen_alone, late_alone = (
+                errors["decode"].median
+                for law in (fit, fit.alone)
+                for errors in (law.every_second, law.second_half)
+            )
+            is_nearer = seen < seen_alone and not late > late_alone
+            advice = f"{'keep' if is_nearer else 'leave out'} --residual"
+            cells = map(_percent, (seen, seen_alone, late, late_alone))
+            rows.append(Row((fit.run, *cells, advice)))
+    head = ("decode of", "bent law", "step-law", f"{LATE}: bent law", "step-law", "advice")
+    return Table(head, tuple(rows), name="bent")
+
+
 def _coefficients(fits: StepFits) -> Table:
     """Return the coefficients of the only deployment that are above 0."""
     rows = []
     for fit in fits.deployments if len(fits.deployments) == 1 else ():
-        for name, value, draws in zip(TERMS, fit.beta, fit.draws.T, strict=True):
+        size = len(TERMS)
+        for name, value, draws in zip(TERMS, fit.beta[:size], fit.draws.T[:size], strict=True):
             if value > 0:
                 low, high = np.quantile(draws, [0.025, 0.975])
                 rows.append(Row((name, f"{value:.4g}", f"{low:.4g} to {high:.4g}")))
@@ -234,12 +256,10 @@ def _next(
     pairs: Sequence[tuple[EngineSteps, PredictedSteps]], fits: StepFits, fit: str, is_kept: bool
 ) -> str:
     kept = "" if is_kept else "--output FILE.csv keeps each row with its predicted_ms; "
-    names = [deployment.run for deployment in fits.deployments]
     steps, times = pairs[0]
     if times.which != OWN:
         return f"{kept}blis-jax calibrate with steps of this deployment fits it by itself, which is nearer."
-    run = f"{fit}:{steps.run}" if len(names) > 1 and steps.run in names else _named(fits, fit)
-    return f"{kept}blis-jax run --coefficients-from {run} simulates with it."
+    return f"{kept}{_run(fits, fit, steps.run)} simulates with it."
 
 
 def _within(pairs: Sequence[tuple[EngineSteps, PredictedSteps]], fits: StepFits) -> str:

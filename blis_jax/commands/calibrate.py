@@ -14,7 +14,7 @@ from blis_jax.calibrate import report, step_report
 from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
 from blis_jax.calibrate.described_steps import GPU, Describe
 from blis_jax.calibrate.posterior import ALL_TERMS, load, load_steps
-from blis_jax.calibrate.step_fits import PredictedSteps, StepFits, rows_in_order, source_of
+from blis_jax.calibrate.step_fits import LAW, PredictedSteps, StepFits, rows_in_order, source_of
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options.outputs import (
@@ -29,6 +29,7 @@ from blis_jax.commands.options.outputs import (
 )
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import replacing, write_json
+from blis_jax.files.input_files import with_absolute_files
 from blis_jax.latency.model_description import ModelDescription, is_shipped, model_description
 from blis_jax.lazy import pandas
 from blis_jax.traces.measured.recorded import read_result
@@ -46,7 +47,8 @@ def fit_or_predict(options: CalibrateOptions, trace: Path) -> int:
     """Fit coefficients to a measured run or to steps, or hold a prediction against it; return the exit code."""
     if holds_steps(trace):
         return _steps(options, trace)
-    for name in (*options.engine(), *options.described()):
+    residual = ["residual"] * (options.residual is not None)
+    for name in (*options.engine(), *options.described(), *residual):
         raise ConfigError(
             f"--{name.replace('_', '-')} is for measured steps, and {trace} has requests; leave it out"
         )
@@ -171,6 +173,7 @@ _OF_STEPS = (
     "all",
     "explain",
     "coefficients_from",
+    "residual",
 )
 
 
@@ -195,7 +198,14 @@ def _steps(options: CalibrateOptions, trace: Path) -> int:
 def _fit_steps(options: CalibrateOptions, trace: Path, file: StepFile) -> None:
     paths = outputs_of(options, options.usual_output)
     gpu = options.hardware or GPU
-    fits = StepFits.of(file, source_of(trace), _describe(options, file), gpu)
+    law = LAW
+    if options.residual is not None:
+        law = with_absolute_files(options.residual)
+        if law == LAW:
+            raise ConfigError(
+                f"--residual: {law} is the law itself; give FILE:NAME of what bends step-law, or leave it out"
+            )
+    fits = StepFits.of(file, source_of(trace), _describe(options, file), gpu, law)
     predicted = [fits.predicted(steps).ms for steps in file.runs]
     title = f"{trace.name}: measured and fitted times of steps"
     findings = step_report.findings_of_fits(fits, file.runs, predicted, str(paths.result), title)
@@ -230,6 +240,10 @@ def _predict_steps(options: CalibrateOptions, file: StepFile) -> None:
     if options.hardware is not None:
         raise ConfigError(
             "--hardware belongs to the fit, and --coefficients-from has one; leave it out"
+        )
+    if options.residual is not None:
+        raise ConfigError(
+            "--residual belongs to the fit, and --coefficients-from has one; leave one of them out"
         )
     describe = _describe(options, file)
     predicted = [fits.predicted(steps, describe) for steps in file.runs]

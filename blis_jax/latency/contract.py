@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import jax
+    import numpy as np
     from jaxtyping import Array, Float
 
     from blis_jax.core.views import StepBatch
@@ -73,6 +74,42 @@ class LatencyModel:
     # place of what every step costs among the coefficients, or the numbers from sizes; None: there is none
     overhead: int | None = 0
     sizes: FromSizes | None = None  # the step time depends on what is served on what
+
+
+class FurtherFn(Protocol):
+    """`(terms, µs, weights, coefficients of the step law) -> further coefficients`, on the host."""
+
+    def __call__(
+        self,
+        terms: Float[np.ndarray, "sample term"],
+        us: Float[np.ndarray, " sample"],
+        weights: Float[np.ndarray, "fit sample"],
+        beta: Float[np.ndarray, "fit term"],
+        /,
+    ) -> Float[np.ndarray, "fit number"]:
+        """What each fit of the step law has further; samples that weigh 0 are to be left alone."""
+        ...
+
+
+class TimesFn(Protocol):
+    """`(coefficients, terms) -> float64 µs` of many steps, on the host: what `step_time` says of their batches."""
+
+    def __call__(
+        self, beta: Float[np.ndarray, " coefficient"], terms: Float[np.ndarray, "step term"], /
+    ) -> Float[np.ndarray, " step"]:
+        """The times, each at least that of the shortest step."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BentLaw(LatencyModel):
+    """A latency model whose first coefficients are those of `step-law`; the others are fitted to the same steps.
+
+    `blis-jax calibrate --residual path/to/file.py:Name` asks for one.
+    """
+
+    further: FurtherFn
+    times: TimesFn
 
 
 def latency_model(

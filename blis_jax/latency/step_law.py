@@ -66,6 +66,8 @@ TERMS = (
     "µs per step outside captured graphs",
     *_between(f"µs per token outside captured graphs beyond {CAPTURED[-1]}", EAGER),
 )
+# of the terms: what rows take and what contexts do; the others are those of prompts
+OF_ROWS, OF_CONTEXT = slice(0, len(ROWS) + 2), slice(len(ROWS) + 2, len(ROWS) + 8)
 
 
 def graph_rows(decodes: Number, xp: ModuleType) -> Any:
@@ -131,23 +133,40 @@ def _pieces(value: Number, ends: tuple[int, ...], xp: ModuleType) -> list[Any]:
     return [*inner, xp.maximum(value - ends[-1], 0.0)]
 
 
-def _sum(beta: Float[Array, "term"], terms: list[Any], total: jax.Array) -> jax.Array:
+def _sum(beta: Float[Array, "term"], terms: list[Any], total: Any) -> Any:
     """Add terms with their coefficients one by one: a dot product would be a call of its own, in any order."""
     for place, term in enumerate(terms):
         total = total + exact_product(beta[place], term)
     return total
 
 
-def _of_context(beta: Float[Array, "term"], sums: StepSums) -> Callable[[jax.Array], jax.Array]:
-    """Return what says how long a step without its prompts takes, from the tokens of all contexts in decode.
+def time_of_rows(
+    beta: Float[Array, "term"], sums: StepSums, total: jax.Array | float = 0.0
+) -> jax.Array:
+    """Return what the step and its rows and requests in decode take, µs, added to `total`."""
+    return _sum(beta, _terms_of_rows(sums, jnp), total)
 
-    It is the sum of the terms of rows and of context, put together so that a token of context costs one product.
+
+def time_of_prompts(beta: Float[Array, "term"], sums: StepSums, total: jax.Array) -> jax.Array:
+    """Return what prompts take beside the rest of a step, µs, added to `total`."""
+    of_prompts = _terms_of_prompts(sums, jnp)
+    return _sum(beta[len(TERMS) - len(of_prompts) : len(TERMS)], of_prompts, total)
+
+
+def time_of_context(
+    beta: Float[Array, "term"], sums: StepSums, has_rows: bool = True
+) -> Callable[[jax.Array], jax.Array]:
+    """Return what says how long reading contexts takes, µs, from the tokens of all contexts in decode.
+
+    The terms are put together so that a token of context costs one product. With `has_rows` it is all of a step
+    without its prompts.
     """
-    of_rows, rows = _terms_of_rows(sums, jnp), graph_rows(sums.decodes, jnp)
-    per_token, short, shorter, longest, in_wave, by_row = beta[len(of_rows) :][:6]
+    rows = graph_rows(sums.decodes, jnp)
+    per_token, short, shorter, longest, in_wave, by_row = beta[OF_CONTEXT]
     longest = longest + exact_product(in_wave, jnp.minimum(rows, FULL_WAVE))
     longest = longest + exact_product(by_row, rows)
-    fixed = _sum(beta, of_rows, exact_product(longest, _reach(sums, jnp)))
+    fixed = exact_product(longest, _reach(sums, jnp))
+    fixed = time_of_rows(beta, sums, fixed) if has_rows else fixed
     per_token = per_token + exact_quotient(longest, jnp.maximum(sums.decodes, 1.0))
     decodes = (1.0 - _has_prompt(sums, jnp)) * sums.decodes
     bends = [most * decodes for most in SHORT_CONTEXTS]
@@ -163,7 +182,7 @@ def _of_context(beta: Float[Array, "term"], sums: StepSums) -> Callable[[jax.Arr
 
 def _decode_steps(beta: Float[Array, "term"], batch: StepBatch) -> Callable[[jax.Array], jax.Array]:
     sums = sums_of(batch)
-    time = _of_context(beta, sums)
+    time = time_of_context(beta, sums)
 
     def after(steps: jax.Array) -> jax.Array:
         context = sums.context + steps.astype(jnp.float64) * sums.decodes
@@ -182,9 +201,8 @@ def _decode_steps(beta: Float[Array, "term"], batch: StepBatch) -> Callable[[jax
 def step_law(beta: Float[Array, "term"], batch: StepBatch) -> jax.Array:
     """Return the sum of all terms, at least 1 µs."""
     sums = sums_of(batch)
-    of_prompts = _terms_of_prompts(sums, jnp)
-    before = _of_context(beta, sums)(sums.context)
-    return jnp.maximum(_sum(beta[-len(of_prompts) :], of_prompts, before), LEAST_US)
+    before = time_of_context(beta, sums)(sums.context)
+    return jnp.maximum(time_of_prompts(beta, sums, before), LEAST_US)
 
 
 def sums_of(batch: StepBatch) -> StepSums:

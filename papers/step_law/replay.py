@@ -122,12 +122,18 @@ def requests_of(steps: EngineSteps, queued: np.ndarray | None = None) -> list[Se
 
 
 def _begins(steps: EngineSteps, queued: np.ndarray | None) -> list[int]:
-    """Return the step in which each user is first seen, in order."""
+    """Return the step before which each user came, in order.
+
+    Who is in a batch came before it. Who waits beside it came too late for it, even where it had room, and is taken to
+    have come as it ended.
+    """
     users = int(steps.sums.decodes.max())
     if queued is None:
         return [0] * users
-    seen = np.maximum.accumulate(steps.sums.decodes + steps.sums.prompts + queued)
-    begins: list[int] = np.searchsorted(seen, np.arange(1, users + 1)).tolist()
+    in_batch, number = steps.sums.decodes + steps.sums.prompts, np.arange(1, users + 1)
+    seen = np.searchsorted(np.maximum.accumulate(in_batch + queued), number)
+    waits = np.maximum.accumulate(in_batch)[seen] < number
+    begins: list[int] = np.minimum(seen + waits, len(steps) - 1).tolist()
     return begins
 
 

@@ -141,7 +141,7 @@ def test_several_deployments_in_one_file(tmp_path, capsys):
     assert (
         "1 of 2 deployments are good enough" in printed and "not good enough: made-tp1" in printed
     )
-    assert "b.json:made-tp2 simulates with it" in printed
+    assert "b.json:made-tp2 --model made/up simulates with it" in printed
     settings = load(Path(f"{fit}:made-tp2")).server_settings
     assert (settings["model"], settings["tp"]) == ("made/up", 2)
     with pytest.raises(

@@ -11,7 +11,6 @@ from blis_jax.latency.step_law import TERMS as LAW_TERMS
 from blis_jax.latency.step_law import StepSums
 from blis_jax.traces.measured.steps import EngineSteps, MeasuredEngine
 from papers.step_law import __main__ as paper
-from papers.step_law.engines import between_halves, by_other_requests, by_repeats
 from papers.step_law.law import (
     BLOCK_TOKENS,
     COLUMNS,
@@ -23,6 +22,7 @@ from papers.step_law.law import (
     predicted_us,
     read_steps,
 )
+from papers.step_law.limits import between_halves, by_other_requests, by_repeats
 from papers.step_law.replay import measured, requests_of, simulated
 from tests.calibrate.made_engine import made_steps as engine_steps
 from tests.support.recorded.reference_data import SHARED_DIR
@@ -120,6 +120,7 @@ def test_the_command_prints_all_tables(tmp_path, capsys):
     assert "] * |" in line  # the interval of the term that is there does not hold 0
 
 
+@pytest.mark.lenient_promotion  # optax divides counts
 def test_engines_are_held_out_and_their_tables_are_printed(tmp_path, capsys):
     """A law with regimes beats a straight line where there are some, also on a TP that was not fitted."""
     path = tmp_path / "engines.csv"
@@ -134,6 +135,11 @@ def test_engines_are_held_out_and_their_tables_are_printed(tmp_path, capsys):
         [float(one) for one in rows[1][place].strip(" |").split(" / ")] for place in (2, 3)
     )
     assert max(law) < 3 and all(mine < other for mine, other in zip(law, line, strict=True))
+    networks = printed[printed.index("Networks on the law") :]
+    chosen = [
+        line.split(" | ")[-1] for line in networks.splitlines() if line.startswith("| made-tp")
+    ]
+    assert len(chosen[:3]) == 3 and {*chosen[:3]} <= {"step law |", "networks |"}
     assert paper.main(["--engines", str(path), "--steps", str(path)]) == 2
     assert "--steps has no meaning beside --engines" in capsys.readouterr().err
 
@@ -177,7 +183,7 @@ def test_users_come_when_they_are_seen_and_wait_between_turns():
     steps = loop_steps(prompts, answers)
     queued = np.where(np.arange(len(steps)) == 2, 1.0, 0.0)
     found = requests_of(steps, queued)
-    assert [one.free for one in found][:2] == [0, 2]
+    assert [one.free for one in found][:2] == [0, 3]  # the second waits beside step 2
     assert [one.free for one in requests_of(steps)][:2] == [0, 0]
     beta = np.where(np.array(LAW_TERMS) == "µs per step", 10_000.0, 0.0)
     begins = 10.0 * np.arange(len(steps))
