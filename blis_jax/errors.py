@@ -39,6 +39,11 @@ def shortened(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
 
 
+def as_option(name: str) -> str:
+    """Return a setting as the command line has it: `--from` of `from_`, `--num-instances` of `num_instances`."""
+    return "--" + name.rstrip("_").replace("_", "-")
+
+
 def closest(word: object, allowed: Iterable[str], cutoff: float = 0.6) -> str:
     """Return a hint that names the nearest allowed word (`; did you mean 'x'?`), or no text if none is near.
 

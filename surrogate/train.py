@@ -8,7 +8,7 @@ from typing import Any
 
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, switch, words
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, as_option
 from blis_jax.files.atomic_write import refuse_existing
 
 NAME = "surrogate.train"
@@ -104,9 +104,7 @@ def _values(options: TrainOptions) -> dict[str, Any]:
     for name, (low, high) in _LIMITS.items():
         value = values[name]
         if not low <= value <= high:
-            raise ConfigError(
-                f"--{name.replace('_', '-')}: got {value}, allowed is {low} to {high}"
-            )
+            raise ConfigError(f"{as_option(name)}: got {value}, allowed is {low} to {high}")
     if not 0 < values["learning_rate"] <= 1:
         raise ConfigError(
             f"--learning-rate: got {values['learning_rate']:g}, allowed is above 0 up to 1"

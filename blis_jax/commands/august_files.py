@@ -17,6 +17,7 @@ from blis_jax.errors import (
     ConfigError,
     ConfigWarning,
     UnsupportedError,
+    as_option,
     choices,
     closest,
     shortened,
@@ -284,7 +285,7 @@ def _of_defaults(
         values = fit.get(key) or ()
         if not values or not all(isinstance(value, int | float) for value in values):
             raise ConfigError(
-                f"{path}: {name} needs a list of numbers {key}; give --{key.replace('_', '-')}"
+                f"{path}: {name} needs a list of numbers {key}; give {as_option(key)}"
             )
         completed[key] = tuple(map(float, values))
     return completed

@@ -27,7 +27,7 @@ from blis_jax.commands.options.outputs import (
     study_files,
     write_files,
 )
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, as_option, closest
 from blis_jax.files.atomic_write import replacing, write_json
 from blis_jax.files.input_files import with_absolute_files
 from blis_jax.latency.model_description import ModelDescription, is_shipped, model_description
@@ -50,7 +50,7 @@ def fit_or_predict(options: CalibrateOptions, trace: Path) -> int:
     residual = ["residual"] * (options.residual is not None)
     for name in (*options.engine(), *options.described(), *residual):
         raise ConfigError(
-            f"--{name.replace('_', '-')} is for measured steps, and {trace} has requests; leave it out"
+            f"{as_option(name)} is for measured steps, and {trace} has requests; leave it out"
         )
     if options.coefficients_from is not None or options.predicted is not None:
         return _predict(options, trace)
@@ -125,7 +125,7 @@ def _refuse_beside_prediction(options: CalibrateOptions) -> None:
     for name in sorted(idle):
         if name in given_options:
             raise ConfigError(
-                f"--{name.replace('_', '-')} has no meaning beside --{first}; leave one of them out"
+                f"{as_option(name)} has no meaning beside --{first}; leave one of them out"
             )
 
 
@@ -182,7 +182,7 @@ def _steps(options: CalibrateOptions, trace: Path) -> int:
     for name in options.given():
         if name not in (*_OF_STEPS, *options.engine(), *options.described()):
             raise ConfigError(
-                f"--{name.replace('_', '-')} has no meaning for measured steps, which {trace} has; leave it out"
+                f"{as_option(name)} has no meaning for measured steps, which {trace} has; leave it out"
             )
     file = read_steps(trace, options.engine())
     notes = Notes(options.command, options.log)

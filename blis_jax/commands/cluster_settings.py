@@ -27,7 +27,7 @@ from blis_jax.cluster.revisions import OF_REVISION
 from blis_jax.commands.august_files import options_of, with_files
 from blis_jax.commands.options.cluster_flags import CLUSTER_FLAGS, name_of
 from blis_jax.core.kinds import SAME
-from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.errors import ConfigError, ConfigWarning, as_option
 from blis_jax.files.input_files import is_file
 from blis_jax.latency.model_description import model_description
 from blis_jax.latency.registry import FROM_SIZES, lookup
@@ -79,7 +79,7 @@ def _of_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("--latency-model roofline has no coefficients; leave them out")
     if len(missing) == 1:
         raise ConfigError(
-            f"--{missing[0].replace('_', '-')} is missing: {name} takes both kinds of coefficients or neither"
+            f"{as_option(missing[0])} is missing: {name} takes both kinds of coefficients or neither"
         )
     coefficients = {
         name: settings.get(name) for name in ("alpha_coeffs", "beta_coeffs", "total_kv_blocks")
@@ -96,7 +96,7 @@ def _coefficients(
         return settings.get("alpha_coeffs", none), settings.get("beta_coeffs", none), {}
     for name in ("alpha_coeffs", "beta_coeffs", "latency_model"):
         if name in settings:
-            written = f"--{name.replace('_', '-')}"
+            written = as_option(name)
             raise ConfigError(f"{written}: --coefficients-from is given too; give one of them")
 
     posterior = load_posterior(Path(settings["coefficients_from"]))
@@ -260,7 +260,7 @@ def _without_pools(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in idle:
         if settings[name] not in ("never", 0, ""):
             warnings.warn(
-                f"--{name.replace('_', '-')} has no effect without {needed}, as in BLIS",
+                f"{as_option(name)} has no effect without {needed}, as in BLIS",
                 ConfigWarning,
                 stacklevel=2,
             )
@@ -279,7 +279,7 @@ def _as_option(message: str, fields: Mapping[str, Any]) -> str:
     name = re.match(r"[a-z_]+(?=[: ])", message)  # a file may be named as a field
     if name is None or name.group() not in fields:
         return message
-    return f"--{name.group().replace('_', '-')}{message[name.end() :]}"
+    return f"{as_option(name.group())}{message[name.end() :]}"
 
 
 def _check_scorers(option: str, policy: str, scorers: str) -> None:

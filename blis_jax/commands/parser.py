@@ -15,7 +15,7 @@ from blis_jax.commands import help
 from blis_jax.commands.help import spellings
 from blis_jax.commands.lacking import elsewhere, refuse_option
 from blis_jax.commands.values import OneOf, short, truth
-from blis_jax.errors import ConfigError, UnsupportedError, closest
+from blis_jax.errors import ConfigError, UnsupportedError, as_option, closest
 from blis_jax.policies import their_names
 
 
@@ -236,7 +236,7 @@ class Parser(argparse.ArgumentParser):
             progress.silence()
         for name, sentence in self.refused.items():
             if name in values:
-                written = f"--{name.replace('_', '-')}"
+                written = as_option(name)
                 kind = UnsupportedError if name in self.unsupported else ConfigError
                 raise kind(f"{written} is refused: {sentence}")
         return values

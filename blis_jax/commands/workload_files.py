@@ -12,7 +12,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.august_files import preset_of
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, option, word
-from blis_jax.errors import ConfigError, ConfigWarning, closest
+from blis_jax.errors import ConfigError, ConfigWarning, as_option, closest
 from blis_jax.files import input_files
 from blis_jax.files.strict_yaml import read_mapping
 from blis_jax.traces.rows import Report
@@ -93,9 +93,7 @@ def convert(options: ConvertOptions) -> int:
         raise ConfigError(f"say what to convert; use one of {', '.join(_OPTIONS)}")
     for name in options.given():
         if name not in ("kind", *_OPTIONS[kind]):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is no option of convert {kind}; leave it out"
-            )
+            raise ConfigError(f"{as_option(name)} is no option of convert {kind}; leave it out")
     print(written(_CONVERTED[kind](options), f"convert {kind}"), end="")
     return 0
 

@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.errors import ConfigError, closest, shortened
+from blis_jax.errors import ConfigError, as_option, closest, shortened
 from blis_jax.files.input_files import mapping, read_text, refuse_half_characters
 from blis_jax.lazy import yaml
 
@@ -143,7 +143,7 @@ def section_of(value: object, setting: str, block: str) -> tuple[Any, str]:
         return value, setting
     if not isinstance(value, str | Path):
         raise ConfigError(f"{setting}: got {shortened(value)}, allowed is a path or a mapping")
-    what = f"a --{setting.replace('_', '-')} file"
+    what = f"a {as_option(setting)} file"
     document = read_yaml(read_text(Path(value), what), str(value)) or {}
     return mapping(document, str(value), (block,)).get(block), f"{value}: {block}"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from blis_jax.commands import cli
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, as_option
 from blis_jax.files.atomic_write import write_csv
 from blis_jax.reports.drawing import save
 from blis_jax.results.dataset import load
@@ -190,10 +190,8 @@ def _words(options: SensitivityPaperOptions, space: str, folder: Path) -> list[s
     values = options.given()
     for name in ("base", "seeds", "num_seeds", "first_seed"):
         if name in values:
-            words += [f"--{name.replace('_', '-')}", str(values[name])]
-    words += [
-        f"--{name.replace('_', '-')}" for name in ("no_figures", "no_cache") if name in values
-    ]
+            words += [as_option(name), str(values[name])]
+    words += [as_option(name) for name in ("no_figures", "no_cache") if name in values]
     if options.surrogates is not None and (Path(options.surrogates) / space).exists():
         words += ["--surrogate", str(Path(options.surrogates) / space)]
     return words

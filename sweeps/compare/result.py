@@ -11,7 +11,7 @@ import yaml
 
 from blis_jax.commands import cli
 from blis_jax.commands.options import outputs
-from blis_jax.errors import ConfigError, refusing_damage
+from blis_jax.errors import ConfigError, as_option, refusing_damage
 from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.reports import render
 from blis_jax.results.dataset import FORMATS, load_kind, refuse_unlike
@@ -138,7 +138,7 @@ def sweeps_of(options: ComparisonOptions, texts: Sequence[str]) -> tuple[SavedSw
     for name in options.given():
         if name not in USED:
             raise ConfigError(
-                f"--{name.replace('_', '-')} says how arms are run, but {texts[0]} has its runs; leave it out, "
+                f"{as_option(name)} says how arms are run, but {texts[0]} has its runs; leave it out, "
                 "or name the arms"
             )
     sweeps = tuple(SavedSweep(Path(text), load_kind(text, SWEEP, WANTED)) for text in texts)

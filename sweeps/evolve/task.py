@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from blis_jax.commands.options import trace_flags
 from blis_jax.commands.options.trace_flags import StudyTrace
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, as_option, closest
 from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.metrics.metric import names_in
@@ -194,7 +194,7 @@ def _check_metrics(file: TaskFile, where: str) -> None:
 def _cluster(file: TaskFile, where: str) -> ClusterConfig:
     words = []
     for name, value in file.cluster.items():
-        flag = f"--{str(name).replace('_', '-')}"
+        flag = as_option(str(name))
         if flag in _ELSEWHERE:
             raise ConfigError(f"{where}: cluster.{name}: give it as {_ELSEWHERE[flag]}")
         if value is not False:

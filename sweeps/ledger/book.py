@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.commands.options.seed_options import EnoughSeedsOptions, first_seeds, rule_of
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, as_option, closest
 from blis_jax.files import chain
 from blis_jax.files.chain import Contents, Record
 from blis_jax.metrics.run_summary import Tails
@@ -272,7 +272,7 @@ def options_of(stopping: StoppingRecord | None) -> list[str]:
     """Return a stopping rule as words of a command."""
     words: list[str] = []
     for name, value in values_of(stopping).items():
-        words.append(f"--{name.replace('_', '-')}")
+        words.append(as_option(name))
         words += [] if value is True else [str(value)]
     return words
 

@@ -21,7 +21,7 @@ from blis_jax.cluster.config import FIELDS, is_setting
 from blis_jax.cluster.instance_groups import groups_of
 from blis_jax.cluster.named_policies import is_policy_number
 from blis_jax.cluster.router import with_room
-from blis_jax.errors import ConfigError, ConfigWarning, choices, closest
+from blis_jax.errors import ConfigError, ConfigWarning, as_option, choices, closest
 from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.policies.their_names import ours, setting_named
@@ -162,7 +162,7 @@ def with_instances(strategy: Strategy, text: str) -> Strategy:
 def with_mechanism(strategy: Strategy, settings: Mapping[str, Any]) -> Strategy:
     """Replace settings of the strategy's mechanism, by our names."""
     if strategy.fixed_args:
-        words = (f"--{name.replace('_', '-')}={value}" for name, value in settings.items())
+        words = (f"{as_option(name)}={value}" for name, value in settings.items())
         return strategy.model_copy(update={"fixed_args": (*strategy.fixed_args, *words)})
     return strategy.model_copy(update={"mechanism": ours(strategy.mechanism) | dict(settings)})
 

@@ -19,7 +19,7 @@ from blis_jax.commands.cli import Flag, Parser, whole
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.options.cluster_flags import add_cluster_flags
 from blis_jax.core.kinds import KINDS
-from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.errors import ConfigError, ConfigWarning, as_option
 from blis_jax.files.input_files import with_absolute_files
 from blis_jax.latency.registry import FROM_SIZES, lookup
 from blis_jax.policies.their_names import NAMED_BY, ours, setting_named, with_names
@@ -225,7 +225,7 @@ def arguments(config: ClusterConfig) -> list[str]:
         value = getattr(config, name)
         if name in _OURS or name == "model" or value == getattr(default, name):
             continue
-        words.append(f"--{name.replace('_', '-')}")
+        words.append(as_option(name))
         if name == "policy_numbers":
             words.append(",".join(f"{number}={entry!r}" for number, entry in value))
         elif name == "instances":

@@ -16,6 +16,7 @@ from blis_jax.commands.cli import Flag, Parser, at_least, number, numbers, one_o
 from blis_jax.commands.help import HIDDEN, USUAL_SETTINGS
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.core.kinds import GATEWAY, INSTANCE, KINDS, MEMORY
+from blis_jax.errors import as_option
 from blis_jax.latency.registry import MODELS
 from blis_jax.policies import registry
 from blis_jax.policies.their_names import names_of
@@ -80,7 +81,7 @@ def flag_of(name: str) -> Flag:
     """Return the option of a setting."""
     kind, declared = str(FIELDS[name].type), _declared(name)
     is_time = kind == "int" and declared.unit == "µs"
-    also = "".join(f" (also --{word.replace('_', '-')})" for word in names_of(name)[:1])
+    also = "".join(f" (also {as_option(word)})" for word in names_of(name)[:1])
     text = declared.option or declared.meaning
     return Flag(
         name.replace("_", "-"),

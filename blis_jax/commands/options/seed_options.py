@@ -9,7 +9,7 @@ from blis_jax import lazy
 from blis_jax.commands.help import HIDDEN
 from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.commands.values import OneOf, at_least, whole
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, as_option
 
 if TYPE_CHECKING:
     from blis_jax.metrics import scalars
@@ -183,7 +183,7 @@ def rule_of(
         for name in ("deciding", "most_seeds"):
             if getattr(options, name, None) is not None:
                 raise ConfigError(
-                    f"--{name.replace('_', '-')} has no meaning without --precision or --decide; give one of them"
+                    f"{as_option(name)} has no meaning without --precision or --decide; give one of them"
                 )
         return None
     if seeds is not None and "," in seeds:

@@ -10,7 +10,7 @@ from blis_jax import lazy, progress
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, option
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, as_option
 from blis_jax.files.atomic_write import refuse_existing
 from blis_jax.traces import rows
 
@@ -161,11 +161,11 @@ def check(given: Collection[str]) -> None:
     if "trace" in given:
         for name in ("workload_spec", "requests", "workload"):
             if name in given:
-                raise ConfigError(f"--trace and --{_dashed(name)} are both given; give one of them")
+                raise ConfigError(f"--trace and {as_option(name)} are both given; give one of them")
         return
     for name in (*_NEEDS_TRACE, "trace_windows"):
         if name in given:
-            raise ConfigError(f"--{_dashed(name)} has no meaning without --trace; leave it out")
+            raise ConfigError(f"{as_option(name)} has no meaning without --trace; leave it out")
 
 
 def check_output(output: str | None, overwrite: bool) -> None:
@@ -197,7 +197,7 @@ def study_source(
         return None
     for name, instead in _OF_DRAWN.items():
         if name in named and name not in allowed:
-            raise ConfigError(f"--{_dashed(name)} has no meaning with --trace; {instead}")
+            raise ConfigError(f"{as_option(name)} has no meaning with --trace; {instead}")
     windows = options.trace_windows
     if windows is None and not {"seeds", "num_seeds"} & set(named):
         windows = usual_windows
@@ -280,7 +280,3 @@ def provenance(options: GivenTrace, seed: int) -> dict[str, Any]:
     named = options.given()
     chosen = {name: named[name] for name in _NEEDS_TRACE if name in named}
     return {"trace_options": chosen | {"seed": seed}} if options.trace is not None else {}
-
-
-def _dashed(name: str) -> str:
-    return name.rstrip("_").replace("_", "-")

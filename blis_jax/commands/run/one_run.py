@@ -33,7 +33,7 @@ from blis_jax.commands.run.workload import (
 )
 from blis_jax.core.kinds import NONE, ROUTER
 from blis_jax.core.outcome import Outcome
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, as_option
 from blis_jax.files.atomic_write import refuse_existing, write_json
 from blis_jax.latency.model_description import beyond_context
 from blis_jax.metrics.figures import draft_figures
@@ -316,7 +316,7 @@ def _warn_of_idle_options(
         )
     for setting in (kind.decode_setting for kind in ROUTER):
         if setting in named and config.hand_over_policy == NONE and not has_pools(config):
-            option = f"--{setting.replace('_', '-')}"
+            option = as_option(setting)
             notes.warn(f"{option} has no effect without --hand-over-policy")
     if named.get("enable_expert_parallel"):
         notes.warn("--enable-expert-parallel has no effect, as in BLIS")
@@ -328,7 +328,7 @@ def _warn_of_idle_options(
                     "blis-2026-08"
                 )
                 notes.warn(
-                    f"--{name.replace('_', '-')} has no effect without --flow-control"
+                    f"{as_option(name)} has no effect without --flow-control"
                     f"{of_client * (name == 'max_concurrency')}"
                 )
     for remark in adapters.remarks(config, named):

@@ -17,7 +17,7 @@ from blis_jax.commands.august_files import options_of
 from blis_jax.commands.cli import Notes, Parser
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, trace_flags
 from blis_jax.commands.run.flags import RunOptions, add_options
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, as_option
 from blis_jax.files.atomic_write import refuse_existing, write_json
 from blis_jax.traces.read import TraceOptions, read_trace
 from blis_jax.traces.rows import Report
@@ -127,7 +127,7 @@ def _as_run(named: Mapping[str, Any]) -> dict[str, Any]:
     """The options as those of `run`."""
     for name in ("trace_header", "trace_data"):
         if name not in named:
-            raise ConfigError(f"--{name.replace('_', '-')} is missing; give the file")
+            raise ConfigError(f"{as_option(name)} is missing; give the file")
     if "model" not in named:
         raise ConfigError("--model is missing; give the model that the instances serve")
     options = {"variant": REVISED, "trace_format": "trace-v3", **named}
@@ -173,7 +173,7 @@ def _refuse(options: Mapping[str, Any]) -> None:
     if (idle or decider != "never") and not options.get("prefill_instances"):
         name = "pd_decider" if decider != "never" else idle[0]
         raise ConfigError(
-            f"--{name.replace('_', '-')} has no effect without --prefill-instances, and BLIS's replay refuses it; give "
+            f"{as_option(name)} has no effect without --prefill-instances, and BLIS's replay refuses it; give "
             "--prefill-instances and --decode-instances, or leave it out"
         )
 

@@ -22,7 +22,7 @@ from blis_jax.commands.run.flags import BESIDE_SCENARIO, NAME, REFUSED, RunOptio
 from blis_jax.commands.run.one_run import dashed, is_whole
 from blis_jax.commands.run.requests import load_requests
 from blis_jax.commands.run.workload import closed_loop_of, is_file_name, source_of
-from blis_jax.errors import ConfigError, UnsupportedError, closest
+from blis_jax.errors import ConfigError, UnsupportedError, as_option, closest
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import refuse_existing
 from blis_jax.metrics.kv import INERT, INERT_SENTENCE, cpu_tier, kv_document
@@ -82,7 +82,7 @@ def replay(options: RunOptions, notes: Notes) -> int:
     for name in options.named:
         if name not in BESIDE_SCENARIO:
             raise ConfigError(
-                f"--{name.replace('_', '-')} cannot be given with --scenario: "
+                f"{as_option(name)} cannot be given with --scenario: "
                 "a scenario brings its own cluster and requests; leave it out"
             )
     folder = None if options.results_path is None else Path(options.results_path)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.commands.options.trace_flags import GivenTrace
-from blis_jax.errors import ConfigError, choices, shortened
+from blis_jax.errors import ConfigError, as_option, choices, shortened
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import json_text, write_text
 from blis_jax.files.strict_yaml import read_yaml
@@ -117,7 +117,7 @@ def scores_of(
         for name in ("saturation_config", "saturation_report", "saturation_final_window"):
             if getattr(options, name) is not None:
                 raise ConfigError(
-                    f"--{name.replace('_', '-')} has no meaning without --detectors; give that too"
+                    f"{as_option(name)} has no meaning without --detectors; give that too"
                 )
     return Scores(
         _limits(options, _targets(spec, trace, read)),

@@ -13,7 +13,7 @@ from blis_jax.commands.august_files import preset_of
 from blis_jax.commands.options import trace_flags
 from blis_jax.commands.run.flags import MOST_SEEDS, STREAM, WORKLOAD_MODES, RunOptions
 from blis_jax.core.types import NO_HORIZON
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, as_option, closest
 from blis_jax.workload.distribution import (
     DISTRIBUTION_SEED,
     PRESETS,
@@ -121,7 +121,7 @@ def revision_of(options: RunOptions) -> str:
     for name in REVISED_OPTIONS if revision == FIRST_REVISION else ():
         if name in options.named:
             raise ConfigError(
-                f"--{name.replace('_', '-')} is an option of BLIS's revision {REVISED}; give "
+                f"{as_option(name)} is an option of BLIS's revision {REVISED}; give "
                 f"--profile {REVISED} too, or leave it out"
             )
     return revision
@@ -279,7 +279,7 @@ def warn_of_idle_options(
         _warn_of_moved_means(options, source, notes)
     for name in idle:
         if name in options.named:
-            notes.warn(f"--{name.replace('_', '-')} has no effect on {where}")
+            notes.warn(f"{as_option(name)} has no effect on {where}")
     if options.lazy_generation:
         notes.warn("--lazy-generation has no effect: the same requests are drawn before the run")
     if source.spec is None or options.workload_spec is None:
