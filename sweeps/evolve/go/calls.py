@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from sweeps.evolve.go.expressions import Expressions
-from sweeps.evolve.go.nodes import (
+from sweeps.evolve.go.source import field, items, names_in, text_of, walk
+from sweeps.evolve.go.writer import (
     CLASS,
     DTYPES,
     FIXED,
@@ -21,12 +22,7 @@ from sweeps.evolve.go.nodes import (
     SCORER,
     GoValue,
     array,
-    field,
-    items,
-    names_in,
-    text_of,
     typed,
-    walk,
 )
 
 if TYPE_CHECKING:
@@ -36,20 +32,18 @@ if TYPE_CHECKING:
 class Calls(Expressions, ABC):
     """Translate expressions, calls among them."""
 
-    closures: dict[str, tuple[Node, list[dict[str, GoValue]]]]  # with what they may mention
-
     # --- calls ------------------------------------------------------------------------------------
 
     def _call_expression(self, node: Node) -> GoValue:
         function, given = field(node, "function"), items(field(node, "arguments"))
         name = text_of(function)
         builtin = getattr(self, f"call_{name}", None) if function.type == "identifier" else None
-        if builtin and self.find(name) is None and name not in self.program.functions:
+        if builtin and self.find(name) is None and name not in self.program.helpers:
             return builtin(node, given)
         if function.type == "selector_expression":
             return self._method(node, function, given)
         if function.type == "identifier" and (
-            name in self.program.functions or self._is_function(name)
+            name in self.program.helpers or self._is_function(name)
         ):
             return self.called(node, name, given)
         callee = self.value(function)
@@ -75,11 +69,7 @@ class Calls(Expressions, ABC):
 
     def _method(self, node: Node, function: Node, given: list[Node]) -> GoValue:
         owner, name = field(function, "operand"), text_of(field(function, "field"))
-        package = (
-            text_of(owner)
-            if owner.type == "identifier" and self.find(text_of(owner)) is None
-            else ""
-        )
+        package = self.package_of(owner)
         if package == "math":
             return self._of_math(node, name, given)
         if package == "fmt" and name.startswith("Sprint"):
@@ -89,7 +79,7 @@ class Calls(Expressions, ABC):
         receiver = self.value(owner)
         if receiver.kind == "snap" and name == "EffectiveLoad" and not given:
             return GoValue(self.of_instance("go.effective_load", receiver), "int")
-        if receiver.kind == "router" and name in self.program.methods:
+        if receiver.kind == "router" and (self.program.router, name) in self.program.methods:
             return self.called(node, name, given)
         if receiver.kind == "rng" and name == "Intn" and len(given) == 1:
             limit = self.number(given[0], "int")
@@ -200,7 +190,7 @@ class Calls(Expressions, ABC):
 
     def has_loop(self, name: str) -> bool:
         """Return whether a function has a loop or draws, so that it cannot be asked about all instances at once."""
-        node = self.program.functions.get(name)
+        node = self.program.helpers.get(name)
         found = self.find(name)
         if found is not None and found.kind == "function":
             node = self.closures[found.code][0]

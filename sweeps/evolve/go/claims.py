@@ -6,15 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweeps.evolve.go.nodes import (
-    GoValue,
-    field,
-    items,
-    names_in,
-    statements_of,
-    text_of,
-    walk,
-)
+from sweeps.evolve.go.source import field, items, names_in, statements_of, text_of, walk
+from sweeps.evolve.go.writer import GoValue
 
 if TYPE_CHECKING:
     from tree_sitter import Node

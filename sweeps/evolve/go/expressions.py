@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from blis_jax.core.types import OLD_CLASSES
-from sweeps.evolve.go.nodes import (
+from sweeps.evolve.go.source import computed, field, items, number_in, text_of
+from sweeps.evolve.go.writer import (
     CLASS,
     FIELDS,
     INSTANCE,
@@ -18,16 +19,13 @@ from sweeps.evolve.go.nodes import (
     SCORER,
     WHOLE_MATH,
     GoValue,
+    VectorWriter,
     array,
     class_code,
     constant,
-    field,
-    items,
-    text_of,
     truth,
     typed,
 )
-from sweeps.evolve.go.source import GoProgram
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -47,23 +45,8 @@ def _renamed(text: str) -> str:
     )
 
 
-class Expressions:
+class Expressions(VectorWriter):
     """Translate expressions; statements are in the class made of this one."""
-
-    program: GoProgram
-    scopes: list[dict[str, GoValue]]
-    mask: str  # code of where the present statement happens, empty: everywhere
-    several: dict[
-        str, tuple[GoValue, ...]
-    ]  # by the code of a call that returns several values: these
-
-    def refuse(self, node: Node, what: str) -> GoValue:
-        """Refuse the program at a node; for use as a value."""
-        self.program.refuse(node, what)
-
-    def find(self, name: str) -> GoValue | None:
-        """Return the variable of a name, the innermost one."""
-        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
 
     def value(self, node: Node) -> GoValue:
         """Translate an expression."""
@@ -93,10 +76,10 @@ class Expressions:
     # --- literals and names -----------------------------------------------------------------------
 
     def _int_literal(self, node: Node) -> GoValue:
-        return constant(int(text_of(node).replace("_", ""), 0), "int")
+        return constant(number_in(node), "int")
 
     def _float_literal(self, node: Node) -> GoValue:
-        return constant(Fraction(text_of(node).replace("_", "")), "float")
+        return constant(number_in(node), "float")
 
     def _true(self, node: Node) -> GoValue:
         return truth(text_of(node) == "true")
@@ -337,27 +320,12 @@ class Expressions:
     def _of_constants(self, node: Node, operator: str, first: GoValue, second: GoValue) -> GoValue:
         a, b = first.const, second.const
         assert isinstance(a, Fraction) and isinstance(b, Fraction)
-        if operator in _COMPARED:
-            answers = {
-                "<": a < b,
-                ">": a > b,
-                "<=": a <= b,
-                ">=": a >= b,
-                "==": a == b,
-                "!=": a != b,
-            }
-            return truth(answers[operator])
         kind = "float" if "float" in (first.kind, second.kind) else "int"
-        if operator == "/" and b != 0:
-            if kind == "float":
-                return constant(a / b, kind)
-            whole = abs(a) // abs(b)
-            return constant(whole if (a < 0) == (b < 0) else -whole, kind)
-        made = {"+": a + b, "-": a - b, "*": a * b}.get(operator)
-        if operator in ("<<", ">>") and a.denominator == b.denominator == 1 and 0 <= b < 64:
-            made = Fraction(int(a) << int(b) if operator == "<<" else int(a) >> int(b))
-        return (
-            constant(made, kind)
-            if made is not None
-            else self.refuse(node, "this operator is not read")
+        made = (
+            None
+            if operator in ("%", "&", "|", "^", "&^")
+            else computed(operator, a, b, kind == "float")
         )
+        if made is None:
+            return self.refuse(node, "this operator is not read")
+        return truth(made) if isinstance(made, bool) else constant(made, kind)

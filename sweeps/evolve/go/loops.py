@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweeps.evolve.go.claims import Claims, GoLoop, assignments, best_of, extreme_of
-from sweeps.evolve.go.nodes import (
+from sweeps.evolve.go.source import field, items, owner_of, statements_of, text_of, walk
+from sweeps.evolve.go.statements import SWITCH, Statements
+from sweeps.evolve.go.writer import (
     CLASS,
     FIXED,
     INSTANCE,
@@ -19,15 +21,8 @@ from sweeps.evolve.go.nodes import (
     GoValue,
     array,
     constant,
-    field,
-    items,
-    owner_of,
-    statements_of,
-    text_of,
     typed,
-    walk,
 )
-from sweeps.evolve.go.statements import SWITCH, Statements
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -91,19 +86,7 @@ class Loops(Statements):
         if left is not None and not any(text_of(one) == ":=" for one in head.children):
             self.refuse(head, "a range that assigns to variables from outside is not read")
         if over.kind == "observers":
-            early = (
-                one
-                for one in walk(self.root)
-                if one.type == "return_statement" and owner_of(one) == self.root
-            )
-            if any(one.start_byte < node.start_byte for one in early):
-                self.refuse(
-                    node,
-                    "a return before the observers are told is not read: prefix-affinity would miss the request",
-                )
-            self.tell(node)
-            calls = [one for one in walk(body) if one.type == "call_expression"]
-            self.told += [items(field(one, "arguments"))[-1] for one in calls]
+            self.tell_observers(self.root, node)
             return None
         if over.kind == "int" and not over.axes:
             return GoLoop(node, *self._extent(head, over), key, "", body)

@@ -8,26 +8,20 @@ from typing import TYPE_CHECKING
 from blis_jax.errors import ConfigError
 from sweeps.evolve import running
 from sweeps.evolve.go.loops import Loops
-from sweeps.evolve.go.nodes import (
-    INSTANCE,
-    GoValue,
-    array,
+from sweeps.evolve.go.source import (
+    GoProgram,
     field,
-    items,
     parameters_of,
     receiver_of,
     statements_of,
     text_of,
-    typed,
 )
-from sweeps.evolve.go.source import GoProgram
-from sweeps.evolve.go.steps.writer import steps_of
-from sweeps.evolve.go.writer import MaskedBlock
+from sweeps.evolve.go.step_writer import steps_of
+from sweeps.evolve.go.structs import without_structs
+from sweeps.evolve.go.writer import INSTANCE, GoValue, MaskedBlock, array, typed
 
 if TYPE_CHECKING:
     from tree_sitter import Node
-
-_DECISIONS = ("NewRoutingDecision", "NewRoutingDecisionWithScores")
 
 
 class GoFunction(Loops):
@@ -55,9 +49,7 @@ class GoFunction(Loops):
     def called(self, node: Node, name: str, given: list[Node]) -> GoValue:
         """Translate a call: the function is translated once for each kinds of its arguments."""
         closure = self.find(name)
-        root = (
-            self.closures[closure.code][0] if closure is not None else self.program.functions[name]
-        )
+        root = self.closures[closure.code][0] if closure is not None else self.program.helpers[name]
         values = [self.value(one) for one in given]
         names, kinds = parameters_of(root)
         if len(names) != len(values) or root == self.root:
@@ -163,23 +155,7 @@ class Route(GoFunction):
 
     def result(self, node: Node) -> GoValue:
         """Translate a decision: the instance that it names."""
-        target = None
-        if node.type == "call_expression" and text_of(field(node, "function")) in _DECISIONS:
-            target = items(field(node, "arguments"))[0]
-        elif node.type == "composite_literal" and text_of(field(node, "type")) == "RoutingDecision":
-            for one in items(field(node, "body")):
-                key, given = (
-                    (items(part)[0] for part in items(one))
-                    if one.type == "keyed_element"
-                    else (one, one)
-                )
-                if text_of(key) == "TargetInstance":
-                    target = given
-                elif text_of(key) not in ("Reason", "Scores"):
-                    return self.refuse(one, "this of a decision is not read")
-        if target is None:
-            return self.refuse(node, "a decision that names no instance is not read")
-        self.targets.append(text_of(target))
+        target = self.decided(node)
         value = self.value(target)
         return value if value.kind == "id" else self.refuse(target, "an instance's ID is wanted")
 
@@ -212,7 +188,7 @@ def policy_of(program: GoProgram, module: str = "mine") -> str:
     """
     notes = list(program.notes)
     try:
-        return _vectors_of(program.without_structs(), module)
+        return _vectors_of(without_structs(program), module)
     except ConfigError:
         program.notes[:] = notes
         return steps_of(program, module)
@@ -221,12 +197,7 @@ def policy_of(program: GoProgram, module: str = "mine") -> str:
 def _vectors_of(program: GoProgram, module: str) -> str:
     route = Route(program)
     route.translate()
-    others = [one for one in route.told if {text_of(one)} != set(route.targets)]
-    if others or len(route.told) > 1:
-        program.refuse(
-            (others or route.told)[0],
-            "observers are told of another instance than the one that is chosen",
-        )
+    route.check_observers()
     body = "\n".join(route.lines)
     helpers = [one for one in route.functions.values() if one.root.type != "func_literal"]
     parts = ["\n".join(one.lines) for one in helpers]

@@ -1,18 +1,18 @@
-"""A Go file as a tree: the routing function, its helpers and constants, and refusals that name the line."""
+"""A Go file as a tree: the routing function, its helpers and constants, and arithmetic of its constants."""
 
 from __future__ import annotations
 
 import ast
-import keyword
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from dataclasses import field as made_of
+from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import tree_sitter, tree_sitter_go
-from sweeps.evolve.go.nodes import field, shown, text_of, walk
-from sweeps.evolve.go.structs import without_structs
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -21,6 +21,145 @@ START, END = "EVOLVE-BLOCK-START", "EVOLVE-BLOCK-END"
 ROUTE = "Route"
 _BEGIN = "package sim\nfunc (ws *WeightedScoring) Route(req *Request, state *RouterState) RoutingDecision {\n"
 _FINISH = '\nreturn NewRoutingDecision(snapshots[bestIdx].ID, "")\n}\n'
+_FUNCTIONS = ("func_literal", "function_declaration", "method_declaration")
+DECISIONS = ("NewRoutingDecision", "NewRoutingDecisionWithScores")
+
+
+# --- nodes of a tree ------------------------------------------------------------------------------
+
+
+def shown(node: Node) -> str:
+    """Return the first line of a node's source, not more than 60 letters of it."""
+    first = text_of(node).partition("\n")[0].strip()
+    return first if len(first) <= 60 else f"{first[:57]}..."
+
+
+def text_of(node: Node) -> str:
+    """Return the source of a node."""
+    return (node.text or b"").decode()
+
+
+def field(node: Node, name: str) -> Node:
+    """Return the child in a field that the grammar always has."""
+    child = node.child_by_field_name(name)
+    assert child is not None, (node.type, name)
+    return child
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Yield a node and all below it, in the order of the text."""
+    yield node
+    for child in node.children:
+        yield from walk(child)
+
+
+def above(node: Node) -> Iterator[Node]:
+    """Yield the nodes around a node, the innermost first."""
+    while node.parent is not None:
+        node = node.parent
+        yield node
+
+
+def names_in(node: Node) -> Iterator[Node]:
+    """Yield the identifiers in a node that may name variables."""
+    return (part for part in walk(node) if part.type == "identifier")
+
+
+def owner_of(node: Node) -> Node:
+    """Return the function that a node belongs to."""
+    return next(around for around in above(node) if around.type in _FUNCTIONS)
+
+
+def statements_of(block: Node) -> list[Node]:
+    """Return the statements of a block or of a case, without comments."""
+    statements = []
+    for child in block.named_children:
+        if child.type == "statement_list":
+            statements += statements_of(child)
+        elif child.type != "comment":
+            statements.append(child)
+    return statements
+
+
+def items(node: Node) -> list[Node]:
+    """Return the expressions of a list, without comments."""
+    return [child for child in node.named_children if child.type != "comment"]
+
+
+def names_of(node: Node) -> list[str]:
+    """Return the names that a declaration of parameters, fields or variables gives."""
+    return [text_of(name) for name in node.children_by_field_name("name") if name.is_named]
+
+
+def receiver_of(method: Node) -> list[str]:
+    """Return the names of a method's receiver, one or none."""
+    return [name for part in items(field(method, "receiver")) for name in names_of(part)]
+
+
+def receiver_type(method: Node) -> str:
+    """Return the name of the type that a method belongs to."""
+    return text_of(field(items(field(method, "receiver"))[0], "type")).lstrip("*")
+
+
+def parameters_of(function: Node) -> tuple[list[str], list[Node]]:
+    """Return the names and the types of a function's parameters."""
+    names: list[str] = []
+    kinds: list[Node] = []
+    for part in items(field(function, "parameters")):
+        declared = names_of(part)
+        names += declared
+        kinds += [field(part, "type")] * len(declared)
+    return names, kinds
+
+
+def results_of(function: Node) -> list[tuple[Node | None, Node]]:
+    """Return the results of a function: the name, if it has one, and the type."""
+    declared = function.child_by_field_name("result")
+    if declared is None:
+        return []
+    results: list[tuple[Node | None, Node]] = []
+    for part in items(declared) if declared.type == "parameter_list" else [declared]:
+        is_named = part.type == "parameter_declaration"
+        kind = field(part, "type") if is_named else part
+        names = part.children_by_field_name("name") if is_named else []
+        results += [(name, kind) for name in names] or [(None, kind)]
+    return results
+
+
+def number_in(literal: Node) -> Fraction:
+    """Return the number that a literal of Go is."""
+    text = text_of(literal).replace("_", "")
+    return Fraction(int(text, 0)) if literal.type == "int_literal" else Fraction(text)
+
+
+def computed(
+    operator: str, first: Fraction, second: Fraction, is_float: bool
+) -> Fraction | bool | None:
+    """Return an operation of two constants, which is exact in Go; None where there is none."""
+    compared = {
+        "<": first < second, ">": first > second, "<=": first <= second, ">=": first >= second,
+        "==": first == second, "!=": first != second,
+    }  # fmt: skip
+    if operator in compared:
+        return compared[operator]
+    if operator in "/%":
+        if second == 0:
+            return None
+        quotient = first / second
+        whole = quotient if is_float and operator == "/" else Fraction(int(quotient))
+        return whole if operator == "/" else first - whole * second
+    if operator in "+-*":
+        return {"+": first + second, "-": first - second, "*": first * second}[operator]
+    if first.denominator != 1 or second.denominator != 1:
+        return None
+    left, right = int(first), int(second)
+    if operator in ("<<", ">>"):
+        return Fraction(left << right if operator == "<<" else left >> right)
+    made = {"&": left & right, "|": left | right, "^": left ^ right, "&^": left & ~right}
+    return Fraction(made[operator]) if operator in made else None
+
+
+# --- a program ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -30,12 +169,50 @@ class GoProgram:
     name: str  # of the file, for sentences
     text: bytes
     first_line: int  # of the text in the file
+    root: Node  # of the whole file
     route: Node
-    functions: dict[str, Node]  # other functions of the file, and methods of its router, by name
-    methods: frozenset[str]  # those that are methods
-    constants: dict[str, Node]  # values of constants of the file, by name
     marked: range  # lines of the block between the marks, else of the whole function
     notes: list[str] = made_of(default_factory=list)  # what its user should know
+
+    @cached_property
+    def functions(self) -> dict[str, Node]:
+        """Return the functions of the file by name."""
+        return {text_of(field(node, "name")): node for node in self.of_type("function_declaration")}
+
+    @cached_property
+    def methods(self) -> dict[tuple[str, str], Node]:
+        """Return the methods of the file by type and name."""
+        nodes = self.of_type("method_declaration")
+        return {(receiver_type(node), text_of(field(node, "name"))): node for node in nodes}
+
+    @cached_property
+    def router(self) -> str:
+        """Return the type that the routing function belongs to."""
+        return receiver_type(self.route)
+
+    @cached_property
+    def helpers(self) -> dict[str, Node]:
+        """Return the other methods of the router, and the functions of the file, by name."""
+        methods = {
+            name: node
+            for (owner, name), node in self.methods.items()
+            if owner == self.router and name != ROUTE
+        }
+        return {**methods, **self.functions}
+
+    @cached_property
+    def constants(self) -> dict[str, Node]:
+        """Return the values of constants of the file by name."""
+        specs = (spec for group in self.of_type("const_declaration") for spec in walk(group))
+        return {
+            text_of(field(spec, "name")): field(spec, "value").named_children[0]
+            for spec in specs
+            if spec.type == "const_spec" and spec.child_by_field_name("value")
+        }
+
+    def of_type(self, kind: str) -> Iterator[Node]:
+        """Yield the declarations of the file that are nodes of a type."""
+        return (node for node in self.root.named_children if node.type == kind)
 
     def line(self, node: Node) -> int:
         """Return the line on which a node begins."""
@@ -49,21 +226,6 @@ class GoProgram:
         """
         raise ConfigError(f"{self.name}:{self.line(node)}: {what}: {shown(node)}")
 
-    def without_structs(self) -> GoProgram:
-        """Return the program with every struct written as its fields; notes are told together.
-
-        Raises:
-            ConfigError: a struct is used in a way that has no such form.
-        """
-        root = self.route
-        while root.parent is not None:
-            root = root.parent
-        written = without_structs(self.name, root, self.text, self.first_line)
-        if written == self.text:
-            return self
-        made = _program(self.name, _parser().parse(written).root_node, self.text, self.first_line)
-        return replace(made, notes=self.notes)
-
     def note(self, what: str) -> None:
         """Keep a sentence for the program's user, once."""
         if what not in self.notes:
@@ -73,34 +235,6 @@ class GoProgram:
         """Return the source lines of a node."""
         lines = self.text.decode().split("\n")
         return lines[node.start_point.row : node.end_point.row + 1]
-
-
-class BesideGo:
-    """The Python of a Go program as it is made: its lines, behind comments with Go's, and its names."""
-
-    program: GoProgram
-    lines: list[str]
-    indent: int
-    taken: set[str]  # names
-
-    def emit(self, code: str) -> None:
-        """Add a line of Python."""
-        self.lines.append("    " * self.indent + code)
-
-    def tell(self, node: Node, whole: bool = True) -> None:
-        """Add the Go of a statement as comments, or its first line alone."""
-        lines = self.program.lines_of(node)
-        for place, text in enumerate(lines if whole else lines[:1]):
-            self.emit(f"# {self.program.line(node) + place}: {text.strip()}")
-
-    def fresh(self, name: str) -> str:
-        """Return a name of Python that nothing has yet."""
-        name = f"{name}_" if keyword.iskeyword(name) or name.startswith("_") else name
-        found, number = name, 2
-        while found in self.taken:
-            found, number = f"{name}_{number}", number + 1
-        self.taken.add(found)
-        return found
 
 
 def read(path: str | Path) -> GoProgram:
@@ -119,7 +253,13 @@ def read(path: str | Path) -> GoProgram:
         text, first_line = _go_inside(path, text)
     if f") {ROUTE}(" not in text:
         text, first_line = _wrapped(path, text, first_line)
-    return _parsed(path.name, text, first_line)
+    root = tree_of(text.encode())
+    if root.has_error:
+        bad = next(node for node in walk(root) if node.type == "ERROR" or node.is_missing)
+        raise ConfigError(
+            f"{path.name}:{bad.start_point.row + first_line}: this is not Go: {shown(bad) or 'something is missing'}"
+        )
+    return program_of(path.name, root, text.encode(), first_line)
 
 
 def _go_inside(path: Path, text: str) -> tuple[str, int]:
@@ -151,90 +291,47 @@ def _wrapped(path: Path, text: str, first_line: int) -> tuple[str, int]:
     return _BEGIN + text + _FINISH, first_line - _BEGIN.count("\n")
 
 
-def _parser() -> Any:
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_go.language()))
+def tree_of(source: bytes) -> Node:
+    """Return the tree of a file."""
+    parser: Any = tree_sitter.Parser(tree_sitter.Language(tree_sitter_go.language()))
+    root: Node = parser.parse(source).root_node
+    return root
 
 
-def _parsed(name: str, text: str, first_line: int) -> GoProgram:
-    source = text.encode()
-    root = _parser().parse(source).root_node
-    if root.has_error:
-        bad = next(node for node in walk(root) if node.type == "ERROR" or node.is_missing)
-        raise ConfigError(
-            f"{name}:{bad.start_point.row + first_line}: this is not Go: {shown(bad) or 'something is missing'}"
-        )
-    return _program(name, root, source, first_line)
+def program_of(name: str, root: Node, source: bytes, first_line: int) -> GoProgram:
+    """Return the program of a tree: the method with the mark, else WeightedScoring's, else the only one.
 
-
-def _program(name: str, root: Node, source: bytes, first_line: int) -> GoProgram:
-    functions = {
-        text_of(field(node, "name")): node
-        for node in root.named_children
-        if node.type == "function_declaration"
-    }
-    methods = {
-        text_of(field(node, "name")): node
-        for node in root.named_children
-        if node.type == "method_declaration" and text_of(field(node, "name")) != ROUTE
-    }
-    constants = {}
-    for group in root.named_children:
-        if group.type == "const_declaration":
-            for spec in (
-                one
-                for one in walk(group)
-                if one.type == "const_spec" and one.child_by_field_name("value")
-            ):
-                constants[text_of(field(spec, "name"))] = field(spec, "value").named_children[0]
+    Raises:
+        ConfigError: there is none of them.
+    """
+    comments = [node for node in walk(root) if node.type == "comment"]
+    marks, ends = (
+        [node.start_point.row for node in comments if mark in text_of(node)]
+        for mark in (START, END)
+    )
     routes = [
         node
         for node in root.named_children
         if node.type == "method_declaration" and text_of(field(node, "name")) == ROUTE
     ]
-    marks = [
-        node.start_point.row
-        for node in walk(root)
-        if node.type == "comment" and START in text_of(node)
-    ]
-    ends = [
-        node.start_point.row
-        for node in walk(root)
-        if node.type == "comment" and END in text_of(node)
-    ]
-    route = _chosen(name, routes, marks)
+    marked = (
+        node
+        for node in routes
+        if any(node.start_point.row <= mark <= node.end_point.row for mark in marks)
+    )
+    usual = (
+        node
+        for node in routes
+        if "WeightedScoring" in text_of(field(node, "receiver")) or len(routes) == 1
+    )
+    route = next(marked, None) or next(usual, None)
+    if route is None:
+        raise ConfigError(
+            f"{name}: {len(routes)} methods {ROUTE} and no mark {START} in any; mark the one that is meant"
+        )
     begin, end = route.start_point.row, route.end_point.row + 1
     if marks and ends and begin <= marks[0] < end:
         begin, end = marks[0], ends[0] + 1
     return GoProgram(
-        name,
-        source,
-        first_line,
-        route,
-        {**_of_router(methods, route), **functions},
-        frozenset(_of_router(methods, route)),
-        constants,
-        range(begin + first_line, end + first_line),
-    )
-
-
-def _of_router(methods: dict[str, Node], route: Node) -> dict[str, Node]:
-    """Return the methods of the type that the routing function belongs to."""
-    own = _receiver(route)
-    return {name: node for name, node in methods.items() if _receiver(node) == own}
-
-
-def _receiver(node: Node) -> str:
-    return text_of(field(field(node, "receiver").named_children[0], "type")).lstrip("*")
-
-
-def _chosen(name: str, routes: list[Node], marks: list[int]) -> Node:
-    """Return the method with the mark, else WeightedScoring's, else the only one."""
-    for node in routes:
-        if any(node.start_point.row <= mark <= node.end_point.row for mark in marks):
-            return node
-    for node in routes:
-        if "WeightedScoring" in text_of(field(node, "receiver")) or len(routes) == 1:
-            return node
-    raise ConfigError(
-        f"{name}: {len(routes)} methods {ROUTE} and no mark {START} in any; mark the one that is meant"
+        name, source, first_line, root, route, range(begin + first_line, end + first_line)
     )

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps.evolve.go.nodes import (
-    NUMBERS,
-    GoValue,
-    array,
-    field,
-    items,
-    statements_of,
-    text_of,
-    typed,
-    walk,
-)
+from sweeps.evolve.go.source import field, items, results_of, statements_of, text_of, walk
 from sweeps.evolve.go.variables import Variables
+from sweeps.evolve.go.writer import NUMBERS, GoValue, array, typed
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -28,15 +19,6 @@ class Statements(Variables):
     """Translate statements but for loops."""
 
     # --- statements -------------------------------------------------------------------------------
-
-    def run(self, statements: list[Node]) -> None:
-        """Translate statements in their order."""
-        for node in statements:
-            method = getattr(self, f"do_{node.type}", None)
-            if method is None:
-                self.refuse(node, "this statement is not read")
-            else:
-                method(node)
 
     def do_block(self, node: Node) -> None:
         """Translate a block in a scope of its own."""
@@ -177,27 +159,16 @@ class Statements(Variables):
 
     def result_kinds(self) -> list[str]:
         """Return the kinds of what the function returns; none of the routing function."""
-        declared = self.root.child_by_field_name("result")
-        if declared is None or self.root == self.program.route:
-            return []
-        parts = items(declared) if declared.type == "parameter_list" else [declared]
-        return [
-            self.type_of(part.child_by_field_name("type") or part)[0]
-            for part in parts
-            for _ in part.children_by_field_name("name") or (part,)
-        ]
+        results = results_of(self.root) if self.root != self.program.route else []
+        return [self.type_of(kind)[0] for _, kind in results]
 
     def named_results(self) -> list[Node]:
         """Return the names of the function's results, if they have some."""
-        declared = self.root.child_by_field_name("result")
-        if declared is None or declared.type != "parameter_list":
-            return []
-        return [name for part in items(declared) for name in part.children_by_field_name("name")]
+        return [name for name, _ in results_of(self.root) if name is not None]
 
     def result(self, node: Node) -> GoValue:
         """Translate one result of a return."""
-        value = self.value(node)
-        return value
+        return self.value(node)
 
 
 def _only_panics(block: Node) -> bool:

@@ -7,11 +7,19 @@ variables, and the rest of the reader need not know of structs. Lines stay where
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from blis_jax.errors import ConfigError
-from sweeps.evolve.go.nodes import field, items, shown, text_of, walk
+from sweeps.evolve.go.source import (
+    GoProgram,
+    field,
+    items,
+    names_of,
+    program_of,
+    text_of,
+    tree_of,
+    walk,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -36,31 +44,32 @@ class Held:
     container: str = ""  # what stands before the element's type, `[]` or `map[string]`
 
 
-def without_structs(name: str, root: Node, source: bytes, first_line: int) -> bytes:
-    """Return the source with every struct that is declared and used as a value written as its fields.
+def without_structs(program: GoProgram) -> GoProgram:
+    """Return the program with every struct that is declared and used as a value written as its fields.
 
     Raises:
         ConfigError: a struct is used in another way; the sentence says where and what.
     """
-    used = {text_of(one) for one in walk(root) if one.type == "type_identifier"}
-    types = {key: one for key, one in _types(root).items() if key in used}
-    rewriting = _Rewriting(name, source, first_line, types)
-    for node in root.named_children:
-        result = node.child_by_field_name("result") if node.type == "function_declaration" else None
+    used = {text_of(node) for node in walk(program.root) if node.type == "type_identifier"}
+    types = {name: kind for name, kind in _types(program).items() if name in used}
+    if not types:
+        return program
+    rewriting = _Rewriting(program, types)
+    for name, function in program.functions.items():
+        result = function.child_by_field_name("result")
         held = rewriting.type_of(result) if result is not None else None
         if held is not None:
-            rewriting.returned[text_of(field(node, "name"))] = held
-    return rewriting.text(root).encode() if rewriting.types else source
+            rewriting.returned[name] = held
+    root = tree_of(rewriting.text(program.root).encode())
+    made = program_of(program.name, root, program.text, program.first_line)
+    return replace(made, notes=program.notes)
 
 
-def _types(root: Node) -> dict[str, StructType]:
+def _types(program: GoProgram) -> dict[str, StructType]:
     """Return the structs whose fields are all plain; those with methods are the router's and BLIS's own."""
-    has_methods = {
-        text_of(field(field(node, "receiver").named_children[0], "type")).lstrip("*")
-        for node in root.named_children if node.type == "method_declaration"
-    }  # fmt: skip
+    has_methods = {owner for owner, _ in program.methods}
     found = {}
-    for node in walk(root):
+    for node in walk(program.root):
         if node.type != "type_spec" or field(node, "type").type != "struct_type":
             continue
         name = text_of(field(node, "name"))
@@ -68,7 +77,7 @@ def _types(root: Node) -> dict[str, StructType]:
         for one in walk(field(node, "type")):
             if one.type == "field_declaration":
                 kind = text_of(field(one, "type"))
-                fields |= {text_of(part): kind for part in one.children_by_field_name("name")}
+                fields |= dict.fromkeys(names_of(one), kind)
         plain = bool(fields) and all(kind in ZEROS or kind == SNAPSHOT for kind in fields.values())
         if plain and name != SNAPSHOT and name not in has_methods:
             found[name] = StructType(name, fields)
@@ -78,21 +87,15 @@ def _types(root: Node) -> dict[str, StructType]:
 class _Rewriting:
     """Writes a tree again; names hold what their declaration says, one thing in a whole function."""
 
-    def __init__(
-        self, name: str, source: bytes, first_line: int, types: dict[str, StructType]
-    ) -> None:
-        self.name, self.source, self.first_line, self.types = name, source, first_line, types
+    def __init__(self, program: GoProgram, types: dict[str, StructType]) -> None:
+        self.source, self.refuse, self.types = program.text, program.refuse, types
         self.held: dict[str, Held] = {}
         self.returned: dict[str, Held] = {}  # by functions of the file
-        names = set(re.findall(r"\w+", source.decode()))
+        names = set(re.findall(r"\w+", program.text.decode()))
         self.mark = "_"
         fields = {one for kind in types.values() for one in kind.fields}
         while any(f"{one}{self.mark}{two}" in names for one in names for two in fields):
             self.mark += "_"
-
-    def refuse(self, node: Node, what: str) -> NoReturn:
-        line = node.start_point.row + self.first_line
-        raise ConfigError(f"{self.name}:{line}: {what}: {shown(node)}")
 
     # --- what is held ---------------------------------------------------------------------------------
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from sweeps.evolve.go.nodes import (
+from sweeps.evolve.go.calls import Calls
+from sweeps.evolve.go.source import field, items, text_of, walk
+from sweeps.evolve.go.writer import (
     CLASS,
     DTYPES,
     EMPTY,
@@ -16,14 +18,9 @@ from sweeps.evolve.go.nodes import (
     GoValue,
     array,
     constant,
-    field,
-    items,
-    text_of,
     truth,
     typed,
-    walk,
 )
-from sweeps.evolve.go.writer import Lines
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 _OPERATORS = {f"{operator}=": operator for operator in ("+", "-", "*", "/", "%")}
 
 
-class Variables(Lines):
+class Variables(Calls):
     """Translate declarations and assignments."""
 
     # --- declarations -----------------------------------------------------------------------------

@@ -1,16 +1,27 @@
-"""Names and types of a Go program that is read statement by statement."""
+"""Names, types and constants of a Go program that is read statement by statement."""
 
 from __future__ import annotations
 
 import ast
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from sweeps.evolve import running
-from sweeps.evolve.go.nodes import field, items, text_of, walk
-from sweeps.evolve.go.source import BesideGo
+from sweeps.evolve.go.source import (
+    computed,
+    field,
+    items,
+    names_of,
+    number_in,
+    results_of,
+    text_of,
+    walk,
+)
+from sweeps.evolve.go.writer import MATH, WHOLE_MATH, GoReader
 from sweeps.evolve.stepping import basics, containers, library, operations, places, router, types
 
 if TYPE_CHECKING:
@@ -35,6 +46,35 @@ _MODULES = {
 }
 
 
+@dataclass(frozen=True)
+class FoldedConstant:
+    """A constant: exact, with the code of its type where it has one."""
+
+    value: Fraction | bool | str
+    is_float: bool = False
+    kind: str = ""
+
+    @property
+    def code(self) -> str:
+        """Return its code; a constant without a type is a number of Python."""
+        if not isinstance(self.value, Fraction):
+            return repr(self.value)
+        if self.is_float or self.kind.startswith("FLOAT"):
+            try:
+                text = repr(float(self.value))
+            except OverflowError:
+                text = "float('inf')"
+        else:
+            text = str(int(self.value))
+        return f"{self.kind}({text})" if self.kind else text
+
+    def typed(self) -> str:
+        """Return its code as that of a variable."""
+        if isinstance(self.value, Fraction) and not self.kind:
+            return replace(self, kind="FLOAT" if self.is_float else "WHOLE").code
+        return self.code
+
+
 @dataclass
 class Variable:
     """What a name of Go stands for."""
@@ -42,41 +82,29 @@ class Variable:
     code: str
     kind: str = ""  # router, request, state, function or const, where it is one
     node: Node | None = None  # of a function, or of the closure that a variable has
-    constant: Any = None
+    constant: FoldedConstant | None = None
 
 
-class StepTypes(BesideGo, ABC):
-    """Names and types."""
+class StepTypes(GoReader[Variable], ABC):
+    """Names, types and constants."""
 
     def __init__(self, program: GoProgram) -> None:
-        self.program = program
-        root = program.route
-        while root.parent is not None:
-            root = root.parent
-        self.root = root
         names = {name for module in _MODULES.values() for name in vars(module)}
-        self.taken = {*_OURS, *(name for name in names if not name.startswith("__"))}
-        self.functions = {
-            text_of(field(one, "name")): one
-            for one in root.named_children
-            if one.type == "function_declaration"
-        }
-        self.methods = {
-            (self._of(one), text_of(field(one, "name"))): one
-            for one in root.named_children if one.type == "method_declaration"
-        }  # fmt: skip
-        self.router = self._of(program.route)
+        super().__init__(program, {*_OURS, *(name for name in names if not name.startswith("__"))})
+        self.root = program.root
+        self.functions, self.methods = program.functions, program.methods
+        self.router = program.router
         self.specs: dict[str, Node] = {
             text_of(field(spec, "name")): spec
-            for one in root.named_children if one.type == "type_declaration"
-            for spec in items(one) if spec.type in ("type_spec", "type_alias")
-        }  # fmt: skip
+            for group in program.of_type("type_declaration")
+            for spec in items(group)
+            if spec.type in ("type_spec", "type_alias")
+        }
         self.types: dict[str, str] = {}  # codes of the types that are used, by name
         self.type_lines: list[str] = []
         self.struct_codes = {"EMPTY"}
         self.fields_of: dict[str, dict[str, Node]] = {"EMPTY": {}}
         self.numbers = {code for code in PLAIN.values() if code[0] in "WFIU"}
-        self.scopes: list[dict[str, Variable]] = [{}]
         self.declared: set[str] = set()
         self.assigned: set[str] = set()
         self.unmasked: set[str] = set()
@@ -86,26 +114,13 @@ class StepTypes(BesideGo, ABC):
         self.literal: Node | None = None
         self.iota = 0
         self.draws = False
-        for one in walk(root):
-            if one.type == "type_parameter_declaration":
-                self.types |= {text_of(name): "NIL" for name in one.children_by_field_name("name")}
-        for one in root.named_children:
-            if one.type == "const_declaration":
-                self.scopes[0] |= self.constants_of(one)
-
-    @abstractmethod
-    def constants_of(self, group: Node) -> dict[str, Variable]:
-        """Return the constants of a declaration; expressions know how."""
-
-    def _of(self, method: Node) -> str:
-        kind = text_of(field(items(field(method, "receiver"))[0], "type"))
-        return kind.lstrip("*")
+        for node in walk(self.root):
+            if node.type == "type_parameter_declaration":
+                self.types |= dict.fromkeys(names_of(node), "NIL")
+        for group in program.of_type("const_declaration"):
+            self.scopes[0] |= self.constants_of(group)
 
     # --- names ----------------------------------------------------------------------------------------
-
-    def find(self, name: str) -> Variable | None:
-        """Return what a name stands for, the innermost one."""
-        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
 
     def kind_at(self, node: Node) -> str:
         """Return what kind of variable an expression is; empty if it is none of the router's."""
@@ -124,24 +139,10 @@ class StepTypes(BesideGo, ABC):
             return "map"
         return "snapshots" if code == "go.snapshots" else ""
 
-    def above(self, node: Node) -> list[Node]:
-        """Return the nodes around a node, up to the function of the file."""
-        found, one = [], node.parent
-        while one is not None:
-            found.append(one)
-            one = one.parent
-        return found
-
-    def owner(self, node: Node) -> Node:
-        """Return the function that a node belongs to."""
-        kinds = ("func_literal", "function_declaration", "method_declaration")
-        return next(one for one in self.above(node) if one.type in kinds)
-
     def package_variables(self) -> Iterator[Node]:
         """Yield the variables of the package."""
-        for one in self.root.named_children:
-            if one.type == "var_declaration":
-                yield from (spec for spec in walk(one) if spec.type == "var_spec")
+        for group in self.program.of_type("var_declaration"):
+            yield from (spec for spec in walk(group) if spec.type == "var_spec")
 
     def method_code(self, method: Node, name: str) -> str:
         """Return the function that a method of the router or of snapshots is."""
@@ -172,26 +173,7 @@ class StepTypes(BesideGo, ABC):
 
     def result_types(self, function: Node) -> list[str]:
         """Return the codes of the types that a function returns."""
-        declared = function.child_by_field_name("result")
-        if declared is None:
-            return []
-        parts = items(declared) if declared.type == "parameter_list" else [declared]
-        return [
-            self.type_code(part.child_by_field_name("type") or part if part.type == "parameter_declaration" else part)
-            for part in parts
-            for _ in (part.children_by_field_name("name") if part.type == "parameter_declaration" else ()) or (part,)
-        ]  # fmt: skip
-
-    def named_results(self, function: Node) -> list[tuple[Node, Node]]:
-        """Return the names of a function's results, with their types."""
-        declared = function.child_by_field_name("result")
-        if declared is None or declared.type != "parameter_list":
-            return []
-        return [
-            (name, field(part, "type"))
-            for part in items(declared)
-            for name in part.children_by_field_name("name")
-        ]
+        return [self.type_code(kind) for _, kind in results_of(function)]
 
     # --- types ------------------------------------------------------------------------------------------
 
@@ -281,3 +263,121 @@ class StepTypes(BesideGo, ABC):
             if own:
                 lines.append(f"from {name} import (\n    " + ",\n    ".join(own) + ",\n)")
         return "\n".join(lines)
+
+    # --- constants, which are exact until a variable takes them ------------------------------------------
+
+    def fold(self, node: Node) -> FoldedConstant | None:
+        """Return an expression as a constant; None of another one."""
+        method = getattr(self, f"_fold_{node.type}", None)
+        return method(node) if method else None
+
+    def _fold_int_literal(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(number_in(node))
+
+    def _fold_float_literal(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(number_in(node), is_float=True)
+
+    def _fold_rune_literal(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(Fraction(ord(json.loads(f'"{text_of(node)[1:-1]}"'))))
+
+    def _fold_interpreted_string_literal(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(json.loads(text_of(node)))
+
+    def _fold_raw_string_literal(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(text_of(node)[1:-1])
+
+    def _fold_true(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(text_of(node) == "true")
+
+    _fold_false = _fold_true
+
+    def _fold_parenthesized_expression(self, node: Node) -> FoldedConstant | None:
+        return self.fold(items(node)[0])
+
+    def _fold_iota(self, node: Node) -> FoldedConstant:
+        return FoldedConstant(Fraction(self.iota))
+
+    def _fold_identifier(self, node: Node) -> FoldedConstant | None:
+        found = self.find(text_of(node))
+        if found is None and text_of(node) == "iota":
+            return FoldedConstant(Fraction(self.iota))
+        return found.constant if found is not None else None
+
+    def _fold_selector_expression(self, node: Node) -> FoldedConstant | None:
+        name = text_of(field(node, "field"))
+        if text_of(field(node, "operand")) == "math" and self.find("math") is None and name in MATH:
+            return FoldedConstant(MATH[name], is_float=name not in WHOLE_MATH)
+        return None
+
+    def _fold_unary_expression(self, node: Node) -> FoldedConstant | None:
+        operand, sign = self.fold(field(node, "operand")), text_of(field(node, "operator"))
+        if operand is None:
+            return None
+        if sign == "!" and isinstance(operand.value, bool):
+            return FoldedConstant(not operand.value)
+        if isinstance(operand.value, Fraction) and sign in "+-":
+            return replace(operand, value=-operand.value if sign == "-" else operand.value)
+        return None
+
+    def _fold_call_expression(self, node: Node) -> FoldedConstant | None:
+        function, given = field(node, "function"), items(field(node, "arguments"))
+        if (
+            function.type != "identifier"
+            or len(given) != 1
+            or self.find(text_of(function)) is not None
+        ):
+            return None
+        code, of = self.plain_type(text_of(function)), self.fold(given[0])
+        if of is None or not code or code not in self.numbers or not isinstance(of.value, Fraction):
+            return None
+        return replace(of, kind=code, is_float=of.is_float and code.startswith("FLOAT"))
+
+    def _fold_binary_expression(self, node: Node) -> FoldedConstant | None:
+        first, second = self.fold(field(node, "left")), self.fold(field(node, "right"))
+        if first is None or second is None:
+            return None
+        sign, a, b = text_of(field(node, "operator")), first.value, second.value
+        if isinstance(a, Fraction) and isinstance(b, Fraction):
+            return self._folded(sign, first, second)
+        if isinstance(a, str) and isinstance(b, str):
+            texts: dict[str, str | bool] = {"+": a + b, "==": a == b, "!=": a != b}
+            made = texts.get(sign)
+            return None if made is None else FoldedConstant(made)
+        if isinstance(a, bool) and isinstance(b, bool):
+            made = {"&&": a and b, "||": a or b, "==": a == b, "!=": a != b}.get(sign)
+            return None if made is None else FoldedConstant(made)
+        return None
+
+    def _folded(
+        self, sign: str, first: FoldedConstant, second: FoldedConstant
+    ) -> FoldedConstant | None:
+        assert isinstance(first.value, Fraction) and isinstance(second.value, Fraction)
+        is_shift = sign in ("<<", ">>")
+        kind = first.kind or ("" if is_shift else second.kind)
+        is_float = first.is_float or second.is_float or kind.startswith("FLOAT")
+        made = computed(sign, first.value, second.value, is_float)
+        if made is None or isinstance(made, bool):
+            return None if made is None else FoldedConstant(made)
+        return FoldedConstant(made, is_float and not is_shift, kind)
+
+    def constants_of(self, group: Node) -> dict[str, Variable]:
+        """Return the constants of a declaration, counted by iota; those that are not known are left out."""
+        found: dict[str, Variable] = {}
+        repeated: tuple[Node | None, Node | None] = (None, None)
+        self.scopes.append(found)
+        for number, spec in enumerate(one for one in walk(group) if one.type == "const_spec"):
+            if spec.child_by_field_name("value") is not None:
+                repeated = field(spec, "value"), spec.child_by_field_name("type")
+            given, kind = repeated
+            names = [one for one in spec.children_by_field_name("name") if one.is_named]
+            self.iota = number
+            for name, node in zip(names, items(given) if given is not None else [], strict=False):
+                constant = self.fold(node)
+                if constant is not None:
+                    wanted = self.type_code(kind) if kind is not None else ""
+                    constant = (
+                        replace(constant, kind=wanted) if wanted in self.numbers else constant
+                    )
+                    found[text_of(name)] = Variable("", "const", constant=constant)
+        self.scopes.pop()
+        return found

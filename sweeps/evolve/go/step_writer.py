@@ -8,25 +8,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps.evolve.go.nodes import (
+from sweeps.evolve.go.source import (
+    DECISIONS,
+    GoProgram,
     field,
     items,
+    owner_of,
     parameters_of,
     receiver_of,
+    results_of,
     statements_of,
     text_of,
     walk,
 )
-from sweeps.evolve.go.steps.loops import StepLoops
-from sweeps.evolve.go.steps.types import Variable
+from sweeps.evolve.go.step_statements import StepStatements
+from sweeps.evolve.go.step_types import Variable
+from sweeps.evolve.stepping.router import MOST_PASSES
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-    from sweeps.evolve.go.source import GoProgram
 
-
-_DECISIONS = ("NewRoutingDecision", "NewRoutingDecisionWithScores")
 OF_BLIS = ("RoutingSnapshot", "RoutingDecision", "Request", "RouterState", "ScorerConfig")
 EFFECTIVE_LOAD = ("RoutingSnapshot", "EffectiveLoad")
 _HEAD = '''\
@@ -42,8 +44,161 @@ Read from Go by `blis-jax evolve read`, statement by statement; `# n:` is line n
 '''
 
 
-class StepWriter(StepLoops):
-    """Write the functions of a program, and the file."""
+class StepWriter(StepStatements):
+    """Translate loops and what leaves them; write the functions of a program, and the file."""
+
+    def do_labeled_statement(self, node: Node) -> None:
+        """Translate a loop or switch with a label."""
+        parts = [one for one in node.named_children if one.type not in ("label_name", "comment")]
+        label = text_of(field(node, "label"))
+        if parts and parts[0].type == "for_statement":
+            self.do_for_statement(parts[0], label)
+        elif parts and parts[0].type == "expression_switch_statement":
+            self.do_expression_switch_statement(parts[0], label)
+        else:
+            self.program.refuse(node, "a label for goto is not read")
+
+    def do_break_statement(self, node: Node) -> None:
+        """Translate `break`."""
+        self._leave(node, "")
+
+    def do_continue_statement(self, node: Node) -> None:
+        """Translate `continue`."""
+        self._leave(node, " pass")
+
+    def _leave(self, node: Node, suffix: str) -> None:
+        self.tell(node)
+        label = text_of(node.named_children[0]) if node.named_children else ""
+        for own, name, is_switch in reversed(self.loops):
+            if own == label if label else not (suffix and is_switch):
+                self.emit(f"go.leave({name + suffix!r})")
+                return
+        self.program.refuse(node, "this leaves no loop")
+
+    def do_return_statement(self, node: Node) -> None:
+        """Translate `return …`."""
+        self.tell(node)
+        given = items(node.named_children[0]) if node.named_children else []
+        kinds = self.results[-1]
+        if kinds == ["decision"]:
+            self.emit(f"go.returns({self.value(self.decided(given[0]))})")
+            return
+        if not given:
+            given = [name for name, _ in results_of(owner_of(node)) if name is not None]
+        if len(given) == 1 and len(kinds) > 1:
+            self.emit(f"go.returns(*{self.value(given[0])})")
+            return
+        codes = [f"{kind}({self.value(one)})" for one, kind in zip(given, kinds, strict=True)]
+        self.emit(f"go.returns({', '.join(codes)})")
+
+    # --- loops --------------------------------------------------------------------------------------
+
+    def do_for_statement(self, node: Node, label: str = "") -> None:
+        """Translate `for … { … }`."""
+        head = next(
+            (one for one in node.named_children if one.type in ("range_clause", "for_clause")), None
+        )
+        name = self.fresh(f"loop_{self.program.line(node)}")
+        if head is not None and head.type == "range_clause":
+            self._ranged(node, head, name, label)
+            return
+        self.tell(node, whole=False)
+        condition = None
+        with self.scope():
+            post = None
+            if head is not None:
+                first, condition, post = (
+                    head.child_by_field_name(one) for one in ("initializer", "condition", "update")
+                )
+                if first is not None:
+                    self.run([first])
+            else:
+                body = field(node, "body")
+                condition = next(
+                    (one for one in node.named_children if one != body and one.type != "comment"),
+                    None,
+                )
+            self._stepped(node, (condition, post), name, label)
+
+    def _stepped(
+        self, node: Node, head: tuple[Node | None, Node | None], name: str, label: str
+    ) -> None:
+        condition, post = head
+        body = field(node, "body")
+        most = self.bound_of(condition, body) if condition is not None else "None"
+        sure = ""
+        if most == "None":
+            most, sure = (
+                self.guess_of(condition, body) if condition is not None else "None",
+                ", is_sure=False",
+            )
+            self.program.note(
+                f"The loop of line {self.program.line(node)} is followed for {MOST_PASSES} passes at most; a decision "
+                "that takes more is none, and ends the run"
+            )
+        self.emit(f"for _ in go.loop({most}, {name!r}{sure}):")
+        self.indent += 1
+        self.emit(f"if not go.goes({'True' if condition is None else self.value(condition)}):")
+        self.emit("    break")
+        self.loops.append((label, name, False))
+        self.do_block(body)
+        self.loops.pop()
+        self.emit("go.end()")
+        if post is not None:
+            changed = set(self.changed_in([body]))
+            self.unmasked = {one for one in self.changed_in([post]) if one not in changed}
+            self.run([post])
+            self.unmasked = set()
+        self.indent -= 1
+
+    def _ranged(self, node: Node, head: Node, name: str, label: str) -> None:
+        left, right = head.child_by_field_name("left"), field(head, "right")
+        body = field(node, "body")
+        if (
+            right.type == "selector_expression"
+            and self.kind_at(field(right, "operand")) == "router"
+            and (text_of(field(right, "field")) == "observers")
+        ):
+            self.tell_observers(self.program.route, node)
+            return
+        self.tell(node, whole=False)
+        targets = items(left) if left is not None else []
+        is_new = left is None or any(text_of(one) == ":=" for one in head.children)
+        over = self.fresh(f"over_{self.program.line(node)}")
+        self.declared.add(over)
+        free = self.is_free(body, text_of(targets[0]) if targets else "")
+        code = self.value(right)
+        if not free and self.kind_at(right) == "map":
+            code = f"in_order({code}, is_told=True)"
+            self.program.note(
+                f"Line {self.program.line(node)} goes over a map, whose keys Go takes in a random order, anew in "
+                "every run; here they come as they were first set. Where the order counts, Go's own runs differ"
+            )
+        elif not free:
+            code = f"in_order({code})"
+        self.emit(f"{over} = {code}")
+        with self.scope():
+            names = [
+                self.fresh(text_of(one) if text_of(one) != "_" else "unused") for one in targets
+            ]
+            names += ["_"] * (2 - len(names))
+            self.declared |= {*names}
+            self.emit(f"for {', '.join(names)} in go.each({over}, {name!r}):")
+            self.indent += 1
+            for one, python in zip(targets, names, strict=False):
+                if is_new:
+                    self.scopes[-1][text_of(one)] = Variable(python)
+                else:
+                    self.assign(one, python)
+            self.indent -= 1
+            self.indent += 1
+            self.loops.append((label, name, False))
+            self.do_block(body)
+            self.loops.pop()
+            self.emit("pass")
+            self.indent -= 1
+
+    # --- functions and the file ---------------------------------------------------------------------
 
     def write(self) -> list[str]:
         """Return the Python of the whole program, without its head."""
@@ -64,7 +219,7 @@ class StepWriter(StepLoops):
         for name in self.functions:
             self.scopes[0][name] = Variable(self.fresh(name), "function", self.functions[name])
         for name, node in self.functions.items():
-            if name in used and name not in _DECISIONS:
+            if name in used and name not in DECISIONS:
                 self.function(node, self.scopes[0][name].code)
         for (owner, name), node in self.methods.items():
             if name not in used or node == self.program.route or (owner, name) == EFFECTIVE_LOAD:
@@ -93,7 +248,7 @@ class StepWriter(StepLoops):
         for spec in self.package_variables():
             for one in spec.children_by_field_name("name"):
                 by_name.setdefault(text_of(one), []).append(spec)
-        for decision in _DECISIONS:
+        for decision in DECISIONS:
             by_name.pop(decision, None)
         while todo:
             for one in walk(todo.pop()):
@@ -152,9 +307,9 @@ class StepWriter(StepLoops):
             self.lines.insert(start, "    " * (self.indent + 1) + f"nonlocal {', '.join(outside)}")
 
     def _body(self, node: Node) -> None:
-        named = self.named_results(node)
-        for one, kind in named:
-            self.declare(one, f"{self.type_code(kind)}.zero()")
+        for name, kind in results_of(node):
+            if name is not None:
+                self.declare(name, f"{self.type_code(kind)}.zero()")
         self.run(statements_of(field(node, "body")))
         ends = statements_of(field(node, "body"))[-1:]
         if not self.results[-1] and not (ends and ends[0].type == "return_statement"):
@@ -186,13 +341,7 @@ class StepWriter(StepLoops):
             self.emit("return go.chosen_instance(go.result())")
             self.indent -= 1
             self.lines.insert(first, self._decorator())
-        texts = {text_of(one) for one in self.targets}
-        others = [one for one in self.told if {text_of(one)} != texts]
-        if others or len(self.told) > 1:
-            self.program.refuse(
-                (others or self.told)[0],
-                "observers are told of another instance than the one that is chosen",
-            )
+        self.check_observers()
 
     def _decorator(self) -> str:
         """Return the line above the policy: what it keeps, and whether it draws."""

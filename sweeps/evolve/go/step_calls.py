@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps.evolve.go.nodes import field, items, text_of
-from sweeps.evolve.go.steps.expressions import StepExpressions
+from sweeps.evolve.go.source import above, field, items, text_of
+from sweeps.evolve.go.step_expressions import StepExpressions
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -114,7 +114,7 @@ class StepCalls(StepExpressions):
         return f"{callee}({', '.join(self.arguments(literal, given))})"
 
     def _check_depth(self, node: Node, function: Node) -> None:
-        if function in self.above(node):
+        if function in above(node):
             self.program.refuse(node, "a function that calls itself is not read")
 
     def arguments(self, function: Node | None, given: list[Node]) -> list[str]:
@@ -133,11 +133,7 @@ class StepCalls(StepExpressions):
 
     def _method(self, node: Node, function: Node, given: list[Node]) -> str:
         owner, name = field(function, "operand"), text_of(field(function, "field"))
-        package = (
-            text_of(owner)
-            if owner.type == "identifier" and self.find(text_of(owner)) is None
-            else ""
-        )
+        package = self.package_of(owner)
         if package:
             return self._of_package(node, package, name, given)
         if self.kind_at(owner) == "router" and (self.router, name) in self.methods:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sweeps.evolve.go.nodes import field, items, statements_of, text_of, walk
-from sweeps.evolve.go.steps.calls import StepCalls
-from sweeps.evolve.go.steps.types import Variable
+from sweeps.evolve.go.source import field, items, statements_of, text_of, walk
+from sweeps.evolve.go.step_calls import StepCalls
+from sweeps.evolve.go.step_types import Variable
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -24,11 +24,7 @@ class StepStatements(StepCalls):
 
     def __init__(self, program: GoProgram) -> None:
         super().__init__(program)
-        self.lines: list[str] = []
-        self.indent = 0
         self.loops: list[tuple[str, str, bool]] = []  # label, name, whether it is a switch
-        self.told: list[Node] = []
-        self.targets: list[Node] = []
         self.results: list[list[str]] = []  # types of what the functions around return
 
     @contextmanager
@@ -39,14 +35,6 @@ class StepStatements(StepCalls):
         self.scopes.pop()
 
     # --- statements ---------------------------------------------------------------------------------
-
-    def run(self, statements: list[Node]) -> None:
-        """Translate statements in their order."""
-        for node in statements:
-            method = getattr(self, f"do_{node.type}", None)
-            if method is None:
-                self.program.refuse(node, "this statement is not read")
-            method(node)
 
     def do_block(self, node: Node) -> None:
         """Translate a block."""

@@ -9,8 +9,17 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from sweeps.evolve.go.expressions import UNKNOWN
-from sweeps.evolve.go.nodes import field, items, statements_of, text_of, walk
-from sweeps.evolve.go.steps.constants import StepConstants
+from sweeps.evolve.go.source import (
+    above,
+    field,
+    items,
+    owner_of,
+    receiver_type,
+    statements_of,
+    text_of,
+    walk,
+)
+from sweeps.evolve.go.step_types import StepTypes
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -44,7 +53,7 @@ _PLACES = (
 )
 
 
-class StepExpressions(StepConstants):
+class StepExpressions(StepTypes):
     """Translate expressions but for literals and calls."""
 
     def value(self, node: Node) -> str:
@@ -100,7 +109,7 @@ class StepExpressions(StepConstants):
             return _OF_REQUEST[name]
         if kind == "state":
             return _OF_STATE[name] if name in _OF_STATE else self.program.refuse(node, "not read")
-        if operand.type == "identifier" and self.find(text_of(operand)) is None:
+        if self.package_of(operand):
             self.program.refuse(node, f"package {text_of(operand)} is not read")
         return f"go.get({self.value(operand)}, {name!r})"
 
@@ -131,11 +140,11 @@ class StepExpressions(StepConstants):
         """Take in what a number of the router begins with, where a literal says it."""
         if one.type == "keyed_element":
             key, value = (items(part)[0] for part in items(one))
-            above = one.parent.parent if one.parent is not None else None
+            around = one.parent.parent if one.parent is not None else None
             if (
                 text_of(key) != name
-                or above is None
-                or text_of(field(above, "type")) != self.router
+                or around is None
+                or text_of(field(around, "type")) != self.router
             ):
                 return
             first = self.fold(value)
@@ -152,8 +161,8 @@ class StepExpressions(StepConstants):
 
     def _of_method(self, node: Node) -> str:
         """Return the type of which a statement's method is; empty in a function."""
-        methods = [one for one in self.above(node) if one.type == "method_declaration"]
-        return self._of(methods[0]) if methods else ""
+        methods = [one for one in above(node) if one.type == "method_declaration"]
+        return receiver_type(methods[0]) if methods else ""
 
     def _index_expression(self, node: Node) -> str:
         return f"item({self.value(field(node, 'operand'))}, {self.value(field(node, 'index'))})"
@@ -198,15 +207,15 @@ class StepExpressions(StepConstants):
         """Write a function; the writer knows how."""
 
     def _func_literal(self, node: Node) -> str:
-        above = node.parent
-        while above is not None and above.type in (
+        around = node.parent
+        while around is not None and around.type in (
             "expression_list",
             "literal_element",
             "keyed_element",
         ):
-            above = above.parent
-        is_kept = above is not None and above.type in ("literal_value", "assignment_statement")
-        loops = [one for one in self.above(node) if one.type == "for_statement"]
+            around = around.parent
+        is_kept = around is not None and around.type in ("literal_value", "assignment_statement")
+        loops = [one for one in above(node) if one.type == "for_statement"]
         if is_kept and loops:
             self.program.refuse(
                 node, "a closure that a loop keeps is not read; name it before the loop"
@@ -333,41 +342,41 @@ class StepExpressions(StepConstants):
     def _is_alone(self, target: Node) -> bool:
         """Return whether nothing else has the cells of a slice: it begins as one of its own, and is not handed on."""
         name = text_of(target)
-        for one in walk(self.owner(target)):
-            above = one.parent
-            if one.type != "identifier" or text_of(one) != name or above is None:
+        for one in walk(owner_of(target)):
+            around = one.parent
+            if one.type != "identifier" or text_of(one) != name or around is None:
                 continue
             if (
-                above.type == "expression_list" and above.parent is not None
+                around.type == "expression_list" and around.parent is not None
             ):  # is assigned, or is a value
-                above = above.parent
-                left = above.child_by_field_name("left")
+                around = around.parent
+                left = around.child_by_field_name("left")
                 is_target = left is not None and left.start_byte <= one.start_byte < left.end_byte
-                given = items(field(above, "right")) if is_target else []
+                given = items(field(around, "right")) if is_target else []
                 if len(given) != 1 or not self._is_new(given[0], name):
                     return False
-            elif above.type == "var_spec":
-                if above.child_by_field_name("value") is not None:
+            elif around.type == "var_spec":
+                if around.child_by_field_name("value") is not None:
                     return False
-            elif above.type == "slice_expression":
-                call = above.parent.parent if above.parent is not None else None
+            elif around.type == "slice_expression":
+                call = around.parent.parent if around.parent is not None else None
                 if (
                     call is None
                     or call.type != "call_expression"
                     or text_of(field(call, "function")) != "append"
                 ):
                     return False
-            elif above.type == "argument_list":
+            elif around.type == "argument_list":
                 if (
-                    text_of(field(above.parent, "function")) not in ("len", "append")
-                    if above.parent
+                    text_of(field(around.parent, "function")) not in ("len", "append")
+                    if around.parent
                     else True
                 ):
                     return False
-            elif above.type == "range_clause":
-                if above.parent is None or name in self.changed_in([field(above.parent, "body")]):
+            elif around.type == "range_clause":
+                if around.parent is None or name in self.changed_in([field(around.parent, "body")]):
                     return False
-            elif above.type != "index_expression":
+            elif around.type != "index_expression":
                 return False
         return True
 

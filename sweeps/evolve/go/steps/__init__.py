@@ -1,1 +1,0 @@
-"""Routing functions of Go read statement by statement."""
