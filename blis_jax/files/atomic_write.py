@@ -253,14 +253,14 @@ def finite(value: float | None, digits: int | None = None) -> float | None:
     return float(value) if digits is None else round(float(value), digits)
 
 
-def plain(value: object) -> Any:
-    """Return JSON values alone: None for NaN and infinities, lists for tuples and arrays."""
+def plain(value: object, digits: int | None = None) -> Any:
+    """Return JSON values alone, numbers to n decimals: None for NaN and infinities, lists for tuples and arrays."""
     if isinstance(value, Mapping):
-        return {str(name): plain(entry) for name, entry in value.items()}
+        return {str(name): plain(entry, digits) for name, entry in value.items()}
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return [plain(entry) for entry in value]
-    return finite(value) if isinstance(value, float) else value
+        return [plain(entry, digits) for entry in value]
+    return finite(value, digits) if isinstance(value, float) else value
 
 
 def whole_numbers(value: object) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,13 +23,23 @@ from sweeps.promote.evidence.verdicts import (
 )
 from sweeps.promote.golang.target import NO_GO, check_go
 from sweeps.promote.hypotheses.files import origin_findings
-from sweeps.promote.promotion import Files, Finding, GateClosedError, Promotion, Severity
+from sweeps.promote.promotion import (
+    CRITICAL,
+    SEVERITIES,
+    Files,
+    Finding,
+    GateClosedError,
+    Promotion,
+    Severity,
+    gravest_first,
+)
 from sweeps.promote.stages import (
     STAGES,
     TESTS,
     TRANSLATE,
     StageWork,
     before_gate,
+    changes_between,
     joined,
     outputs_of,
     state_of,
@@ -49,9 +59,6 @@ from sweeps.promote.store import (
 
 Say = Callable[[str], None]
 APPROVE, REJECT = "approve", "reject"
-CRITICAL: Severity = "CRITICAL"
-SEVERITIES: tuple[Severity, ...] = (CRITICAL, "IMPORTANT", "SUGGESTION")
-
 
 # --- what a gate looks at -------------------------------------------------------------------------
 
@@ -125,24 +132,14 @@ def files_at(store: PromotionStore, gate: int) -> dict[str, str]:
 
 def findings_at(promotion: Promotion, gate: int, files: Files) -> list[Finding]:
     """Return what the rule checkers say of the files at a gate, the gravest first."""
-    return sorted_findings(CHECKS[gate](promotion, files))
-
-
-def sorted_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Return each finding once, the gravest first."""
-    return sorted(
-        set(findings),
-        key=lambda finding: (
-            SEVERITIES.index(finding.severity), finding.rule, finding.path, finding.message,
-        ),
-    )  # fmt: skip
+    return gravest_first(CHECKS[gate](promotion, files))
 
 
 def check(store: PromotionStore, promotion: Promotion, gate: int) -> list[Finding]:
     """Make the findings of a gate for the files as they are, and keep them."""
     _refuse_unfinished(store, gate)
     files = files_at(store, gate)
-    findings = sorted_findings([*findings_at(promotion, gate, files), *_edited(store, gate)])
+    findings = gravest_first([*findings_at(promotion, gate, files), *_edited(store, gate)])
     artifacts = hashes_of(files)
     listed = [asdict(finding) for finding in findings]
     text = wide_yaml({"gate": gate, "artifacts": digest(artifacts), "findings": listed})
@@ -260,10 +257,10 @@ def gate_state(store: PromotionStore, gate: int) -> GateState:
         findings = counted((checked or {})["findings"])
         return GateState(gate, False, f"waits for a decision: {findings}")
     path, by = decision_path(gate), decided["by"]
-    changed, is_intact = (
-        _changed(decided["artifacts"], artifacts),
-        store.holds(path, decided["file"]),
-    )
+    names = changes_between(decided["artifacts"], artifacts)
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    changed = f"{names[0]}{more}" if names else ""
+    is_intact = store.holds(path, decided["file"])
     again = f"run `gate {gate}`, read the findings, and approve again"
     if decided["decision"] == APPROVE and not changed and is_intact:
         return GateState(gate, True, f"approved by {by}: {decided['reason']}")
@@ -332,10 +329,3 @@ def count_of(findings: Sequence[Finding]) -> dict[str, int]:
     """Return the number of findings of each severity."""
     counts = Counter(finding.severity for finding in findings)
     return {name: counts[name] for name in SEVERITIES}
-
-
-def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Return a file that differs, with how many more; empty if none does."""
-    names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
-    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-    return f"{names[0]}{more}" if names else ""

@@ -21,6 +21,7 @@ from sweeps.claims.words import (
     VALIDATION,
     WITH_NUANCE,
 )
+from sweeps.promote.evidence.reports import FIGURES
 from sweeps.promote.evidence.runs import FEWEST_RUNS
 from sweeps.promote.evidence.verdicts import SURVIVAL, VERDICTS
 from sweeps.promote.hypotheses.document import TransferHypothesis, hypotheses_of
@@ -243,17 +244,13 @@ def _constraint(hypothesis: TransferHypothesis, verdict: Verdict) -> dict[str, A
 def metric_name(hypothesis: TransferHypothesis) -> str | None:
     """Return the metric of searches that is this figure of a report, if there is one."""
     *above, name = hypothesis.metric.path.split(".")
-    names = {
-        "time_to_first_token": "ttft", "ttft_ms": "ttft", "request_latency": "e2e", "latency_ms": "e2e",
-        "time_per_output_token": "tpot", "tpot_ms": "tpot",
-    }  # fmt: skip
-    if name == "output_token_rate":
-        return "output_tokens_per_s"
-    if name not in names:
+    figure = next((each for each in FIGURES if name in (each.name, each.by_class)), None)
+    if figure is None or not figure.metric:
         return None
-    statistic = "mean" if hypothesis.metric.statistic == "mean" else hypothesis.metric.statistic
-    slo_class = f"[{above[-1]}]" if above[:2] == ["summary", "traffic_classes"] else ""
-    return f"{names[name]}_{statistic}_ms{slo_class}"
+    if not figure.by_class:
+        return figure.metric
+    slo_class = f"[{above[-1]}]" if name == figure.by_class else ""
+    return f"{figure.metric}_{hypothesis.metric.statistic}_ms{slo_class}"
 
 
 def to_ms(hypothesis: TransferHypothesis) -> float:

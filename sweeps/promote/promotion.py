@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 Files = Mapping[str, str]  # path below the output folder, with "/" -> text that ends with a newline
 Severity = Literal["CRITICAL", "IMPORTANT", "SUGGESTION"]
 Evidence = Literal["simulated", "measured"]
+CRITICAL: Severity = "CRITICAL"
+IMPORTANT: Severity = "IMPORTANT"
+SUGGESTION: Severity = "SUGGESTION"
+SEVERITIES = (CRITICAL, IMPORTANT, SUGGESTION)
 UNSET = "SET-ME"  # stands for a tag that a person has to give
 UNSET_IMAGE = f"registry/repository:{UNSET}"
 ENGINE_PRIORITY = "engine-priority"  # the plugin that writes the request field of vLLM
@@ -39,7 +43,7 @@ PLUGIN_KINDS = {
     "order": "ordering",
     "request": "other",
 }
-USUAL_BASELINE = "iter00_baseline"
+USUAL_BASELINE, USUAL_WORKLOAD = "iter00_baseline", "mixed"
 BASELINE, CONTROL, TREATMENT = "baseline", "control", "treatment"
 ARMS = (BASELINE, CONTROL, TREATMENT)
 BY_STEPS = (
@@ -66,6 +70,14 @@ class Promotion:
     def name(self) -> str:
         """Return the strategy's name, of bare settings that of their arm."""
         return self.arm.name if self.arm.strategy is None else self.arm.strategy.name
+
+    @property
+    def workload_name(self) -> str:
+        """Return what the workload of the strategy's file is called."""
+        strategy = self.arm.strategy
+        if strategy is None:
+            return USUAL_WORKLOAD
+        return strategy.workload if isinstance(strategy.workload, str) else f"of {strategy.name}"
 
 
 @dataclass(frozen=True)
@@ -149,6 +161,16 @@ class Finding:
     rule: str  # kebab-case, the same in every run
     path: str  # of the file, relative to the output folder
     message: str  # one sentence: what is there, what is allowed, the likely fix
+
+
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Return each finding once, in the order of severity, rule, file and sentence."""
+    return sorted(
+        set(findings),
+        key=lambda finding: (
+            SEVERITIES.index(finding.severity), finding.rule, finding.path, finding.message,
+        ),
+    )  # fmt: skip
 
 
 class NotMappedError(ConfigError):

@@ -189,9 +189,9 @@ def state_of(
         return StageState(INCOMPLETE, f"{missing[0]} is missing")
     inputs = hashes_of(files_before(store, name))
     if inputs != made["inputs"]:
-        return StageState(STALE, f"{_first_change(made['inputs'], inputs)} has changed since")
+        return StageState(STALE, f"{changes_between(made['inputs'], inputs)[0]} has changed since")
     if options is not None and dict(options) != made["options"]:
-        changed = _first_change(made["options"], options)
+        changed = changes_between(made["options"], options)[0]
         return StageState(STALE, f"it was made with another {changed}")
     edited = [path for path, digest in made["outputs"].items() if there[path] != digest]
     return StageState(EDITED, f"{', '.join(edited)} edited by hand") if edited else StageState(DONE)
@@ -210,5 +210,6 @@ def _how_far(store: PromotionStore, planned: Hashes) -> str:
     return f"it was cut off, {count} of {len(planned)} files are written"
 
 
-def _first_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    return next(name for name in sorted({*old, *new}) if old.get(name) != new.get(name))
+def changes_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the names whose values differ, those that only one of both has included."""
+    return [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]

@@ -133,11 +133,6 @@ def wide_yaml(document: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=110)
 
 
-def yaml_texts(documents: list[Any]) -> str:
-    """Return several YAML documents in one text."""
-    return "---\n".join(yaml_text(document) for document in documents)
-
-
 def render(name: str, **values: object) -> str:
     """Return the text of a template; a value that is missing is an error."""
     filters: dict[str, Callable[..., str]] = {

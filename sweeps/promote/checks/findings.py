@@ -23,15 +23,22 @@ from sweeps.promote.checks.documents import (
     target_types,
 )
 from sweeps.promote.checks.picker_rules import FLOW_GATE, PickerConfig, picker_findings, repeated
+from sweeps.promote.configs.deployment import POD_MEMORY_GIB
 from sweeps.promote.configs.roles import HANDLER, POOLS
 from sweeps.promote.hypotheses.document import inventory
-from sweeps.promote.hypotheses.sent import mechanism_findings
+from sweeps.promote.hypotheses.files import mechanism_findings
 from sweeps.promote.maps import CLASS_PRIORITY, objective_name
-from sweeps.promote.promotion import BASELINE, ENGINE_PRIORITY, UNSET, Files, Finding, Severity
+from sweeps.promote.promotion import (
+    BASELINE,
+    ENGINE_PRIORITY,
+    UNSET,
+    Files,
+    Finding,
+    Severity,
+    gravest_first,
+)
 
-_ORDER: tuple[Severity, ...] = ("CRITICAL", "IMPORTANT", "SUGGESTION")
 TIER_FLAG = "kv-offloading-size"  # GiB
-SCENARIO_GIB = 64  # of a pod that no overlay changes
 LEAST_OUTSIDE_TIER_GIB = 16  # of a pod: weights while they load, the engine itself
 CONFIG, OVERLAY = "endpoint-picker-config", "scenario-overlay"
 
@@ -61,12 +68,7 @@ def findings_of(files: Files, target: str) -> list[Finding]:
         findings |= set(rule(sound))
     own = {str(row["type"]) for row in generated}
     findings |= {*_arms(sound, types), *_images(sound, own), *_roles_of_experiments(sound, types)}
-    return sorted(
-        findings,
-        key=lambda finding: (
-            _ORDER.index(finding.severity), finding.path, finding.rule, finding.message,
-        ),
-    )  # fmt: skip
+    return gravest_first(findings)
 
 
 def _critical(document: Document, rule: str, message: str) -> Finding:
@@ -297,7 +299,7 @@ def _pods(documents: Documents) -> Iterator[Finding]:
             limits = _part(base, role, "resources", "limits") | _part(
                 overlay, role, "resources", "limits"
             )
-            limit = limits.get("memory", f"{SCENARIO_GIB}Gi")
+            limit = limits.get("memory", f"{POD_MEMORY_GIB}Gi")
             if tier and float(limit.removesuffix("Gi")) < float(tier) + LEAST_OUTSIDE_TIER_GIB:
                 message = (
                     f"{role}.resources.limits.memory is {limit}, and the CPU tier alone takes {tier} GiB; "

@@ -12,13 +12,10 @@ from typing import Any
 from blis_jax.errors import closest
 from sweeps.promote.checks.documents import Document, PluginType, TargetTypes, schema_findings
 from sweeps.promote.configs.roles import BY_PREFIX, DECODE, FILTERS, HANDLER, POOLS, PREFILL
-from sweeps.promote.promotion import Finding, Severity
+from sweeps.promote.promotion import CRITICAL, IMPORTANT, SUGGESTION, Finding, Severity
 
 FLOW_GATE = "flowControl"
 PRODUCER_REFERENCES = ("prefixMatchInfoProducerName", "inFlightLoadProducerName")
-CRITICAL: Severity = "CRITICAL"
-IMPORTANT: Severity = "IMPORTANT"
-SUGGESTION: Severity = "SUGGESTION"
 Broken = tuple[Severity, str, str]
 
 

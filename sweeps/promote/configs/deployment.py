@@ -12,11 +12,11 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import numbered
 from blis_jax.cluster.revisions import SCRAPE_US
 from blis_jax.policies.contract import Policy
-from blis_jax.workload.spec import WorkloadSpec
+from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.promote.checks.documents import TargetTypes
 from sweeps.promote.configs.roles import MOVES_KV
 from sweeps.promote.maps import CLASS_PRIORITY, objective_name, policy_row
-from sweeps.promote.promotion import Promotion, not_mapped
+from sweeps.promote.promotion import USUAL_WORKLOAD, Promotion, not_mapped
 from sweeps.promote.store import data_file, yaml_text
 from sweeps.runs.requests import workload_from, workload_of
 from sweeps.strategies.moved import known_as
@@ -213,10 +213,13 @@ def prefill_threshold(promotion: Promotion, config: ClusterConfig) -> tuple[int,
     return by_class[most], len({by_class[name] for name in merged}) == 1
 
 
-def workload_of_promotion(promotion: Promotion) -> WorkloadSpec:
-    """Return the workload of the strategy's file; `mixed` without one."""
+def workload_of_promotion(promotion: Promotion, num_requests: int | None = None) -> WorkloadSpec:
+    """Return the workload of the strategy's file, with another number of requests if one is given."""
     strategy = promotion.arm.strategy
-    return workload_from("mixed") if strategy is None else workload_of(strategy, follows=False)
+    spec = (
+        workload_from(USUAL_WORKLOAD) if strategy is None else workload_of(strategy, follows=False)
+    )
+    return override(spec, num_requests=num_requests) if num_requests else spec
 
 
 def class_shares(spec: WorkloadSpec) -> dict[str, float]:

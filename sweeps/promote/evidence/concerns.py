@@ -301,9 +301,6 @@ def concern_named(name: str) -> Concern:
     return known[name]
 
 
-USUAL_WORKLOAD = "mixed"
-
-
 @dataclass(frozen=True)
 class SimulatedScene:
     """Hold a workload, and what is different from the simulation that found the strategy."""
@@ -340,28 +337,6 @@ class SimulatedScene:
         return self.spec.aggregate_rate or num_requests / max(seconds, 1e-6)
 
 
-def workload_of_promotion(
-    promotion: Promotion, num_requests: int | None = None
-) -> tuple[WorkloadSpec, str]:
-    """Return the workload that the strategy was found on, and its name."""
-    spec = deployment.workload_of_promotion(promotion)
-    spec = override(spec, num_requests=num_requests) if num_requests else spec
-    strategy = promotion.arm.strategy
-    given = USUAL_WORKLOAD if strategy is None else strategy.workload
-    return spec, given if isinstance(given, str) else f"of {strategy.name if strategy else ''}"
-
-
-def workload_named(
-    name: str, promotion: Promotion, num_requests: int | None = None
-) -> WorkloadSpec:
-    """Return a workload by its name, a file, or the strategy's own."""
-    own, own_name = workload_of_promotion(promotion, num_requests)
-    if name == own_name:
-        return own
-    folder = promotion.arm.strategy.folder if promotion.arm.strategy else None
-    return workload_from(name, folder=folder, num_requests=num_requests, follows=False)
-
-
 def scene_of(
     entry: Mapping[str, Any], name: str, promotion: Promotion, num_requests: int | None
 ) -> SimulatedScene:
@@ -371,8 +346,12 @@ def scene_of(
         ConfigError: it cannot be simulated; the sentence says why.
     """
     given = entry.get("workload") or {}
-    workload = str(given.get("name") or workload_of_promotion(promotion)[1])
-    spec = workload_named(workload, promotion, num_requests)
+    workload = str(given.get("name") or promotion.workload_name)
+    if workload == promotion.workload_name:
+        spec = deployment.workload_of_promotion(promotion, num_requests)
+    else:
+        folder = promotion.arm.strategy.folder if promotion.arm.strategy else None
+        spec = workload_from(workload, folder=folder, num_requests=num_requests, follows=False)
     if given.get("rate"):
         spec = override(spec, aggregate_rate=float(given["rate"]))
     gap = gap_of(entry)

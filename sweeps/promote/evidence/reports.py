@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import yaml
@@ -23,6 +23,7 @@ import yaml
 from blis_jax.errors import ConfigError
 from blis_jax.files.input_files import loaded
 from blis_jax.traces.measured.llmd_report import (
+    AGGREGATE,
     MALFORMED,
     MISSING,
     MISSING_STATISTIC,
@@ -142,18 +143,65 @@ GOODPUT = (
     "goodput"  # the name of the share of requests that are served in time, as `summary.goodput`
 )
 DENIED = (429, 500)  # the target's director makes an internal error of an admitter's denial
-_UNITS = {"ttft_ms": "ms", "latency_ms": "ms", "tpot_ms": "ms/token"}
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """Describe a figure of a report.
+
+    Attributes:
+        group: the part of the aggregate that has it, `latency` or `throughput`.
+        name: in this part.
+        units: in which it may be asked for, the simulator's last.
+        words: what it is.
+        metric: the simulator's name, without a statistic; empty where it has none.
+        by_class: the name in figures by traffic class, and in rows of requests; empty where they have none.
+    """
+
+    group: str
+    name: str
+    units: tuple[str, ...]
+    words: str = ""
+    metric: str = ""
+    by_class: str = ""
+
+    @property
+    def path(self) -> str:
+        """Return its path in a report."""
+        return f"{AGGREGATE}.{self.group}.{self.name}"
+
+    @property
+    def better(self) -> Literal["lower", "higher"]:
+        """Return which way is better."""
+        return "lower" if self.group == "latency" else "higher"
+
+
+_TIME, _PER_TOKEN, _RATE = ("s", "ms"), ("s/token", "ms/token"), ("tokens/s",)
+FIGURES = (
+    ReportFigure("latency", "time_to_first_token", _TIME, "time to first token", "ttft", "ttft_ms"),
+    ReportFigure("latency", "request_latency", _TIME, "time to completion", "e2e", "latency_ms"),
+    ReportFigure(
+        "latency", "time_per_output_token", _PER_TOKEN, "time per output token", "tpot", "tpot_ms"
+    ),
+    ReportFigure("latency", "inter_token_latency", _PER_TOKEN),
+    ReportFigure("latency", "normalized_time_per_output_token", _PER_TOKEN),
+    ReportFigure(
+        "throughput", "request_rate", ("queries/s",), "completed requests per second", "requests_per_s",
+    ),
+    ReportFigure("throughput", "input_token_rate", _RATE),
+    ReportFigure(
+        "throughput", "output_token_rate", _RATE, "output tokens per second", "output_tokens_per_s"
+    ),
+    ReportFigure("throughput", "total_token_rate", _RATE),
+)  # fmt: skip
+_UNITS = {figure.by_class: figure.units[-1] for figure in FIGURES if figure.by_class}
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}  # as the harness writes them
 # statistics of a report beside mean, stddev, min and max
 QUANTILES = {
     "p0p1": 0.001, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75,
     "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99p9": 0.999,
 }  # fmt: skip
-IN_ROWS = {  # what a report calls a latency: its name in the rows of requests
-    "time_to_first_token": "ttft_ms",
-    "request_latency": "latency_ms",
-    "time_per_output_token": "tpot_ms",
-}
+IN_ROWS = {figure.name: figure.by_class for figure in FIGURES if figure.by_class}
 
 
 def class_figure(report: BenchReport, path: str, statistic: str, unit: str) -> FigureReading:

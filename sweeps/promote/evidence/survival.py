@@ -19,7 +19,7 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import finite, json_text, write_text
+from blis_jax.files.atomic_write import json_text, plain, write_text
 from blis_jax.files.content import digest
 from blis_jax.files.journal import Journal
 from blis_jax.metrics.metric import LOWER, name_in, names_in, split_name
@@ -29,7 +29,8 @@ from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relati
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, differences
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.grammar import our_name
-from sweeps.promote.evidence.concerns import Concern, concerns, workload_of_promotion
+from sweeps.promote.configs.deployment import workload_of_promotion
+from sweeps.promote.evidence.concerns import Concern, concerns
 from sweeps.promote.promotion import Promotion
 from sweeps.promote.store import render
 from sweeps.runs.experiment import Experiment
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 STREAM = "reference"
 WRITTEN = re.compile(r"(?s)<!-- (abstract|reading):begin -->\n(.*?)<!-- \1:end -->\n")
 NOTHING = "none"
+DIGITS = 6
 SURVIVES, SMALLER, LARGER, UNCLEAR, REVERSED, NO_EFFECT = (
     "survives", "survives, smaller", "survives, larger", "not shown", "reversed", "no effect",
 )  # fmt: skip
@@ -78,7 +80,7 @@ class Survival:
 
     def plain(self) -> dict[str, Any]:
         """Return it as data, with None for what is not a number."""
-        found: dict[str, Any] = _plain(asdict(self))
+        found: dict[str, Any] = plain(asdict(self), DIGITS)
         return found
 
 
@@ -91,7 +93,7 @@ class Survivals:
 
     def plain(self) -> dict[str, Any]:
         """Return it as data, with None for what is not a number."""
-        found: dict[str, Any] = _plain(asdict(self))
+        found: dict[str, Any] = plain(asdict(self), DIGITS)
         return found
 
 
@@ -116,7 +118,7 @@ def survival_of(
     Raises:
         ConfigError: the strategy's file has no workload that is drawn.
     """
-    spec, workload = workload_of_promotion(promotion, num_requests)
+    spec = workload_of_promotion(promotion, num_requests)
     names = metrics_of(promotion, spec)
     runs = runs or SeedRuns(seeds, names, parts)
     arms = (promotion.baseline.config, promotion.arm.config)
@@ -133,7 +135,13 @@ def survival_of(
             pairs[concern.name] = {name: (first[name], second[name]) for name in names}
     rows = _rows(_concerns(only), pairs, refused, names)
     return Survival(
-        promotion.given, promotion.baseline.name, workload, names[0], names, tuple(seeds), rows
+        promotion.given,
+        promotion.baseline.name,
+        promotion.workload_name,
+        names[0],
+        names,
+        tuple(seeds),
+        rows,
     )
 
 
@@ -198,17 +206,19 @@ def survivals_of(
     """
     drawn = [workload_of_promotion(promotion, num_requests) for promotion in promotions]
     names: list[str] = []
-    for one, (spec, name) in zip(promotions, drawn, strict=True):
-        if spec.content() != drawn[0][0].content():
+    first = promotions[0]
+    for promotion, spec in zip(promotions, drawn, strict=True):
+        if spec.content() != drawn[0].content():
             raise ConfigError(
-                f"{one.given} is for workload {name}, {promotions[0].given} for {drawn[0][1]}; give a page to each"
+                f"{promotion.given} is for workload {promotion.workload_name}, {first.given} for "
+                f"{first.workload_name}; give a page to each"
             )
-        names += metrics_of(one, spec)
+        names += metrics_of(promotion, spec)
     runs = SeedRuns(seeds, tuple(dict.fromkeys(names)), parts)
     num_tables = 2 * len(promotions) - 1
     runs.parts.expect(num_tables * len(simulated_concerns(only)), "concerns")
-    first = replace(promotions[0].arm, name=promotions[0].given)
-    others = [replace(promotion, baseline=first) for promotion in promotions[1:]]
+    arm = replace(first.arm, name=first.given)
+    others = [replace(promotion, baseline=arm) for promotion in promotions[1:]]
     return Survivals(
         tuple(survival_of(promotion, seeds, num_requests, runs, only) for promotion in promotions),
         tuple(survival_of(other, seeds, num_requests, runs, only) for other in others),
@@ -327,16 +337,6 @@ def written_on(path: Path) -> dict[str, str]:
     """Return what others wrote between the marks of a page that is made again, by mark; nothing if there is no page."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     return {found[1]: found[2] for found in WRITTEN.finditer(text)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, float):
-        return finite(value, 6)
-    return value
 
 
 class EvidenceParts:

@@ -19,7 +19,7 @@ from blis_jax.traces.measured.llmd_report import AGGREGATE
 from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED
 from sweeps.promote.evidence.concerns import scene_of
 from sweeps.promote.evidence.judging import ArmChange, TransferFinding, judge, runs_of
-from sweeps.promote.evidence.reports import CLASSES, GOODPUT, QUANTILES
+from sweeps.promote.evidence.reports import CLASSES, FIGURES, GOODPUT, QUANTILES
 from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
 from sweeps.promote.evidence.simulation import simulate
 from sweeps.promote.evidence.survival import EvidenceParts, page_of, simulated_concerns, survival_of
@@ -193,20 +193,6 @@ def rounded(value: float) -> float | None:
 
 
 TRACKS = ("A", "B", "C")
-_LATENCY, _PER_TOKEN = ("lower", ("s", "ms")), ("lower", ("s/token", "ms/token"))
-_RATE = ("higher", ("tokens/s",))
-_OF_ALL = {  # below AGGREGATE: which way is better, and units
-    "latency.time_to_first_token": _LATENCY,
-    "latency.request_latency": _LATENCY,
-    "latency.time_per_output_token": _PER_TOKEN,
-    "latency.inter_token_latency": _PER_TOKEN,
-    "latency.normalized_time_per_output_token": _PER_TOKEN,
-    "throughput.request_rate": ("higher", ("queries/s",)),
-    "throughput.input_token_rate": _RATE,
-    "throughput.output_token_rate": _RATE,
-    "throughput.total_token_rate": _RATE,
-}
-_OF_CLASS = {"ttft_ms": _LATENCY, "latency_ms": _LATENCY, "tpot_ms": _PER_TOKEN}
 _STATISTICS = ("mean", "stddev", "min", "max", *QUANTILES)
 
 
@@ -214,11 +200,15 @@ def metric_problem(metric: MetricPath, classes: Sequence[str]) -> str:
     """Return why no report has a figure, or not so; empty if reports have it."""
     share = ("higher", ("fraction", "ratio", "percent"))
     known: dict[str, tuple[str, tuple[str, ...]]] = {
-        f"{AGGREGATE}.{name}": one for name, one in _OF_ALL.items()
+        figure.path: (figure.better, figure.units) for figure in FIGURES
     }
     known[f"summary.{GOODPUT}"] = share
     for slo_class in classes:
-        known |= {f"{CLASSES}.{slo_class}.{name}": one for name, one in _OF_CLASS.items()}
+        known |= {
+            f"{CLASSES}.{slo_class}.{figure.by_class}": (figure.better, figure.units)
+            for figure in FIGURES
+            if figure.by_class
+        }
         known[f"{CLASSES}.{slo_class}.{GOODPUT}"] = share
     if metric.path not in known:
         return f"{metric.path} is in no report{closest(metric.path, list(known))}"

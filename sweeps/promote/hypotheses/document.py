@@ -12,11 +12,10 @@ from pydantic import Field, ValidationError, model_validator
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.strict_yaml import read_mapping, sentence
-from blis_jax.traces.measured.llmd_report import AGGREGATE
 from blis_jax.workload.spec import WorkloadSpec, parse_spec
 from sweeps.claims.grammar import CHANGE, Claim, beyond
 from sweeps.claims.words import CATEGORIES, DETERMINISTIC, TYPES_OF, VERIFICATION
-from sweeps.promote.evidence.reports import CLASSES
+from sweeps.promote.evidence.reports import CLASSES, FIGURES
 from sweeps.promote.promotion import ARMS, BASELINE, CONTROL, TREATMENT, Files, file_named
 from sweeps.promote.store import checked, data_file
 from sweeps.strategies.parts import ClosedPart
@@ -215,37 +214,23 @@ def parse_hypotheses(text: str, source: str = HYPOTHESES) -> HypothesisDocument:
 
 
 GOODPUT = "summary.goodput"  # made from the rows of priority-mix
-_LATENCIES = {  # name in the simulator: name in a report, name by class, unit, what it is
-    "ttft": ("time_to_first_token", "ttft_ms", "ms", "time to first token"),
-    "e2e": ("request_latency", "latency_ms", "ms", "time to completion"),
-    "tpot": ("time_per_output_token", "tpot_ms", "ms/token", "time per output token"),
-}
-_RATES = {
-    "tokens_per_sec": ("output_token_rate", "tokens/s", "output tokens per second"),
-    "output_tokens_per_s": ("output_token_rate", "tokens/s", "output tokens per second"),
-    "requests_per_s": ("request_rate", "queries/s", "completed requests per second"),
-}
+_BY_METRIC = {figure.metric: figure for figure in FIGURES if figure.metric}
+_BY_METRIC["tokens_per_sec"] = _BY_METRIC["output_tokens_per_s"]
 
 
 def metric_path(metric: str) -> tuple[MetricPath, str] | None:
     """Return where a report has a metric, and what it is in words; None where no report has it."""
     match = re.fullmatch(r"(ttft|e2e|tpot)_(mean|p\d+)_ms(?:\[([a-z]+)\])?", metric)
-    if match:
-        name, by_class, unit, words = _LATENCIES[match[1]]
-        statistic, slo_class = match[2], match[3]
+    figure = _BY_METRIC.get(match[1] if match else metric)
+    statistic, slo_class = (match[2], match[3]) if match else ("mean", None)
+    if figure is not None and (match or not figure.by_class):
         if slo_class and statistic not in ("mean", "p50", "p95", "p99"):
             return None  # priority-mix has no others
-        words = f"{statistic} of the {words}" + (f" of {slo_class} requests" if slo_class else "")
-        if slo_class:
-            return MetricPath(
-                path=f"{CLASSES}.{slo_class}.{by_class}", statistic=statistic, unit=unit, better="lower"
-            ), words  # fmt: skip
-        path = f"{AGGREGATE}.latency.{name}"
-        return MetricPath(path=path, statistic=statistic, unit=unit, better="lower"), words
-    if metric in _RATES:
-        name, unit, words = _RATES[metric]
-        rate = f"{AGGREGATE}.throughput.{name}"
-        return MetricPath(path=rate, statistic="mean", unit=unit, better="higher"), words
+        path = f"{CLASSES}.{slo_class}.{figure.by_class}" if slo_class else figure.path
+        words = f"{statistic} of the {figure.words}" if match else figure.words
+        words += f" of {slo_class} requests" if slo_class else ""
+        unit, better = figure.units[-1], figure.better
+        return MetricPath(path=path, statistic=statistic, unit=unit, better=better), words
     if metric in ("goodput_rps", "attainment"):
         goodput = MetricPath(path=GOODPUT, statistic="mean", unit="fraction", better="higher")
         return goodput, "share of demanded requests that are served in time"

@@ -50,7 +50,6 @@ from sweeps.runs.requests import workload_from
 from sweeps.strategies.arms import settings_of
 
 SAME_PERCENT = 5.0  # smaller changes count as none
-NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True)

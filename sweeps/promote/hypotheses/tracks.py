@@ -28,7 +28,6 @@ from sweeps.promote.hypotheses.document import (
 )
 from sweeps.promote.hypotheses.origins import (
     FILLS,
-    NOT_MEASURED,
     SAME_PERCENT,
     SEEDS,
     ConfirmedClaim,
@@ -38,6 +37,7 @@ from sweeps.promote.hypotheses.origins import (
 )
 from sweeps.promote.maps import GapRow, SignalRow
 from sweeps.promote.promotion import Files, Promotion
+from sweeps.promote.store import NOT_MEASURED
 
 _IDLE_PREFILL = "its prefill pods get no request, as no connector moves KV from them; the simulator has none of them"
 _POOLS_SHARE = "prompts move between its pods, and the share of saturation is that of as many pods without roles"
@@ -57,14 +57,6 @@ class TrackMaker:
     promotion: Promotion
     files: Files  # of earlier stages
 
-    @property
-    def workload_name(self) -> str:
-        """Return the workload of the strategy's file."""
-        strategy = self.promotion.arm.strategy
-        if strategy is None:
-            return "mixed"
-        return strategy.workload if isinstance(strategy.workload, str) else f"of {strategy.name}"
-
     @functools.cached_property
     def spec(self) -> WorkloadSpec:
         """Return the workload that the strategy was made for."""
@@ -73,7 +65,7 @@ class TrackMaker:
     @functools.cached_property
     def own_traffic(self) -> OfferedTraffic:
         """Return the traffic of this workload."""
-        return self.traffic(self.spec, self.workload_name, None)
+        return self.traffic(self.spec, self.promotion.workload_name, None)
 
     def traffic(self, spec: WorkloadSpec, name: str, rate: float | None) -> OfferedTraffic:
         """Return the traffic of a workload, with the deadlines that the router's queue orders by."""
@@ -156,7 +148,7 @@ def _of_objective(maker: TrackMaker) -> TransferHypothesis:
         maker,
         "A-objective",
         statement=(
-            f"Under workload {maker.workload_name}, {maker.promotion.name} has a better {words} than "
+            f"Under workload {maker.promotion.workload_name}, {maker.promotion.name} has a better {words} than "
             f"{maker.promotion.baseline.name}."
         ),
         metric=metric,
