@@ -186,17 +186,17 @@ class Breeder:
         return self._shortened(self.best)
 
     def _first(self) -> list[Formula]:
-        one = Formula(NUMBER, number=1.0)
-        known = [Formula("over", (one, Formula("load")))]
+        unit = Formula(NUMBER, number=1.0)
+        known = [Formula("over", (unit, Formula("load")))]
         scores = [Formula(SCORER, number=float(at)) for at in range(self.num_scorers)]
         weights = [weight for _, weight in parse_scorers(self.runs.task.base.routing_scorers)]
         parts = [
             score if weight == 1 else Formula("times", (Formula(NUMBER, number=weight), score))
             for weight, score in zip(weights, scores, strict=True)
         ]
-        total = [functools.reduce(lambda one, other: Formula("plus", (one, other)), parts)]
+        total = [functools.reduce(lambda first, other: Formula("plus", (first, other)), parts)]
         rest = [drawn(self.rng, self.num_scorers, DEPTH) for _ in range(POPULATION)]
-        return [*total, *known, *(one for one in rest if one.tells_apart)]
+        return [*total, *known, *(formula for formula in rest if formula.tells_apart)]
 
     def _child(self) -> Formula:
         while True:
@@ -207,12 +207,12 @@ class Breeder:
 
     def _chosen(self) -> Bred:
         places = self.rng.integers(len(self.population), size=TOURNAMENT)
-        return max((self.population[at] for at in places), key=lambda one: one.score)
+        return max((self.population[at] for at in places), key=lambda bred: bred.score)
 
     def _take(self, made: Bred) -> None:
         self.population.append(made)
         if len(self.population) > POPULATION:
-            self.population.remove(min(self.population, key=lambda one: one.score))
+            self.population.remove(min(self.population, key=lambda bred: bred.score))
         is_whole = len(made.values) == len(self._seeds)
         if is_whole and (self.best is None or made.score > self.best.score):
             self.best = made
@@ -271,13 +271,15 @@ class Breeder:
             RunPair(requests, before[:count], after)
             for requests, before, after in zip(task.requests, self._before, runs, strict=True)
         ]
-        taken = sum(one.guard.weight * one.past for one in guarded(task, pairs, by_mean=True))
-        score = gain(pairs, task.metrics, BY_MEAN).mean - taken
+        penalty = sum(
+            verdict.guard.weight * verdict.past for verdict in guarded(task, pairs, by_mean=True)
+        )
+        score = gain(pairs, task.metrics, BY_MEAN).mean - penalty
         parts = [
             100 * weighted(pair.program, task.metrics) / np.mean(weighted(before, task.metrics))
             for pair, before in zip(pairs, self._before, strict=True)
         ]
-        return Bred(formula, float(score), np.mean(parts, axis=0) + taken)
+        return Bred(formula, float(score), np.mean(parts, axis=0) + penalty)
 
     def _shortened(self, best: Bred) -> Bred:
         """Return the shortest formula that is found from the best one without a worse score."""

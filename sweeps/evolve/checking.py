@@ -65,13 +65,13 @@ class Checked:
     @property
     def worse(self) -> list[ClassChange]:
         """Return what got worse for sure, the most first."""
-        found = [one for one in self.changes if one.difference.verdict == WORSE]
-        return sorted(found, key=lambda one: -abs(one.difference.percent.mean))
+        worse = [change for change in self.changes if change.difference.verdict == WORSE]
+        return sorted(worse, key=lambda change: -abs(change.difference.percent.mean))
 
     @property
     def broken(self) -> list[GuardVerdict]:
         """Return the guards whose bound the mean is past."""
-        return [one for one in self.guards if one.is_broken]
+        return [judged for judged in self.guards if judged.is_broken]
 
 
 def checked(options: EvolveCheckOptions, paths: OutputPaths, usual: range, command: str) -> int:
@@ -96,13 +96,13 @@ def checked(options: EvolveCheckOptions, paths: OutputPaths, usual: range, comma
     draws = (0, 0)
     if published is not None:
         draws = reached(new, task.metrics, len(task.file.seeds), published)
-    found = Checked(
+    result = Checked(
         task, program, baseline, seeds, inference, published, gain(first, task.metrics, inference),
         gain(new, task.metrics, inference), draws, changes(new, names, inference), list(guarded(task, new)),
         (*program.notes, *runs.notes(program)),
     )  # fmt: skip
-    findings = findings_of(found, len(runs.runs))
-    document = {"format": number_of("evolve check"), "kind": "evolve check", **_content(found), "versions": versions(),
+    findings = findings_of(result, len(runs.runs))
+    document = {"format": number_of("evolve check"), "kind": "evolve check", **_content(result), "versions": versions(),
                 "command": command, **findings.to_json()}  # fmt: skip
     title = f"{program.name} on new seeds"
     files: outputs.Files = [
@@ -117,9 +117,11 @@ def _new_seeds(options: EvolveCheckOptions, task: Task, usual: range) -> tuple[i
     """Return the seeds, or windows, that the options name; refuse those that the search used."""
     used = task.file.seeds
     if task.is_windowed and not options.has_number:
-        counts = [one.trace.num_windows for one in task.requests if one.trace is not None]
+        counts = [
+            requests.trace.num_windows for requests in task.requests if requests.trace is not None
+        ]
         every = range(1, min(filter(None, counts)) + 1)
-        seeds = tuple(one for one in every if one not in used)
+        seeds = tuple(seed for seed in every if seed not in used)
     else:
         has_first = options.first_seed is not None or "," in (options.seeds or "")
         from_usual = replace(options, seeds=options.seeds or str(len(usual)), first_seed=usual[0])
@@ -135,20 +137,21 @@ def _new_seeds(options: EvolveCheckOptions, task: Task, usual: range) -> tuple[i
     return seeds
 
 
-def _content(found: Checked) -> dict[str, Any]:
+def _content(result: Checked) -> dict[str, Any]:
     """Return what JSON keeps beside the findings."""
     return {
-        "task": plain_task(found.task), "program": found.program.name, "baseline": found.baseline.name,
-        "seeds": list(found.seeds), "published": found.published,
-        "gain_on_search_seeds": found.here.to_json(), "gain": found.new.to_json(),
+        "task": plain_task(result.task), "program": result.program.name, "baseline": result.baseline.name,
+        "seeds": list(result.seeds), "published": result.published,
+        "gain_on_search_seeds": result.here.to_json(), "gain": result.new.to_json(),
         "changes": [
-            {"workload": one.workload, "class": one.slo_class, "metric": one.name, **one.difference.to_json()}
-            for one in found.changes
+            {"workload": change.workload, "class": change.slo_class, "metric": change.name,
+             **change.difference.to_json()}
+            for change in result.changes
         ],
         "guards": [
-            {"workload": one.workload, "guard": one.guard.model_dump(), "verdict": one.verdict.word,
-             "reason": one.verdict.reason}
-            for one in found.guards
+            {"workload": judged.workload, "guard": judged.guard.model_dump(), "verdict": judged.verdict.word,
+             "reason": judged.verdict.reason}
+            for judged in result.guards
         ],
     }  # fmt: skip
 
@@ -156,26 +159,27 @@ def _content(found: Checked) -> dict[str, Any]:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def findings_of(found: Checked, num_runs: int) -> Findings:
+def findings_of(result: Checked, num_runs: int) -> Findings:
     """Return the answer, what changed by class, and the guards."""
-    task, word = found.task, found.task.run_word
-    level = f"{100 * found.inference.confidence:g} %"
+    task, word = result.task, result.task.run_word
+    level = f"{100 * result.inference.confidence:g} %"
     return Findings(
         Answer(
             asked=(
-                f"Is {found.program.name} better than {found.baseline.name} on {_runs(found.seeds, word)}, which its "
-                f"search did not use? Task {task.file.name}, {joined([one.name for one in task.requests])}."
+                f"Is {result.program.name} better than {result.baseline.name} on {_runs(result.seeds, word)}, which "
+                f"its search did not use? Task {task.file.name}, "
+                f"{joined([requests.name for requests in task.requests])}."
             ),
-            verdict=(_gain_said(found), *_published_said(found), *_worse_said(found), *_broken_said(found)),
+            verdict=(_gain_said(result), *_published_said(result), *_worse_said(result), *_broken_said(result)),
             sure=Sentence.of(
-                f"{interval_sentence(len(found.seeds), found.inference, word)}. What changes by class holds together, "
-                f"at {level}. On {_of_search(task)} a program is as good as it was chosen to be."
+                f"{interval_sentence(len(result.seeds), result.inference, word)}. What changes by class holds "
+                f"together, at {level}. On {_of_search(task)} a program is as good as it was chosen to be."
             ),
             price=Sentence.of(Quantity.whole(num_runs), " runs."),
-            next=_next(found),
-            cluster=cluster_line({one.name: one.config(task) for one in (found.baseline, found.program)}),
+            next=_next(result),
+            cluster=cluster_line({router.name: router.config(task) for router in (result.baseline, result.program)}),
         ),
-        (Remarks(tuple(f"note: {one}" for one in found.notes), is_brief=True), _table(found), _guards(found)),
+        (Remarks(tuple(f"note: {note}" for note in result.notes), is_brief=True), _table(result), _guards(result)),
     )  # fmt: skip
 
 
@@ -190,26 +194,28 @@ def _of_search(task: Task) -> str:
     return f"the search's {task.run_word}{'s' * (len(seeds) > 1)} {joined([str(seed) for seed in seeds])}"
 
 
-def _percent(one: Estimate) -> Quantity:
-    return Quantity(one.mean, one.low, one.high, " %", is_signed=True)
+def _percent(estimate: Estimate) -> Quantity:
+    return Quantity(estimate.mean, estimate.low, estimate.high, " %", is_signed=True)
 
 
-def _gain_said(found: Checked) -> Sentence:
-    low, high = found.new.low, found.new.high
+def _gain_said(result: Checked) -> Sentence:
+    low, high = result.new.low, result.new.high
     word = "Better" if low > 0 else "Worse" if high < 0 else "No difference is sure"
-    return Sentence.of(f"{word}: a gain of ", _percent(found.new), f" over {found.baseline.name}.")
+    return Sentence.of(
+        f"{word}: a gain of ", _percent(result.new), f" over {result.baseline.name}."
+    )
 
 
-def _published_said(found: Checked) -> Iterator[Sentence]:
-    word, here = found.task.run_word, found.here.mean
-    of_search = f"on {_of_search(found.task)} it is {here:+.4g} %"
-    if found.published is None:
+def _published_said(result: Checked) -> Iterator[Sentence]:
+    word, here = result.task.run_word, result.here.mean
+    of_search = f"on {_of_search(result.task)} it is {here:+.4g} %"
+    if result.published is None:
         yield Sentence.of(f"The search tells no gain; {of_search}.")
         return
-    parts = [f"Published is {found.published:+.4g} %; {of_search} here."]
-    reached_, of = found.draws
+    parts = [f"Published is {result.published:+.4g} %; {of_search} here."]
+    reached_, of = result.draws
     if of:
-        size = len(found.task.file.seeds)
+        size = len(result.task.file.seeds)
         what = f"sets of {size} new {word}s" if size > 1 else f"new {word}s"
         parts.append(
             f" {reached_ or 'None'} of the {of} {what} reach{'es' * (reached_ < 2)} the published gain."
@@ -217,19 +223,19 @@ def _published_said(found: Checked) -> Iterator[Sentence]:
     yield Sentence.of("".join(parts))
 
 
-def _worse_said(found: Checked) -> Iterator[Sentence]:
+def _worse_said(result: Checked) -> Iterator[Sentence]:
     """Yield what got worse for sure; else whether something got better."""
-    worse = found.worse
+    worse = result.worse
     if not worse:
         yield Sentence.of("Nothing got worse for sure, in any class.")
         return
     parts: list[str | Quantity] = []
-    for one in worse[:MOST_SAID]:
-        place = f" on {one.workload}" if len(found.task.requests) > 1 else ""
-        change = _percent(one.difference.simultaneous_percent)
+    for worsened in worse[:MOST_SAID]:
+        place = f" on {worsened.workload}" if len(result.task.requests) > 1 else ""
+        change = _percent(worsened.difference.simultaneous_percent)
         parts += [
             ", " if parts else "Worse: ",
-            f"{one.slo_class} {metric_name(one.name)} ",
+            f"{worsened.slo_class} {metric_name(worsened.name)} ",
             change,
             place,
         ]
@@ -237,17 +243,17 @@ def _worse_said(found: Checked) -> Iterator[Sentence]:
     yield Sentence.of(*parts, f", and {left} more" * (left > 0), ".")
 
 
-def _broken_said(found: Checked) -> Iterator[Sentence]:
-    for one in found.broken:
+def _broken_said(result: Checked) -> Iterator[Sentence]:
+    for judged in result.broken:
         yield Sentence.of(
-            f"Guard {one.verdict.word}: {one.guard.metric} on {one.workload}, {one.verdict.reason}."
+            f"Guard {judged.verdict.word}: {judged.guard.metric} on {judged.workload}, {judged.verdict.reason}."
         )
 
 
-def _next(found: Checked) -> str:
-    if found.new.low > 0 and not found.worse and not found.broken:
+def _next(result: Checked) -> str:
+    if result.new.low > 0 and not result.worse and not result.broken:
         return "blis-jax robustness tells where it stays better, blis-jax promote makes a plugin of it."
-    if found.worse or found.broken:
+    if result.worse or result.broken:
         return (
             "give the task guards for the classes that got worse, and more seeds, and search again: "
             "guards: [{metric: e2e_p95_ms[critical], direction: min, change_percent: 5}]"
@@ -255,32 +261,32 @@ def _next(found: Checked) -> str:
     return "search on more seeds: the gain of a choice on few of them is mostly chance."
 
 
-def _table(found: Checked) -> Table:
+def _table(result: Checked) -> Table:
     rows = tuple(
         Row(
             (
-                one.workload, one.slo_class, metric_name(one.name), Quantity(one.difference.first_mean),
-                Quantity(one.difference.second_mean), _percent(one.difference.simultaneous_percent),
-                one.difference.verdict,
+                change.workload, change.slo_class, metric_name(change.name), Quantity(change.difference.first_mean),
+                Quantity(change.difference.second_mean), _percent(change.difference.simultaneous_percent),
+                change.difference.verdict,
             )
         )
-        for one in found.changes
+        for change in result.changes
     )  # fmt: skip
     columns = (
         "workload",
         "class",
         "metric",
-        found.baseline.name,
-        found.program.name,
+        result.baseline.name,
+        result.program.name,
         "change",
         "verdict",
     )
     return Table(columns, rows, "By class, on the new seeds", num_keys=3, name="changes")
 
 
-def _guards(found: Checked) -> Table:
+def _guards(result: Checked) -> Table:
     rows = tuple(
-        Row((one.workload, one.guard.metric, one.verdict.word, one.verdict.reason))
-        for one in found.guards
+        Row((judged.workload, judged.guard.metric, judged.verdict.word, judged.verdict.reason))
+        for judged in result.guards
     )
     return Table(("workload", "guard", "verdict", "why"), rows, "Guards", num_keys=2, name="guards")

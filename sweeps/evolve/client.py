@@ -187,8 +187,8 @@ def _read(answers: Any) -> dict[str, Any]:
     line = answers.readline()
     if not line:
         raise ConnectionResetError("the server has gone")
-    found: dict[str, Any] = json.loads(line)
-    return found
+    message: dict[str, Any] = json.loads(line)
+    return message
 
 
 def _refuse_setup(answer: dict[str, Any]) -> None:

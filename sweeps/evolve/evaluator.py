@@ -89,8 +89,8 @@ def _write(arguments: Sequence[str] | None) -> int:
 
 def _environment() -> dict[str, str]:
     """Return what the server needs to find the same package, wherever the search runs."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    paths = dict.fromkeys([str(Path(client.__file__).parents[2]), *filter(None, given)])
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = dict.fromkeys([str(Path(client.__file__).parents[2]), *filter(None, inherited)])
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
 

@@ -41,7 +41,7 @@ OPERATIONS = {
 }  # fmt: skip
 KNOWN: dict[str, Callable[..., float]] = {
     "plus": operator.add, "minus": operator.sub, "times": operator.mul, "smaller": min, "larger": max,
-    "over": lambda one, other: one / (1.0 + abs(other)),
+    "over": lambda first, other: first / (1.0 + abs(other)),
 }  # fmt: skip
 SUMS = ("plus", "minus")
 INLINE = 40  # letters of a part that gets no name
@@ -119,8 +119,8 @@ class Formula:
     @property
     def tells_apart(self) -> bool:
         """Return whether instances may have different values; else every request goes to the first one."""
-        own = self.name == SCORER or self.name in OF_INSTANCE
-        return own or (self.name not in ACROSS and any(part.tells_apart for part in self.parts))
+        differs = self.name == SCORER or self.name in OF_INSTANCE
+        return differs or (self.name not in ACROSS and any(part.tells_apart for part in self.parts))
 
     def __str__(self) -> str:
         """Return it in one line."""
@@ -175,7 +175,7 @@ def child_of(
         return first.with_part(place, second.at(others[rng.integers(len(others))]))
     if way < 0.8:
         return first.with_part(place, drawn(rng, num_scorers, int(rng.integers(3))))
-    numbers = [one for one in places if first.at(one).name == NUMBER]
+    numbers = [place for place in places if first.at(place).name == NUMBER]
     if not numbers:
         return Formula("plus", (first, drawn(rng, num_scorers, 1)))
     place = numbers[rng.integers(len(numbers))]
@@ -200,13 +200,13 @@ def folded(formula: Formula) -> Formula:
 
 def shorter(formula: Formula) -> Iterator[Formula]:
     """Yield smaller formulas in which one operation is only one of its parts, or 0, shortest first."""
-    found = {
+    variants = {
         folded(formula.with_part(place, part))
         for place in formula.places()
         for part in (*formula.at(place).parts, Formula(NUMBER))
     }
-    smaller = (one for one in found if one.size < formula.size)
-    yield from sorted(smaller, key=lambda one: (one.size, str(one)))
+    smaller = (variant for variant in variants if variant.size < formula.size)
+    yield from sorted(smaller, key=lambda variant: (variant.size, str(variant)))
 
 
 # --- as text --------------------------------------------------------------------------------------
@@ -218,21 +218,23 @@ def python_of(formula: Formula) -> str:
     lines: list[str] = []
     often = _used_often(formula)
 
-    def name_of(one: Formula) -> str:
+    def name_of(node: Formula) -> str:
         """Return the text that stands for a part; write the line that computes it first."""
-        if one.name == NUMBER:
-            return repr(one.number)
-        if one not in names:
-            parts = [name_of(part) for part in one.parts]
-            if one.name == SCORER:
-                text = f"context.scorer_scores[{one.number:.0f}]"
+        if node.name == NUMBER:
+            return repr(node.number)
+        if node not in names:
+            parts = [name_of(part) for part in node.parts]
+            if node.name == SCORER:
+                text = f"context.scorer_scores[{node.number:.0f}]"
             else:
-                text = SIGNALS[one.name][0] if not parts else OPERATIONS[one.name][1].format(*parts)
-            if one not in often and len(text) <= INLINE:
-                return f"({text})" if one.name in SUMS else text
-            names[one] = f"v{len(names)}"
-            lines.append(f"    {names[one]} = {text}")
-        return names[one]
+                text = (
+                    SIGNALS[node.name][0] if not parts else OPERATIONS[node.name][1].format(*parts)
+                )
+            if node not in often and len(text) <= INLINE:
+                return f"({text})" if node.name in SUMS else text
+            names[node] = f"v{len(names)}"
+            lines.append(f"    {names[node]} = {text}")
+        return names[node]
 
     last = name_of(formula)
     return _PYTHON.format(lines="\n".join(lines), last=last)
@@ -240,9 +242,11 @@ def python_of(formula: Formula) -> str:
 
 def _used_often(formula: Formula) -> set[Formula]:
     """Return the parts with parts of their own that are used more than once, scorers, and what is across instances."""
-    parts = [part for one in {formula.at(at) for at in formula.places()} for part in one.parts]
+    parts = [
+        part for around in {formula.at(at) for at in formula.places()} for part in around.parts
+    ]
     counts = Counter(parts)
-    return {one for one in counts if one.name in (SCORER, *ACROSS) or counts[one] > 1}
+    return {part for part in counts if part.name in (SCORER, *ACROSS) or counts[part] > 1}
 
 
 def go_of(formula: Formula) -> str:
@@ -257,52 +261,52 @@ class _GoWriter:
     """Write values as Go: those across instances in loops of their own, before the loop that chooses."""
 
     def __init__(self, formula: Formula) -> None:
-        scorers = {one.number for one in map(formula.at, formula.places()) if one.name == SCORER}
+        scorers = {part.number for part in map(formula.at, formula.places()) if part.name == SCORER}
         self.before = [
             f"\tscorer{at:.0f} := ws.scorers[{at:.0f}](req, snapshots)" for at in sorted(scorers)
         ]
         self.names: dict[Formula, str] = {}  # of values across instances
         self.often = _used_often(formula)
 
-    def value(self, one: Formula, known: dict[Formula, str], lines: list[str]) -> str:
+    def value(self, node: Formula, known: dict[Formula, str], lines: list[str]) -> str:
         """Return the name of a value in one pass over the snapshots; statements before it go to `lines`."""
-        if one.name == NUMBER:
-            return repr(one.number)
-        if one.name in ACROSS:
-            return self.names.get(one) or self._across(one)
-        if one not in known:
-            parts = [self.value(part, known, lines) for part in one.parts]
-            is_inside = one not in self.often and one.name not in ("critical", "below")
-            if is_inside and one.name != SCORER:
-                text = OPERATIONS[one.name][2].format(*parts) if parts else SIGNALS[one.name][1]
+        if node.name == NUMBER:
+            return repr(node.number)
+        if node.name in ACROSS:
+            return self.names.get(node) or self._across(node)
+        if node not in known:
+            parts = [self.value(part, known, lines) for part in node.parts]
+            is_inside = node not in self.often and node.name not in ("critical", "below")
+            if is_inside and node.name != SCORER:
+                text = OPERATIONS[node.name][2].format(*parts) if parts else SIGNALS[node.name][1]
                 if len(text) <= INLINE:
-                    return f"({text})" if one.name in (*SUMS, "over") else text
-            known[one] = f"w{len(known)}"
-            lines += self._statements(one, known[one], parts)
-        return known[one]
+                    return f"({text})" if node.name in (*SUMS, "over") else text
+            known[node] = f"w{len(known)}"
+            lines += self._statements(node, known[node], parts)
+        return known[node]
 
-    def _statements(self, one: Formula, name: str, parts: list[str]) -> list[str]:
-        if one.name == SCORER:
-            return [f"\t\t{name} := scorer{one.number:.0f}[snap.ID]"]
-        if one.name == "critical":
-            asked, other, then = SIGNALS[one.name][1], "0.0", "1.0"
-        elif one.name == "below":
-            asked, other, then = f"{parts[0]} < {parts[1]}", f"float64({parts[3]})", parts[2]
+    def _statements(self, node: Formula, name: str, parts: list[str]) -> list[str]:
+        if node.name == SCORER:
+            return [f"\t\t{name} := scorer{node.number:.0f}[snap.ID]"]
+        if node.name == "critical":
+            condition, other, then = SIGNALS[node.name][1], "0.0", "1.0"
+        elif node.name == "below":
+            condition, other, then = f"{parts[0]} < {parts[1]}", f"float64({parts[3]})", parts[2]
         else:
-            text = OPERATIONS[one.name][2].format(*parts) if parts else SIGNALS[one.name][1]
+            text = OPERATIONS[node.name][2].format(*parts) if parts else SIGNALS[node.name][1]
             return [f"\t\t{name} := {text}"]
         return [
-            f"\t\t{name} := {other}", f"\t\tif {asked} {{", f"\t\t\t{name} = {then}", "\t\t}",
+            f"\t\t{name} := {other}", f"\t\tif {condition} {{", f"\t\t\t{name} = {then}", "\t\t}",
         ]  # fmt: skip
 
-    def _across(self, one: Formula) -> str:
+    def _across(self, node: Formula) -> str:
         lines: list[str] = []
-        value = self.value(one.parts[0], {}, lines)
-        name = self.names[one] = f"m{len(self.names)}"
-        sign = "1" if one.name == "least" else "-1"
+        value = self.value(node.parts[0], {}, lines)
+        name = self.names[node] = f"m{len(self.names)}"
+        sign = "1" if node.name == "least" else "-1"
         over = "_, snap := range" if any("snap" in line for line in (*lines, value)) else "range"
         self.before += [
             f"\t{name} := math.Inf({sign})", f"\tfor {over} snapshots {{", *lines,
-            f"\t\t{name} = math.{OPERATIONS[one.name][2]}({name}, {value})", "\t}",
+            f"\t\t{name} = math.{OPERATIONS[node.name][2]}({name}, {value})", "\t}",
         ]  # fmt: skip
         return name

@@ -83,22 +83,22 @@ def _place(error: BaseException) -> str | None:
     return None
 
 
-def read_program(given: str, folder: Path) -> EvolvedRouter:
+def read_program(named: str, folder: Path) -> EvolvedRouter:
     """Return the program in a file, `FILE[:NAME]`; policies are written below a folder, by their content.
 
     Raises:
         ConfigError: there is no such file, or it has no routing function that can be read.
     """
-    text, _, name = given.partition(":") if ".py:" in given else (given, "", "")
+    text, _, name = named.partition(":") if ".py:" in named else (named, "", "")
     path = Path(text)
     source = read_text(path, "a program in Go or Python")
     if path.suffix not in (".go", ".py"):
-        raise ConfigError(f"{given}: a program ends in .go or .py")
+        raise ConfigError(f"{named}: a program ends in .go or .py")
     if path.suffix == ".py" and not _has_go(source, path):
         router = f"{_kept(source, path, folder)}:{name or _policy_in(source, path)}"
         return EvolvedRouter(path.name, router, chosen=name)
     if name:
-        raise ConfigError(f"{given}: the file has Go; leave :{name} out")
+        raise ConfigError(f"{named}: the file has Go; leave :{name} out")
     program = read(path)
     made = policy_of(program, path.stem)
     return EvolvedRouter(
@@ -106,22 +106,22 @@ def read_program(given: str, folder: Path) -> EvolvedRouter:
     )
 
 
-def router_of(given: str, task: Task, folder: Path) -> EvolvedRouter:
+def router_of(named: str, task: Task, folder: Path) -> EvolvedRouter:
     """Return a baseline: a router by its name, or a program; paths begin at the task's file.
 
     Raises:
         ConfigError: it is neither.
     """
-    if given in registry.ROUTING:
-        return EvolvedRouter(given, given)
-    if not is_file(given) and not given.endswith((".go", ".py")):
+    if named in registry.ROUTING:
+        return EvolvedRouter(named, named)
+    if not is_file(named) and not named.endswith((".go", ".py")):
         raise ConfigError(
-            f"{task.path.name}: baseline: {given!r} is no router; {choices(given, registry.ROUTING)}; a .go file or "
+            f"{task.path.name}: baseline: {named!r} is no router; {choices(named, registry.ROUTING)}; a .go file or "
             "FILE.py:NAME will do too"
         )
-    beside = task.path.parent / given
+    beside = task.path.parent / named
     return read_program(str(beside) if Path(str(beside).partition(".py:")[0]).exists() or beside.exists()
-                        else given, folder)  # fmt: skip
+                        else named, folder)  # fmt: skip
 
 
 def _kept(policy: str, path: Path, folder: Path) -> Path:
@@ -143,20 +143,20 @@ def _has_go(source: str, path: Path) -> bool:
 
 def _policy_in(source: str, path: Path) -> str:
     """Return the name of the only routing policy of a file, or of `route`."""
-    found = [
+    policies = [
         node.name
         for node in _tree(source, path).body
         if isinstance(node, ast.FunctionDef)
-        and any(DECORATOR in ast.unparse(one) for one in node.decorator_list)
+        and any(DECORATOR in ast.unparse(decorator) for decorator in node.decorator_list)
     ]
-    if USUAL_NAME in found or len(found) == 1:
-        return USUAL_NAME if USUAL_NAME in found else found[0]
-    if not found:
+    if USUAL_NAME in policies or len(policies) == 1:
+        return USUAL_NAME if USUAL_NAME in policies else policies[0]
+    if not policies:
         raise ConfigError(
             f"{path.name}: no function is decorated with @{DECORATOR}(), and no text has the mark {START}; write one"
         )
     raise ConfigError(
-        f"{path.name}: there are several policies, {', '.join(found)}; give {path.name}:NAME"
+        f"{path.name}: there are several policies, {', '.join(policies)}; give {path.name}:NAME"
     )
 
 

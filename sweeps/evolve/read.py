@@ -90,7 +90,7 @@ def _tried(program: GoProgram, path: Path) -> frozenset[str]:
 
 
 def _answer(
-    given: str, path: Path, program: GoProgram, signals: frozenset[str], text: str
+    source: str, path: Path, program: GoProgram, signals: frozenset[str], text: str
 ) -> Answer:
     code = [line for line in text.split("\n") if line.strip()]
     loops = sum(line.lstrip().startswith("for ") for line in code)
@@ -100,7 +100,7 @@ def _answer(
     )
     read_ = ", ".join(sorted(signals - {"draws", *SCORERS})) or "nothing"
     return Answer.of(
-        f"the routing function in {given}, lines {program.marked.start} to {program.marked.stop - 1}, as a policy",
+        f"the routing function in {source}, lines {program.marked.start} to {program.marked.stop - 1}, as a policy",
         f"{path} has the policy route{passes}; it reads {read_}"
         + (", what each scorer says" if scorers else "")
         + (", and breaks ties by BLIS's seeded stream" if "draws" in signals else "")

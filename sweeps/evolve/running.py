@@ -43,7 +43,7 @@ def keeping(draws: bool, **numbers: Any) -> Callable[..., KeptState]:
 
     def start(params: object, shape: object) -> KeptState:
         used = jnp.zeros((), jnp.int32) if draws else None
-        return KeptState(used, {name: jnp.asarray(one) for name, one in numbers.items()})
+        return KeptState(used, {name: jnp.asarray(number) for name, number in numbers.items()})
 
     return start
 
@@ -352,7 +352,7 @@ class Slice:
 def either(mask: Mask, first: Slice, second: Slice) -> Slice:
     """Return one slice where the mask holds, else the other."""
     size = max(first.capacity, second.capacity)
-    both = [jnp.pad(one.values, (0, size - one.capacity)) for one in (first, second)]
+    both = [jnp.pad(part.values, (0, size - part.capacity)) for part in (first, second)]
     return Slice(jnp.where(mask, both[0], both[1]), jnp.where(mask, first.count, second.count))
 
 

@@ -96,7 +96,7 @@ def reached(
         gain([pair.take(places) for pair in pairs], weights, alone).mean
         for places in itertools.combinations(range(count), size)
     ]
-    return sum(one >= value for one in gains), len(gains)
+    return sum(each_gain >= value for each_gain in gains), len(gains)
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,10 @@ def changes(
         if np.isfinite(metric_values(pair.baseline, name)).any()
     ]
     compared = [(pair.baseline, pair.program, name) for pair, name in entries]
-    found = BySeeds(inference).differences(compared)
+    differences = BySeeds(inference).differences(compared)
     return [
-        ClassChange(pair.requests.name, name, one)
-        for (pair, name), one in zip(entries, found, strict=True)
+        ClassChange(pair.requests.name, name, difference)
+        for (pair, name), difference in zip(entries, differences, strict=True)
     ]
 
 
@@ -246,15 +246,15 @@ class TaskEvaluator:
         weights = self.task.metrics
         whole = gain(pairs, weights, BY_STUDENT)
         guards = list(guarded(self.task, pairs, by_mean=True))
-        taken = sum(one.guard.weight * one.past for one in guards)
-        score = whole.mean - taken
+        penalty = sum(judged.guard.weight * judged.past for judged in guards)
+        score = whole.mean - penalty
         if not math.isfinite(score):
             return self._failure(
                 "a metric of the score has no value: no request of its class came to an end"
             )
         metrics = {
             "combined_score": score, "gain_percent": whole.mean, "num_seeds": float(len(pairs[0].program)),
-            "guards_broken": float(sum(one.is_broken for one in guards)), "failed": 0.0,
+            "guards_broken": float(sum(judged.is_broken for judged in guards)), "failed": 0.0,
         }  # fmt: skip
         if math.isfinite(whole.high):
             metrics["half_width_percent"] = (whole.high - whole.low) / 2
@@ -265,8 +265,8 @@ class TaskEvaluator:
             }
         artifacts = {"by_class": self._by_class(pairs)}
         broken = [
-            f"{one.guard.metric} on {one.workload} is past its bound by {number(one.past)}: "
-            f"{number(one.guard.weight * one.past)} off the score" for one in guards if one.is_broken
+            f"{judged.guard.metric} on {judged.workload} is past its bound by {number(judged.past)}: "
+            f"{number(judged.guard.weight * judged.past)} off the score" for judged in guards if judged.is_broken
         ]  # fmt: skip
         artifacts |= {"guards": "\n".join(broken)} if broken else {}
         notes = [*program.notes, *self.runs.notes(program)]
@@ -277,9 +277,9 @@ class TaskEvaluator:
         """Return what changed against the baseline, a line for each workload, class and metric."""
         names = {pair.requests.name: self.task.names(pair.requests) for pair in pairs}
         return "\n".join(
-            f"{one.workload}, {one.slo_class}, {one.name}: {number(one.difference.first_mean)} -> "
-            f"{number(one.difference.second_mean)} ({number(one.difference.percent.mean, signed=True)} %)"
-            for one in changes(pairs, names, BY_STUDENT)
+            f"{change.workload}, {change.slo_class}, {change.name}: {number(change.difference.first_mean)} -> "
+            f"{number(change.difference.second_mean)} ({number(change.difference.percent.mean, signed=True)} %)"
+            for change in changes(pairs, names, BY_STUDENT)
         )
 
     def _failure(self, error: str) -> Evaluated:
@@ -303,7 +303,9 @@ class TaskRuns:
         self.task = task
         first, *others = task.experiments(tuple(dict.fromkeys(seeds)))
         self.runner = Runner(Options(form=default_form()), len(first.seeds))
-        self.experiments = [replace(one, shared=self.runner) for one in (first, *others)]
+        self.experiments = [
+            replace(experiment, shared=self.runner) for experiment in (first, *others)
+        ]
         # by configuration, workload and seed
         self.runs: dict[tuple[str, int, int], RunSummary] = {}
         self.tables: dict[
@@ -318,7 +320,7 @@ class TaskRuns:
         Raises:
             ConfigError: a run did not come to its end.
         """
-        ours, theirs = (self.of(one, seeds) for one in (program, baseline))
+        ours, theirs = (self.of(router, seeds) for router in (program, baseline))
         return [
             RunPair(requests, before, after)
             for requests, before, after in zip(self.task.requests, theirs, ours, strict=True)

@@ -60,21 +60,21 @@ def main(options: EvolveSearchOptions) -> int:
     from sweeps.evolve.task import load_task
 
     with progress.phase("searching", options.programs, "programs") as work:
-        found = searched(
+        result = searched(
             load_task(options.task), options.programs, 60 * options.minutes, options.random_state,
             lambda count, best: work.show(count, f"best {best.score:+.3g} %"),
         )  # fmt: skip
-    path.write_text(found.python, encoding="utf-8")
-    go.write_text(found.go, encoding="utf-8")
-    grew = ", ".join(f"{count} ({score:+.3g} %)" for count, score in found.curve)
+    path.write_text(result.python, encoding="utf-8")
+    go.write_text(result.go, encoding="utf-8")
+    grew = ", ".join(f"{count} ({score:+.3g} %)" for count, score in result.curve)
     show_answer(
         Answer.of(
-            f"a router for {options.task}, of {found.num_programs} formulas",
-            f"{path} and {go} choose the instance with the highest {found.best.formula}.",
-            f"{found.best.score:+.3g} % over {found.baseline} on the search's seeds, on which it was chosen. "
-            f"{found.rule}",
-            f"{found.num_programs} programs, {found.num_dropped} of them dropped after a few seeds; the best one grew "
-            f"at {grew}.",
+            f"a router for {options.task}, of {result.num_programs} formulas",
+            f"{path} and {go} choose the instance with the highest {result.best.formula}.",
+            f"{result.best.score:+.3g} % over {result.baseline} on the search's seeds, on which it was chosen. "
+            f"{result.rule}",
+            f"{result.num_programs} programs, {result.num_dropped} of them dropped after a few seeds; the best one "
+            f"grew at {grew}.",
             f"blis-jax evolve check {path} {options.task} tells what it is worth on other seeds.",
         )
     )

@@ -103,7 +103,9 @@ class Task:
     @property
     def is_windowed(self) -> bool:
         """Return whether runs are windows of traces."""
-        return any(one.trace is not None and one.trace.num_windows for one in self.requests)
+        return any(
+            requests.trace is not None and requests.trace.num_windows for requests in self.requests
+        )
 
     @property
     def run_word(self) -> str:
@@ -113,7 +115,7 @@ class Task:
     def names(self, requests: StudyRequests) -> tuple[str, ...]:
         """Return what is compared on a workload: the score's metrics, of all requests and by class, and the guards'."""
         of_class = names_in(
-            [one for one in self.metrics if lookup(one)[1] is None], requests.classes
+            [metric for metric in self.metrics if lookup(metric)[1] is None], requests.classes
         )
         guarded = [guard.claim.metric for guard in self.guards(requests)]
         return tuple(dict.fromkeys((*self.metrics, *of_class, *guarded)))
@@ -121,7 +123,7 @@ class Task:
     def guards(self, requests: StudyRequests) -> list[Guard]:
         """Return the guards of all requests, and of the classes that the workload has."""
         has = (None, *requests.classes)
-        return [one for one in self.file.guards if lookup(our_name(one.metric))[1] in has]
+        return [guard for guard in self.file.guards if lookup(our_name(guard.metric))[1] in has]
 
     def experiments(self, seeds: tuple[int, ...]) -> list[Experiment]:
         """Return one experiment for each workload, on these seeds.
@@ -210,11 +212,11 @@ def _as_word(value: object) -> str:
 
 
 def _requests(file: TaskFile, where: str, folder: Path) -> Iterator[StudyRequests]:
-    for place, given in enumerate(file.workloads):
-        spec = workload_from(given, f"{where}: workloads[{place}]", folder, file.num_requests)
+    for place, workload in enumerate(file.workloads):
+        spec = workload_from(workload, f"{where}: workloads[{place}]", folder, file.num_requests)
         name = (
-            Path(given).stem.removeprefix("workload_")
-            if isinstance(given, str)
+            Path(workload).stem.removeprefix("workload_")
+            if isinstance(workload, str)
             else f"workload {place + 1}"
         )
         yield StudyRequests(spec, file.seeds, "reference", name)
@@ -243,7 +245,7 @@ def _check_uses(task: Task, where: str) -> None:
             f"{where}: failure_score: got {task.file.failure_score:g}, allowed is below what stage 1 passes, "
             f"{first.pass_:g}"
         )
-    classes = {name for one in task.requests for name in one.classes}
+    classes = {name for requests in task.requests for name in requests.classes}
     for place, guard in enumerate(task.file.guards):
         of = lookup(our_name(guard.metric))[1]
         if of is not None and of not in classes:

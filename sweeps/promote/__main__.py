@@ -86,15 +86,20 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
 
 
 def _whole(words: list[str]) -> int:
-    asked = PromoteOptions.read(words)
-    folder, evidence = asked.folder(), asked.evidence()
-    prepare_backend(use_cache=not asked.no_cache)
+    promote_options = PromoteOptions.read(words)
+    folder, evidence = promote_options.folder(), promote_options.evidence()
+    prepare_backend(use_cache=not promote_options.no_cache)
     store = PromotionStore(folder)
     with store.writing():
-        promotion = asked.promotion(store)
+        promotion = promote_options.promotion(store)
         tell = functools.partial(cli.say, NAME)
         running.run_all(
-            store, promotion, evidence, tell, may_overwrite=asked.overwrite, is_resumed=asked.resume
+            store,
+            promotion,
+            evidence,
+            tell,
+            may_overwrite=promote_options.overwrite,
+            is_resumed=promote_options.resume,
         )
     render.show_answer(
         Answer.of(
@@ -112,20 +117,22 @@ def _stage(name: str) -> Callable[[list[str]], int]:
     def run(words: list[str]) -> int:
         """Make this stage and print the paths of its files."""
         kind = options.ValidateOptions if name == "validate" else options.StageOptions
-        asked = options.read_action(kind, name, words)
-        folder = asked.folder()
-        evidence = asked.evidence() if isinstance(asked, options.ValidateOptions) else {}
+        stage_options = options.read_action(kind, name, words)
+        folder = stage_options.folder()
+        evidence = (
+            stage_options.evidence() if isinstance(stage_options, options.ValidateOptions) else {}
+        )
         if name == "validate" and not evidence:
             raise ConfigError(
                 "give --reports DIR with benchmark reports, or --dry-run to make them by simulation"
             )
-        prepare_backend(use_cache=not asked.no_cache)
+        prepare_backend(use_cache=not stage_options.no_cache)
         store = PromotionStore(folder)
         with store.writing():
-            promotion = asked.promotion(store)
+            promotion = stage_options.promotion(store)
             made = running.run_stage(
-                store, promotion, name, evidence, may_overwrite=asked.overwrite,
-                is_resumed=isinstance(asked, options.ValidateOptions) and asked.resume,
+                store, promotion, name, evidence, may_overwrite=stage_options.overwrite,
+                is_resumed=isinstance(stage_options, options.ValidateOptions) and stage_options.resume,
             )  # fmt: skip
         paths = [str(folder / path) for path in made if not path.startswith("evidence/reports/")]
         render.show_answer(
@@ -147,9 +154,9 @@ def _stage(name: str) -> Callable[[list[str]], int]:
 
 
 def _gate(words: list[str]) -> int:
-    asked = options.read_action(options.GateOptions, "gate", words)
-    gate = asked.number()
-    store = PromotionStore(asked.folder())
+    gate_options = options.read_action(options.GateOptions, "gate", words)
+    gate = gate_options.number()
+    store = PromotionStore(gate_options.folder())
     with store.writing():
         findings = gates.check(store, options.promotion_of(store), gate)
         state = gates.gate_state(store, gate)
@@ -171,12 +178,12 @@ def _gate(words: list[str]) -> int:
 def _decide(decision: str) -> Callable[[list[str]], int]:
     def run(words: list[str]) -> int:
         """Write this decision about a gate as a signed-off file."""
-        asked = options.read_action(options.DecisionOptions, decision, words)
-        gate, (by, reason) = asked.number(), asked.signed()
-        store = PromotionStore(asked.folder())
+        decision_options = options.read_action(options.DecisionOptions, decision, words)
+        gate, (by, reason) = decision_options.number(), decision_options.signed()
+        store = PromotionStore(decision_options.folder())
         store.identity()
         with store.writing():
-            gates.decide(store, gate, decision, by, reason, without_go=asked.without_go)
+            gates.decide(store, gate, decision, by, reason, without_go=decision_options.without_go)
         render.show_answer(
             Answer.of(
                 f"Is the decision about gate {gate} written down?",
@@ -195,15 +202,15 @@ NOT_MADE = ": not made"
 
 
 def _status(words: list[str]) -> int:
-    asked = options.read_action(options.FolderOptions, "status", words)
-    store = PromotionStore(asked.folder())
+    folder_options = options.read_action(options.FolderOptions, "status", words)
+    store = PromotionStore(folder_options.folder())
     heading, *lines = running.status_lines(store)
     missing = next((line.strip() for line in lines if ": closed, " in line or NOT_MADE in line), "")
-    step = f"{asked.folder()}/bundle is the change."
+    step = f"{folder_options.folder()}/bundle is the change."
     if NOT_MADE in missing:
-        step = f"make it: blis-jax promote {missing.partition(':')[0]} --output {asked.folder()}"
+        step = f"make it: blis-jax promote {missing.partition(':')[0]} --output {folder_options.folder()}"
     elif "no findings yet" in missing:
-        step = f"look through it: blis-jax promote {missing.partition(':')[0]} --output {asked.folder()}"
+        step = f"look through it: blis-jax promote {missing.partition(':')[0]} --output {folder_options.folder()}"
     elif missing:
         step = "put its CRITICAL findings right, or reject."
         if gates.may_be_approved(missing):
@@ -222,27 +229,30 @@ def _status(words: list[str]) -> int:
 
 
 def _survival(words: list[str]) -> int:
-    asked = options.read_action(options.SurvivalOptions, "survival", words)
-    if not asked.strategies:
+    page_options = options.read_action(options.SurvivalOptions, "survival", words)
+    if not page_options.strategies:
         raise ConfigError("no strategy is given; write one, such as iter13_class_lead@found")
-    page = Path(asked.output)
+    page = Path(page_options.output)
     if page.suffix != ".md":
         raise ConfigError(f"--output: {str(page)!r} must end in .md")
     cli.check_writable(page)
-    prepare_backend(use_cache=not asked.no_cache)
-    names = [one.strip() for one in (asked.concerns or "").split(",") if one.strip()]
+    prepare_backend(use_cache=not page_options.no_cache)
+    names = [name.strip() for name in (page_options.concerns or "").split(",") if name.strip()]
     only = [concerns.concern_named(name).name for name in names]
-    target = asked.target or DEFAULT_TARGET
-    promotions = [make_promotion(strategy, asked.baseline, target) for strategy in asked.strategies]
-    seeds = seeds_of(asked, options.NUM_SURVIVAL_SEEDS)
+    target = page_options.target or DEFAULT_TARGET
+    promotions = [
+        make_promotion(strategy, page_options.baseline, target)
+        for strategy in page_options.strategies
+    ]
+    seeds = seeds_of(page_options, options.NUM_SURVIVAL_SEEDS)
     command = cli.command_text(f"{NAME} survival", words)
     content = {
         "promotions": list(map(identity_of, promotions)), "seeds": list(seeds), "concerns": only,
-        "num_requests": asked.num_requests,
+        "num_requests": page_options.num_requests,
     }  # fmt: skip
     journal = page.with_suffix(".jsonl")
-    with survival.journaled(NAME, "simulating", journal, content, asked.resume) as made:
-        survival.write_page(page, promotions, seeds, asked.num_requests, command, only, made)
+    with survival.journaled(NAME, "simulating", journal, content, page_options.resume) as made:
+        survival.write_page(page, promotions, seeds, page_options.num_requests, command, only, made)
     render.show_answer(
         Answer.of(
             f"Do the gains of {', '.join(promotion.name for promotion in promotions)} survive on a cluster?",

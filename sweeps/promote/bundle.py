@@ -54,18 +54,18 @@ _BESIDE = (
 
 def branch_files(promotion: Promotion, files: Files) -> dict[str, str]:
     """Return the new files of the change, by their path in the target's repository."""
-    found = {
+    branch = {
         path.removeprefix(GO): text
         for path, text in files.items()
         if path.startswith(GO) and not path.endswith(".patch")
     }
     if TREATMENT_CONFIG in files:
-        found[f"{SAMPLES}/{change_name(promotion)}-epp-config.yaml"] = files[TREATMENT_CONFIG]
+        branch[f"{SAMPLES}/{change_name(promotion)}-epp-config.yaml"] = files[TREATMENT_CONFIG]
     folder = f"{DOCUMENTS}/{change_name(promotion)}"
     for path, text in files.items():
         if path.startswith(_BESIDE) and not path.startswith("evidence/reports/"):
-            found[f"{folder}/{path}"] = text
-    return found
+            branch[f"{folder}/{path}"] = text
+    return branch
 
 
 def change_patch(promotion: Promotion, files: Files) -> str:
@@ -136,12 +136,12 @@ def bundle_files(promotion: Promotion, files: Files) -> dict[str, str]:
 
 def report_sets(content: PromotionContent) -> dict[str, list[str]]:
     """Return the run ids that verdicts cite, each set once, by a short name: R1, R2, …"""
-    found: dict[str, list[str]] = {}
+    sets: dict[str, list[str]] = {}
     for verdict in content.verdicts:
         ids = list(verdict["run_ids"])
-        if ids and ids not in found.values():
-            found[f"R{len(found) + 1}"] = ids
-    return found
+        if ids and ids not in sets.values():
+            sets[f"R{len(sets) + 1}"] = ids
+    return sets
 
 
 def _set_name(verdict: Verdict, sets: Mapping[str, list[str]]) -> str:
@@ -161,7 +161,7 @@ def _body(content: PromotionContent, branch: Files, sets: Mapping[str, list[str]
         what=_what(content, branch),
         paths=sorted(path for path in branch if not _is_evidence(path)),
         release_note=f"Alpha strategy {change_name(content.promotion)}; without it in a configuration nothing changes.",
-        gains=[_gain(one, sets) for one in confirmed if one["track"] == "A"],
+        gains=[_gain(verdict, sets) for verdict in confirmed if verdict["track"] == "A"],
         evidence=content.evidence,
         denies=DENIAL in content.files,
         num_confirmed=len(confirmed),

@@ -15,7 +15,8 @@ from typing import Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.content import digest
-from sweeps.promote.checks.findings import findings_of, remade_findings
+from sweeps.promote.checks.documents import remade_findings
+from sweeps.promote.checks.findings import findings_of
 from sweeps.promote.evidence.verdicts import (
     evidence_findings,
     hypothesis_findings,
@@ -112,7 +113,7 @@ def _edited(store: PromotionStore, gate: int) -> Iterator[Finding]:
         made = store.last(MADE, stage=name)
         outputs: Mapping[str, str] = made["outputs"] if made else {}
         there = hashes_of(store.read(outputs))
-        for path in (path for path, found in there.items() if found != outputs[path]):
+        for path in (path for path, sha in there.items() if sha != outputs[path]):
             severity: Severity = CRITICAL if path.startswith("evidence/") else "IMPORTANT"
             message = f"it is not what the stage {name} made; make the stage again, or say why in the decision"
             yield Finding(severity, "edited-by-hand", path, message)

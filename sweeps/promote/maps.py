@@ -205,19 +205,19 @@ def policies_of(config: ClusterConfig) -> Iterator[tuple[str, Policy]]:
 
 def signals_of(config: ClusterConfig) -> tuple[str, ...]:
     """Return the signals that the policies of a configuration read, as Map B names them."""
-    found: set[str] = set()
+    signals: set[str] = set()
     for _, policy in policies_of(config):
-        found |= signals_read(policy, max(len(config.scorers()), 1))
-    return tuple(sorted(found))
+        signals |= signals_read(policy, max(len(config.scorers()), 1))
+    return tuple(sorted(signals))
 
 
 def signals_read(policy: Policy, num_scorers: int = 1) -> set[str]:
     """Return the signals that one policy reads, beside so many scorers."""
-    own = {field.name for field in dataclasses.fields(scene_of(policy.kind))}
+    fields = {field.name for field in dataclasses.fields(scene_of(policy.kind))}
     place = place_of(policy.kind)
     return {
         # a hand-over policy is also asked where requests may be routed
-        signal if "." in signal else f"{place if signal in own else 'gateway'}.{signal}"
+        signal if "." in signal else f"{place if signal in fields else 'gateway'}.{signal}"
         for signal in signals_of_policy(policy.function(), num_scorers=num_scorers)
         if signal != NUM_KEYS
     }
@@ -245,8 +245,8 @@ def reference_page() -> str:
     )
 
 
-def _dumped(found: Iterable[Any]) -> list[dict[str, Any]]:
-    return [row.model_dump(mode="json") for row in found]
+def _dumped(rows: Iterable[Any]) -> list[dict[str, Any]]:
+    return [row.model_dump(mode="json") for row in rows]
 
 
 def dictionary(promotion: Promotion) -> dict[str, Any]:
@@ -297,20 +297,22 @@ def in_words(promotion: Promotion) -> str:
         for status, end in _ENDS.items()
         if status in policies
     ]
-    own = [f"{kind}/{name}" for kind, name in dictionary(promotion)["policies_from_files"]]
-    parts += [f"is a policy of a file, which is compiled: {', '.join(own)}"] if own else []
+    compiled = [f"{kind}/{name}" for kind, name in dictionary(promotion)["policies_from_files"]]
+    parts += (
+        [f"is a policy of a file, which is compiled: {', '.join(compiled)}"] if compiled else []
+    )
     return f"of {promotion.given}, what {'; what '.join(parts)}."
 
 
 def named_policies(promotion: Promotion) -> set[tuple[str, str]]:
     """Return kind and name of every policy that the strategy's configuration names."""
     config = promotion.arm.config
-    found = {("admission", known_as(admission_name(config)))}
+    names = {("admission", known_as(admission_name(config)))}
     for kind in KINDS.values():
         name = str(getattr(config, kind.setting))
         if not (kind.is_list or kind.name == "admission" or (kind.is_optional and name == NONE)):
-            found.add((kind.name, known_as(name)))
-    return found | {("scorer", known_as(name)) for name, _ in config.scorers()}
+            names.add((kind.name, known_as(name)))
+    return names | {("scorer", known_as(name)) for name, _ in config.scorers()}
 
 
 def _filled(row: Any) -> dict[str, Any]:

@@ -258,14 +258,14 @@ def reports_in(folder: Path) -> dict[str, str]:
         raise ConfigError(
             f"--reports: {folder} is not a folder; give one with SCENE/ARM/RUN.yaml below it"
         )
-    found = {}
+    texts = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in (".yaml", ".yml", ".json"):
-            found[path.relative_to(folder).as_posix()] = input_files.read_text(
+            texts[path.relative_to(folder).as_posix()] = input_files.read_text(
                 path, "a benchmark report"
             )
-    if not found:
+    if not texts:
         raise ConfigError(
             f"--reports: {folder} holds no .yaml or .json file; reports are SCENE/ARM/RUN.yaml"
         )
-    return found
+    return texts

@@ -54,25 +54,25 @@ class PromotionContent:
     @cached_property
     def document(self) -> dict[str, Any]:
         """Return the verdicts, as the evaluator wrote them."""
-        found: dict[str, Any] = read_yaml(self.files[VERDICTS], VERDICTS)
-        return found
+        document: dict[str, Any] = read_yaml(self.files[VERDICTS], VERDICTS)
+        return document
 
     @cached_property
     def survival(self) -> dict[str, Any]:
         """Return the table of what the gain survives."""
-        found: dict[str, Any] = read_yaml(self.files[SURVIVAL], SURVIVAL)
-        return found
+        table: dict[str, Any] = read_yaml(self.files[SURVIVAL], SURVIVAL)
+        return table
 
     @cached_property
     def hypotheses(self) -> dict[str, TransferHypothesis]:
         """Return the hypotheses by id."""
-        return {one.id: one for one in hypotheses_of(self.files)}
+        return {hypothesis.id: hypothesis for hypothesis in hypotheses_of(self.files)}
 
     @property
     def verdicts(self) -> list[Verdict]:
         """Return the verdicts in the order of the hypotheses."""
-        found: list[Verdict] = self.document["verdicts"]
-        return found
+        verdicts: list[Verdict] = self.document["verdicts"]
+        return verdicts
 
     @property
     def evidence(self) -> str:
@@ -83,8 +83,8 @@ class PromotionContent:
         """Return verdicts by track."""
         rows = []
         for track, about in TRACKS.items():
-            mine = [verdict["verdict"] for verdict in self.verdicts if verdict["track"] == track]
-            words = {word: mine.count(word) for word in (CONFIRMED, REFUTED, INCONCLUSIVE)}
+            judged = [verdict["verdict"] for verdict in self.verdicts if verdict["track"] == track]
+            words = {word: judged.count(word) for word in (CONFIRMED, REFUTED, INCONCLUSIVE)}
             sets = {
                 tuple(verdict["run_ids"])
                 for verdict in self.verdicts
@@ -94,7 +94,7 @@ class PromotionContent:
                 {
                     "track": track,
                     "about": about,
-                    "total": len(mine),
+                    "total": len(judged),
                     "different": len(sets),
                     **words,
                 }
@@ -105,12 +105,12 @@ class PromotionContent:
         """Return findings and decisions."""
         rows = []
         for gate in GATES:
-            found, decided = (
+            checked, decided = (
                 read_yaml(self.files.get(path, ""), path) or {}
                 for path in (findings_path(gate), decision_path(gate))
             )
-            listed = found.get("findings", [])
-            severities = [one["severity"] for one in listed]
+            listed = checked.get("findings", [])
+            severities = [finding["severity"] for finding in listed]
             words = [f"{severities.count(name)} {name}" for name in dict.fromkeys(severities)]
             rows.append(
                 {
@@ -169,18 +169,18 @@ def feedback_files(content: PromotionContent) -> dict[str, str]:
     """Return a file for each refuted hypothesis; a page that says so where there is none."""
     makers = {"A": _structural, "B": _concern, "C": _constraint}
     folders = {"A": "structural", "B": "concerns", "C": "constraints"}
-    found: dict[str, str] = {}
+    feedback: dict[str, str] = {}
     for verdict in content.verdicts:
         if verdict["verdict"] == REFUTED:
             document = makers[verdict["track"]](content.hypotheses[verdict["id"]], verdict)
             text = wide_yaml(document)
-            found[f"{FEEDBACK}/{folders[verdict['track']]}/{verdict['id']}.yaml"] = text
+            feedback[f"{FEEDBACK}/{folders[verdict['track']]}/{verdict['id']}.yaml"] = text
     lines = [
         f"- [{path.removeprefix(f'{FEEDBACK}/')}]({path.removeprefix(f'{FEEDBACK}/')})"
-        for path in found
+        for path in feedback
     ]
     body = "\n".join(lines) or "No hypothesis was refuted, so there is nothing to feed back."
-    return found | {
+    return feedback | {
         NOTHING: f"# Feedback to the simulator\n\nEvidence: {content.evidence}.\n\n{body}\n"
     }
 
@@ -270,8 +270,8 @@ def document_files(promotion: Promotion, files: Files) -> dict[str, str]:
 
 def _report(content: PromotionContent) -> str:
     def change(verdict: Verdict, name: str) -> str:
-        found = verdict["changes"].get(name)
-        return percent(found["percent"]) if found else NOT_MEASURED
+        changed = verdict["changes"].get(name)
+        return percent(changed["percent"]) if changed else NOT_MEASURED
 
     paths = sorted(path for path in content.files if not path.startswith(_BULKY))
     return render(

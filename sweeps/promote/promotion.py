@@ -104,9 +104,9 @@ def plugin_for(
     generated: Sequence[GeneratedPlugin], kind: str, name: str
 ) -> GeneratedPlugin | None:
     """Return the generated plugin of a policy, if there is one; a path may be given by its last name."""
-    for one in generated:
-        if one.kind == kind and _plain(one.simulated_name) == _plain(name):
-            return one
+    for plugin in generated:
+        if plugin.kind == kind and _plain(plugin.simulated_name) == _plain(name):
+            return plugin
     return None
 
 
@@ -114,10 +114,10 @@ def order_plugin(
     generated: Sequence[GeneratedPlugin], scheduler: str, priority: str
 ) -> GeneratedPlugin | None:
     """Return the generated order of a queue; its name is the priority's and the scheduler's with + between them."""
-    asked = {_plain(scheduler), _plain(priority)}
-    for one in generated:
-        if one.kind == "order" and asked & set(map(_plain, one.simulated_name.split("+"))):
-            return one
+    names = {_plain(scheduler), _plain(priority)}
+    for plugin in generated:
+        if plugin.kind == "order" and names & set(map(_plain, plugin.simulated_name.split("+"))):
+            return plugin
     return None
 
 
@@ -134,7 +134,9 @@ def _plain(name: str) -> str:
 def reads_class(generated: Sequence[GeneratedPlugin]) -> bool:
     """Return whether some plugin asks for a request's SLO class, which the target tells by priority."""
     return any(
-        signal.rpartition(".")[2] == "slo_class" for one in generated for signal in one.signals
+        signal.rpartition(".")[2] == "slo_class"
+        for plugin in generated
+        for signal in plugin.signals
     )
 
 
@@ -142,14 +144,14 @@ def plugin_rows(generated: Sequence[GeneratedPlugin]) -> list[dict[str, Any]]:
     """Return the plugins as `generated-plugins.yaml` lists them."""
     return [
         {
-            "type": one.type_name,
-            "kind": PLUGIN_KINDS[one.kind],
-            "stability": one.level,
-            "simulated": one.simulated_name.rpartition("/")[2],
-            "package": one.package_path,
-            "parameters": dict(one.parameters),
+            "type": plugin.type_name,
+            "kind": PLUGIN_KINDS[plugin.kind],
+            "stability": plugin.level,
+            "simulated": plugin.simulated_name.rpartition("/")[2],
+            "package": plugin.package_path,
+            "parameters": dict(plugin.parameters),
         }
-        for one in generated
+        for plugin in generated
     ]
 
 
@@ -178,7 +180,7 @@ class NotMappedError(ConfigError):
 
 
 def make_promotion(
-    given: str, baseline: str | None, target: str, image: str | None = None
+    strategy: str, baseline: str | None, target: str, image: str | None = None
 ) -> Promotion:
     """Make a promotion of texts; without a baseline it has that of the strategy's file.
 
@@ -186,7 +188,7 @@ def make_promotion(
         ConfigError: target or image is not of the form.
         NotMappedError: the router has no form for any number of endpoints.
     """
-    arm = arm_of(given)
+    arm = arm_of(strategy)
     _refuse_steps(arm.config)
     usual = arm.strategy.baseline if arm.strategy is not None else USUAL_BASELINE
     other = arm_of(baseline or usual)
@@ -196,7 +198,7 @@ def make_promotion(
         raise ConfigError(
             f"--image: {image!r} is not REGISTRY/REPOSITORY:TAG, such as quay.io/example/endpoint-picker:promoted"
         )
-    return Promotion(given, arm, other, target, image or UNSET_IMAGE)
+    return Promotion(strategy, arm, other, target, image or UNSET_IMAGE)
 
 
 def _refuse_steps(config: ClusterConfig) -> None:

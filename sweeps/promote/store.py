@@ -149,9 +149,9 @@ def _magnitude(change: str | Mapping[str, float]) -> str:
     return "{percent:+.1f} % [{low:+.1f}, {high:+.1f}]".format(**change)
 
 
-def percent(found: Any) -> str:
+def percent(change: Any) -> str:
     """Return a change in % with its interval, of an estimate or of its plain form; "not measured" without one."""
-    mean, low, high = (_part(found, name) for name in ("mean", "low", "high"))
+    mean, low, high = (_part(change, name) for name in ("mean", "low", "high"))
     if mean is None:
         return NOT_MEASURED
     if low is None or high is None:
@@ -172,8 +172,8 @@ def filled(text: object) -> str:
     return words or NOT_MEASURED
 
 
-def _part(found: Any, name: str) -> float | None:
-    value = found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
+def _part(estimate: Any, name: str) -> float | None:
+    value = estimate.get(name) if isinstance(estimate, Mapping) else getattr(estimate, name, None)
     return finite(value)
 
 
@@ -271,7 +271,7 @@ class PromotionStore:
             refuse_other_work(self.folder, before, identity, advice)
             return
         if self.folder.is_dir() and any(
-            one.name not in (HISTORY, f".{HISTORY}.lock") for one in self.folder.iterdir()
+            entry.name not in (HISTORY, f".{HISTORY}.lock") for entry in self.folder.iterdir()
         ):
             raise ConfigError(
                 f"{self.folder} holds files that are not of a promotion; give a new or empty folder"
@@ -306,17 +306,17 @@ class PromotionStore:
 
     def read(self, names: Sequence[str] | Hashes) -> dict[str, str]:
         """Return the texts that are there, by path."""
-        found = {}
+        texts = {}
         for name in sorted(names):
             try:
-                found[name] = self.path(name).read_bytes().decode()
+                texts[name] = self.path(name).read_bytes().decode()
             except FileNotFoundError:
                 continue
             except UnicodeDecodeError:
                 raise ConfigError(
                     f"{self.path(name)} is not UTF-8 text; restore it, or make its stage again"
                 ) from None
-        return found
+        return texts
 
     def holds(self, name: str, digest: str) -> bool:
         """Return whether a file is there with this hash."""
@@ -350,9 +350,9 @@ class PromotionStore:
 
     def ever_written(self, stage: str) -> dict[str, set[str]]:
         """Return every path that a stage has ever been about to write, with the hashes it had."""
-        found: dict[str, set[str]] = {}
+        written: dict[str, set[str]] = {}
         for record in self.records():
             if record["kind"] == BEGAN and record["stage"] == stage:
                 for name, digest in record["outputs"].items():
-                    found.setdefault(name, set()).add(digest)
-        return found
+                    written.setdefault(name, set()).add(digest)
+        return written

@@ -35,17 +35,17 @@ class Calls(Expressions, ABC):
     # --- calls ------------------------------------------------------------------------------------
 
     def _call_expression(self, node: Node) -> GoValue:
-        function, given = field(node, "function"), items(field(node, "arguments"))
+        function, arguments = field(node, "function"), items(field(node, "arguments"))
         name = text_of(function)
         builtin = getattr(self, f"call_{name}", None) if function.type == "identifier" else None
         if builtin and self.find(name) is None and name not in self.program.helpers:
-            return builtin(node, given)
+            return builtin(node, arguments)
         if function.type == "selector_expression":
-            return self._method(node, function, given)
+            return self._method(node, function, arguments)
         if function.type == "identifier" and (
             name in self.program.helpers or self._is_function(name)
         ):
-            return self.called(node, name, given)
+            return self.called(node, name, arguments)
         callee = self.value(function)
         return (
             self._scored(node, callee)
@@ -54,57 +54,57 @@ class Calls(Expressions, ABC):
         )
 
     def _is_function(self, name: str) -> bool:
-        found = self.find(name)
-        return found is not None and found.kind == "function"
+        variable = self.find(name)
+        return variable is not None and variable.kind == "function"
 
     @abstractmethod
-    def called(self, node: Node, name: str, given: list[Node]) -> GoValue:
+    def called(self, node: Node, name: str, arguments: list[Node]) -> GoValue:
         """Translate a call of a function of the file or of the function; statements know how."""
 
     def _scored(self, node: Node, scorer: GoValue) -> GoValue:
-        given = [self.value(one).kind for one in items(field(node, "arguments"))]
-        if given != ["request", "snapshots"]:
+        kinds = [self.value(argument).kind for argument in items(field(node, "arguments"))]
+        if kinds != ["request", "snapshots"]:
             return self.refuse(node, "a scorer is asked about all snapshots alone")
         return GoValue(f"go.scores[{scorer.code}]", "float", (INSTANCE,), is_map=True)
 
-    def _method(self, node: Node, function: Node, given: list[Node]) -> GoValue:
+    def _method(self, node: Node, function: Node, arguments: list[Node]) -> GoValue:
         owner, name = field(function, "operand"), text_of(field(function, "field"))
         package = self.package_of(owner)
         if package == "math":
-            return self._of_math(node, name, given)
+            return self._of_math(node, name, arguments)
         if package == "fmt" and name.startswith("Sprint"):
             return GoValue("None", "text")
         if package:
             return self.refuse(node, f"package {package} is not read")
         receiver = self.value(owner)
-        if receiver.kind == "snap" and name == "EffectiveLoad" and not given:
+        if receiver.kind == "snap" and name == "EffectiveLoad" and not arguments:
             return GoValue(self.of_instance("go.effective_load", receiver), "int")
         if receiver.kind == "router" and (self.program.router, name) in self.program.methods:
-            return self.called(node, name, given)
-        if receiver.kind == "rng" and name == "Intn" and len(given) == 1:
-            limit = self.number(given[0], "int")
+            return self.called(node, name, arguments)
+        if receiver.kind == "rng" and name == "Intn" and len(arguments) == 1:
+            limit = self.number(arguments[0], "int")
             return GoValue(f"go.intn({limit.code}{self.mask and ', ' + self.mask})", "int")
         return self.refuse(node, "this call is not read")
 
-    def _of_math(self, node: Node, name: str, given: list[Node]) -> GoValue:
+    def _of_math(self, node: Node, name: str, arguments: list[Node]) -> GoValue:
         if name == "Inf":
-            sign = self.value(given[0]).const
+            sign = self.value(arguments[0]).const
             if isinstance(sign, Fraction):
                 return GoValue("-jnp.inf" if sign < 0 else "jnp.inf", "float", is_static=True)
-        codes = [array(self.number(one, "float")) for one in given]
+        codes = [array(self.number(argument, "float")) for argument in arguments]
         if name in FUNCTIONS and len(codes) == 1:
             return GoValue(f"{FUNCTIONS[name]}({codes[0]})", "float")
         if name in PAIRS and len(codes) == 2:
             return GoValue(f"{PAIRS[name]}({', '.join(codes)})", "float")
-        if name == "IsInf" and len(given) == 2 and self.value(given[1]).const == 0:
+        if name == "IsInf" and len(arguments) == 2 and self.value(arguments[1]).const == 0:
             return GoValue(f"jnp.isinf({codes[0]})", "bool")
         if name == "IsNaN":
             return GoValue(f"jnp.isnan({codes[0]})", "bool")
         return self.refuse(node, "this of package math is not read")
 
-    def call_len(self, node: Node, given: list[Node]) -> GoValue:
+    def call_len(self, node: Node, arguments: list[Node]) -> GoValue:
         """Translate `len(…)`."""
-        of = self.value(given[0])
+        of = self.value(arguments[0])
         if of.kind == "tokens":
             return GoValue(of.code, "int")
         if not of.axes:
@@ -124,18 +124,18 @@ class Calls(Expressions, ABC):
             extent=axis if axis in (INSTANCE, SCORER) else "",
         )
 
-    def call_float64(self, node: Node, given: list[Node]) -> GoValue:
+    def call_float64(self, node: Node, arguments: list[Node]) -> GoValue:
         """Translate `float64(…)`."""
-        value = self.value(given[0])
+        value = self.value(arguments[0])
         if isinstance(value.const, Fraction):
             return replace(typed(value, "float"), is_untyped=False)
         if value.kind not in NUMBERS or value.axes:
             return self.refuse(node, "a number is wanted")
         return value if value.kind == "float" else GoValue(f"real({value.code})", "float")
 
-    def call_int(self, node: Node, given: list[Node]) -> GoValue:
+    def call_int(self, node: Node, arguments: list[Node]) -> GoValue:
         """Translate `int(…)`."""
-        value = self.value(given[0])
+        value = self.value(arguments[0])
         if isinstance(value.const, Fraction) and value.const.denominator == 1:
             return replace(typed(value, "int"), is_untyped=False)
         if value.kind not in NUMBERS or value.axes:
@@ -144,14 +144,14 @@ class Calls(Expressions, ABC):
 
     call_int64 = call_int
 
-    def call_max(self, node: Node, given: list[Node]) -> GoValue:
+    def call_max(self, node: Node, arguments: list[Node]) -> GoValue:
         """Translate `max(…)` and `min(…)`."""
-        values = [self.value(one) for one in given]
+        values = [self.value(argument) for argument in arguments]
         kinds = {value.kind for value in values if not value.is_untyped} or {values[0].kind}
         if len(kinds) != 1 or not kinds <= set(NUMBERS) or any(value.axes for value in values):
             return self.refuse(node, "numbers of one type are wanted")
         kind = kinds.pop()
-        codes = [array(self.number(one, kind)) for one in given]
+        codes = [array(self.number(argument, kind)) for argument in arguments]
         function = "jnp.maximum" if text_of(field(node, "function")) == "max" else "jnp.minimum"
         code = codes[0]
         for other in codes[1:]:
@@ -160,21 +160,21 @@ class Calls(Expressions, ABC):
 
     call_min = call_max
 
-    def call_make(self, node: Node, given: list[Node]) -> GoValue:
+    def call_make(self, node: Node, arguments: list[Node]) -> GoValue:
         """Translate `make(…)`: a map by instance, a slice by instance or scorer, a slice that grows."""
-        kind, axes = self.type_of(given[0])
+        kind, axes = self.type_of(arguments[0])
         if kind == "snapshots":
             kind, axes = "snap", (LIST,)
-        if axes == (LIST,) and len(given) > 1:
-            size = self.value(given[1])
+        if axes == (LIST,) and len(arguments) > 1:
+            size = self.value(arguments[1])
             if size.extent:
                 axes = (size.extent,)
             elif isinstance(size.const, Fraction):
                 axes = (FIXED,) if size.const else (LIST,)
             else:
                 return self.refuse(node, "a slice of this length is not read")
-        elif axes == (LIST, INSTANCE) and len(given) > 1:
-            size = self.value(given[1])
+        elif axes == (LIST, INSTANCE) and len(arguments) > 1:
+            size = self.value(arguments[1])
             if not size.extent:
                 return self.refuse(node, "a slice of this length is not read")
             axes = (size.extent, INSTANCE)
@@ -182,36 +182,36 @@ class Calls(Expressions, ABC):
             return GoValue(f"slice_of({DTYPES[kind]})", kind, axes)
         if LIST in axes or kind not in DTYPES:
             return self.refuse(node, "this type is not read")
-        sizes = {INSTANCE: "go.size", SCORER: "go.num_scorers", FIXED: text_of(given[-1])}
+        sizes = {INSTANCE: "go.size", SCORER: "go.num_scorers", FIXED: text_of(arguments[-1])}
         shape = ", ".join(sizes[axis] for axis in axes)
         empty = "-1" if kind in ("id", "snap") else "0"
-        is_map = given[0].type == "map_type"
+        is_map = arguments[0].type == "map_type"
         return GoValue(f"jnp.full(({shape},), {empty}, {DTYPES[kind]})", kind, axes, is_map=is_map)
 
     def has_loop(self, name: str) -> bool:
         """Return whether a function has a loop or draws, so that it cannot be asked about all instances at once."""
         node = self.program.helpers.get(name)
-        found = self.find(name)
-        if found is not None and found.kind == "function":
-            node = self.closures[found.code][0]
+        variable = self.find(name)
+        if variable is not None and variable.kind == "function":
+            node = self.closures[variable.code][0]
         acts = (".Intn", "append", "make")
         return node is not None and any(
-            one.type == "for_statement"
-            or (one.type == "call_expression" and text_of(field(one, "function")).endswith(acts))
-            for one in walk(node)
+            part.type == "for_statement"
+            or (part.type == "call_expression" and text_of(field(part, "function")).endswith(acts))
+            for part in walk(node)
         )
 
     def captures(self, name: str) -> set[str]:
         """Return the names that a closure mentions; none of a function of the file."""
-        found = self.find(name)
-        if found is None or found.kind != "function":
+        variable = self.find(name)
+        if variable is None or variable.kind != "function":
             return set()
-        return {text_of(one) for one in names_in(self.closures[found.code][0])}
+        return {text_of(part) for part in names_in(self.closures[variable.code][0])}
 
-    def call_append(self, node: Node, given: list[Node]) -> GoValue:
+    def call_append(self, node: Node, arguments: list[Node]) -> GoValue:
         """Translate `append(slice, value)` as a new slice."""
-        old, value = self.value(given[0]), self.value(given[1])
-        if len(given) != 2 or not old.is_list:
+        old, value = self.value(arguments[0]), self.value(arguments[1])
+        if len(arguments) != 2 or not old.is_list:
             return self.refuse(node, "this append is not read")
         if old.is_alias:
             return self.refuse(
@@ -260,9 +260,9 @@ class Calls(Expressions, ABC):
             return self.call_make(node, [made])
         if axes != (LIST,) or kind not in DTYPES:
             return self.refuse(node, "this literal is not read")
-        if any(one.type != "literal_element" for one in body):
+        if any(element.type != "literal_element" for element in body):
             return self.refuse(node, "keys in this literal are not read")
-        values = [self.value(items(one)[0]) for one in body]
+        values = [self.value(items(element)[0]) for element in body]
         codes = [typed(value, kind).code if value.is_untyped else value.code for value in values]
         if any(value.kind != kind and not value.is_untyped for value in values):
             return self.refuse(node, "this literal is not read")
@@ -271,10 +271,10 @@ class Calls(Expressions, ABC):
     def _by_class(self, node: Node, made: Node, body: list[Node]) -> GoValue:
         kind, axes = self.type_of(field(made, "value"))
         by_class: dict[int, str] = {}
-        for one in body:
-            if one.type != "keyed_element" or axes or kind not in NUMBERS:
+        for element in body:
+            if element.type != "keyed_element" or axes or kind not in NUMBERS:
                 return self.refuse(node, "this literal is not read")
-            key, value = (items(part)[0] for part in items(one))
+            key, value = (items(part)[0] for part in items(element))
             code = self.as_class(self.value(key))
             if code.kind != "class" or not code.is_static:
                 return self.refuse(key, "a key that is no class is not read")

@@ -36,14 +36,14 @@ class GoLoop:
         """Return the texts that index the pass's own instance; `snapshots` are the names that these have."""
         keys = {self.key, f"{self.element}.ID" if self.element else ""} - {"", "_", "_.ID"}
         elements = {f"{name}[{self.key}]" for name in snapshots}
-        keys |= {f"{one}.ID" for one in elements}
+        keys |= {f"{element}.ID" for element in elements}
         for node in walk(self.body):
             if node.type == "short_var_declaration":
                 left, right = items(field(node, "left")), items(field(node, "right"))
-                name, given = text_of(left[0]), text_of(right[0]).removeprefix("&")
-                if len(left) == 1 and fixed(name) and given in elements:
+                name, value = text_of(left[0]), text_of(right[0]).removeprefix("&")
+                if len(left) == 1 and fixed(name) and value in elements:
                     keys.add(f"{name}.ID")
-                elif len(left) == 1 and fixed(name) and given in keys:
+                elif len(left) == 1 and fixed(name) and value in keys:
                     keys.add(name)
         return keys
 
@@ -123,8 +123,8 @@ class Claims:
 
     def _stands_in_own_element(self, node: Node) -> bool:
         """Return whether a container is read or changed at the pass's own instance; tables by their last index."""
-        found = self.made.find(text_of(node))
-        depth = len(found.axes) if found is not None else 1
+        variable = self.made.find(text_of(node))
+        depth = len(variable.axes) if variable is not None else 1
         above = node.parent
         for _ in range(depth - 1):
             if (
@@ -176,23 +176,25 @@ class Claims:
     def _take(
         self, changes: list[Node], claim: Callable[[Node], None], mentions: list[Node], times: int
     ) -> None:
-        inside = [one for one in mentions for change in changes if _contains(change, one)]
+        inside = [
+            mention for mention in mentions for change in changes if _contains(change, mention)
+        ]
         if len(inside) != times:
             return
-        self.claimed.update(one.id for one in inside)
+        self.claimed.update(mention.id for mention in inside)
         self.by_node.update(dict.fromkeys((change.id for change in changes), claim))
 
     def _claim_best(self, name: str, node: Node, mentions: list[Node]) -> bool:
         """Claim `if value > best { best = value; … }` for the best value and for what goes with it."""
         if node.id in self.by_node:
-            return any(one.id in self.claimed for one in mentions)
-        found = best_of(field(node, "condition"), self.outside)
+            return any(mention.id in self.claimed for mention in mentions)
+        met = best_of(field(node, "condition"), self.outside)
         pairs = assignments(field(node, "consequence"))
-        if found is None or pairs is None or node.child_by_field_name("alternative") is not None:
+        if met is None or pairs is None or node.child_by_field_name("alternative") is not None:
             return False
-        _, value, best, guards = found
+        _, value, best, guards = met
         targets = [text_of(target) for target, _ in pairs]
-        new = {text_of(target): given for target, given in pairs}
+        new = {text_of(target): assigned for target, assigned in pairs}
         is_best = text_of(best) in new and text_of(new[text_of(best)]) == text_of(value)
         if (
             not is_best
@@ -203,11 +205,11 @@ class Claims:
             return False
         if self.loop.is_map and len(targets) > 1:
             return False
-        read = [value, *guards, *(given for _, given in pairs)]
+        read = [value, *guards, *(assigned for _, assigned in pairs)]
         first = node.child_by_field_name("initializer")
         read += [first] if first is not None else []
-        if any(text_of(one) in self.outside and one.id != best.id and not self._stands_in_own_element(one)
-               for part in read for one in names_in(part)):  # fmt: skip
+        if any(text_of(mention) in self.outside and mention.id != best.id and not self._stands_in_own_element(mention)
+               for part in read for mention in names_in(part)):  # fmt: skip
             return False
         self.claimed.update(target.id for target, _ in pairs)
         self.claimed.add(best.id)
@@ -227,10 +229,10 @@ def best_of(condition: Node, outside: set[str]) -> tuple[str, Node, Node, list[N
         field(condition, "right"),
     )
     if operator == "&&":
-        for one, other in ((left, right), (right, left)):
-            found = best_of(one, outside)
-            if found is not None and not any(text_of(name) in outside for name in names_in(other)):
-                return (*found[:3], [*found[3], other])
+        for side, other in ((left, right), (right, left)):
+            met = best_of(side, outside)
+            if met is not None and not any(text_of(name) in outside for name in names_in(other)):
+                return (*met[:3], [*met[3], other])
         return None
     turned = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
     if operator not in turned:
@@ -250,10 +252,10 @@ def extreme_of(node: Node, name: str) -> tuple[str, Node] | None:
     if call.type != "call_expression":
         return None
     function = text_of(field(call, "function")).removeprefix("math.").lower()
-    given = items(field(call, "arguments"))
-    if function not in ("max", "min") or len(given) != 2 or name not in map(text_of, given):
+    arguments = items(field(call, "arguments"))
+    if function not in ("max", "min") or len(arguments) != 2 or name not in map(text_of, arguments):
         return None
-    return function, given[1] if text_of(given[0]) == name else given[0]
+    return function, arguments[1] if text_of(arguments[0]) == name else arguments[0]
 
 
 def assignments(block: Node) -> list[tuple[Node, Node]] | None:
@@ -263,7 +265,7 @@ def assignments(block: Node) -> list[tuple[Node, Node]] | None:
         if node.type != "assignment_statement" or text_of(field(node, "operator")) != "=":
             return None
         left, right = items(field(node, "left")), items(field(node, "right"))
-        if len(left) != len(right) or any(one.type != "identifier" for one in left):
+        if len(left) != len(right) or any(target.type != "identifier" for target in left):
             return None
         pairs += zip(left, right, strict=True)
     return pairs
@@ -273,9 +275,11 @@ def _declared(body: Node) -> list[str]:
     names = []
     for node in walk(body):
         if node.type == "short_var_declaration":
-            names += [text_of(one) for one in items(field(node, "left"))]
+            names += [text_of(name) for name in items(field(node, "left"))]
         elif node.type in ("var_spec", "const_spec"):
-            names += [text_of(one) for one in node.children_by_field_name("name") if one.is_named]
+            names += [
+                text_of(name) for name in node.children_by_field_name("name") if name.is_named
+            ]
     return names
 
 
@@ -313,8 +317,8 @@ def _is_append(node: Node, name: str) -> bool:
     call = items(field(node, "right"))[0]
     if call.type != "call_expression" or text_of(field(call, "function")) != "append":
         return False
-    given = items(field(call, "arguments"))
-    return len(given) == 2 and text_of(given[0]) == name
+    arguments = items(field(call, "arguments"))
+    return len(arguments) == 2 and text_of(arguments[0]) == name
 
 
 def _is_flag(node: Node) -> bool:

@@ -97,9 +97,9 @@ class Expressions(VectorWriter):
 
     def _identifier(self, node: Node) -> GoValue:
         name = text_of(node)
-        found = self.find(name)
-        if found is not None:
-            return found
+        variable = self.find(name)
+        if variable is not None:
+            return variable
         if name in self.program.constants:
             return self.value(self.program.constants[name])
         if name in ("true", "false"):
@@ -166,7 +166,7 @@ class Expressions(VectorWriter):
         ends = [node.child_by_field_name(name) for name in ("start", "end")]
         if not owner.is_list or node.child_by_field_name("capacity") is not None:
             return self.refuse(node, "a part of this is not read")
-        start, end = (None if one is None else array(self.number(one, "int")) for one in ends)
+        start, end = (None if bound is None else array(self.number(bound, "int")) for bound in ends)
         return GoValue(
             f"{owner.code}.part({start or 0}, {end})", owner.kind, owner.axes, is_alias=True
         )

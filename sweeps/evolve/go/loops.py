@@ -44,7 +44,7 @@ class Loops(Statements):
             self.refuse(node, "a label is not read")
         self.tell(node)
         left = (frame.loop for frame in reversed(self.frames) if frame.loop)
-        loop = next((one for one in left if word == "stop" or not one.startswith(SWITCH)), "")
+        loop = next((name for name in left if word == "stop" or not name.startswith(SWITCH)), "")
         self.set_flag(f"{word}_{loop}", loop)
 
     def do_for_statement(self, node: Node) -> None:
@@ -67,7 +67,12 @@ class Loops(Statements):
 
     def _loop(self, node: Node) -> GoLoop | None:
         head = next(
-            (one for one in node.named_children if one.type in ("range_clause", "for_clause")), None
+            (
+                child
+                for child in node.named_children
+                if child.type in ("range_clause", "for_clause")
+            ),
+            None,
         )
         body = field(node, "body")
         if head is None:
@@ -81,9 +86,9 @@ class Loops(Statements):
 
     def _ranged(self, node: Node, head: Node, body: Node) -> GoLoop | None:
         left, over = head.child_by_field_name("left"), self.value(field(head, "right"))
-        names = [text_of(one) for one in items(left)] if left is not None else []
+        names = [text_of(part) for part in items(left)] if left is not None else []
         key, element = (*names, "", "")[:2]
-        if left is not None and not any(text_of(one) == ":=" for one in head.children):
+        if left is not None and not any(text_of(part) == ":=" for part in head.children):
             self.refuse(head, "a range that assigns to variables from outside is not read")
         if over.kind == "observers":
             self.tell_observers(self.root, node)
@@ -112,7 +117,7 @@ class Loops(Statements):
         first, test, update = (
             head.child_by_field_name(name) for name in ("initializer", "condition", "update")
         )
-        shape = [one.type if one else "" for one in (first, test, update)]
+        shape = [part.type if part else "" for part in (first, test, update)]
         if first is None or test is None or update is None or shape != [
             "short_var_declaration", "binary_expression", "inc_statement",
         ]:  # fmt: skip
@@ -152,7 +157,7 @@ class Loops(Statements):
             there = f"{there} & (go.place >= {loop.start})"
         name = self.fresh(f"each_{number}")
         self.emit(f"{name} = {f'{self.mask} & {there}' if self.mask else there}")
-        skips = any(one.type == "continue_statement" for one in walk(loop.body))
+        skips = any(part.type == "continue_statement" for part in walk(loop.body))
         if skips:
             number = self.fresh(f"skip_{number}").removeprefix("skip_")
             self.emit(f"skip_{number} = jnp.zeros(go.size, bool)")
@@ -188,10 +193,10 @@ class Loops(Statements):
         """Translate `total += value` over all instances."""
         self.tell(node)
         if node.type == "assignment_statement":
-            target, given = items(field(node, "left"))[0], items(field(node, "right"))[0]
+            target, added = items(field(node, "left"))[0], items(field(node, "right"))[0]
             is_minus = text_of(field(node, "operator")) == "-="
             old = self._own(target)
-            value = self.value(given)
+            value = self.value(added)
         else:
             target, is_minus = items(node)[0], node.type == "dec_statement"
             old, value = self._own(target), constant(1, "int")
@@ -246,17 +251,17 @@ class Loops(Statements):
                 mask = f"{mask} & ({array(self.condition(guard))})"
             old = self._own(best)
             number = self.fitting(value, self.value(value), old)
-            found, place = self.fresh(f"found_{line}"), self.fresh(f"at_{line}")
+            is_found, place = self.fresh(f"found_{line}"), self.fresh(f"at_{line}")
             self.emit(
-                f"{found}, {place} = winner({array(number)}, {mask}, {old.code}, {operator!r})"
+                f"{is_found}, {place} = winner({array(number)}, {mask}, {old.code}, {operator!r})"
             )
             new = []
-            for target, given in pairs:
+            for target, assigned in pairs:
                 kept = self._own(target)
-                new.append((kept, self.fitting(given, self.value(given), kept)))
+                new.append((kept, self.fitting(assigned, self.value(assigned), kept)))
             for kept, value_ in new:
                 code = f"lanes({array(value_)}, go.size)[{place}]"
-                self.emit(f"{kept.code} = jnp.where({found}, {code}, {kept.code})")
+                self.emit(f"{kept.code} = jnp.where({is_found}, {code}, {kept.code})")
 
     # --- one by one -------------------------------------------------------------------------------
 
@@ -265,9 +270,9 @@ class Loops(Statements):
         index = self.fresh(loop.key if loop.key not in ("", "_") else f"pass_{line}")
         number = self.fresh(f"skip_{line}").removeprefix("skip_")
         kinds = {
-            one.type
-            for one in walk(loop.body)
-            if one.type != "return_statement" or owner_of(one) == self.root
+            part.type
+            for part in walk(loop.body)
+            if part.type != "return_statement" or owner_of(part) == self.root
         }
         if "break_statement" in kinds:
             self.emit(f"stop_{number} = jnp.bool_(False)")

@@ -46,11 +46,11 @@ class GoFunction(Loops):
         self.closures[name] = node, [dict(scope) for scope in self.scopes]
         return GoValue(name, "function")
 
-    def called(self, node: Node, name: str, given: list[Node]) -> GoValue:
+    def called(self, node: Node, name: str, arguments: list[Node]) -> GoValue:
         """Translate a call: the function is translated once for each kinds of its arguments."""
         closure = self.find(name)
         root = self.closures[closure.code][0] if closure is not None else self.program.helpers[name]
-        values = [self.value(one) for one in given]
+        values = [self.value(argument) for argument in arguments]
         names, kinds = parameters_of(root)
         if len(names) != len(values) or root == self.root:
             return self.refuse(node, "this call is not read")
@@ -123,8 +123,8 @@ class GoFunction(Loops):
 
     def translate(self) -> None:
         """Translate the body of the function, and give back what it returns."""
-        for one in self.named_results():
-            self.declare(one, self._zero(one.parent))  # type: ignore[arg-type]
+        for result in self.named_results():
+            self.declare(result, self._zero(result.parent))  # type: ignore[arg-type]
         if self.returns_early:
             self.emit("done = jnp.bool_(False)")
             for place, kind in enumerate(self.result_kinds() or ["id"]):
@@ -199,8 +199,10 @@ def _vectors_of(program: GoProgram, module: str) -> str:
     route.translate()
     route.check_observers()
     body = "\n".join(route.lines)
-    helpers = [one for one in route.functions.values() if one.root.type != "func_literal"]
-    parts = ["\n".join(one.lines) for one in helpers]
+    helpers = [
+        function for function in route.functions.values() if function.root.type != "func_literal"
+    ]
+    parts = ["\n".join(helper.lines) for helper in helpers]
     draws = "go.intn(" in body or any("go.intn(" in part for part in parts)
     decorator = "@routing_policy(start=none_used, is_random=True)" if draws else "@routing_policy()"
     decides = body.rpartition("    return answer_0")[0]

@@ -31,7 +31,7 @@ class Statements(Variables):
         name = text_of(field(call, "function")) if call.type == "call_expression" else ""
         if name == "copy":
             self.tell(node)
-            to, source = (self.value(one) for one in items(field(call, "arguments")))
+            to, source = (self.value(argument) for argument in items(field(call, "arguments")))
             if to.axes != source.axes or to.is_alias or to.kind != source.kind or to.is_list:
                 self.refuse(node, "this copy is not read")
             self.emit(f"{to.code} = {self.chosen(source.code, to.code)}")
@@ -52,12 +52,12 @@ class Statements(Variables):
                     self.refuse(first, "not read")
                 self.do_short_var_declaration(first, is_told=False)
             condition = self.condition(field(node, "condition"))
-            taken, other = field(node, "consequence"), node.child_by_field_name("alternative")
-            if _only_panics(taken) and other is None:
+            consequence, other = field(node, "consequence"), node.child_by_field_name("alternative")
+            if _only_panics(consequence) and other is None:
                 return
             name = self.fresh(f"is_{self.program.line(node)}")
             self.emit(f"{name} = {array(condition)}")
-            self._branch(node, name, taken, "if")
+            self._branch(node, name, consequence, "if")
             if other is not None:
                 if other.type == "block":
                     self._branch(other, f"~{name}", other, "else")
@@ -65,70 +65,70 @@ class Statements(Variables):
                     with self.block(self.under(other, f"~{name}", "else")):
                         self.do_if_statement(other)
 
-    def _branch(self, node: Node, condition: str, taken: Node, word: str) -> None:
+    def _branch(self, node: Node, condition: str, body: Node, word: str) -> None:
         mask = self.under(node, condition, word) if self.mask else condition
         with self.block(mask):
-            self.run(statements_of(taken))
+            self.run(statements_of(body))
 
     def do_expression_switch_statement(self, node: Node) -> None:
         """Translate `switch … { case …: … default: … }`."""
         self.tell(node, whole=False)
         name = ""
         if any(
-            one.type == "break_statement" for one in walk(node)
+            part.type == "break_statement" for part in walk(node)
         ):  # some of them may leave a loop
             name = f"{SWITCH}{self.fresh(f'stop_{SWITCH}{self.program.line(node)}').rpartition(SWITCH)[2]}"
             self.emit(f"stop_{name} = jnp.bool_(False)")
         with self.block(self.mask, loop=name):
             if node.child_by_field_name("initializer") is not None:
                 self.do_short_var_declaration(field(node, "initializer"), is_told=False)
-            given = node.child_by_field_name("value")
-            value = self.value(given) if given is not None else None
+            tag = node.child_by_field_name("value")
+            value = self.value(tag) if tag is not None else None
             before = self.fresh(f"before_{self.program.line(node)}")
             self.emit(f"{before} = jnp.bool_(False)")
             cases = [
-                one
-                for one in node.named_children
-                if one.type in ("expression_case", "default_case")
+                child
+                for child in node.named_children
+                if child.type in ("expression_case", "default_case")
             ]
-            for case in [one for one in cases if one.type == "expression_case"] + [
-                one for one in cases if one.type == "default_case"
+            for case in [case for case in cases if case.type == "expression_case"] + [
+                case for case in cases if case.type == "default_case"
             ]:
                 self._case(case, value, before)
 
     def _case(self, case: Node, value: GoValue | None, before: str) -> None:
-        bad = next((one for one in walk(case) if one.type == "fallthrough_statement"), None)
+        bad = next((part for part in walk(case) if part.type == "fallthrough_statement"), None)
         if bad is not None:
             self.refuse(bad, "not read inside switch")
         self.tell(case, whole=False)
         condition = f"~{before}"
         if case.type == "expression_case":
             codes = []
-            for one in items(field(case, "value")):
+            for choice in items(field(case, "value")):
                 met = (
-                    self.condition(one)
+                    self.condition(choice)
                     if value is None
-                    else self.operation(one, "==", value, self.value(one))
+                    else self.operation(choice, "==", value, self.value(choice))
                 )
                 codes.append(f"({array(met)})")
             is_met = self.fresh(f"is_{self.program.line(case)}")
             self.emit(f"{is_met} = ({' | '.join(codes)}) & ~{before}")
             self.emit(f"{before} = {before} | {is_met}")
             condition = is_met
-        shown = [one for one in case.named_children if one.type == "statement_list"]
+        shown = [child for child in case.named_children if child.type == "statement_list"]
         mask = (
             self.under(case, condition, "case")
             if self.mask or case.type == "default_case"
             else condition
         )
         with self.block(mask):
-            self.run([one for part in shown for one in statements_of(part)])
+            self.run([statement for part in shown for statement in statements_of(part)])
 
     def do_return_statement(self, node: Node) -> None:
         """Translate `return …`; what comes back is kept until the end if there are several returns."""
         self.tell(node)
-        given = items(node.named_children[0]) if node.named_children else self.named_results()
-        values = [self.result(one) for one in given]
+        results = items(node.named_children[0]) if node.named_children else self.named_results()
+        values = [self.result(result) for result in results]
         kinds = self.result_kinds()
         if len(kinds) == len(values):
             values = [

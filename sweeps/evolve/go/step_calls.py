@@ -29,21 +29,21 @@ class StepCalls(StepExpressions):
         """Return the code of a literal of a type."""
         if kind.type == "pointer_type":
             return f"pointer_to({self.literal_of(node, items(kind)[0], body)})"
-        code, given = self.type_code(kind, len(items(body))), items(body)
+        code, elements = self.type_code(kind, len(items(body))), items(body)
         if code in self.struct_codes:
-            return self._struct_literal(node, code, given)
+            return self._struct_literal(node, code, elements)
         if kind.type not in ("slice_type", "array_type", "map_type", "implicit_length_array_type"):
             return self.program.refuse(node, "this literal is not read")
         inner = field(kind, "value" if kind.type == "map_type" else "element")
         values, keys = [], []
-        for one in given:
-            if one.type == "keyed_element":
-                key, value = (items(part)[0] for part in items(one))
+        for element in elements:
+            if element.type == "keyed_element":
+                key, value = (items(part)[0] for part in items(element))
                 if kind.type != "map_type":
-                    return self.program.refuse(one, "keys in this literal are not read")
+                    return self.program.refuse(element, "keys in this literal are not read")
                 keys.append(self.value(key))
             else:
-                value = items(one)[0]
+                value = items(element)[0]
             values.append(
                 self.literal_of(value, inner, value)
                 if value.type == "literal_value"
@@ -52,16 +52,16 @@ class StepCalls(StepExpressions):
         ends = [f"keys=({', '.join(keys)},)"] if keys else []
         return f"{code}.filled({', '.join([*values, *ends])})"
 
-    def _struct_literal(self, node: Node, code: str, given: list[Node]) -> str:
+    def _struct_literal(self, node: Node, code: str, elements: list[Node]) -> str:
         kinds, parts = self.fields_of[code], []
-        for place, one in enumerate(given):
-            if one.type == "keyed_element":
-                key, value = (items(part)[0] for part in items(one))
+        for place, element in enumerate(elements):
+            if element.type == "keyed_element":
+                key, value = (items(part)[0] for part in items(element))
                 name = text_of(key)
             else:
-                name, value = list(kinds)[min(place, len(kinds) - 1)], items(one)[0]
+                name, value = list(kinds)[min(place, len(kinds) - 1)], items(element)[0]
             if name not in kinds:
-                self.program.refuse(one, f"{code} has no such field")
+                self.program.refuse(element, f"{code} has no such field")
             made = (
                 self.literal_of(value, kinds[name], value)
                 if value.type == "literal_value"
@@ -85,45 +85,48 @@ class StepCalls(StepExpressions):
         return f"{self.type_code(field(node, 'type'))}({self.value(field(node, 'operand'))})"
 
     def _call_expression(self, node: Node) -> str:
-        function, given = field(node, "function"), items(field(node, "arguments"))
+        function, arguments = field(node, "function"), items(field(node, "arguments"))
         while function.type in ("parenthesized_expression", "type_instantiation_expression"):
             function = items(function)[0]
         if function.type == "selector_expression":
-            return self._method(node, function, given)
+            return self._method(node, function, arguments)
         name = text_of(function)
-        found = self.find(name) if function.type == "identifier" else None
-        if function.type == "identifier" and found is None:
+        variable = self.find(name) if function.type == "identifier" else None
+        if function.type == "identifier" and variable is None:
             builtin = getattr(self, f"call_{name}", None)
             if builtin is not None:
-                return builtin(node, given)
+                return builtin(node, arguments)
             code = self.plain_type(name) or self.types.get(name, "")
             if code:
-                return f"{code}({self.value(given[0])})"
-        if found is not None and found.kind == "function":
-            assert found.node is not None
-            self._check_depth(node, found.node)
-            return f"{found.code}({', '.join(['go', *self.arguments(found.node, given)])})"
+                return f"{code}({self.value(arguments[0])})"
+        if variable is not None and variable.kind == "function":
+            assert variable.node is not None
+            self._check_depth(node, variable.node)
+            return (
+                f"{variable.code}({', '.join(['go', *self.arguments(variable.node, arguments)])})"
+            )
         callee = self.value(function)
         literal = (
-            found.node
-            if found is not None
+            variable.node
+            if variable is not None
             else function
             if function.type == "func_literal"
             else None
         )
-        return f"{callee}({', '.join(self.arguments(literal, given))})"
+        return f"{callee}({', '.join(self.arguments(literal, arguments))})"
 
     def _check_depth(self, node: Node, function: Node) -> None:
         if function in above(node):
             self.program.refuse(node, "a function that calls itself is not read")
 
-    def arguments(self, function: Node | None, given: list[Node]) -> list[str]:
+    def arguments(self, function: Node | None, values: list[Node]) -> list[str]:
         """Return the codes of arguments; those of a variadic parameter are one slice."""
         codes = [
-            self.value(items(one)[0] if one.type == "variadic_argument" else one) for one in given
+            self.value(items(value)[0] if value.type == "variadic_argument" else value)
+            for value in values
         ]
         last = self.variadic_of(function) if function is not None else None
-        if last is None or (given and given[-1].type == "variadic_argument"):
+        if last is None or (values and values[-1].type == "variadic_argument"):
             return codes
         fixed = len(self.parameters(function)[0]) - 1  # type: ignore[arg-type]
         return [
@@ -131,39 +134,38 @@ class StepCalls(StepExpressions):
             f"Container('slice', {self.type_code(last)}).filled({', '.join(codes[fixed:])})",
         ]
 
-    def _method(self, node: Node, function: Node, given: list[Node]) -> str:
+    def _method(self, node: Node, function: Node, arguments: list[Node]) -> str:
         owner, name = field(function, "operand"), text_of(field(function, "field"))
         package = self.package_of(owner)
         if package:
-            return self._of_package(node, package, name, given)
+            return self._of_package(node, package, name, arguments)
         if self.kind_at(owner) == "router" and (self.router, name) in self.methods:
             root = self.methods[self.router, name]
             self._check_depth(node, root)
-            return (
-                f"{self.method_code(root, name)}({', '.join(['go', *self.arguments(root, given)])})"
-            )
+            return f"{self.method_code(root, name)}({', '.join(['go', *self.arguments(root, arguments)])})"
         if ("RoutingSnapshot", name) in self.methods and name != "EffectiveLoad":
             root = self.methods["RoutingSnapshot", name]
-            codes = ["go", self.value(owner), *self.arguments(root, given)]
+            codes = ["go", self.value(owner), *self.arguments(root, arguments)]
             return f"{self.method_code(root, name)}({', '.join(codes)})"
-        roots = [root for (_, own), root in self.methods.items() if own == name]
+        roots = [root for (_, method), root in self.methods.items() if method == name]
         if any(
             self.types.get(of, "EMPTY") not in self.struct_codes
-            for of, own in self.methods
-            if own == name
+            for of, method in self.methods
+            if method == name
         ):
             if len(roots) > 1:
                 self.program.refuse(
                     node, "a method that several types have is read of structs alone"
                 )
-            codes = ["go", self.value(owner), *self.arguments(roots[0], given)]
+            codes = ["go", self.value(owner), *self.arguments(roots[0], arguments)]
             return f"{self.method_code(roots[0], name)}({', '.join(codes)})"
-        codes = self.arguments(roots[0] if len(roots) == 1 else None, given)
+        codes = self.arguments(roots[0] if len(roots) == 1 else None, arguments)
         return f"go.call({', '.join([self.value(owner), repr(name), *codes])})"
 
-    def _of_package(self, node: Node, package: str, name: str, given: list[Node]) -> str:
+    def _of_package(self, node: Node, package: str, name: str, arguments: list[Node]) -> str:
         codes = [
-            self.value(items(one)[0] if one.type == "variadic_argument" else one) for one in given
+            self.value(items(argument)[0] if argument.type == "variadic_argument" else argument)
+            for argument in arguments
         ]
         text = f"{package}.{name}"
         if package in ("math", "bits"):
@@ -184,37 +186,41 @@ class StepCalls(StepExpressions):
         what = "this call is not read" if package == "sort" else f"package {package} is not read"
         return self.program.refuse(node, what)
 
-    def call_len(self, node: Node, given: list[Node]) -> str:
+    def call_len(self, node: Node, arguments: list[Node]) -> str:
         """Translate `len(…)`."""
-        return f"length({self.value(given[0])})"
+        return f"length({self.value(arguments[0])})"
 
-    def call_append(self, node: Node, given: list[Node]) -> str:
+    def call_append(self, node: Node, arguments: list[Node]) -> str:
         """Translate `append(…)`."""
-        old = self.value(given[0])
-        if len(given) == 2 and given[1].type == "variadic_argument":
-            return f"append_all(go, {old}, {self.value(items(given[1])[0])})"
-        return f"go.append({', '.join([old, *map(self.value, given[1:])])})"
+        old = self.value(arguments[0])
+        if len(arguments) == 2 and arguments[1].type == "variadic_argument":
+            return f"append_all(go, {old}, {self.value(items(arguments[1])[0])})"
+        return f"go.append({', '.join([old, *map(self.value, arguments[1:])])})"
 
-    def call_make(self, node: Node, given: list[Node]) -> str:
+    def call_make(self, node: Node, arguments: list[Node]) -> str:
         """Translate `make(…)`."""
-        size = f"{self.value(given[1])}" if len(given) > 1 and given[0].type != "map_type" else ""
-        return f"{self.type_code(given[0])}.made({size})"
+        size = (
+            f"{self.value(arguments[1])}"
+            if len(arguments) > 1 and arguments[0].type != "map_type"
+            else ""
+        )
+        return f"{self.type_code(arguments[0])}.made({size})"
 
-    def call_new(self, node: Node, given: list[Node]) -> str:
+    def call_new(self, node: Node, arguments: list[Node]) -> str:
         """Translate `new(…)`."""
-        return f"pointer_to({self.type_code(given[0])}.zero())"
+        return f"pointer_to({self.type_code(arguments[0])}.zero())"
 
-    def call_delete(self, node: Node, given: list[Node]) -> str:
+    def call_delete(self, node: Node, arguments: list[Node]) -> str:
         """Translate `delete(…)`."""
-        return f"go.delete({self.value(given[0])}, {self.value(given[1])})"
+        return f"go.delete({self.value(arguments[0])}, {self.value(arguments[1])})"
 
-    def call_copy(self, node: Node, given: list[Node]) -> str:
+    def call_copy(self, node: Node, arguments: list[Node]) -> str:
         """Translate `copy(…)`."""
-        return f"go.copy({self.value(given[0])}, {self.value(given[1])})"
+        return f"go.copy({self.value(arguments[0])}, {self.value(arguments[1])})"
 
-    def call_max(self, node: Node, given: list[Node]) -> str:
+    def call_max(self, node: Node, arguments: list[Node]) -> str:
         """Translate `max(…)` and `min(…)`."""
         name = text_of(field(node, "function"))
-        return f"largest({', '.join([repr(name), *map(self.value, given)])})"
+        return f"largest({', '.join([repr(name), *map(self.value, arguments)])})"
 
     call_min = call_max

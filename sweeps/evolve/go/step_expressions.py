@@ -89,9 +89,9 @@ class StepExpressions(StepTypes):
         return self.value(items(node)[0])
 
     def _identifier(self, node: Node) -> str:
-        found = self.find(text_of(node))
-        if found is not None:
-            return f"partial({found.code}, go)" if found.kind == "function" else found.code
+        variable = self.find(text_of(node))
+        if variable is not None:
+            return f"partial({variable.code}, go)" if variable.kind == "function" else variable.code
         if text_of(node) in _SCORERS:
             return f"go.named_scorer({text_of(node)!r})"
         return self.program.refuse(node, "a name from outside the function is not read")
@@ -118,10 +118,10 @@ class StepExpressions(StepTypes):
         spec = self.specs.get(self.router)
         kind = next(
             (
-                field(one, "type")
-                for one in (walk(spec) if spec is not None else ())
-                if one.type == "field_declaration"
-                and name in map(text_of, one.children_by_field_name("name"))
+                field(part, "type")
+                for part in (walk(spec) if spec is not None else ())
+                if part.type == "field_declaration"
+                and name in map(text_of, part.children_by_field_name("name"))
             ),
             None,
         )
@@ -132,15 +132,15 @@ class StepExpressions(StepTypes):
             )
         if name not in self.kept:
             self.kept[name] = "False" if code == "BOOL" else f"{code}(0)"
-            for one in walk(self.root):
-                self._begin(one, name, code)
+            for part in walk(self.root):
+                self._begin(part, name, code)
         return f"go.numbers[{name!r}]"
 
-    def _begin(self, one: Node, name: str, code: str) -> None:
+    def _begin(self, node: Node, name: str, code: str) -> None:
         """Take in what a number of the router begins with, where a literal says it."""
-        if one.type == "keyed_element":
-            key, value = (items(part)[0] for part in items(one))
-            around = one.parent.parent if one.parent is not None else None
+        if node.type == "keyed_element":
+            key, value = (items(part)[0] for part in items(node))
+            around = node.parent.parent if node.parent is not None else None
             if (
                 text_of(key) != name
                 or around is None
@@ -149,19 +149,19 @@ class StepExpressions(StepTypes):
                 return
             first = self.fold(value)
             if first is None:
-                self.program.refuse(one, "what this begins with is not known")
+                self.program.refuse(node, "what this begins with is not known")
             self.kept[name] = replace(first, kind=code if code in self.numbers else "").code
-        elif one.type == "assignment_statement":
-            for target in items(field(one, "left")):
+        elif node.type == "assignment_statement":
+            for target in items(field(node, "left")):
                 is_it = (
                     target.type == "selector_expression" and text_of(field(target, "field")) == name
                 )
-                if is_it and self._of_method(one) != self.router:
-                    self.program.refuse(one, "what this begins with is not known")
+                if is_it and self._of_method(node) != self.router:
+                    self.program.refuse(node, "what this begins with is not known")
 
     def _of_method(self, node: Node) -> str:
         """Return the type of which a statement's method is; empty in a function."""
-        methods = [one for one in above(node) if one.type == "method_declaration"]
+        methods = [around for around in above(node) if around.type == "method_declaration"]
         return receiver_type(methods[0]) if methods else ""
 
     def _index_expression(self, node: Node) -> str:
@@ -171,8 +171,8 @@ class StepExpressions(StepTypes):
         ends = [node.child_by_field_name(name) for name in ("start", "end")]
         if node.child_by_field_name("capacity") is not None:
             self.program.refuse(node, "a part of this is not read")
-        start, end = ("0" if one is None and place == 0 else "None" if one is None else self.value(one)
-                      for place, one in enumerate(ends))  # fmt: skip
+        start, end = ("0" if bound is None and place == 0 else "None" if bound is None else self.value(bound)
+                      for place, bound in enumerate(ends))  # fmt: skip
         return f"part({self.value(field(node, 'operand'))}, {start}, {end})"
 
     def _unary_expression(self, node: Node) -> str:
@@ -215,7 +215,7 @@ class StepExpressions(StepTypes):
         ):
             around = around.parent
         is_kept = around is not None and around.type in ("literal_value", "assignment_statement")
-        loops = [one for one in above(node) if one.type == "for_statement"]
+        loops = [outer for outer in above(node) if outer.type == "for_statement"]
         if is_kept and loops:
             self.program.refuse(
                 node, "a closure that a loop keeps is not read; name it before the loop"
@@ -230,9 +230,9 @@ class StepExpressions(StepTypes):
     def changed_in(self, nodes: list[Node]) -> list[str]:
         """Return the names that are assigned in nodes, as often as they are."""
         names = []
-        for node in (one for root in nodes for one in walk(root)):
+        for node in (part for root in nodes for part in walk(root)):
             if node.type == "assignment_statement":
-                names += [text_of(one) for one in items(field(node, "left"))]
+                names += [text_of(target) for target in items(field(node, "left"))]
             elif node.type in ("inc_statement", "dec_statement"):
                 names.append(text_of(items(node)[0]))
         return names
@@ -242,21 +242,25 @@ class StepExpressions(StepTypes):
         changed = self.changed_in([body])
         if condition.type == "binary_expression" and text_of(field(condition, "operator")) == "&&":
             parts = (self.bound_of(field(condition, name), body) for name in ("left", "right"))
-            return next((one for one in parts if one != "None"), "None")
+            return next((bound for bound in parts if bound != "None"), "None")
         if condition.type != "binary_expression" or any(
-            one.type == "continue_statement" for one in walk(body)
+            part.type == "continue_statement" for part in walk(body)
         ):
             return "None"
         sign = text_of(field(condition, "operator"))
         for name, other, up in (("left", "right", "<"), ("right", "left", ">")):
-            one, end = field(condition, name), field(condition, other)
-            if one.type != "identifier" or changed.count(text_of(one)) != 1 or sign[0] not in "<>":
+            counter, end = field(condition, name), field(condition, other)
+            if (
+                counter.type != "identifier"
+                or changed.count(text_of(counter)) != 1
+                or sign[0] not in "<>"
+            ):
                 continue
             step = next(
                 (
                     found
                     for node in statements_of(body)
-                    if (found := self._step(node, text_of(one)))
+                    if (found := self._step(node, text_of(counter)))
                 ),
                 0,
             )
@@ -266,7 +270,7 @@ class StepExpressions(StepTypes):
                 or any(text_of(n) in changed for n in walk(end))
             ):
                 continue
-            return f"go.bound({self.value(one)}, {self.value(end)}, {step})"
+            return f"go.bound({self.value(counter)}, {self.value(end)}, {step})"
         return "None"
 
     def guess_of(self, condition: Node, body: Node) -> str:
@@ -275,22 +279,22 @@ class StepExpressions(StepTypes):
         It is a guess; `None` where there is none.
         """
         ends = (
-            [field(condition, one) for one in ("left", "right")]
+            [field(condition, name) for name in ("left", "right")]
             if condition.type == "binary_expression"
             else []
         )
-        if [one.type for one in ends] == ["identifier", "identifier"]:
+        if [end.type for end in ends] == ["identifier", "identifier"]:
             first, last = ends if text_of(field(condition, "operator"))[0] in "<!" else ends[::-1]
             return f"go.bound({self.value(first)}, {self.value(last)}, 1)"
         for node in walk(body):
-            for one in ends if node.type == "assignment_statement" else ():
+            for end in ends if node.type == "assignment_statement" else ():
                 by, sign = (
                     self.fold(items(field(node, "right"))[0]),
                     text_of(field(node, "operator")),
                 )
                 if (
                     by is not None
-                    and text_of(field(node, "left")) == text_of(one)
+                    and text_of(field(node, "left")) == text_of(end)
                     and sign in ("/=", ">>=")
                 ):
                     number = float(by.value) if sign == "/=" else 2.0 ** float(by.value)
@@ -318,17 +322,17 @@ class StepExpressions(StepTypes):
             if node.type == "assignment_statement":
                 targets = items(field(node, "left"))
                 if not all(
-                    one.type == "index_expression" and text_of(field(one, "index")) == key
-                    for one in targets
+                    target.type == "index_expression" and text_of(field(target, "index")) == key
+                    for target in targets
                 ):
                     return False
         return True
 
-    def appends_over(self, target: Node, given: Node) -> bool:
+    def appends_over(self, target: Node, value: Node) -> bool:
         """Return whether a slice takes the place of another one of its parts are put together for."""
-        if given.type != "call_expression" or text_of(field(given, "function")) != "append":
+        if value.type != "call_expression" or text_of(field(value, "function")) != "append":
             return False
-        first, *rest = items(field(given, "arguments"))
+        first, *rest = items(field(value, "arguments"))
         if first.type != "slice_expression" or text_of(field(first, "operand")) != text_of(target):
             return False
         if len(rest) == 1 and rest[0].type == "variadic_argument":
@@ -342,18 +346,20 @@ class StepExpressions(StepTypes):
     def _is_alone(self, target: Node) -> bool:
         """Return whether nothing else has the cells of a slice: it begins as one of its own, and is not handed on."""
         name = text_of(target)
-        for one in walk(owner_of(target)):
-            around = one.parent
-            if one.type != "identifier" or text_of(one) != name or around is None:
+        for mention in walk(owner_of(target)):
+            around = mention.parent
+            if mention.type != "identifier" or text_of(mention) != name or around is None:
                 continue
             if (
                 around.type == "expression_list" and around.parent is not None
             ):  # is assigned, or is a value
                 around = around.parent
                 left = around.child_by_field_name("left")
-                is_target = left is not None and left.start_byte <= one.start_byte < left.end_byte
-                given = items(field(around, "right")) if is_target else []
-                if len(given) != 1 or not self._is_new(given[0], name):
+                is_target = (
+                    left is not None and left.start_byte <= mention.start_byte < left.end_byte
+                )
+                values = items(field(around, "right")) if is_target else []
+                if len(values) != 1 or not self._is_new(values[0], name):
                     return False
             elif around.type == "var_spec":
                 if around.child_by_field_name("value") is not None:
@@ -380,11 +386,11 @@ class StepExpressions(StepTypes):
                 return False
         return True
 
-    def _is_new(self, given: Node, name: str) -> bool:
+    def _is_new(self, value: Node, name: str) -> bool:
         """Return whether a value is a slice that nothing else has, or the slice of this name with more elements."""
-        if given.type == "call_expression":
-            function, parts = text_of(field(given, "function")), items(field(given, "arguments"))
+        if value.type == "call_expression":
+            function, parts = text_of(field(value, "function")), items(field(value, "arguments"))
             return function == "make" or (
                 function == "append" and text_of(parts[0]).partition("[")[0] == name
             )
-        return given.type in ("composite_literal", "nil")
+        return value.type in ("composite_literal", "nil")

@@ -46,7 +46,7 @@ class StepStatements(StepCalls):
 
     def do_type_declaration(self, node: Node) -> None:
         """Declare types; they are written before the function."""
-        for spec in (one for one in items(node) if one.type in ("type_spec", "type_alias")):
+        for spec in (part for part in items(node) if part.type in ("type_spec", "type_alias")):
             self.local_type(spec)
 
     def do_expression_statement(self, node: Node) -> None:
@@ -60,8 +60,8 @@ class StepStatements(StepCalls):
 
     def do_if_statement(self, node: Node) -> None:
         """Translate `if …; … { … } else …`."""
-        taken, other = field(node, "consequence"), node.child_by_field_name("alternative")
-        inner = statements_of(taken)
+        consequence, other = field(node, "consequence"), node.child_by_field_name("alternative")
+        inner = statements_of(consequence)
         self.tell(node, whole=False)
         with self.scope():
             first = node.child_by_field_name("initializer")
@@ -74,14 +74,14 @@ class StepStatements(StepCalls):
             name = self.fresh(f"is_{self.program.line(node)}")
             self.declared.add(name)
             self.emit(f"{name} = go.test({self.value(field(node, 'condition'))})")
-            self._branch(name, lambda: self.do_block(taken))
+            self._branch(name, lambda: self.do_block(consequence))
             if other is not None:
                 self._branch(f"no({name})", lambda: self.run([other]))
 
     def _asks_for_none(self, condition: Node) -> bool:
         """Return whether a condition is that there are no snapshots."""
-        sides = [condition.child_by_field_name(one) for one in ("left", "operator", "right")]
-        if [one is None or text_of(one) for one in sides[1:]] != ["==", "0"] or sides[0] is None:
+        sides = [condition.child_by_field_name(name) for name in ("left", "operator", "right")]
+        if [side is None or text_of(side) for side in sides[1:]] != ["==", "0"] or sides[0] is None:
             return False
         if sides[0].type != "call_expression" or text_of(field(sides[0], "function")) != "len":
             return False
@@ -103,26 +103,26 @@ class StepStatements(StepCalls):
         with self.scope():
             if node.child_by_field_name("initializer") is not None:
                 self.run([field(node, "initializer")])
-            given = node.child_by_field_name("value")
+            subject = node.child_by_field_name("value")
             tag = self.fresh(f"tag_{line}")
-            if given is not None:
-                self.emit(f"{tag} = {self.copied(given)}")
+            if subject is not None:
+                self.emit(f"{tag} = {self.copied(subject)}")
                 self.declared.add(tag)
             self.emit(f"go.begin({name!r})")
             cases = [
-                one
-                for one in node.named_children
-                if one.type in ("expression_case", "default_case")
+                child
+                for child in node.named_children
+                if child.type in ("expression_case", "default_case")
             ]
-            met = self._conditions(cases, tag if given is not None else "")
+            met = self._conditions(cases, tag if subject is not None else "")
             self.loops.append((label, name, True))
             falls = ""
             for case, condition in zip(cases, met, strict=True):
                 self.tell(case, whole=False)
                 if falls:
                     self.emit(f"{condition} = any_mask({condition}, {falls})")
-                inner = [one for part in case.named_children if part.type == "statement_list"
-                         for one in statements_of(part)]  # fmt: skip
+                inner = [statement for part in case.named_children if part.type == "statement_list"
+                         for statement in statements_of(part)]  # fmt: skip
                 is_falling = bool(inner) and inner[-1].type == "fallthrough_statement"
                 falls = condition if is_falling else ""
                 with self.scope():
@@ -139,11 +139,11 @@ class StepStatements(StepCalls):
             self.declared.add(names[-1])
             if case.type == "default_case":
                 continue
-            codes = [self.value(one) for one in items(field(case, "value"))]
+            codes = [self.value(choice) for choice in items(field(case, "value"))]
             tests = [f"same({tag}, {code})" if tag else f"go.test({code})" for code in codes]
             code = tests[0]
-            for one in tests[1:]:
-                code = f"any_mask({code}, {one})"
+            for test in tests[1:]:
+                code = f"any_mask({code}, {test})"
             self.emit(f"{names[-1]} = {code}" if before == "False" else
                       f"{names[-1]} = both_masks({code}, no({before}))")  # fmt: skip
             before = names[-1] if before == "False" else f"any_mask({before}, {names[-1]})"
@@ -166,17 +166,17 @@ class StepStatements(StepCalls):
             else:
                 self.declare(name, code)
 
-    def _values(self, node: Node, given: list[Node], wanted: int) -> list[str]:
-        if len(given) == wanted:
-            codes = [self.copied(one, is_declared=True) for one in given]
+    def _values(self, node: Node, right: list[Node], wanted: int) -> list[str]:
+        if len(right) == wanted:
+            codes = [self.copied(value, is_declared=True) for value in right]
             if wanted == 1:
                 return codes
-        elif given[0].type == "index_expression":
+        elif right[0].type == "index_expression":
             codes = [
-                f"found({self.value(field(given[0], 'operand'))}, {self.value(field(given[0], 'index'))})"
+                f"found({self.value(field(right[0], 'operand'))}, {self.value(field(right[0], 'index'))})"
             ]
         else:
-            codes = [self.value(given[0])]
+            codes = [self.value(right[0])]
         names = [self.fresh("new") for _ in range(wanted)]
         self.declared |= {*names}
         self.emit(f"{', '.join(names)} = {', '.join(codes)}")
@@ -197,18 +197,18 @@ class StepStatements(StepCalls):
     def do_var_declaration(self, node: Node) -> None:
         """Translate `var a T = …`."""
         self.tell(node)
-        for spec in (one for one in walk(node) if one.type == "var_spec"):
+        for spec in (part for part in walk(node) if part.type == "var_spec"):
             self._var_spec(spec)
 
     def _var_spec(self, spec: Node, wrap: str = "{}") -> None:
-        names = [one for one in spec.children_by_field_name("name") if one.is_named]
-        given, kind = spec.child_by_field_name("value"), spec.child_by_field_name("type")
+        names = [name for name in spec.children_by_field_name("name") if name.is_named]
+        right, kind = spec.child_by_field_name("value"), spec.child_by_field_name("type")
         wanted = self.type_code(kind) if kind is not None else ""
-        if given is None:
+        if right is None:
             codes = [f"{wanted}.zero()" for _ in names]
         else:
-            values = self._values(spec, items(given), len(names))
-            codes = [f"{wanted}({one})" if wanted else one for one in values]
+            values = self._values(spec, items(right), len(names))
+            codes = [f"{wanted}({value})" if wanted else value for value in values]
         for name, code in zip(names, codes, strict=True):
             self.declare(name, wrap.format(code))
 
@@ -221,12 +221,12 @@ class StepStatements(StepCalls):
         """Translate `a, b = …` and `a += …`."""
         self.tell(node)
         targets, sign = items(field(node, "left")), text_of(field(node, "operator"))
-        given = items(field(node, "right"))
+        right = items(field(node, "right"))
         if sign != "=":
-            self.assign(targets[0], self.operation(node, sign[:-1], targets[0], given[0]))
+            self.assign(targets[0], self.operation(node, sign[:-1], targets[0], right[0]))
             return
-        if len(targets) == 1 and self.appends_over(targets[0], given[0]):
-            old, *more = items(field(given[0], "arguments"))
+        if len(targets) == 1 and self.appends_over(targets[0], right[0]):
+            old, *more = items(field(right[0], "arguments"))
             if more[-1].type == "variadic_argument":
                 code = f"append_all(go, {self.value(old)}, {self.value(items(more[-1])[0])}, is_over=True)"
             else:
@@ -234,7 +234,7 @@ class StepStatements(StepCalls):
             self.assign(targets[0], code)
             return
         codes = (
-            self._values(node, given, len(targets)) if len(targets) > 1 else [self.value(given[0])]
+            self._values(node, right, len(targets)) if len(targets) > 1 else [self.value(right[0])]
         )
         for target, code in zip(targets, codes, strict=True):
             self.assign(target, code)
@@ -277,8 +277,8 @@ class StepStatements(StepCalls):
             self._set(target, code)
 
     def _set(self, target: Node, code: str) -> None:
-        found = self.find(text_of(target))
-        if found is None or found.kind in (
+        variable = self.find(text_of(target))
+        if variable is None or variable.kind in (
             "router",
             "request",
             "state",
@@ -289,12 +289,14 @@ class StepStatements(StepCalls):
             self.program.refuse(
                 target, "an assignment to this is not read: it would be kept between requests"
             )
-        if found.code in self.package_names:
+        if variable.code in self.package_names:
             self.program.refuse(
                 target, "a variable of the package, which is kept between requests, is not assigned"
             )
-        self.assigned.add(found.code)
+        self.assigned.add(variable.code)
         is_free = text_of(target) in self.unmasked
         self.emit(
-            f"{found.code} = {code}" if is_free else f"{found.code} = go.set({found.code}, {code})"
+            f"{variable.code} = {code}"
+            if is_free
+            else f"{variable.code} = go.set({variable.code}, {code})"
         )

@@ -124,8 +124,8 @@ class StepTypes(GoReader[Variable], ABC):
 
     def kind_at(self, node: Node) -> str:
         """Return what kind of variable an expression is; empty if it is none of the router's."""
-        found = self.find(text_of(node)) if node.type == "identifier" else None
-        return found.kind if found is not None else ""
+        variable = self.find(text_of(node)) if node.type == "identifier" else None
+        return variable.kind if variable is not None else ""
 
     def kind_of(self, kind: Node | None) -> str:
         """Return what kind of variable a parameter of a type is."""
@@ -156,11 +156,13 @@ class StepTypes(GoReader[Variable], ABC):
         """Return the names and types of parameters; a variadic one has none."""
         names: list[str] = []
         kinds: list[Node | None] = []
-        for one in items(field(function, "parameters")):
-            own = [text_of(part) for part in one.children_by_field_name("name")] or ["_"]
-            names += own
-            is_variadic = one.type == "variadic_parameter_declaration"
-            kinds += [None if is_variadic else field(one, "type")] * len(own)
+        for declared in items(field(function, "parameters")):
+            declared_names = [
+                text_of(part) for part in declared.children_by_field_name("name")
+            ] or ["_"]
+            names += declared_names
+            is_variadic = declared.type == "variadic_parameter_declaration"
+            kinds += [None if is_variadic else field(declared, "type")] * len(declared_names)
         return names, kinds
 
     def variadic_of(self, function: Node) -> Node | None:
@@ -181,10 +183,10 @@ class StepTypes(GoReader[Variable], ABC):
         """Return the code of a type with a name, empty if there is none."""
         if name in PLAIN:
             return PLAIN[name]
-        found = self.types.get(name)
-        if found is None and name in self.specs and name != self.router:
-            found = self._declared(name, self.specs[name])
-        return found or ""
+        code = self.types.get(name)
+        if code is None and name in self.specs and name != self.router:
+            code = self._declared(name, self.specs[name])
+        return code or ""
 
     def local_type(self, spec: Node) -> None:
         """Declare a type of a function."""
@@ -198,10 +200,10 @@ class StepTypes(GoReader[Variable], ABC):
         code = self.fresh(name)
         self.types[name] = code
         kinds: dict[str, Node] = {}
-        for one in walk(kind):
-            if one.type == "field_declaration":
-                inner = field(one, "type")
-                parts = one.children_by_field_name("name")
+        for node in walk(kind):
+            if node.type == "field_declaration":
+                inner = field(node, "type")
+                parts = node.children_by_field_name("name")
                 kinds |= {text_of(part): inner for part in parts}
         self.fields_of[code] = kinds
         self.struct_codes.add(code)
@@ -230,7 +232,7 @@ class StepTypes(GoReader[Variable], ABC):
         if node.type in ("function_type", "interface_type"):
             return "NIL"
         if node.type == "struct_type" and not any(
-            one.type == "field_declaration" for one in walk(node)
+            part.type == "field_declaration" for part in walk(node)
         ):
             return "EMPTY"
         return self.program.refuse(node, "this type is not read")
@@ -257,11 +259,11 @@ class StepTypes(GoReader[Variable], ABC):
             lines.append("from blis_jax.policies.routing.pickers import none_used")
         seen: set[str] = set()
         for name, module in _MODULES.items():
-            own = sorted(one for one in words - seen if getattr(module, one, None) is not None
-                         and getattr(getattr(module, one), "__module__", name) in (name, "builtins"))  # fmt: skip
-            seen |= {*own}
-            if own:
-                lines.append(f"from {name} import (\n    " + ",\n    ".join(own) + ",\n)")
+            used = sorted(word for word in words - seen if getattr(module, word, None) is not None
+                         and getattr(getattr(module, word), "__module__", name) in (name, "builtins"))  # fmt: skip
+            seen |= {*used}
+            if used:
+                lines.append(f"from {name} import (\n    " + ",\n    ".join(used) + ",\n)")
         return "\n".join(lines)
 
     # --- constants, which are exact until a variable takes them ------------------------------------------
@@ -298,10 +300,10 @@ class StepTypes(GoReader[Variable], ABC):
         return FoldedConstant(Fraction(self.iota))
 
     def _fold_identifier(self, node: Node) -> FoldedConstant | None:
-        found = self.find(text_of(node))
-        if found is None and text_of(node) == "iota":
+        variable = self.find(text_of(node))
+        if variable is None and text_of(node) == "iota":
             return FoldedConstant(Fraction(self.iota))
-        return found.constant if found is not None else None
+        return variable.constant if variable is not None else None
 
     def _fold_selector_expression(self, node: Node) -> FoldedConstant | None:
         name = text_of(field(node, "field"))
@@ -320,14 +322,14 @@ class StepTypes(GoReader[Variable], ABC):
         return None
 
     def _fold_call_expression(self, node: Node) -> FoldedConstant | None:
-        function, given = field(node, "function"), items(field(node, "arguments"))
+        function, arguments = field(node, "function"), items(field(node, "arguments"))
         if (
             function.type != "identifier"
-            or len(given) != 1
+            or len(arguments) != 1
             or self.find(text_of(function)) is not None
         ):
             return None
-        code, of = self.plain_type(text_of(function)), self.fold(given[0])
+        code, of = self.plain_type(text_of(function)), self.fold(arguments[0])
         if of is None or not code or code not in self.numbers or not isinstance(of.value, Fraction):
             return None
         return replace(of, kind=code, is_float=of.is_float and code.startswith("FLOAT"))
@@ -362,22 +364,22 @@ class StepTypes(GoReader[Variable], ABC):
 
     def constants_of(self, group: Node) -> dict[str, Variable]:
         """Return the constants of a declaration, counted by iota; those that are not known are left out."""
-        found: dict[str, Variable] = {}
+        constants: dict[str, Variable] = {}
         repeated: tuple[Node | None, Node | None] = (None, None)
-        self.scopes.append(found)
-        for number, spec in enumerate(one for one in walk(group) if one.type == "const_spec"):
+        self.scopes.append(constants)
+        for number, spec in enumerate(part for part in walk(group) if part.type == "const_spec"):
             if spec.child_by_field_name("value") is not None:
                 repeated = field(spec, "value"), spec.child_by_field_name("type")
-            given, kind = repeated
-            names = [one for one in spec.children_by_field_name("name") if one.is_named]
+            values, kind = repeated
+            names = [name for name in spec.children_by_field_name("name") if name.is_named]
             self.iota = number
-            for name, node in zip(names, items(given) if given is not None else [], strict=False):
+            for name, node in zip(names, items(values) if values is not None else [], strict=False):
                 constant = self.fold(node)
                 if constant is not None:
                     wanted = self.type_code(kind) if kind is not None else ""
                     constant = (
                         replace(constant, kind=wanted) if wanted in self.numbers else constant
                     )
-                    found[text_of(name)] = Variable("", "const", constant=constant)
+                    constants[text_of(name)] = Variable("", "const", constant=constant)
         self.scopes.pop()
-        return found
+        return constants

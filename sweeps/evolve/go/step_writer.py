@@ -13,6 +13,7 @@ from sweeps.evolve.go.source import (
     GoProgram,
     field,
     items,
+    names_of,
     owner_of,
     parameters_of,
     receiver_of,
@@ -49,7 +50,7 @@ class StepWriter(StepStatements):
 
     def do_labeled_statement(self, node: Node) -> None:
         """Translate a loop or switch with a label."""
-        parts = [one for one in node.named_children if one.type not in ("label_name", "comment")]
+        parts = [part for part in node.named_children if part.type not in ("label_name", "comment")]
         label = text_of(field(node, "label"))
         if parts and parts[0].type == "for_statement":
             self.do_for_statement(parts[0], label)
@@ -69,8 +70,8 @@ class StepWriter(StepStatements):
     def _leave(self, node: Node, suffix: str) -> None:
         self.tell(node)
         label = text_of(node.named_children[0]) if node.named_children else ""
-        for own, name, is_switch in reversed(self.loops):
-            if own == label if label else not (suffix and is_switch):
+        for loop_label, name, is_switch in reversed(self.loops):
+            if loop_label == label if label else not (suffix and is_switch):
                 self.emit(f"go.leave({name + suffix!r})")
                 return
         self.program.refuse(node, "this leaves no loop")
@@ -78,17 +79,17 @@ class StepWriter(StepStatements):
     def do_return_statement(self, node: Node) -> None:
         """Translate `return …`."""
         self.tell(node)
-        given = items(node.named_children[0]) if node.named_children else []
+        values = items(node.named_children[0]) if node.named_children else []
         kinds = self.results[-1]
         if kinds == ["decision"]:
-            self.emit(f"go.returns({self.value(self.decided(given[0]))})")
+            self.emit(f"go.returns({self.value(self.decided(values[0]))})")
             return
-        if not given:
-            given = [name for name, _ in results_of(owner_of(node)) if name is not None]
-        if len(given) == 1 and len(kinds) > 1:
-            self.emit(f"go.returns(*{self.value(given[0])})")
+        if not values:
+            values = [name for name, _ in results_of(owner_of(node)) if name is not None]
+        if len(values) == 1 and len(kinds) > 1:
+            self.emit(f"go.returns(*{self.value(values[0])})")
             return
-        codes = [f"{kind}({self.value(one)})" for one, kind in zip(given, kinds, strict=True)]
+        codes = [f"{kind}({self.value(value)})" for value, kind in zip(values, kinds, strict=True)]
         self.emit(f"go.returns({', '.join(codes)})")
 
     # --- loops --------------------------------------------------------------------------------------
@@ -96,7 +97,12 @@ class StepWriter(StepStatements):
     def do_for_statement(self, node: Node, label: str = "") -> None:
         """Translate `for … { … }`."""
         head = next(
-            (one for one in node.named_children if one.type in ("range_clause", "for_clause")), None
+            (
+                child
+                for child in node.named_children
+                if child.type in ("range_clause", "for_clause")
+            ),
+            None,
         )
         name = self.fresh(f"loop_{self.program.line(node)}")
         if head is not None and head.type == "range_clause":
@@ -108,14 +114,19 @@ class StepWriter(StepStatements):
             post = None
             if head is not None:
                 first, condition, post = (
-                    head.child_by_field_name(one) for one in ("initializer", "condition", "update")
+                    head.child_by_field_name(part)
+                    for part in ("initializer", "condition", "update")
                 )
                 if first is not None:
                     self.run([first])
             else:
                 body = field(node, "body")
                 condition = next(
-                    (one for one in node.named_children if one != body and one.type != "comment"),
+                    (
+                        child
+                        for child in node.named_children
+                        if child != body and child.type != "comment"
+                    ),
                     None,
                 )
             self._stepped(node, (condition, post), name, label)
@@ -146,7 +157,7 @@ class StepWriter(StepStatements):
         self.emit("go.end()")
         if post is not None:
             changed = set(self.changed_in([body]))
-            self.unmasked = {one for one in self.changed_in([post]) if one not in changed}
+            self.unmasked = {name for name in self.changed_in([post]) if name not in changed}
             self.run([post])
             self.unmasked = set()
         self.indent -= 1
@@ -163,7 +174,7 @@ class StepWriter(StepStatements):
             return
         self.tell(node, whole=False)
         targets = items(left) if left is not None else []
-        is_new = left is None or any(text_of(one) == ":=" for one in head.children)
+        is_new = left is None or any(text_of(part) == ":=" for part in head.children)
         over = self.fresh(f"over_{self.program.line(node)}")
         self.declared.add(over)
         free = self.is_free(body, text_of(targets[0]) if targets else "")
@@ -179,17 +190,18 @@ class StepWriter(StepStatements):
         self.emit(f"{over} = {code}")
         with self.scope():
             names = [
-                self.fresh(text_of(one) if text_of(one) != "_" else "unused") for one in targets
+                self.fresh(text_of(target) if text_of(target) != "_" else "unused")
+                for target in targets
             ]
             names += ["_"] * (2 - len(names))
             self.declared |= {*names}
             self.emit(f"for {', '.join(names)} in go.each({over}, {name!r}):")
             self.indent += 1
-            for one, python in zip(targets, names, strict=False):
+            for target, python in zip(targets, names, strict=False):
                 if is_new:
-                    self.scopes[-1][text_of(one)] = Variable(python)
+                    self.scopes[-1][text_of(target)] = Variable(python)
                 else:
-                    self.assign(one, python)
+                    self.assign(target, python)
             self.indent -= 1
             self.indent += 1
             self.loops.append((label, name, False))
@@ -211,11 +223,11 @@ class StepWriter(StepStatements):
             ):
                 self.plain_type(name)
         for spec in self.package_variables():
-            names = [one for one in spec.children_by_field_name("name") if one.is_named]
-            if any(text_of(one) in used - {"_"} for one in names):
+            names = [name for name in spec.children_by_field_name("name") if name.is_named]
+            if any(text_of(name) in used - {"_"} for name in names):
                 self.tell(spec)
                 self._var_spec(spec, wrap="kept({})")
-                self.package_names |= {self.scopes[0][text_of(one)].code for one in names}
+                self.package_names |= {self.scopes[0][text_of(name)].code for name in names}
         for name in self.functions:
             self.scopes[0][name] = Variable(self.fresh(name), "function", self.functions[name])
         for name, node in self.functions.items():
@@ -246,13 +258,13 @@ class StepWriter(StepStatements):
         for (_, name), node in self.methods.items():
             by_name.setdefault(name, []).append(node)
         for spec in self.package_variables():
-            for one in spec.children_by_field_name("name"):
-                by_name.setdefault(text_of(one), []).append(spec)
+            for part in spec.children_by_field_name("name"):
+                by_name.setdefault(text_of(part), []).append(spec)
         for decision in DECISIONS:
             by_name.pop(decision, None)
         while todo:
-            for one in walk(todo.pop()):
-                name = text_of(one) if one.type.endswith("identifier") else ""
+            for part in walk(todo.pop()):
+                name = text_of(part) if part.type.endswith("identifier") else ""
                 if name and name not in seen:
                     seen.add(name)
                     todo += [node for node in by_name.get(name, []) if node != self.program.route]
@@ -267,11 +279,11 @@ class StepWriter(StepStatements):
                 items(field(node, "receiver"))[0] if node.type == "method_declaration" else None
             )
             if receiver is not None:
-                own = [text_of(one) for one in receiver.children_by_field_name("name")] or ["_"]
-                names, kinds = [*own, *names], [field(receiver, "type"), *kinds]
-            for one, kind in zip(names, kinds, strict=True):
-                python.append(self.fresh(one if one != "_" else "unused"))
-                self.scopes[-1][one] = Variable(python[-1], self.kind_of(kind))
+                receivers = names_of(receiver) or ["_"]
+                names, kinds = [*receivers, *names], [field(receiver, "type"), *kinds]
+            for parameter, kind in zip(names, kinds, strict=True):
+                python.append(self.fresh(parameter if parameter != "_" else "unused"))
+                self.scopes[-1][parameter] = Variable(python[-1], self.kind_of(kind))
             if receiver is not None and self.kind_of(field(receiver, "type")) == "router":
                 python = python[1:]
                 self.scopes[-1][names[0]] = Variable("go", "router")
@@ -282,12 +294,12 @@ class StepWriter(StepStatements):
             self.declared, self.assigned = {*python}, set()
             outer_loops, self.loops = self.loops, []
             self.indent += 1
-            for one, kind in zip(python, kinds, strict=True):
+            for parameter, kind in zip(python, kinds, strict=True):
                 wanted = self.type_code(kind) if kind is not None else ""
                 if wanted in self.numbers:
-                    self.emit(f"{one} = {wanted}({one})")
+                    self.emit(f"{parameter} = {wanted}({parameter})")
                 elif wanted in self.struct_codes or wanted.startswith("Container('array'"):
-                    self.emit(f"{one} = copied({one})")
+                    self.emit(f"{parameter} = copied({parameter})")
             self.emit("go.enter()")
             self.results.append(self.result_types(node))
             self._body(node)
@@ -319,8 +331,8 @@ class StepWriter(StepStatements):
         route = self.program.route
         (receiver,), (request, state) = receiver_of(route) or ["_"], parameters_of(route)[0]
         draws = any(
-            text_of(field(one, "function")).endswith((".Intn", ".Int31n", ".Perm"))
-            for one in walk(self.root) if one.type == "call_expression"
+            text_of(field(call, "function")).endswith((".Intn", ".Int31n", ".Perm"))
+            for call in walk(self.root) if call.type == "call_expression"
         )  # fmt: skip
         self.draws = draws
         with self.scope():
@@ -368,6 +380,6 @@ def steps_of(program: GoProgram, module: str) -> str:
     return _HEAD.format(
         name=program.name, module=module,
         scorers=" with its `--routing-scorers`" if "'scorers'" in body or "'weights'" in body else "",
-        notes="".join(f"{one}.\n" for one in program.notes),
+        notes="".join(f"{note}.\n" for note in program.notes),
         imports=writer.imports(body),
     ) + body  # fmt: skip

@@ -29,19 +29,22 @@ SNAPSHOT = "RoutingSnapshot"
 
 
 @dataclass(frozen=True)
-class StructType:
-    """A struct's fields, in order, with their types."""
+class Held:
+    """What a variable holds of structs: one, or those of a slice or map; the fields in order, with their types."""
 
     name: str
     fields: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Held:
-    """What a variable holds of structs: one, or those of a slice or map."""
-
-    of: StructType
     container: str = ""  # what stands before the element's type, `[]` or `map[string]`
+
+    @property
+    def element(self) -> Held:
+        """Return what an element of the slice or map holds."""
+        return replace(self, container="")
+
+    @property
+    def kinds(self) -> list[str]:
+        """Return the types of the variables that stand for it, one a field."""
+        return [f"{self.container}{kind}" for kind in self.fields.values()]
 
 
 def without_structs(program: GoProgram) -> GoProgram:
@@ -65,36 +68,37 @@ def without_structs(program: GoProgram) -> GoProgram:
     return replace(made, notes=program.notes)
 
 
-def _types(program: GoProgram) -> dict[str, StructType]:
+def _types(program: GoProgram) -> dict[str, Held]:
     """Return the structs whose fields are all plain; those with methods are the router's and BLIS's own."""
     has_methods = {owner for owner, _ in program.methods}
-    found = {}
+    structs = {}
     for node in walk(program.root):
         if node.type != "type_spec" or field(node, "type").type != "struct_type":
             continue
         name = text_of(field(node, "name"))
-        fields: dict[str, str] = {}
-        for one in walk(field(node, "type")):
-            if one.type == "field_declaration":
-                kind = text_of(field(one, "type"))
-                fields |= dict.fromkeys(names_of(one), kind)
-        plain = bool(fields) and all(kind in ZEROS or kind == SNAPSHOT for kind in fields.values())
-        if plain and name != SNAPSHOT and name not in has_methods:
-            found[name] = StructType(name, fields)
-    return found
+        fields = {
+            name: text_of(field(part, "type"))
+            for part in walk(field(node, "type"))
+            if part.type == "field_declaration"
+            for name in names_of(part)
+        }
+        is_plain = fields and all(kind in ZEROS or kind == SNAPSHOT for kind in fields.values())
+        if is_plain and name != SNAPSHOT and name not in has_methods:
+            structs[name] = Held(name, fields)
+    return structs
 
 
 class _Rewriting:
     """Writes a tree again; names hold what their declaration says, one thing in a whole function."""
 
-    def __init__(self, program: GoProgram, types: dict[str, StructType]) -> None:
+    def __init__(self, program: GoProgram, types: dict[str, Held]) -> None:
         self.source, self.refuse, self.types = program.text, program.refuse, types
         self.held: dict[str, Held] = {}
         self.returned: dict[str, Held] = {}  # by functions of the file
         names = set(re.findall(r"\w+", program.text.decode()))
         self.mark = "_"
-        fields = {one for kind in types.values() for one in kind.fields}
-        while any(f"{one}{self.mark}{two}" in names for one in names for two in fields):
+        fields = {name for kind in types.values() for name in kind.fields}
+        while any(f"{name}{self.mark}{two}" in names for name in names for two in fields):
             self.mark += "_"
 
     # --- what is held ---------------------------------------------------------------------------------
@@ -107,36 +111,34 @@ class _Rewriting:
             return None
         if match[2]:
             self.refuse(node, "a pointer to a struct is not read; use the struct itself")
-        return Held(self.types[match[3]], match[1] or "")
+        return replace(self.types[match[3]], container=match[1] or "")
 
     def holds(self, node: Node) -> Held | None:
         """Return what an expression holds of structs; None if nothing."""
         if node.type == "identifier":
             return self.held.get(text_of(node))
-        if node.type == "parenthesized_expression":
+        if node.type in ("parenthesized_expression", "slice_expression"):
             return self.holds(items(node)[0])
         if node.type == "composite_literal":
             return self.type_of(field(node, "type"))
         if node.type == "index_expression":
             owner = self.holds(field(node, "operand"))
-            return Held(owner.of) if owner is not None and owner.container else None
-        if node.type == "slice_expression":
-            return self.holds(field(node, "operand"))
+            return owner.element if owner is not None and owner.container else None
         if node.type == "call_expression":
-            name, given = text_of(field(node, "function")), items(field(node, "arguments"))
+            name, arguments = text_of(field(node, "function")), items(field(node, "arguments"))
             if name in self.returned:
                 return self.returned[name]
             if name == "append":
-                return self.holds(given[0])
+                return self.holds(arguments[0])
             if name == "make":
-                return self.type_of(given[0])
+                return self.type_of(arguments[0])
         if node.type == "unary_expression" and self.holds(field(node, "operand")):
             self.refuse(node, "a pointer to a struct is not read; use the struct itself")
         return None
 
     def names(self, name: str, held: Held) -> list[str]:
         """Return the variables that a name stands for."""
-        return [f"{name}{self.mark}{one}" for one in held.of.fields]
+        return [f"{name}{self.mark}{part}" for part in held.fields]
 
     def parts(self, node: Node, held: Held) -> list[str]:
         """Return the expression of each field."""
@@ -148,48 +150,49 @@ class _Rewriting:
             owner = self.holds(field(node, "operand"))
             assert owner is not None
             index = self.text(field(node, "index"))
-            return [f"{one}[{index}]" for one in self.parts(field(node, "operand"), owner)]
+            return [f"{part}[{index}]" for part in self.parts(field(node, "operand"), owner)]
         if node.type == "composite_literal":
             return self.literal(field(node, "body"), held)
         if node.type == "slice_expression":
             rest = self.source[field(node, "operand").end_byte : node.end_byte].decode()
-            return [f"{one}{rest}" for one in self.parts(field(node, "operand"), held)]
+            return [f"{part}{rest}" for part in self.parts(field(node, "operand"), held)]
         if self.is_call(node):
             self.refuse(node, "give what this function returns a name of its own")
-        name, given = text_of(field(node, "function")), items(field(node, "arguments"))
+        name, arguments = text_of(field(node, "function")), items(field(node, "arguments"))
         if name == "make":
-            sizes = "".join(f", {self.text(one)}" for one in given[1:])
-            return [f"make({held.container}{kind}{sizes})" for kind in held.of.fields.values()]
-        if len(given) != 2:
+            sizes = "".join(f", {self.text(size)}" for size in arguments[1:])
+            return [f"make({kind}{sizes})" for kind in held.kinds]
+        if len(arguments) != 2:
             self.refuse(node, "an append of several structs is not read")
-        old = self.parts(given[0], held)
-        new = self.parts(given[1], Held(held.of))
-        return [f"append({one}, {value})" for one, value in zip(old, new, strict=True)]
+        old = self.parts(arguments[0], held)
+        new = self.parts(arguments[1], held.element)
+        return [f"append({part}, {value})" for part, value in zip(old, new, strict=True)]
 
     def literal(self, body: Node, held: Held) -> list[str]:
         """Return the fields of `X{…}`, or of all elements of `[]X{…}`."""
-        given = items(body)
+        elements = items(body)
         if held.container:
-            if held.container.startswith("map") and given:
+            if held.container.startswith("map") and elements:
                 self.refuse(body, "a literal map of structs is not read")
-            rows = [self.literal(_inner(items(one)[0]), Held(held.of)) for one in given]
-            columns = zip(*rows, strict=True) if rows else [() for _ in held.of.fields]
-            kinds = held.of.fields.values()
-            pairs = zip(kinds, columns, strict=True)
-            return [f"{held.container}{kind}{{{', '.join(one)}}}" for kind, one in pairs]
-        by_name = dict.fromkeys(held.of.fields, "")
-        for place, one in enumerate(given):
-            if one.type == "keyed_element":
-                key, value = (items(part)[0] for part in items(one))
+            values = [items(element)[0] for element in elements]  # with their type, or without
+            bodies = [value.child_by_field_name("body") or value for value in values]
+            rows = [self.literal(inner, held.element) for inner in bodies]
+            columns = zip(*rows, strict=True) if rows else [() for _ in held.fields]
+            pairs = zip(held.kinds, columns, strict=True)
+            return [f"{kind}{{{', '.join(column)}}}" for kind, column in pairs]
+        by_name = dict.fromkeys(held.fields, "")
+        for place, element in enumerate(elements):
+            if element.type == "keyed_element":
+                key, value = (items(part)[0] for part in items(element))
                 name = text_of(key)
-            elif len(given) == len(by_name):
-                name, value = list(by_name)[place], items(one)[0]
+            elif len(elements) == len(by_name):
+                name, value = list(by_name)[place], items(element)[0]
             else:
-                self.refuse(one, "this literal is not read")
+                self.refuse(element, "this literal is not read")
             if name not in by_name:
-                self.refuse(one, f"{held.of.name} has no such field")
+                self.refuse(element, f"{held.name} has no such field")
             by_name[name] = self.text(value)
-        for name, kind in held.of.fields.items():
+        for name, kind in held.fields.items():
             if not by_name[name] and kind == SNAPSHOT:
                 self.refuse(body, f"a struct without its {name} is not read")
             by_name[name] = by_name[name] or ZEROS[kind]
@@ -215,8 +218,8 @@ class _Rewriting:
         return made + "\n" * missing if missing > 0 else made
 
     def _type_declaration(self, node: Node) -> str | None:
-        specs = [one for one in items(node) if one.type == "type_spec"]
-        return "" if all(text_of(field(one, "name")) in self.types for one in specs) else None
+        specs = [spec for spec in items(node) if spec.type == "type_spec"]
+        return "" if all(text_of(field(spec, "name")) in self.types for spec in specs) else None
 
     def _func_literal(self, node: Node) -> None:
         if self._returns_struct(node):
@@ -224,7 +227,7 @@ class _Rewriting:
 
     def _returns_struct(self, node: Node) -> bool:
         result = node.child_by_field_name("result")
-        return result is not None and any(text_of(one) in self.types for one in walk(result))
+        return result is not None and any(text_of(part) in self.types for part in walk(result))
 
     def _function_declaration(self, node: Node) -> str | None:
         self.held = {}
@@ -234,52 +237,51 @@ class _Rewriting:
                 self.refuse(node, "of several results none may be a struct here")
             return None
         parameters, body = field(node, "parameters"), field(node, "body")
-        kinds = ", ".join(f"{held.container}{kind}" for kind in held.of.fields.values())
-        return f"func {text_of(field(node, 'name'))}{self.text(parameters)} ({kinds}) {self.text(body)}"
+        head = f"func {text_of(field(node, 'name'))}{self.text(parameters)}"
+        return f"{head} ({', '.join(held.kinds)}) {self.text(body)}"
 
     def _method_declaration(self, node: Node) -> None:
         self.held = {}
 
     def _return_statement(self, node: Node) -> str | None:
-        given = items(node.named_children[0]) if node.named_children else []
-        held = self.holds(given[0]) if len(given) == 1 else None
-        return None if held is None else f"return {', '.join(self.parts(given[0], held))}"
+        results = items(node.named_children[0]) if node.named_children else []
+        held = self.holds(results[0]) if len(results) == 1 else None
+        return None if held is None else f"return {', '.join(self.parts(results[0], held))}"
 
     def _parameter_declaration(self, node: Node) -> str | None:
         held = self.type_of(field(node, "type"))
         if held is None:
             return None
-        names = [text_of(one) for one in node.children_by_field_name("name")]
+        names = names_of(node)
         self.held |= dict.fromkeys(names, held)
-        pairs = [
-            f"{one} {held.container}{kind}"
+        return ", ".join(
+            f"{part} {kind}"
             for name in names
-            for one, kind in zip(self.names(name, held), held.of.fields.values(), strict=True)
-        ]
-        return ", ".join(pairs)
+            for part, kind in zip(self.names(name, held), held.kinds, strict=True)
+        )
 
     def _short_var_declaration(self, node: Node) -> str | None:
         left, right = items(field(node, "left")), items(field(node, "right"))
-        held = [self.holds(one) for one in right]
+        held = [self.holds(value) for value in right]
         if len(left) != len(right):
             if any(held):
                 self.refuse(node, "a struct with whether it is there is not read")
             return None
-        for one, what in zip(left, held, strict=True):
-            self._hold(one, text_of(one), what)
+        for target, what in zip(left, held, strict=True):
+            self._hold(target, text_of(target), what)
         return self._pairs(node, left, right, ":=") if any(held) else None
 
     def _hold(self, node: Node, name: str, held: Held | None) -> None:
         if name == "_":
             return
-        if name in self.held and self.held[name] != held:
+        if self.held.get(name, held) != held:
             self.refuse(node, f"{name} stands for a struct and for something else")
         if held is not None:
             self.held[name] = held
 
     def _assignment_statement(self, node: Node) -> str | None:
         left, right = items(field(node, "left")), items(field(node, "right"))
-        if not any(self.holds(one) for one in (*left, *right)):
+        if not any(self.holds(side) for side in (*left, *right)):
             return None
         if len(left) != len(right):
             self.refuse(node, "an assignment of structs by a call is not read")
@@ -293,22 +295,23 @@ class _Rewriting:
             if text_of(left[0]) != "_" and self.holds(left[0]) != held:
                 self.refuse(right[0], "a struct of another kind")
             names = self._targets(left[0], held)
-            words = [self._argument(one) for one in items(field(right[0], "arguments"))]
+            words = [self._argument(argument) for argument in items(field(right[0], "arguments"))]
             return f"{', '.join(names)} {sign} {text_of(field(right[0], 'function'))}({', '.join(words)})"
         targets: list[str] = []
         values: list[str] = []
-        for one, given in zip(left, right, strict=True):
-            held = self.holds(given) or (self.holds(one) if text_of(one) != "_" else None)
+        for left_side, source in zip(left, right, strict=True):
+            held = self.holds(source) or self.holds(left_side)
             if held is None:
-                targets.append(self.text(one))
-                values.append(self.text(given))
+                targets.append(self.text(left_side))
+                values.append(self.text(source))
                 continue
-            if self.holds(given) is None or (text_of(one) != "_" and self.holds(one) != held):
-                self.refuse(given, "a struct of another kind, or none")
-            targets += self._targets(one, held)
-            values += self.parts(given, held)
-        pairs = [f"{one} {sign} {value}" for one, value in zip(targets, values, strict=True)]
-        bases = {one.partition("[")[0] for one in targets}
+            is_other = text_of(left_side) != "_" and self.holds(left_side) != held
+            if self.holds(source) is None or is_other:
+                self.refuse(source, "a struct of another kind, or none")
+            targets += self._targets(left_side, held)
+            values += self.parts(source, held)
+        pairs = [f"{target} {sign} {value}" for target, value in zip(targets, values, strict=True)]
+        bases = {target.partition("[")[0] for target in targets}
         is_statement = node.parent is not None and node.parent.type in ("statement_list", "block")
         if is_statement and all(
             not (bases - {target.partition("[")[0]}) & set(re.findall(r"\w+", value))
@@ -318,35 +321,33 @@ class _Rewriting:
         return f"{', '.join(targets)} {sign} {', '.join(values)}"
 
     def _targets(self, node: Node, held: Held) -> list[str]:
-        return ["_"] * len(held.of.fields) if text_of(node) == "_" else self.parts(node, held)
+        return ["_"] * len(held.fields) if text_of(node) == "_" else self.parts(node, held)
 
     def _var_spec(self, node: Node) -> str | None:
-        kind, given = node.child_by_field_name("type"), node.child_by_field_name("value")
+        kind, right = node.child_by_field_name("type"), node.child_by_field_name("value")
         held = self.type_of(kind) if kind is not None else None
-        values = items(given) if given is not None else []
+        values = items(right) if right is not None else []
         if held is None:
-            if any(self.holds(one) for one in values):
+            if any(self.holds(value) for value in values):
                 self.refuse(node, "write this declaration with := ")
             return None
-        names = [text_of(one) for one in node.children_by_field_name("name") if one.is_named]
+        names = names_of(node)
         if len(names) != 1 or (node.parent is not None and len(items(node.parent)) != 1):
             self.refuse(node, "structs declared together are not read; declare each by itself")
         self._hold(node, names[0], held)
-        made = self.parts(values[0], held) if values else [None] * len(held.of.fields)
-        kinds = held.of.fields.values()
-        specs = [
-            f"{name} {held.container}{kind}" + ("" if value is None else f" = {value}")
-            for name, kind, value in zip(self.names(names[0], held), kinds, made, strict=True)
-        ]
-        return "; var ".join(specs)
+        made = self.parts(values[0], held) if values else [None] * len(held.fields)
+        return "; var ".join(
+            f"{name} {kind}" + ("" if value is None else f" = {value}")
+            for name, kind, value in zip(self.names(names[0], held), held.kinds, made, strict=True)
+        )
 
     def _for_statement(self, node: Node) -> str | None:
-        head = next((one for one in node.named_children if one.type == "range_clause"), None)
+        head = next((child for child in node.named_children if child.type == "range_clause"), None)
         held = self.holds(field(head, "right")) if head is not None else None
         if head is None or held is None or not held.container:
             return None
         left = head.child_by_field_name("left")
-        names = [text_of(one) for one in items(left)] if left is not None else []
+        names = [text_of(part) for part in items(left)] if left is not None else []
         key, element = (*names, "", "")[:2]
         if held.container.startswith("map"):
             self.refuse(head, "a range over a map of structs is not read; range over snapshots")
@@ -354,10 +355,10 @@ class _Rewriting:
         copies = ""
         if element not in ("", "_"):
             key = key if key not in ("", "_") else f"{element}{self.mark}place"
-            self._hold(head, element, Held(held.of))
+            self._hold(head, element, held.element)
             copies = "; ".join(
-                f"{name} := {one}[{key}]; _ = {name}"
-                for name, one in zip(self.names(element, Held(held.of)), over, strict=True)
+                f"{name} := {part}[{key}]; _ = {name}"
+                for name, part in zip(self.names(element, held.element), over, strict=True)
             ) + "; "  # fmt: skip
         body = self.text(field(node, "body"))
         ranged = f"{key} := range {over[0]}" if key not in ("", "_") else f"range {over[0]}"
@@ -368,19 +369,19 @@ class _Rewriting:
         if held is None or held.container:
             return None
         name = text_of(field(node, "field"))
-        if name not in held.of.fields:
-            self.refuse(node, f"{held.of.name} has no such field")
-        return self.parts(field(node, "operand"), held)[list(held.of.fields).index(name)]
+        if name not in held.fields:
+            self.refuse(node, f"{held.name} has no such field")
+        return self.parts(field(node, "operand"), held)[list(held.fields).index(name)]
 
     def _call_expression(self, node: Node) -> str | None:
-        function, given = field(node, "function"), items(field(node, "arguments"))
-        if not any(self.holds(one) for one in given):
+        function, arguments = field(node, "function"), items(field(node, "arguments"))
+        if not any(self.holds(argument) for argument in arguments):
             return None
         if text_of(function) == "len":
-            held = self.holds(given[0])
+            held = self.holds(arguments[0])
             assert held is not None
-            return f"len({self.parts(given[0], held)[0]})"
-        return f"{self.text(function)}({', '.join(map(self._argument, given))})"
+            return f"len({self.parts(arguments[0], held)[0]})"
+        return f"{self.text(function)}({', '.join(map(self._argument, arguments))})"
 
     def _argument(self, node: Node) -> str:
         held = self.holds(node)
@@ -396,8 +397,3 @@ class _Rewriting:
 
     def _unary_expression(self, node: Node) -> None:
         self.holds(node)  # refuses a pointer
-
-
-def _inner(node: Node) -> Node:
-    """Return the body of an element of a literal slice, with or without its type."""
-    return field(node, "body") if node.type == "composite_literal" else node

@@ -51,13 +51,13 @@ class Variables(Calls):
     def do_var_declaration(self, node: Node) -> None:
         """Translate `var a T = …`."""
         self.tell(node)
-        for spec in (one for one in walk(node) if one.type == "var_spec"):
-            names = [one for one in spec.children_by_field_name("name") if one.is_named]
-            given, kind = spec.child_by_field_name("value"), spec.child_by_field_name("type")
-            values = [self.value(one) for one in items(given)] if given else []
+        for spec in (part for part in walk(node) if part.type == "var_spec"):
+            names = [name for name in spec.children_by_field_name("name") if name.is_named]
+            right, kind = spec.child_by_field_name("value"), spec.child_by_field_name("type")
+            values = [self.value(value) for value in items(right)] if right else []
             for place, name in enumerate(names):
-                value = values[place] if given else self._zero(spec)
-                if kind is not None and given:
+                value = values[place] if right else self._zero(spec)
+                if kind is not None and right:
                     wanted, _ = self.type_of(kind)
                     value = (
                         typed(value, wanted) if value.is_untyped and wanted in NUMBERS else value
@@ -67,7 +67,7 @@ class Variables(Calls):
     def do_const_declaration(self, node: Node) -> None:
         """Translate `const a = …`: its value stands where its name does."""
         self.tell(node)
-        for spec in (one for one in walk(node) if one.type == "const_spec"):
+        for spec in (part for part in walk(node) if part.type == "const_spec"):
             value = self.value(items(field(spec, "value"))[0])
             if value.const is None:
                 self.refuse(spec, "this constant is not read")
@@ -100,18 +100,18 @@ class Variables(Calls):
 
     def _values(self, node: Node) -> list[GoValue]:
         """Return the values on the right of a declaration or assignment, one for each name."""
-        names, given = items(field(node, "left")), items(field(node, "right"))
-        if len(names) == len(given):
-            return [self.value(one) for one in given]
-        if len(names) == 2 and given[0].type == "index_expression":
-            return self._with_presence(given[0])
-        value = self.value(given[0])
+        names, right = items(field(node, "left")), items(field(node, "right"))
+        if len(names) == len(right):
+            return [self.value(value) for value in right]
+        if len(names) == 2 and right[0].type == "index_expression":
+            return self._with_presence(right[0])
+        value = self.value(right[0])
         if value.kind == "several" and len(self.returned_by(value)) == len(names):
             name = self.fresh("several")
             self.emit(f"{name} = {value.code}")
             return [
-                replace(one, code=f"{name}[{place}]")
-                for place, one in enumerate(self.returned_by(value))
+                replace(result, code=f"{name}[{place}]")
+                for place, result in enumerate(self.returned_by(value))
             ]
         self.refuse(node, "not read")
         return []
@@ -311,9 +311,9 @@ class Variables(Calls):
         name = text_of(target)
         for scope in self.scopes[self.captured :]:
             if name in scope:
-                found = self.find(name)
-                assert found is not None
-                return found
+                variable = self.find(name)
+                assert variable is not None
+                return variable
         self.refuse(target, "an assignment to a variable of another function is not read")
         raise AssertionError
 
@@ -390,8 +390,8 @@ class Variables(Calls):
 
 
 def _outermost_loop(node: Node) -> Node | None:
-    found, above = None, node.parent
+    outermost, above = None, node.parent
     while above is not None:
-        found = above if above.type == "for_statement" else found
+        outermost = above if above.type == "for_statement" else outermost
         above = above.parent
-    return found
+    return outermost

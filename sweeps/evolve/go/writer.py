@@ -33,9 +33,9 @@ Named = TypeVar("Named")  # what a name of Go stands for
 class GoReader(Generic[Named]):
     """Write the Python of a Go program, in either form: lines behind comments with Go's, and names."""
 
-    def __init__(self, program: GoProgram, taken: set[str]) -> None:
+    def __init__(self, program: GoProgram, reserved: set[str]) -> None:
         self.program = program
-        self.taken = taken  # names of Python
+        self.taken = reserved  # names of Python
         self.lines: list[str] = []
         self.indent = 0
         self.scopes: list[dict[str, Named]] = [{}]
@@ -321,11 +321,11 @@ def _assigned(root: Node) -> Iterator[str]:
     declared: set[str] = set()
     for node in walk(root):
         if node.type == "assignment_statement":
-            yield from (text_of(one) for one in items(field(node, "left")))
+            yield from (text_of(target) for target in items(field(node, "left")))
         elif node.type in ("inc_statement", "dec_statement"):
             yield text_of(items(node)[0])
         elif node.type == "short_var_declaration":
-            names = [text_of(one) for one in items(field(node, "left"))]
+            names = [text_of(target) for target in items(field(node, "left"))]
             if len(names) > 1:
                 yield from (name for name in names if name in declared)
             declared.update(names)

@@ -61,7 +61,7 @@ class InstanceId:
         row = self.place
         if self.router._row is not None:
             row = jnp.where(row >= 0, self.router._row[row], -1)
-        names = ("", *(f"instance_{one}" for one in range(self.router.size)))
+        names = ("", *(f"instance_{number}" for number in range(self.router.size)))
         return names[int(row) + 1] if known(row) else TableText(names, row + 1)
 
 
@@ -150,14 +150,17 @@ def alike(first: Value, second: Value) -> tuple[Value, Value]:
         ConfigError: they are no numbers of one type.
     """
     first, second = (
-        jnp.asarray(one) if isinstance(one, np.ndarray) else one
-        for one in (one if isinstance(one, BareShift) else value_of(one) for one in (first, second))
+        jnp.asarray(number) if isinstance(number, np.ndarray) else number
+        for number in (
+            number if isinstance(number, BareShift) else value_of(number)
+            for number in (first, second)
+        )
     )
-    for one in (first, second):
-        if not known(one) and not isinstance(one, (jax.Array, BareShift)):
-            raise ConfigError(f"{named(one)} is no number")
-    kinds = [None if isinstance(one, (bool, int, float, BareShift)) else np.dtype(one.dtype)
-             for one in (first, second)]  # fmt: skip
+    for number in (first, second):
+        if not known(number) and not isinstance(number, (jax.Array, BareShift)):
+            raise ConfigError(f"{named(number)} is no number")
+    kinds = [None if isinstance(number, (bool, int, float, BareShift)) else np.dtype(number.dtype)
+             for number in (first, second)]  # fmt: skip
     if None not in kinds and kinds[0] != kinds[1]:
         raise ConfigError(f"numbers of two types, {kinds[0]} and {kinds[1]}")
     kind = kinds[0] or kinds[1]
@@ -201,10 +204,10 @@ def as_text(value: Value) -> Value:
     Raises:
         ConfigError: the text is not known, as words of fmt and the names of sessions.
     """
-    found = value.text if isinstance(value, InstanceId) else value
-    if not isinstance(found, (str, TableText)):
+    text = value.text if isinstance(value, InstanceId) else value
+    if not isinstance(text, (str, TableText)):
         raise ConfigError(f"{named(value)} is no text that is known here")
-    return found
+    return text
 
 
 def table_of(text: Value) -> tuple[str, ...]:
@@ -216,7 +219,7 @@ def looked_up(text: Value, function: Callable[[str], Value]) -> Value:
     """Return what a function says of a text, by a table where that is not known."""
     if isinstance(text, str):
         return function(text)
-    return jnp.asarray(np.array([function(one) for one in text.table]))[text.index]
+    return jnp.asarray(np.array([function(entry) for entry in text.table]))[text.index]
 
 
 def of_text(function: Callable[[str], Value], text: Value) -> Value:
@@ -224,7 +227,7 @@ def of_text(function: Callable[[str], Value], text: Value) -> Value:
     text = as_text(text)
     if isinstance(text, str):
         return function(text)
-    answers = [function(one) for one in text.table]
+    answers = [function(entry) for entry in text.table]
     if isinstance(answers[0], str):
         return TableText(tuple(answers), text.index)
     if isinstance(answers[0], bool):

@@ -47,16 +47,18 @@ def element_at(cells: list[Value], place: Value) -> Value:
         return cells[min(max(int(place), 0), len(cells) - 1)]
     first = cells[0]
     if isinstance(first, StructValue):
-        places = [(place == number, one) for number, one in enumerate(cells)]
+        places = [(place == number, cell) for number, cell in enumerate(cells)]
         return Pointer(places, first.of, is_place=True)
     if isinstance(first, Snap):
         return Snap(
-            element_at([INT(one.place) if known(one.place) else one.place for one in cells], place)
+            element_at(
+                [INT(cell.place) if known(cell.place) else cell.place for cell in cells], place
+            )
         )
-    found = cells[0]
-    for number, one in enumerate(cells[1:], 1):
-        found = chosen(place == number, one, found)
-    return found
+    element = cells[0]
+    for number, cell in enumerate(cells[1:], 1):
+        element = chosen(place == number, cell, element)
+    return element
 
 
 def put_element(cells: list[Value], place: Value, value: Value, mask: Value) -> None:
@@ -96,7 +98,7 @@ class ArrayOf(CopiedValue):
 
     def copied(self) -> ArrayOf:
         """Return a copy."""
-        return ArrayOf([copied(one) for one in self.cells], self.of)
+        return ArrayOf([copied(cell) for cell in self.cells], self.of)
 
     def assign(self, other: Value, mask: Value) -> None:
         """Take another array's elements where a mask holds."""
@@ -228,10 +230,10 @@ def _chosen_slice(mask: Value, new: SliceValue, old: SliceValue) -> SliceValue:
         return new
     cells = [new.values(), old.values()]
     size = max(map(len, cells))
-    zero = next((copied(one) for part in cells for one in part), None)
-    first, second = ([*one, *[zero] * (size - len(one))] for one in cells)
+    zero = next((copied(cell) for part in cells for cell in part), None)
+    first, second = ([*part, *[zero] * (size - len(part))] for part in cells)
     made = [chosen(mask, a, b) for a, b in zip(first, second, strict=True)]
-    least = [one.least if isinstance(one, Length) else 0 for one in (new.count, old.count)]
+    least = [length.least if isinstance(length, Length) else 0 for length in (new.count, old.count)]
     both = value_of(new.count), value_of(old.count)
     if known(both[0]) and known(both[1]) and both[0] == both[1]:
         count: Value = both[0]
@@ -266,10 +268,10 @@ class MapValue:
     @property
     def count(self) -> Value:
         """Return how many keys there are."""
-        masks = [one.is_there for one in self.entries]
-        if all(isinstance(one, bool) for one in masks):
+        masks = [entry.is_there for entry in self.entries]
+        if all(isinstance(mask, bool) for mask in masks):
             return sum(masks)
-        return Length(sum(jnp.asarray(one).astype(INT) for one in masks), len(masks))
+        return Length(sum(jnp.asarray(mask).astype(INT) for mask in masks), len(masks))
 
     def found(self, key: Value) -> tuple[Value, Value]:
         """Return the value of a key, and whether it is there."""
@@ -321,9 +323,12 @@ class MapValue:
 
 
 def _chosen_map(mask: Value, new: MapValue, old: MapValue) -> MapValue:
-    entries = [MapEntry(one.key, one.value, both_masks(one.is_there, mask)) for one in new.entries]
+    entries = [
+        MapEntry(entry.key, entry.value, both_masks(entry.is_there, mask)) for entry in new.entries
+    ]
     entries += [
-        MapEntry(one.key, one.value, both_masks(one.is_there, no(mask))) for one in old.entries
+        MapEntry(entry.key, entry.value, both_masks(entry.is_there, no(mask)))
+        for entry in old.entries
     ]
     return MapValue(new.of, entries, is_kept=True)
 

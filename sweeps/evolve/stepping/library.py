@@ -76,10 +76,10 @@ def item(owner: Value, key: Value) -> Value:
         return owner.get(key)
     text = as_text(owner)
     texts = text.table if isinstance(text, TableText) else (text,)
-    most = max(len(one) for one in texts)
+    most = max(len(entry) for entry in texts)
     table = np.zeros((len(texts), max(most, 1)), np.uint8)
-    for row, one in enumerate(texts):
-        table[row, : len(one)] = list(one.encode())
+    for row, entry in enumerate(texts):
+        table[row, : len(entry)] = list(entry.encode())
     place = value_of(key)
     if isinstance(text, str) and known(place):
         return table[0, min(int(place), table.shape[1] - 1)]
@@ -104,7 +104,7 @@ def part(owner: Value, start: Value = 0, end: Value = None) -> Value:
 def append_all(go: Value, old: Value, more: SliceValue, is_over: bool = False) -> SliceValue:
     """Return `append(old, more...)`; `is_over` where the result takes the place of what both are parts of."""
     old = SliceValue([], more.of) if not isinstance(old, SliceValue) else old
-    there = [(copied(one), less(place, more.count)) for place, one in enumerate(more.values())]
+    there = [(copied(cell), less(place, more.count)) for place, cell in enumerate(more.values())]
     return old.with_more(there, go.mask) if is_over else old.appended(there, go)
 
 
@@ -127,22 +127,22 @@ def largest(name: str, *values: Value) -> Value:
     return best
 
 
-def of_math(name: str, *given: Value) -> Value:
+def of_math(name: str, *arguments: Value) -> Value:
     """Return what a function of package math says.
 
     Raises:
         ConfigError: it is not read.
     """
     if name in ("OnesCount", "OnesCount64", "OnesCount32", "TrailingZeros", "LeadingZeros64"):
-        number = jnp.asarray(value_of(given[0]))
+        number = jnp.asarray(value_of(arguments[0]))
         zeros = {"TrailingZeros": lambda: lax.population_count((number & -number) - 1),
                  "LeadingZeros64": lambda: lax.clz(number)}  # fmt: skip
         return zeros.get(name, lambda: lax.population_count(number))().astype(INT)
     if name == "Inf":
-        return REAL(np.inf if given[0] >= 0 else -np.inf)
+        return REAL(np.inf if arguments[0] >= 0 else -np.inf)
     if name == "NaN":
         return REAL(np.nan)
-    values = [_real(one) for one in given[: 1 if name == "IsInf" else 3]]
+    values = [_real(argument) for argument in arguments[: 1 if name == "IsInf" else 3]]
     if name in ("Round", "Float64bits"):
         return (
             rounded(values[0])
@@ -150,7 +150,7 @@ def of_math(name: str, *given: Value) -> Value:
             else lax.bitcast_convert_type(values[0], np.uint64)
         )
     if name == "IsInf":
-        sign = int(given[1])
+        sign = int(arguments[1])
         return jnp.isinf(values[0]) & (True if sign == 0 else (values[0] > 0) == (sign > 0))
     table = _ONE if len(values) == 1 else _TWO
     if name not in table:
@@ -163,7 +163,7 @@ def _real(value: Value) -> Value:
     return jnp.asarray(number, REAL)
 
 
-def of_strings(name: str, text: Value, *given: Value) -> Value:
+def of_strings(name: str, text: Value, *arguments: Value) -> Value:
     """Return what a function of package strings says of a class or an ID.
 
     Raises:
@@ -173,31 +173,31 @@ def of_strings(name: str, text: Value, *given: Value) -> Value:
         raise ConfigError(f"this of package strings is not read: strings.{name}")
     if isinstance(text, UnreadText) and name.startswith(("To", "Trim", "ReplaceAll")):
         return text
-    words = [as_text(one) for one in given]
-    if not all(isinstance(one, str) for one in words):
+    words = [as_text(argument) for argument in arguments]
+    if not all(isinstance(word, str) for word in words):
         if name == "EqualFold":
-            return same(of_text(str.lower, text), of_text(str.lower, given[0]))
+            return same(of_text(str.lower, text), of_text(str.lower, arguments[0]))
         raise ConfigError(f"strings.{name} of two texts that are not known is not read")
-    return of_text(lambda one: _OF_TEXT[name](one, *words), text)
+    return of_text(lambda entry: _OF_TEXT[name](entry, *words), text)
 
 
-def of_slices(name: str, values: SliceValue, *given: Value) -> Value:
+def of_slices(name: str, values: SliceValue, *arguments: Value) -> Value:
     """Return what a function of package slices says.
 
     Raises:
         ConfigError: it is not read.
     """
-    cells = [(one, less(place, values.count)) for place, one in enumerate(values.values())]
+    cells = [(cell, less(place, values.count)) for place, cell in enumerate(values.values())]
     if name in ("Max", "Min"):
         best = cells[0][0]
-        for one, there in cells[1:]:
-            best = chosen(there, largest(name.lower(), best, one), best)
+        for cell, there in cells[1:]:
+            best = chosen(there, largest(name.lower(), best, cell), best)
         return best
     if name in ("Contains", "Index", "ContainsFunc", "IndexFunc"):
         is_by_function = name.endswith("Func")
         place: Value = INT(-1)
-        for number, (one, there) in reversed(list(enumerate(cells))):
-            is_it = given[0](one) if is_by_function else same(one, given[0])
+        for number, (cell, there) in reversed(list(enumerate(cells))):
+            is_it = arguments[0](cell) if is_by_function else same(cell, arguments[0])
             place = chosen(both_masks(there, is_it), INT(number), place)
         return place if name.startswith("Index") else no(same(place, -1))
     raise ConfigError(f"this of package slices is not read: slices.{name}")
@@ -241,7 +241,7 @@ def put_in_order(
 
 
 def _turned(go: Value, values: SliceValue) -> None:
-    old = [copied(one) for one in values.values()]
+    old = [copied(cell) for cell in values.values()]
     for place in range(values.most):
         other = alike(value_of(values.count), INT(place + 1))
         source = SliceValue(old, values.of).get(other[0] - other[1])

@@ -93,10 +93,10 @@ def rem(first: Value, second: Value) -> Value:
     a, b = alike(first, second)
     if known(a) and known(b):
         return type(a)(np.fmod(int(a), int(b))) if int(b) else a
-    found = lax.rem(*_same_shape(a, b))
+    rest = lax.rem(*_same_shape(a, b))
     if isinstance(second, Length) and not known(a):
-        return Length(found, second.most - 1, 1 - second.most)
-    return found
+        return Length(rest, second.most - 1, 1 - second.most)
+    return rest
 
 
 def _same_shape(first: Value, second: Value) -> tuple[Value, Value]:
@@ -169,7 +169,10 @@ def _between(value: Value) -> tuple[float, float]:
 def compared(function: Callable[..., Value], first: Value, second: Value) -> Value:
     """Return what a comparison says of two numbers, or of two texts by their order."""
     if is_text(first) or is_text(second):
-        one, two = as_text(first), as_text(second)
-        rank = {text: place for place, text in enumerate(sorted({*table_of(one), *table_of(two)}))}
-        return static_bool(function(looked_up(one, rank.get), looked_up(two, rank.get)))
+        first_text, two = as_text(first), as_text(second)
+        rank = {
+            text: place
+            for place, text in enumerate(sorted({*table_of(first_text), *table_of(two)}))
+        }
+        return static_bool(function(looked_up(first_text, rank.get), looked_up(two, rank.get)))
     return static_bool(function(*alike(first, second)))

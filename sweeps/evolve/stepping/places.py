@@ -47,9 +47,9 @@ def same(first: Value, second: Value) -> Value:
     """Return whether `first == second`."""
     first, second = copied(first), copied(second)
     if isinstance(first, SessionName) or isinstance(second, SessionName):
-        one, two = (first, second) if isinstance(first, SessionName) else (second, first)
+        session, two = (first, second) if isinstance(first, SessionName) else (second, first)
         if isinstance(two, str) and not two:
-            return no(one.is_there)
+            return no(session.is_there)
         raise ConfigError("sessions have no names here; ask whether there is one")
     if isinstance(first, Nil) or isinstance(second, Nil):
         return _is_nil(second if isinstance(first, Nil) else first)
@@ -75,7 +75,7 @@ def same(first: Value, second: Value) -> Value:
 
 def _is_nil(value: Value) -> Value:
     if isinstance(value, Pointer):
-        return no(functools.reduce(any_mask, [one for one, _ in value.places], False))
+        return no(functools.reduce(any_mask, [mask for mask, _ in value.places], False))
     if isinstance(value, Snap):
         return same(value.place, -1)
     if hasattr(value, "part"):  # a slice
@@ -114,19 +114,22 @@ def chosen(mask: Value, new: Value, old: Value) -> Value:
 
 
 def _chosen_text(mask: Value, new: Value, old: Value) -> Value:
-    router = next((one.router for one in (new, old) if isinstance(one, InstanceId)), None)
+    router = next((text.router for text in (new, old) if isinstance(text, InstanceId)), None)
     if router is not None:
-        new, old = (InstanceId(-1, router) if isinstance(one, str) and not one else one
-                    for one in (new, old))  # fmt: skip
+        new, old = (InstanceId(-1, router) if isinstance(text, str) and not text else text
+                    for text in (new, old))  # fmt: skip
         if isinstance(new, InstanceId) and isinstance(old, InstanceId):
             return InstanceId(chosen(mask, INT(new.place) if known(new.place) else new.place,
                                      INT(old.place) if known(old.place) else old.place), router)  # fmt: skip
-    one, two = as_text(new), as_text(old)
-    if isinstance(one, str) and one == two:
-        return one
-    first, second = (part.index if isinstance(part, TableText) else INT(0) for part in (one, two))
+    first_text, two = as_text(new), as_text(old)
+    if isinstance(first_text, str) and first_text == two:
+        return first_text
+    first, second = (
+        part.index if isinstance(part, TableText) else INT(0) for part in (first_text, two)
+    )
     return TableText(
-        (*table_of(one), *table_of(two)), jnp.where(mask, first, second + len(table_of(one)))
+        (*table_of(first_text), *table_of(two)),
+        jnp.where(mask, first, second + len(table_of(first_text))),
     )
 
 
@@ -175,7 +178,7 @@ class StructValue(CopiedValue):
 
     def copied(self) -> StructValue:
         """Return a copy."""
-        return StructValue(self.of, {name: copied(one) for name, one in self.fields.items()})
+        return StructValue(self.of, {name: copied(value) for name, value in self.fields.items()})
 
     def assign(self, other: Value, mask: Value) -> None:
         """Take another struct's fields where a mask holds."""
@@ -203,10 +206,10 @@ class Pointer:
             raise ConfigError(f"a field of nil is not read: {name}")
         if isinstance(parts[0][1], StructValue) and len(parts) > 1:
             return Pointer(parts, parts[0][1].of, is_place=True)
-        found = parts[0][1]
+        chosen_value = parts[0][1]
         for mask, value in parts[1:]:
-            found = chosen(mask, value, found)
-        return found
+            chosen_value = chosen(mask, value, chosen_value)
+        return chosen_value
 
     def put(self, name: str, value: Value, mask: Value) -> None:
         """Assign a field of what it points to."""
@@ -228,7 +231,9 @@ def _chosen_pointer(mask: Value, new: Pointer, old: Pointer) -> Pointer:
     for pointer, where in ((new, mask), (old, no(mask))):
         for is_it, place in pointer.places:
             here = both_masks(is_it, where)
-            other = next((n for n, (_, one) in enumerate(merged) if one is place), None)
+            other = next(
+                (n for n, (_, known_place) in enumerate(merged) if known_place is place), None
+            )
             if other is None:
                 merged.append((here, place))
             else:
@@ -262,15 +267,15 @@ def record_of(value: Value) -> Value:
         return value
     if not value.places:
         raise ConfigError("what nil points to is not read")
-    found = value.places[0][1]
+    record = value.places[0][1]
     for mask, place in value.places[1:]:
-        found = chosen(mask, place, found)
-    return found
+        record = chosen(mask, place, record)
+    return record
 
 
 CHOICES: list[tuple[type, Callable[[Value, Value, Value], Value]]] = [
     (StructValue, _chosen_record),
     (Pointer, _chosen_pointer),
-    (Snap, lambda mask, new, old: Snap(chosen(mask, *(INT(one.place) if known(one.place) else one.place
-                                                      for one in (new, old))))),
+    (Snap, lambda mask, new, old: Snap(chosen(mask, *(INT(snap.place) if known(snap.place) else snap.place
+                                                      for snap in (new, old))))),
 ]  # fmt: skip

@@ -157,7 +157,7 @@ class SteppingRouter(GoRouter):
 
     def append(self, old: SliceValue, *values: Value) -> SliceValue:
         """Return `append(old, values...)`."""
-        return old.appended([(copied(one), True) for one in values], self)
+        return old.appended([(copied(value), True) for value in values], self)
 
     def delete(self, owner: MapValue, key: Value) -> None:
         """Delete a key of a map."""
@@ -165,8 +165,8 @@ class SteppingRouter(GoRouter):
 
     def copy(self, to: SliceValue, source: SliceValue) -> None:
         """Copy what both slices have room for."""
-        given = [copied(one) for one in source.values()]
-        for place, value in enumerate(given[: to.most]):
+        copies = [copied(value) for value in source.values()]
+        for place, value in enumerate(copies[: to.most]):
             there = both_masks(less(place, source.count), less(place, to.count))
             to.put(place, value, both_masks(self.mask, there))
 
@@ -219,7 +219,7 @@ class SteppingRouter(GoRouter):
 
     def bound(self, start: Value, end: Value, step: int) -> int | None:
         """Return how many passes a loop from a start to an end may have; None if that is not known."""
-        first, last = (_ends(one) for one in (start, end))
+        first, last = (_ends(side) for side in (start, end))
         if first is None or last is None:
             return None
         distance = last[1] - first[0] if step > 0 else first[1] - last[0]
@@ -233,8 +233,8 @@ class SteppingRouter(GoRouter):
 
     def returns(self, *values: Value) -> None:
         """Return from the present function where this happens."""
-        frame = next(one for one in reversed(self.frames) if one.name == "function")
-        new = [copied(one) for one in values]
+        frame = next(frame for frame in reversed(self.frames) if frame.name == "function")
+        new = [copied(value) for value in values]
         if self.mask is not False:
             frame.results = (
                 [chosen(self.mask, *pair) for pair in zip(new, frame.results, strict=True)]
@@ -248,14 +248,14 @@ class SteppingRouter(GoRouter):
         results = self.frames.pop().results
         return results[0] if len(results) == 1 else tuple(results)
 
-    def call(self, owner: Value, name: str, *given: Value) -> Value:
+    def call(self, owner: Value, name: str, *arguments: Value) -> Value:
         """Call a method."""
         if isinstance(owner, (StructValue, Pointer)):
-            return owner.of.method(self, owner, name, given)
+            return owner.of.method(self, owner, name, arguments)
         if isinstance(owner, Snap) and name == "EffectiveLoad":
             return self.effective_load[owner.place]
         if owner is self and name in ("Intn", "Int31n", "Int63n", "Perm"):
-            return self._drawn(name, given[0])
+            return self._drawn(name, arguments[0])
         if isinstance(owner, UnreadText):
             return owner
         raise ConfigError("this call is not read")
@@ -272,8 +272,8 @@ class SteppingRouter(GoRouter):
                 made.append(INT(0))
                 made[place] = SliceValue(made, WHOLE).get(other)
                 made = [
-                    chosen(both_masks(less(place, limit), other == at_), INT(place), one)
-                    for at_, one in enumerate(made)
+                    chosen(both_masks(less(place, limit), other == at_), INT(place), cell)
+                    for at_, cell in enumerate(made)
                 ]
             return SliceValue(made, WHOLE, count=count if known(count) else limit)
         drawn = self.intn(value_of(limit), self.mask)
@@ -336,8 +336,8 @@ class SteppingRouter(GoRouter):
         return self._scored(values)
 
     def _scored(self, values: Value) -> Callable[..., MapValue]:
-        def scores(*given: Value) -> MapValue:
-            if given[-1] is not self.snapshots:
+        def scores(*arguments: Value) -> MapValue:
+            if arguments[-1] is not self.snapshots:
                 raise ConfigError("a scorer is asked about all snapshots alone")
             return self._by_instance(values)
 

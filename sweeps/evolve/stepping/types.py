@@ -70,11 +70,13 @@ class PlainType:
 FLOAT, WHOLE = NumberType(REAL), NumberType(INT)
 
 
-FLOAT32, INT32, INT16, INT8 = (NumberType(one) for one in (np.float32, np.int32, np.int16, np.int8))
+FLOAT32, INT32, INT16, INT8 = (
+    NumberType(kind) for kind in (np.float32, np.int32, np.int16, np.int8)
+)
 
 
 UINT64, UINT32, UINT16, UINT8 = (
-    NumberType(one) for one in (np.uint64, np.uint32, np.uint16, np.uint8)
+    NumberType(kind) for kind in (np.uint64, np.uint32, np.uint16, np.uint8)
 )
 
 
@@ -97,21 +99,21 @@ class StructKind:
         """Return a value of this type."""
         return value
 
-    def made(self, **given: Value) -> StructValue:
+    def made(self, **values: Value) -> StructValue:
         """Return the struct of a literal."""
         record = self.zero()
-        for name, value in given.items():
+        for name, value in values.items():
             record.put(name, copied(value), True)
         return record
 
-    def method(self, go: Value, owner: Value, name: str, given: tuple[Value, ...]) -> Value:
+    def method(self, go: Value, owner: Value, name: str, arguments: tuple[Value, ...]) -> Value:
         """Call a method, or what is in a field."""
         if name not in self.methods:
-            return owner.get(name)(*given)
+            return owner.get(name)(*arguments)
         function, is_pointer = self.methods[name]
         if is_pointer:
-            return function(go, pointer_to(owner), *given)
-        return function(go, copied(record_of(owner)), *given)
+            return function(go, pointer_to(owner), *arguments)
+        return function(go, copied(record_of(owner)), *arguments)
 
 
 EMPTY = StructKind("struct{}", {})
@@ -149,7 +151,7 @@ class Container:
     def filled(self, *values: Value, keys: Sequence[Value] = ()) -> Value:
         """Return what a literal makes."""
         made = self.zero()
-        cells = [self._fit(one) for one in values]
+        cells = [self._fit(value) for value in values]
         if self.form == "map":
             for key, value in zip(keys, cells, strict=True):
                 made.put(key, value, True)

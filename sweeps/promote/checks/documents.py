@@ -7,6 +7,8 @@ is in `targets/`. What breaks a schema becomes a finding with the name of its ru
 from __future__ import annotations
 
 import functools
+import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -16,7 +18,7 @@ from jsonschema import Draft202012Validator
 
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.strict_yaml import read_documents, read_yaml
-from sweeps.promote.promotion import Files, Finding
+from sweeps.promote.promotion import Files, Finding, Severity
 from sweeps.promote.store import checked, data_file, target_file
 from sweeps.strategies.parts import ClosedPart
 
@@ -51,7 +53,7 @@ class Documents:
 
     def of(self, *whats: str) -> Iterator[Document]:
         """Return documents of some kinds whose content is a mapping or a list."""
-        return (one for one in self.found if one.what in whats and one.content)
+        return (document for document in self.found if document.what in whats and document.content)
 
 
 def documents_of(files: Files) -> Documents:
@@ -131,11 +133,14 @@ def schema_findings(
 ) -> Iterator[Finding]:
     """Yield a CRITICAL finding for each breach; `where` names the part of the file."""
     errors = sorted(
-        Draft202012Validator(rules).iter_errors(document), key=lambda one: list(map(str, one.path))
+        Draft202012Validator(rules).iter_errors(document),
+        key=lambda breach: list(map(str, breach.path)),
     )
     for error in errors:
         while error.context:  # of alternatives, the one that fits best
-            error = max(error.context, key=lambda one: (len(one.path), one.validator != "required"))
+            error = max(
+                error.context, key=lambda breach: (len(breach.path), breach.validator != "required")
+            )
         place = (where + _place(error.absolute_path)).strip(".") or "document"
         yield Finding("CRITICAL", _rule(error), path, f"{place}: {_message(error)}")
 
@@ -157,8 +162,8 @@ _RULES = {
 def _rule(error: Any) -> str:
     if error.validator in ("additionalProperties", "required"):
         return _RULES[error.validator]
-    own = error.schema.get("x-rule") if isinstance(error.schema, dict) else None
-    return own or _RULES.get(error.validator, "not-allowed")
+    rule = error.schema.get("x-rule") if isinstance(error.schema, dict) else None
+    return rule or _RULES.get(error.validator, "not-allowed")
 
 
 def _message(error: Any) -> str:
@@ -296,3 +301,76 @@ def target_types(target: str) -> TargetTypes:
         ConfigError: the version is not known.
     """
     return checked(TargetTypes, target_file(target, "types.yaml"), f"{target}/types.yaml")
+
+
+# --- against what the stage makes again ---------------------------------------------------------------
+
+_FRESHNESS = re.compile(r"(?m)^\s*// (?:Map B|Freshness here|In the simulator): .*$")
+
+
+def remade_findings(made: Files, files: Files, rule: str, origin: str) -> Iterator[Finding]:
+    """Yield files that are not what their stage makes of the files before it.
+
+    Args:
+        made: what the stage makes of them now, by path.
+        files: what is there.
+        rule: name of the findings.
+        origin: what the stage makes its files of, in words, such as "the strategy".
+    """
+    for path, text in made.items():
+        there = files.get(path)
+        if there == text:
+            continue
+        place = "it is missing" if there is None else _where(path, text, there)
+        if path.endswith(".go") and _FRESHNESS.findall(there or "") != _FRESHNESS.findall(text):
+            message = (
+                "Map B's words on how old a signal is are not those of the map; translate again"
+            )
+            yield Finding("CRITICAL", "freshness-comment", path, message)
+        is_for_people = path.startswith("profiles/") or path.endswith(".md")
+        advice = "make the stage again" + ", or say why in the decision" * is_for_people
+        severity: Severity = "IMPORTANT" if is_for_people else "CRITICAL"
+        yield Finding(severity, rule, path, f"{place}; {advice}".replace("ORIGIN", origin))
+
+
+def _where(path: str, wanted: str, there: str) -> str:
+    """Return in words where a file differs; ORIGIN stands for what it is made of."""
+    place = ""
+    if path.endswith((".yaml", ".json")):
+        place = _first_difference(read_documents(wanted, path), _documents(there, path))
+    pairs = itertools.zip_longest(wanted.split("\n"), there.split("\n"))
+    lines = (
+        f"line {number} is {shortened(other)}, and ORIGIN gives {shortened(made_line)}"
+        for number, (made_line, other) in enumerate(pairs, 1)
+        if made_line != other
+    )
+    return place or next(lines)
+
+
+def _documents(text: str, path: str) -> Any:
+    try:
+        return read_documents(text, path)
+    except ConfigError:
+        return None
+
+
+def _first_difference(wanted: Any, there: Any, place: str = "") -> str:
+    """Return where two plain values differ, in words; empty if they are equal."""
+    if isinstance(wanted, Mapping) and isinstance(there, Mapping):
+        for key in {**wanted, **there}:
+            difference = _first_difference(wanted.get(key), there.get(key), f"{place}.{key}")
+            if difference:
+                return difference
+        return ""
+    if isinstance(wanted, list | tuple) and isinstance(there, list | tuple):
+        if len(wanted) != len(there):
+            return f"{place.strip('.') or 'the file'} has {len(there)} entries, and ORIGIN gives {len(wanted)}"
+        pairs = (
+            _first_difference(made, other, f"{place}[{at}]")
+            for at, (made, other) in enumerate(zip(wanted, there, strict=True))
+        )
+        return next(filter(None, pairs), "")
+    is_same = wanted == there and isinstance(wanted, bool) == isinstance(there, bool)
+    if is_same:
+        return ""
+    return f"{place.strip('.') or 'the file'} is {shortened(there)}, and ORIGIN gives {shortened(wanted)}"

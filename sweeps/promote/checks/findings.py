@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from blis_jax.errors import ConfigError, shortened
-from blis_jax.files.strict_yaml import read_documents
 from sweeps.promote.checks.documents import (
     Document,
     Documents,
@@ -34,7 +32,6 @@ from sweeps.promote.promotion import (
     UNSET,
     Files,
     Finding,
-    Severity,
     gravest_first,
 )
 
@@ -66,8 +63,12 @@ def findings_of(files: Files, target: str) -> list[Finding]:
         findings |= set(picker_findings(document, types))
     for rule in (_class_priorities, _flags, _flags_agree, _profiles_agree, _pods):
         findings |= set(rule(sound))
-    own = {str(row["type"]) for row in generated}
-    findings |= {*_arms(sound, types), *_images(sound, own), *_roles_of_experiments(sound, types)}
+    generated_types = {str(row["type"]) for row in generated}
+    findings |= {
+        *_arms(sound, types),
+        *_images(sound, generated_types),
+        *_roles_of_experiments(sound, types),
+    }
     return gravest_first(findings)
 
 
@@ -198,7 +199,7 @@ def _roles(
 ) -> Iterator[Finding]:
     """Yield pickers that look at other roles than the pods have, and pods between which no prompt can move."""
     overlays = sorted(
-        overlays, key=lambda one: one.folder != document.folder
+        overlays, key=lambda overlay: overlay.folder != document.folder
     )  # its own counts first
     has_prefill = _in_effect(overlays, "prefill", "enabled")
     if has_prefill and not config.use_of_roles:
@@ -230,10 +231,10 @@ def _roles_of_experiments(documents: Documents, target: TargetTypes) -> Iterator
     wanted = {f"{each.experiment}.yaml": each.roles for each in inventory().scenarios}
     for document in documents.of(CONFIG):
         name = document.path.rpartition("/")[2]
-        found = PickerConfig(document.content, target).use_of_roles
-        if name in wanted and found != wanted[name]:
+        use = PickerConfig(document.content, target).use_of_roles
+        if name in wanted and use != wanted[name]:
             message = (
-                f"a picker uses the roles of pods as {found or 'none'}, and the scenario's pods have "
+                f"a picker uses the roles of pods as {use or 'none'}, and the scenario's pods have "
                 f"{wanted[name] or 'none'}; write the filters, profiles and handler of these"
             )
             yield _critical(document, "roles-of-the-scenario", message)
@@ -293,7 +294,10 @@ def _pods(documents: Documents) -> Iterator[Finding]:
     """Yield pods that cannot hold what their engine is told to hold, and pickers without an image."""
     overlays = list(documents.of(OVERLAY))
     for overlay in overlays:
-        base = next((one for one in overlays if one.folder.endswith(f"/{BASELINE}")), overlay)
+        base = next(
+            (candidate for candidate in overlays if candidate.folder.endswith(f"/{BASELINE}")),
+            overlay,
+        )
         for role in ("decode", "prefill"):
             tier = flags_of(_part(overlay, role, "vllm").get("customCommand", "")).get(TIER_FLAG)
             limits = _part(base, role, "resources", "limits") | _part(
@@ -315,11 +319,13 @@ def _pods(documents: Documents) -> Iterator[Finding]:
             yield _critical(overlay, "image-unset", message)
 
 
-def _images(documents: Documents, own: set[str]) -> Iterator[Finding]:
+def _images(documents: Documents, generated_types: set[str]) -> Iterator[Finding]:
     """Yield arms that name a plugin of the promotion and run the stock image."""
     for document in documents.of(CONFIG):
-        used = own & {str(plugin["type"]) for plugin in document.content["plugins"]}
-        overlays = [one for one in documents.of(OVERLAY) if one.folder == document.folder]
+        used = generated_types & {str(plugin["type"]) for plugin in document.content["plugins"]}
+        overlays = [
+            overlay for overlay in documents.of(OVERLAY) if overlay.folder == document.folder
+        ]
         if (
             used
             and overlays
@@ -327,76 +333,3 @@ def _images(documents: Documents, own: set[str]) -> Iterator[Finding]:
         ):
             message = f"the picker's image is the stock one, which has no {sorted(used)[0]}; set router.epp.image"
             yield _critical(document, "image-unset", message)
-
-
-# --- against what the stage makes again ---------------------------------------------------------------
-
-_FRESHNESS = re.compile(r"(?m)^\s*// (?:Map B|Freshness here|In the simulator): .*$")
-
-
-def remade_findings(made: Files, files: Files, rule: str, origin: str) -> Iterator[Finding]:
-    """Yield files that are not what their stage makes of the files before it.
-
-    Args:
-        made: what the stage makes of them now, by path.
-        files: what is there.
-        rule: name of the findings.
-        origin: what the stage makes its files of, in words, such as "the strategy".
-    """
-    for path, text in made.items():
-        there = files.get(path)
-        if there == text:
-            continue
-        place = "it is missing" if there is None else _where(path, text, there)
-        if path.endswith(".go") and _FRESHNESS.findall(there or "") != _FRESHNESS.findall(text):
-            message = (
-                "Map B's words on how old a signal is are not those of the map; translate again"
-            )
-            yield Finding("CRITICAL", "freshness-comment", path, message)
-        is_for_people = path.startswith("profiles/") or path.endswith(".md")
-        advice = "make the stage again" + ", or say why in the decision" * is_for_people
-        severity: Severity = "IMPORTANT" if is_for_people else "CRITICAL"
-        yield Finding(severity, rule, path, f"{place}; {advice}".replace("ORIGIN", origin))
-
-
-def _where(path: str, wanted: str, there: str) -> str:
-    """Return in words where a file differs; ORIGIN stands for what it is made of."""
-    place = ""
-    if path.endswith((".yaml", ".json")):
-        place = _first_difference(read_documents(wanted, path), _documents(there, path))
-    pairs = itertools.zip_longest(wanted.split("\n"), there.split("\n"))
-    lines = (
-        f"line {number} is {shortened(other)}, and ORIGIN gives {shortened(one)}"
-        for number, (one, other) in enumerate(pairs, 1)
-        if one != other
-    )
-    return place or next(lines)
-
-
-def _documents(text: str, path: str) -> Any:
-    try:
-        return read_documents(text, path)
-    except ConfigError:
-        return None
-
-
-def _first_difference(wanted: Any, there: Any, place: str = "") -> str:
-    """Return where two plain values differ, in words; empty if they are equal."""
-    if isinstance(wanted, Mapping) and isinstance(there, Mapping):
-        for key in {**wanted, **there}:
-            found = _first_difference(wanted.get(key), there.get(key), f"{place}.{key}")
-            if found:
-                return found
-        return ""
-    if isinstance(wanted, list | tuple) and isinstance(there, list | tuple):
-        if len(wanted) != len(there):
-            return f"{place.strip('.') or 'the file'} has {len(there)} entries, and ORIGIN gives {len(wanted)}"
-        pairs = (
-            _first_difference(one, other, f"{place}[{at}]")
-            for at, (one, other) in enumerate(zip(wanted, there, strict=True))
-        )
-        return next(filter(None, pairs), "")
-    is_same = wanted == there and isinstance(wanted, bool) == isinstance(there, bool)
-    if is_same:
-        return ""
-    return f"{place.strip('.') or 'the file'} is {shortened(there)}, and ORIGIN gives {shortened(wanted)}"

@@ -53,10 +53,10 @@ class PickerConfig:
     def parameter(self, kind: str, *keys: str) -> Any:
         """Return a parameter of the first plugin of a type, below some keys; None if there is none."""
         plugins = (plugin for plugin in self.plugins if plugin["type"] == kind)
-        found: Any = next(plugins, {}).get("parameters", {})
+        value: Any = next(plugins, {}).get("parameters", {})
         for key in keys:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
 
     @property
     def use_of_roles(self) -> str:
@@ -302,7 +302,7 @@ def _moves(config: PickerConfig) -> Iterator[Broken]:
         for name, kind in ((names[role], FILTERS[role]) for role in FILTERS)
         if name in there
     ]
-    if any(one != steps[0] for one in steps):
+    if any(profile_steps != steps[0] for profile_steps in steps):
         message = (
             f"the profiles {' and '.join(names.values())} differ by more than their role; the simulated pools have the "
             "same scorers, weights and picker"

@@ -63,11 +63,11 @@ LAYERS = ("admission", "routing", "order", "batching", "memory")
 def differences(promotion: Promotion) -> dict[str, dict[str, Any]]:
     """Return the strategy's settings that are not the baseline's, by layer."""
     strategy, baseline = promotion.arm.config, promotion.baseline.config
-    found: dict[str, dict[str, Any]] = {}
+    changes: dict[str, dict[str, Any]] = {}
     for name, value in _settings(strategy).items():
         if value != _settings(baseline).get(name):
-            found.setdefault(setting_row(name).layer, {})[name] = value
-    return found
+            changes.setdefault(setting_row(name).layer, {})[name] = value
+    return changes
 
 
 def _settings(config: ClusterConfig) -> dict[str, Any]:
@@ -157,10 +157,10 @@ def _order(
     try:
         return order_of(promotion, config), None
     except NotMappedError:
-        own = order_plugin(generated, config.scheduler, config.priority_policy)
-        if own is None:
+        plugin = order_plugin(generated, config.scheduler, config.priority_policy)
+        if plugin is None:
             raise
-        return None, own
+        return None, plugin
 
 
 def _arm(
@@ -195,10 +195,10 @@ def _arm(
         picker, more = with_idle_plugins(picker, generated)
         notes = [*notes, *more]
     flags = deployment.flags_of_engine(promotion, config)
-    own = {row["type"] for row in plugin_rows(generated)} & {
+    generated_types = {row["type"] for row in plugin_rows(generated)} & {
         plugin["type"] for plugin in picker["plugins"]
     }
-    image = promotion.image if own else ""
+    image = promotion.image if generated_types else ""
     whole = deployment.overlay_of(config, picker, flags, priorities, target, image)
     return _Arm(picker, flags, whole), notes
 
@@ -209,9 +209,9 @@ def _in_use(
     """Return the generated plugins of policies that a configuration names."""
     names = {("admission", config.admission_policy), ("routing", config.routing_policy)}
     names |= {("scorer", name) for name, _ in config.scorers()}
-    found = [plugin_for(generated, kind, name) for kind, name in sorted(names)]
-    found.append(_order(promotion, config, generated)[1])
-    return [one for one in found if one is not None]
+    plugins = [plugin_for(generated, kind, name) for kind, name in sorted(names)]
+    plugins.append(_order(promotion, config, generated)[1])
+    return [plugin for plugin in plugins if plugin is not None]
 
 
 def _queue(
@@ -222,8 +222,8 @@ def _queue(
 ) -> RouterQueue | None:
     """Return the router's queue of an arm: what its settings say, or the one that a generated order needs."""
     bands = tuple(sorted({*priorities.values(), UNCLASSED_PRIORITY}, reverse=True))
-    own = _order(promotion, config, generated)[1]
-    if own is None:
+    plugin = _order(promotion, config, generated)[1]
+    if plugin is None:
         return queue_of_settings(config, bands) if config.flow_control else None
     if config.flow_control or sheds_by_detector(config, generated):
         problem = (
@@ -234,7 +234,7 @@ def _queue(
     requests = deployment.workload_of_promotion(promotion).num_requests or USUAL_REQUESTS
     most = min(config.max_num_running_reqs, max(1, requests // (2 * config.num_instances)))
     in_flight = {"concurrencyMode": "requests", "maxConcurrency": most}
-    return RouterQueue(own.type_name, bands, (IN_FLIGHT_DETECTOR, in_flight), own.parameters)
+    return RouterQueue(plugin.type_name, bands, (IN_FLIGHT_DETECTOR, in_flight), plugin.parameters)
 
 
 def _common_notes(
@@ -242,7 +242,7 @@ def _common_notes(
 ) -> list[str]:
     notes = []
     if generated:
-        names = ", ".join(one.type_name for one in generated)
+        names = ", ".join(plugin.type_name for plugin in generated)
         notes.append(
             f"The endpoint picker must be built with {names}; --image names that build, {promotion.image} here."
         )
@@ -255,7 +255,7 @@ def _common_notes(
             "vLLM orders by the request field `priority`. No harness sends it and the router does not write it, so "
             "engine-priority does, from the objective that the request names."
         )
-    if any(one.kind == "admission" for one in generated):
+    if any(plugin.kind == "admission" for plugin in generated):
         notes.append(DENIED)
     notes.append(
         "The scenario's own serve command passes --no-enable-prefix-caching, so each overlay replaces the command."
@@ -274,22 +274,22 @@ DENIED = (
 
 
 def _policy_cells(promotion: Promotion) -> list[list[str]]:
-    found = []
+    cells = []
     for kind, name in sorted(named_policies(promotion)):
         row = policy_row(kind, name)
         if row is None:
-            found.append(
+            cells.append(
                 [f"{kind} {without_folders(name)}", "code", "generated plugin", "from a file"]
             )
         else:
-            found.append([f"{kind} {name}", row.status, row.knob, row.rule])
-    return found
+            cells.append([f"{kind} {name}", row.status, row.knob, row.rule])
+    return cells
 
 
 def _setting_cells(
     promotion: Promotion, strategy: ClusterConfig, baseline: ClusterConfig
 ) -> list[list[str]]:
-    found = []
+    cells = []
     for name in FIELDS:
         if not _is_in_effect(strategy, name):
             continue
@@ -297,21 +297,21 @@ def _setting_cells(
         status, rule = _status(promotion, strategy, name)
         values = (plain_value(getattr(config, name)) for config in (strategy, baseline))
         value, before = (
-            without_folders(str(one)) if one not in ("", [], ()) else "none" for one in values
+            without_folders(str(value)) if value not in ("", [], ()) else "none" for value in values
         )
-        found.append(
+        cells.append(
             [f"`{name}`", value, "same" if value == before else before, status, row.knob, rule]
         )
-    return found
+    return cells
 
 
 def _is_in_effect(config: ClusterConfig, name: str) -> bool:
-    one = registry.settings().get(name)
-    if one is None:
+    setting = registry.settings().get(name)
+    if setting is None:
         return True
-    chosen = getattr(config, KINDS[one.kind].setting)
-    used = [chosen] if one.kind != "scorer" else [scorer for scorer, _ in config.scorers()]
-    return any(policy in used for policy in one.policies)
+    chosen = getattr(config, KINDS[setting.kind].setting)
+    used = [chosen] if setting.kind != "scorer" else [scorer for scorer, _ in config.scorers()]
+    return any(policy in used for policy in setting.policies)
 
 
 def _status(promotion: Promotion, config: ClusterConfig, name: str) -> tuple[str, str]:

@@ -23,9 +23,7 @@ from sweeps.strategies.moved import known_as
 
 CLASSES = ("critical", "standard", "batch", "sheddable", "background")
 _LIKE_SHEDDABLE = ("batch", "sheddable", "background")  # in policies with three classes
-STRICT_MS = (
-    10_000_000  # ms that one unit of priority is worth where priority does not grow with age
-)
+STRICT_MS = 10_000_000  # that a unit of priority is worth where priority does not grow with age
 BY_PRIORITY = ("priority-fcfs", "priority-cached")
 _TIERED = ("slo-tiered", "load-adaptive")
 
@@ -107,9 +105,9 @@ def _offsets_ms(promotion: Promotion, config: ClusterConfig) -> tuple[dict[str, 
 
 def _three(numbers: Mapping[str, float], form: str) -> dict[str, float]:
     """Return a number of each class in a policy that knows three."""
-    found = {name: numbers[form.format(name)] for name in ("critical", "standard")}
+    by_class = {name: numbers[form.format(name)] for name in ("critical", "standard")}
     rest = numbers[form.format("sheddable")]
-    return found | dict.fromkeys(_LIKE_SHEDDABLE, rest)
+    return by_class | dict.fromkeys(_LIKE_SHEDDABLE, rest)
 
 
 def _worth_ms(base: float, age_weight: float) -> int:
@@ -225,21 +223,18 @@ def workload_of_promotion(promotion: Promotion, num_requests: int | None = None)
 def class_shares(spec: WorkloadSpec) -> dict[str, float]:
     """Return the share of the requests of each class, `standard` for none."""
     total = sum(client.rate_fraction for client in spec.clients) or 1.0
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for client in spec.clients:
         name = client.slo_class or "standard"
-        found[name] = found.get(name, 0.0) + client.rate_fraction / total
-    return found or {"standard": 1.0}
+        shares[name] = shares.get(name, 0.0) + client.rate_fraction / total
+    return shares or {"standard": 1.0}
 
 
 SCENARIO = "guides/optimized-baseline"  # of the pinned llm-d-benchmark
 POD_MEMORY_GIB = 64  # of a decode pod in the scenario, without a CPU tier
 FILE = "custom-plugins.yaml"  # name of the configuration inside the router's chart
-_WHOLE = (
-    "pluginsCustomConfig",
-    "inferenceObjectives",
-    "nodeSelector",
-)  # keys below have dots, or are lists
+# keys whose parts have dots, or are lists
+_WHOLE = ("pluginsCustomConfig", "inferenceObjectives", "nodeSelector")
 _NODES = {  # by the GPU's name in the simulator: the product label of its nodes
     "H100": "NVIDIA-H100-80GB-HBM3",
     "H200": "NVIDIA-H200",
@@ -350,7 +345,7 @@ def _router_flags(
 ) -> dict[str, str]:
     flags = {"v": "2"}
     types = [target.plugins.get(plugin["type"]) for plugin in picker["plugins"]]
-    if target.alpha_flag and any(one is not None and one.stability == "Alpha" for one in types):
+    if target.alpha_flag and "Alpha" in [kind.stability for kind in types if kind is not None]:
         flags[target.alpha_flag] = "true"
     interval = max(config.snapshot_refresh_interval, config.load_refresh_interval)
     if interval:
@@ -360,29 +355,29 @@ def _router_flags(
 
 def changed(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of an overlay that are not the base's; mappings are merged by the benchmark, lists replaced."""
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
             part = changed(base[key], value)
             if part:
-                found[key] = part
+                changes[key] = part
         elif base.get(key) != value:
-            found[key] = value
+            changes[key] = value
     for key in base.keys() - other.keys():  # a merge takes nothing away
         if isinstance(base[key], Mapping) and base[key].get("enabled"):
-            found[key] = {"enabled": False}
-    return found
+            changes[key] = {"enabled": False}
+    return changes
 
 
 def dotted(overlay: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return an overlay as the dotted keys of an experiment."""
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     for key, value in overlay.items():
         if isinstance(value, Mapping) and key not in _WHOLE:
-            found |= dotted(value, f"{above}{key}.")
+            keys |= dotted(value, f"{above}{key}.")
         else:
-            found[f"{above}{key}"] = value
-    return found
+            keys[f"{above}{key}"] = value
+    return keys
 
 
 def experiment_of(

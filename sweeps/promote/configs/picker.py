@@ -27,18 +27,13 @@ LIFTED = {"queueDepthThreshold": 999_999_999, "kvCacheUtilThreshold": 1.0}  # no
 CEILING = "static-usage-limit-policy"
 PRECISE, TOKENS = "precise-prefix-cache-producer", "token-producer"
 EVENTS = "endpoint-notification-source"
-TOKENISER = (
-    "http://localhost:8000"  # the render endpoint beside the picker, as in the target's sample
-)
+TOKENISER = "http://localhost:8000"  # the picker's render endpoint, as in the target's sample
 BEST = "max-score-picker"
 FCFS, DEADLINE = "fcfs-ordering-policy", "slo-deadline-ordering-policy"
 QUEUE_TTL = "3600s"  # the simulated queues have no limit of time
 
 
-MOST_REQUESTS, MOST_BYTES = (
-    "1000000000",
-    "1000T",
-)  # of a band: none of the simulated ones are bounded
+MOST_REQUESTS, MOST_BYTES = "1000000000", "1000T"  # of a band: no simulated one is bounded
 
 
 @dataclass(frozen=True)
@@ -89,8 +84,8 @@ class _Picker:
         """Add a plugin, once; its name is its type unless another is given."""
         if all((plugin.get("name") or plugin["type"]) != (name or kind) for plugin in self.plugins):
             named = {"name": name} if name and name != kind else {}
-            given = {"parameters": dict(parameters)} if parameters else {}
-            self.plugins.append({**named, "type": kind, **given})
+            with_parameters = {"parameters": dict(parameters)} if parameters else {}
+            self.plugins.append({**named, "type": kind, **with_parameters})
 
     def step(self, kind: str, weight: float | None = None) -> None:
         """Add a plugin to the profile."""
@@ -116,9 +111,9 @@ def picker_config(
     _refuse_mixed(promotion, config, roles)
     _routing(promotion, config, generated, target, picker)
     flow = _admission(promotion, config, generated, picker)
-    for one in generated:
-        if one.kind == "request" and is_ordered:
-            picker.add(one.type_name, one.parameters)
+    for plugin in generated:
+        if plugin.kind == "request" and is_ordered:
+            picker.add(plugin.type_name, plugin.parameters)
     if roles.use == POOLS:
         picker.notes.append(
             f"{roles.decider} says before a request runs whether a prefill endpoint computes its prompt."
@@ -131,10 +126,13 @@ def with_idle_plugins(
     document: Mapping[str, Any], generated: Sequence[GeneratedPlugin]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return a configuration with the promotion's plugins at work but without effect: the control arm."""
-    plugins = [dict(one) for one in document["plugins"]]
-    profiles = [{**one, "plugins": list(one["plugins"])} for one in document["schedulingProfiles"]]
+    plugins = [dict(plugin) for plugin in document["plugins"]]
+    profiles = [
+        {**profile, "plugins": list(profile["plugins"])}
+        for profile in document["schedulingProfiles"]
+    ]
     notes = []
-    present = {one["type"] for one in plugins}
+    present = {plugin["type"] for plugin in plugins}
     for plugin in generated:
         if plugin.kind in ("scorer", "routing") and plugin.type_name not in present:
             entry = {"parameters": dict(plugin.parameters)} if plugin.parameters else {}
@@ -204,14 +202,14 @@ def _routing(
 ) -> None:
     name = known_as(config.routing_policy)
     scored = plugin_for(generated, "scorer", name) if name != "weighted" else None
-    own = scored or plugin_for(generated, "routing", name)
-    if own is not None:
+    plugin = scored or plugin_for(generated, "routing", name)
+    if plugin is not None:
         if scored is not None:
             picker.notes.append(
                 f"{name} chooses the endpoint with the best score, so {scored.type_name} rates and {BEST} picks. Ties, "
                 f"which {_ties(config)} breaks in the simulator, are broken by {BEST}'s own chance."
             )
-        _own(picker, own, numbers_of_policy(numbered(config).routing), 1.0)
+        _own(picker, plugin, numbers_of_policy(numbered(config).routing), 1.0)
         _end(picker, BEST)
         return
     if name != "weighted":
@@ -270,9 +268,9 @@ def _scorer(
 ) -> None:
     text, weight = known_as(named[0]), named[1]
     row = policy_row("scorer", text)
-    own = plugin_for(generated, "scorer", text)
-    if own is not None:
-        _own(picker, own, numbers, weight)
+    plugin = plugin_for(generated, "scorer", text)
+    if plugin is not None:
+        _own(picker, plugin, numbers, weight)
     elif row is not None and row.plugin:
         if not row.producer:
             picker.add(row.plugin)
@@ -303,11 +301,12 @@ def _admission(
 ) -> dict[str, Any]:
     """Add the admitter or the detector's thresholds; return the detector's part of flow control."""
     name = known_as(admission_name(config))
-    own = plugin_for(generated, "admission", name)
+    plugin = plugin_for(generated, "admission", name)
     thresholds: dict[str, Any] = dict(LIFTED)
     row = policy_row("admission", name)
-    if own is not None:
-        picker.add(own.type_name, parameters_of(own, numbers_of_policy(numbered(config).admission)))
+    if plugin is not None:
+        numbers = numbers_of_policy(numbered(config).admission)
+        picker.add(plugin.type_name, parameters_of(plugin, numbers))
     elif name == "gaie-legacy":
         depth = max(1, round(config.gaie_qd_threshold))
         thresholds = {
@@ -387,7 +386,7 @@ def _data_layer(picker: _Picker) -> dict[str, Any]:
     pairs = (("metrics-data-source", "core-metrics-extractor"), (EVENTS, PRECISE))
     for kind in pairs[0]:
         picker.add(kind)
-    sources = [{"pluginRef": one, "extractors": [{"pluginRef": to}]} for one, to in pairs]
+    sources = [{"pluginRef": source, "extractors": [{"pluginRef": to}]} for source, to in pairs]
     return {"dataLayer": {"sources": sources}}
 
 

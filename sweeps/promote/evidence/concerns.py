@@ -261,7 +261,7 @@ _VARIANTS = (
 
 def concerns() -> tuple[Concern, ...]:
     """Return a concern for each row of Map C, with what varies a row further behind it."""
-    found = [
+    all_concerns = [
         Concern(
             TARGET_PROFILE, "", "The signals of the target's own scheduler",
             "metrics up to 50 ms old, each endpoint scraped at times of its own; requests in flight counted at once; "
@@ -273,14 +273,18 @@ def concerns() -> tuple[Concern, ...]:
     ]  # fmt: skip
     for row in gap_rows():
         if row.id in _IN_CODE:
-            found.append(Concern(row.id, row.id, row.title, *_IN_CODE[row.id]))
+            all_concerns.append(Concern(row.id, row.id, row.title, *_IN_CODE[row.id]))
         elif row.simulate:
             about = ", ".join(f"{name} {value}" for name, value in row.simulate.items())
-            found.append(Concern(row.id, row.id, row.title, about, _settings(**row.simulate)))
+            all_concerns.append(
+                Concern(row.id, row.id, row.title, about, _settings(**row.simulate))
+            )
         else:
-            found.append(Concern(row.id, row.id, row.title, _MISSING.get(row.id, row.simulated)))
-        found += [one for one in _VARIANTS if one.gap == row.id]
-    return tuple(found)
+            all_concerns.append(
+                Concern(row.id, row.id, row.title, _MISSING.get(row.id, row.simulated))
+            )
+        all_concerns += [variant for variant in _VARIANTS if variant.gap == row.id]
+    return tuple(all_concerns)
 
 
 def in_pools(prefill: int, decode: int) -> Concern:
@@ -345,15 +349,15 @@ def scene_of(
     Raises:
         ConfigError: it cannot be simulated; the sentence says why.
     """
-    given = entry.get("workload") or {}
-    workload = str(given.get("name") or promotion.workload_name)
+    traffic = entry.get("workload") or {}
+    workload = str(traffic.get("name") or promotion.workload_name)
     if workload == promotion.workload_name:
         spec = deployment.workload_of_promotion(promotion, num_requests)
     else:
         folder = promotion.arm.strategy.folder if promotion.arm.strategy else None
         spec = workload_from(workload, folder=folder, num_requests=num_requests, follows=False)
-    if given.get("rate"):
-        spec = override(spec, aggregate_rate=float(given["rate"]))
+    if traffic.get("rate"):
+        spec = override(spec, aggregate_rate=float(traffic["rate"]))
     gap = gap_of(entry)
     if entry.get("track") == "B" and gap is None:
         raise ConfigError(

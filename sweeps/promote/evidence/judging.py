@@ -119,24 +119,24 @@ def judge(
         absent: why a scene has no reports, by its name.
     """
     measured: list[_Measured] = []
-    found: dict[str, TransferFinding] = {}
+    findings: dict[str, TransferFinding] = {}
     for one in hypotheses:
         why = (absent or {}).get(one.simulated_scene, "")
         read = _measured(one, runs_of(one, scenes), ttft_targets_ms, why)
         if isinstance(read, TransferFinding):
-            found[one.id] = read
+            findings[one.id] = read
         else:
             measured.append(read)
-    directed = [one for one in measured if not one.hypothesis.is_equivalence]
-    pairs = [_pair(one, first) for one in directed for first in one.references]
+    directed = [figures for figures in measured if not figures.hypothesis.is_equivalence]
+    pairs = [_pair(figures, first) for figures in directed for first in figures.references]
     answers = iter(differences(pairs, BY_STUDENT))
     for each in directed:
         by_arm = {first: next(answers) for first in each.references}
-        found[each.hypothesis.id] = _directed(each, by_arm)
+        findings[each.hypothesis.id] = _directed(each, by_arm)
     for each in measured:
         if each.hypothesis.is_equivalence:
-            found[each.hypothesis.id] = _equivalent(each)
-    return [found[hypothesis.id] for hypothesis in hypotheses]
+            findings[each.hypothesis.id] = _equivalent(each)
+    return [findings[hypothesis.id] for hypothesis in hypotheses]
 
 
 # --- what is read ---------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def _found(
 
 def _directed(measured: _Measured, by_arm: Mapping[str, Difference]) -> TransferFinding:
     changes = _changes(measured, BY_STUDENT.confidence)
-    words = {arm: found.verdict for arm, found in by_arm.items()}
+    words = {arm: difference.verdict for arm, difference in by_arm.items()}
     main = changes[f"{measured.subject} - {BASELINE}"]
     return _found(measured, changes, ByDirection(measured, words, main.words))
 

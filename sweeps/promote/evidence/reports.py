@@ -257,7 +257,9 @@ def joined(reports: Sequence[BenchReport]) -> BenchReport:
     for row in rows:
         by_class.setdefault(str(row.get("traffic_class")), []).append(row)
     offered = [report.at("summary.offered") or {} for report in reports]
-    known = all(is_number(one.get("requests")) and is_number(one.get("seconds")) for one in offered)
+    known = all(
+        is_number(load.get("requests")) and is_number(load.get("seconds")) for load in offered
+    )
     summary = {
         "total_requests": len(rows),
         "errors": sum(not is_served(row) for row in rows),
@@ -265,8 +267,8 @@ def joined(reports: Sequence[BenchReport]) -> BenchReport:
     }
     if known:
         summary["offered"] = {
-            "requests": sum(one["requests"] for one in offered),
-            "seconds": max(one["seconds"] for one in offered),
+            "requests": sum(load["requests"] for load in offered),
+            "seconds": max(load["seconds"] for load in offered),
         }
     uid = "+".join(report.uid for report in reports)
     return replace(first, uid=uid, document={"summary": summary, "requests": rows})
@@ -274,7 +276,7 @@ def joined(reports: Sequence[BenchReport]) -> BenchReport:
 
 def _figures(rows: Rows) -> dict[str, Any]:
     """Return a class's part of a summary, made of its rows."""
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "requests": len(rows),
         "errors": sum(not is_served(row) for row in rows),
     }
@@ -285,8 +287,8 @@ def _figures(rows: Rows) -> dict[str, Any]:
             if values
             else {}
         )
-        found[key] = figures | ({"avg": float(np.mean(values))} if values else {})
-    return found
+        summary[key] = figures | ({"avg": float(np.mean(values))} if values else {})
+    return summary
 
 
 def goodput(

@@ -69,8 +69,8 @@ class RunEvidence:
     @functools.cached_property
     def by_class(self) -> BenchReport | None:
         """Return the figures by traffic class and rows of requests, of all pods that sent the load."""
-        found = [report for report in self.reports if report.is_priority_mix]
-        return joined(found) if found else None
+        reports = [report for report in self.reports if report.is_priority_mix]
+        return joined(reports) if reports else None
 
     def figure(
         self, path: str, statistic: str, unit: str, ttft_targets_ms: Mapping[str, float]
@@ -161,11 +161,11 @@ class RunEvidence:
         parts = self.aggregate.at("scenario.stack") if self.aggregate else None
         if not isinstance(parts, list) or not parts:
             return None
-        found = [
+        identities = [
             str((part.get("metadata") or {}).get("cfg_id", "")) if isinstance(part, Mapping) else ""
             for part in parts
         ]
-        return tuple(sorted(found)) if all(found) else None
+        return tuple(sorted(identities)) if all(identities) else None
 
 
 ArmRuns = Mapping[str, RunEvidence]  # by name of the run
@@ -182,10 +182,10 @@ def scenes_of(files: Files) -> dict[str, dict[str, dict[str, RunEvidence]]]:
             continue
         run = parts[4] if len(parts) > 5 else PurePosixPath(parts[4]).stem
         texts.setdefault((parts[2], parts[3], run), {})[path] = files[path]
-    found: dict[str, dict[str, dict[str, RunEvidence]]] = {}
+    scenes: dict[str, dict[str, dict[str, RunEvidence]]] = {}
     for (scene, arm, run), of_run in texts.items():
-        found.setdefault(scene, {}).setdefault(arm, {})[run] = _run(run, of_run)
-    return found
+        scenes.setdefault(scene, {}).setdefault(arm, {})[run] = _run(run, of_run)
+    return scenes
 
 
 def _run(name: str, texts: Mapping[str, str]) -> RunEvidence:
@@ -237,10 +237,10 @@ def agreement(
     is_shedding = False
     for name in arms[BASELINE]:
         runs = {arm: of_arm[name] for arm, of_arm in arms.items()}
-        found = _failures(runs, name)
-        if isinstance(found, Precondition) and not is_goodput:
-            return found
-        sheds = found is True
+        failures = _failures(runs, name)
+        if isinstance(failures, Precondition) and not is_goodput:
+            return failures
+        sheds = failures is True
         is_shedding |= sheds
         broken = (
             _load(runs, name)
@@ -281,7 +281,7 @@ def _load(runs: Mapping[str, RunEvidence], name: str) -> Precondition | None:
     for arm, load in offered.items():
         known = (load is None) == (first is None)
         if not known or (load and first and (load[0] != first[0] or not alike(load[1], first[1]))):
-            words = ", ".join(f"{one or 'unknown'} in {which}" for which, one in offered.items())
+            words = ", ".join(f"{load or 'unknown'} in {which}" for which, load in offered.items())
             return Precondition(
                 "offered load", f"run {name}: offered load differs ({words}), see {arm}"
             )
@@ -310,8 +310,8 @@ def _reached(runs: Mapping[str, RunEvidence], name: str, rate: float) -> Precond
 
 def _lengths(runs: Mapping[str, RunEvidence], name: str) -> Precondition | None:
     parts = ("input_length", "output_length")
-    found = (_alike(part, lambda run, p=part: run.mean_length(p), runs, name) for part in parts)  # type: ignore[misc]
-    return next(filter(None, found), None)
+    broken = (_alike(part, lambda run, p=part: run.mean_length(p), runs, name) for part in parts)  # type: ignore[misc]
+    return next(filter(None, broken), None)
 
 
 def _alike(
@@ -329,6 +329,6 @@ def _alike(
     return None
 
 
-def alike(one: float, other: float) -> bool:
+def alike(first: float, other: float) -> bool:
     """Return whether two loads or lengths are the same for a comparison."""
-    return abs(one - other) <= ALIKE * max(abs(one), abs(other))
+    return abs(first - other) <= ALIKE * max(abs(first), abs(other))

@@ -262,9 +262,9 @@ def _statistics(values: np.ndarray, units: str, scale: float) -> dict[str, Any] 
     known = values[np.isfinite(values)] / scale
     if not len(known):
         return None
-    found = {"mean": known.mean(), "stddev": known.std(), "min": known.min(), "max": known.max()}
-    found |= dict(zip(QUANTILES, np.quantile(known, list(QUANTILES.values())), strict=True))
-    return {"units": units, **{name: _rounded(float(value)) for name, value in found.items()}}
+    figures = {"mean": known.mean(), "stddev": known.std(), "min": known.min(), "max": known.max()}
+    figures |= dict(zip(QUANTILES, np.quantile(known, list(QUANTILES.values())), strict=True))
+    return {"units": units, **{name: _rounded(float(value)) for name, value in figures.items()}}
 
 
 # --- by class -------------------------------------------------------------------------------------
@@ -275,15 +275,15 @@ def _by_class(run: SimulatedRun, labels: _Labels, *, with_rows: bool) -> dict[st
     names, served = np.array(run.classes), run.is_served
     classes = {}
     for name in dict.fromkeys(run.classes):
-        mine = names == name
+        of_class = names == name
         classes[name] = {
-            "requests": int(mine.sum()),
-            "successes": int((mine & served).sum()),
-            "errors": int((mine & ~served).sum()),
-            "ttft_ms": _summary(run.ttft_us[mine]),
-            "tpot_ms": _summary(run.tpot_us[mine]),
-            "latency_ms": _summary(np.where(served, run.e2e_us, run.decided_us)[mine]),
-            "output_tokens": int(run.output_len[mine & served].sum()),
+            "requests": int(of_class.sum()),
+            "successes": int((of_class & served).sum()),
+            "errors": int((of_class & ~served).sum()),
+            "ttft_ms": _summary(run.ttft_us[of_class]),
+            "tpot_ms": _summary(run.tpot_us[of_class]),
+            "latency_ms": _summary(np.where(served, run.e2e_us, run.decided_us)[of_class]),
+            "output_tokens": int(run.output_len[of_class & served].sum()),
         }
     summary = {
         "total_requests": len(served),

@@ -80,8 +80,8 @@ class Survival:
 
     def plain(self) -> dict[str, Any]:
         """Return it as data, with None for what is not a number."""
-        found: dict[str, Any] = plain(asdict(self), DIGITS)
-        return found
+        document: dict[str, Any] = plain(asdict(self), DIGITS)
+        return document
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class Survivals:
 
     def plain(self) -> dict[str, Any]:
         """Return it as data, with None for what is not a number."""
-        found: dict[str, Any] = plain(asdict(self), DIGITS)
-        return found
+        document: dict[str, Any] = plain(asdict(self), DIGITS)
+        return document
 
 
 def survival_of(
@@ -181,9 +181,10 @@ class SeedRuns:
     def _made(
         self, drawn: str, spec: WorkloadSpec, config: ClusterConfig
     ) -> dict[str, list[float]]:
-        (found,) = self._experiment(drawn, spec).run([config])
+        (summaries,) = self._experiment(drawn, spec).run([config])
         return {
-            name: [float(one.metrics.get(name, np.nan)) for one in found] for name in self.names
+            name: [float(summary.metrics.get(name, np.nan)) for summary in summaries]
+            for name in self.names
         }
 
     def _experiment(self, drawn: str, spec: WorkloadSpec) -> Experiment:
@@ -232,7 +233,7 @@ def metrics_of(promotion: Promotion, spec: WorkloadSpec) -> tuple[str, ...]:
     if strategy is not None:
         names = [objective.metric for objective in strategy.objectives]
         names += [constraint.metric for constraint in strategy.constraints]
-        names += [one.metric for one in strategy.success_criteria]
+        names += [criterion.metric for criterion in strategy.success_criteria]
     names += names_in(["ttft_p99_ms"], spec.slo_classes)
     if len(spec.slo_classes) == 1:
         parts = [split_name(name) for name in names]
@@ -253,11 +254,11 @@ def _rows(
     direction = lookup(main)[0].direction
     family = [Pair(*pairs[name][main], direction) for name in pairs]
     verdicts = dict(zip(pairs, differences(family, BY_STUDENT), strict=True))
-    found = []
+    rows = []
     for concern in every:
         if concern.name not in pairs:
             why = refused.get(concern.name, f"not simulated yet: {concern.about}")
-            found.append(SurvivalRow(concern.name, concern.title, concern.about, why, {}, None))
+            rows.append(SurvivalRow(concern.name, concern.title, concern.about, why, {}, None))
             continue
         changes = {name: _change(*pairs[concern.name][name]) for name in names}
         against = None
@@ -266,8 +267,8 @@ def _rows(
         verdict = _verdict(verdicts[concern.name], against, direction)
         means = tuple(float(np.nanmean(values)) for values in pairs[concern.name][main])
         named = concern.name, concern.title, concern.about
-        found.append(SurvivalRow(*named, verdict, changes, against, means))
-    return tuple(found)
+        rows.append(SurvivalRow(*named, verdict, changes, against, means))
+    return tuple(rows)
 
 
 def _change(first: Values, second: Values) -> Estimate:
@@ -279,11 +280,11 @@ def _against(before: tuple[Values, Values], after: tuple[Values, Values]) -> Est
     """Return the ratio to the baseline with a concern ÷ that without, − 1, in %: of logarithms, seed by seed."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.log(after[1] / after[0]) - np.log(before[1] / before[0])
-    found = estimate(ratios)
+    change = estimate(ratios)
     mean, low, high = (
-        100 * float(np.expm1(value)) for value in (found.mean, found.low, found.high)
+        100 * float(np.expm1(value)) for value in (change.mean, change.low, change.high)
     )
-    return Estimate(mean, low, high, found.num_seeds, found.method)
+    return Estimate(mean, low, high, change.num_seeds, change.method)
 
 
 def _verdict(difference: Difference, against: Estimate | None, direction: str) -> str:
@@ -336,7 +337,7 @@ def page_of(
 def written_on(path: Path) -> dict[str, str]:
     """Return what others wrote between the marks of a page that is made again, by mark; nothing if there is no page."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return {found[1]: found[2] for found in WRITTEN.finditer(text)}
+    return {match[1]: match[2] for match in WRITTEN.finditer(text)}
 
 
 class EvidenceParts:

@@ -60,11 +60,11 @@ def evidence_files(
     else:
         reports, absent = _simulated(promotion, hypotheses, options, identity, parts)
     scenes = scenes_of(reports)
-    found = judge(hypotheses, scenes, ttft_targets(promotion), absent)
+    findings = judge(hypotheses, scenes, ttft_targets(promotion), absent)
     first = 42
     seeds = range(first, first + options["survival_seeds"])
     table = survival_of(promotion, seeds, options["num_requests"], parts=parts)
-    verdicts = wide_yaml(verdicts_document(found, scenes, identity))
+    verdicts = wide_yaml(verdicts_document(findings, scenes, identity))
     return {**reports, VERDICTS: verdicts, **survival_files(promotion, table.plain())}
 
 
@@ -113,10 +113,10 @@ def _simulated(
     arms[TREATMENT] = promotion.arm.config
     reports: dict[str, str] = {}
     absent: dict[str, str] = {}
-    for name, one in {each.simulated_scene: each for each in hypotheses}.items():
+    for name, hypothesis in {each.simulated_scene: each for each in hypotheses}.items():
         try:
             with parts.step(name):
-                scene = scene_of(one.plain(), name, promotion, options["num_requests"])
+                scene = scene_of(hypothesis.plain(), name, promotion, options["num_requests"])
                 simulated = functools.partial(simulate, scene, arms, options["seeds"], identity)
                 made = parts.of(f"scene {name}", simulated)
         except ConfigError as error:
@@ -268,7 +268,7 @@ def evidence_findings(files: Files) -> Iterator[Finding]:
         yield Finding("CRITICAL", "verdicts-unreadable", VERDICTS, message)
         return
     verdicts: list[dict[str, Any]] = document["verdicts"]
-    known = {one.id for one in hypotheses_of(files)}
+    known = {hypothesis.id for hypothesis in hypotheses_of(files)}
     judged = Counter(verdict["id"] for verdict in verdicts)
     for name in sorted(name for name in {*known, *judged} if judged[name] != (name in known)):
         what = "is no hypothesis" if name not in known else f"has {judged[name]} verdicts"
@@ -278,8 +278,8 @@ def evidence_findings(files: Files) -> Iterator[Finding]:
     if document["evidence"] != "measured":
         message = "the evidence is simulated: no cluster has confirmed anything, and every document says so"
         yield Finding("IMPORTANT", "evidence-simulated", VERDICTS, message)
-    for one in verdicts:
-        yield from _of_verdict(one)
+    for row in verdicts:
+        yield from _of_verdict(row)
     if not any(verdict["track"] == "A" and verdict["verdict"] == CONFIRMED for verdict in verdicts):
         message = "no hypothesis of track A is confirmed, so there is no gain to propose; reject, or bring reports"
         yield Finding("CRITICAL", "no-gain", VERDICTS, message)
@@ -330,19 +330,19 @@ def verdict_findings(promotion: Promotion, files: Files) -> Iterator[Finding]:
         for hypothesis in hypotheses
         if not runs_of(hypothesis, scenes)
     }
-    found = judge(hypotheses, scenes, ttft_targets(promotion), absent)
-    made = wide_yaml(verdicts_document(found, scenes, translation_of(files)))
+    findings = judge(hypotheses, scenes, ttft_targets(promotion), absent)
+    made = wide_yaml(verdicts_document(findings, scenes, translation_of(files)))
     again = read_yaml(made, VERDICTS)
     wanted = {verdict["id"]: verdict for verdict in again["verdicts"]}
     for name in _OF_DOCUMENT:
         if there[name] != again[name]:
             message = f"{name} is not what the reports say; run validate again"
             yield Finding("CRITICAL", "verdict-not-of-reports", VERDICTS, message)
-    for one in there["verdicts"]:
-        other = wanted.get(one["id"], {})
-        changed = [name for name in {**other, **one} if one.get(name) != other.get(name)]
+    for row in there["verdicts"]:
+        other = wanted.get(row["id"], {})
+        changed = [name for name in {**other, **row} if row.get(name) != other.get(name)]
         if changed:
-            message = f"{one['id']}: {changed[0]} is not what its reports give; run validate again"
+            message = f"{row['id']}: {changed[0]} is not what its reports give; run validate again"
             yield Finding("CRITICAL", "verdict-not-of-reports", VERDICTS, message)
 
 

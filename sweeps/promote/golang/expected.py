@@ -141,15 +141,15 @@ def _argument(
         return jnp.ones(aval.shape, bool), None
     if rest in ("request.tie_rank", "request.queue_rank") and plugin.kind == "order":
         return jnp.asarray(_ranks(plugin, batch), aval.dtype), 0
-    one = next((one for one in plugin.function.inputs if one.signal.path == rest), None)
-    if one is None:
+    read = next((read for read in plugin.function.inputs if read.signal.path == rest), None)
+    if read is None:
         return jnp.zeros(aval.shape, aval.dtype), None
-    return jnp.asarray(_signal(batch, one.signal, one.signal.is_aggregated), aval.dtype), 0
+    return jnp.asarray(_signal(batch, read.signal, read.signal.is_aggregated), aval.dtype), 0
 
 
 def _signal(batch: Batch, signal: Any, is_aggregated: bool) -> Any:
-    found = signal.values({name: np.asarray(batch.readings[name]) for name in signal.readings})
-    return found.max(axis=1) if is_aggregated else found
+    values = signal.values({name: np.asarray(batch.readings[name]) for name in signal.readings})
+    return values.max(axis=1) if is_aggregated else values
 
 
 def _number(plugin: Plugin, batch: Batch, sets: Any, path: str) -> Any:
@@ -161,8 +161,10 @@ def _number(plugin: Plugin, batch: Batch, sets: Any, path: str) -> Any:
         place = int(first)
     default = float(getattr(rule.policies[place].values(), field))
     keys = {parameter.key for parameter in plugin.function.parameters}
-    own = camel(field)
-    key = camel(f"scheduler_{field}") if place and camel(f"scheduler_{field}") in keys else own
+    plain_key = camel(field)
+    key = (
+        camel(f"scheduler_{field}") if place and camel(f"scheduler_{field}") in keys else plain_key
+    )
     if key not in keys:
         return jnp.full(len(batch.parameter_set), default)
     return jnp.asarray(np.array([sets[at][key] for at in batch.parameter_set]))

@@ -70,7 +70,7 @@ def _hunk(place: Mapping[str, object], added: Sequence[str], shift: int) -> list
     return [
         head,
         f" {place['before']}",
-        *(f"+{one}" for one in added),
+        *(f"+{text}" for text in added),
         f" {place['after']}".rstrip(" ") or " ",
     ]
 
@@ -102,16 +102,16 @@ def plugins_of(promotion: Promotion) -> Plugins:
         ConfigError: the target is unknown, or two policies have one name.
     """
     target = load(promotion.target)
-    needed = [one for one in rules_of(promotion) if not target.built_in(one.kind, one.name)]
+    needed = [rule for rule in rules_of(promotion) if not target.built_in(rule.kind, rule.name)]
     try:
         order = order_of(promotion, promotion.arm.config)
     except NotMappedError:
-        for one in needed:  # the router's queue is ordered by a plugin
-            if one.kind == "order":
-                _refuse_moving_order(plugin_of(one, target))
+        for rule in needed:  # the router's queue is ordered by a plugin
+            if rule.kind == "order":
+                _refuse_moving_order(plugin_of(rule, target))
         return plugins_for(needed, target)
     leads = order.leads_ms if order is not None and order.is_by_class else {}
-    return plugins_for([one for one in needed if one.kind != "order"], target, leads)
+    return plugins_for([rule for rule in needed if rule.kind != "order"], target, leads)
 
 
 def plugins_for(
@@ -136,19 +136,24 @@ def plugins_for(
         files |= files_of(plugin)
     generated, names = list(map(_generated, made)), [plugin.names for plugin in made]
     if leads_ms:
-        own = Names(ENGINE_PRIORITY, "enginepriority", "EnginePriority", "", "engine_priority.go")
-        own = replace(own, path=f"{target.manifest['pre_request']['area']}/{own.package}")
+        priority_names = Names(
+            ENGINE_PRIORITY, "enginepriority", "EnginePriority", "", "engine_priority.go"
+        )
+        priority_names = replace(
+            priority_names,
+            path=f"{target.manifest['pre_request']['area']}/{priority_names.package}",
+        )
         texts = engine_priority_texts(target)
         for ending, text in zip((".go", "_test.go"), texts, strict=True):
-            files[f"{FOLDER}/{own.path}/engine_priority{ending}"] = text
+            files[f"{FOLDER}/{priority_names.path}/engine_priority{ending}"] = text
         numbers = {objective_name(name): float(lead) for name, lead in leads_ms.items()}
         level = str(target.manifest["stability"])
         signals = ("request.slo_class", "request.arrival_us")
-        one = GeneratedPlugin(
-            "request", "static order", ENGINE_PRIORITY, own.path, numbers, signals, level
+        priority_plugin = GeneratedPlugin(
+            "request", "static order", ENGINE_PRIORITY, priority_names.path, numbers, signals, level
         )
-        generated.append(one)
-        names.append(own)
+        generated.append(priority_plugin)
+        names.append(priority_names)
     if names:
         files |= {f"{FOLDER}/{path}": text for path, text in registration(names, target).items()}
     denial = target.manifest.get("denial")
@@ -183,11 +188,11 @@ def rules_of(promotion: Promotion) -> Iterator[PromotedRule]:
             yield rule("scorer", name, policy)
         _check_picker(config.routing_picker, promotion.target)
     else:
-        found = scored_router(config)
-        if found is None:
+        as_scores = scored_router(config)
+        if as_scores is None:
             yield rule("routing", config.routing_policy, chosen.routing)
         else:
-            yield rule("scorer", config.routing_policy, found.scorer)
+            yield rule("scorer", config.routing_policy, as_scores.scorer)
     yield order_rule(config.priority_policy, config.scheduler, chosen.priority, chosen.scheduler)
 
 
@@ -218,8 +223,8 @@ def _check_picker(name: str, target: str) -> None:
 
 def short_name(name: str) -> str:
     """Return a policy's name, of a policy in a file its function's, in kebab case."""
-    own = name.rpartition(":")[2] if is_file(name) else name
-    return re.sub(r"[^a-z0-9]+", "-", own.lower()).strip("-")
+    last = name.rpartition(":")[2] if is_file(name) else name
+    return re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")
 
 
 def engine_priority_texts(target: TargetVersion) -> tuple[str, str]:
@@ -298,7 +303,7 @@ def _generated(plugin: Plugin) -> GeneratedPlugin:
         parameters=MappingProxyType(
             {parameter.key: parameter.value for parameter in function.parameters}
         ),
-        signals=tuple(one.signal.path for one in function.inputs),
+        signals=tuple(read.signal.path for read in function.inputs),
         stability=str(plugin.target.manifest["stability"]),
     )
 
@@ -348,15 +353,17 @@ def _policies() -> str:
     target = load(DEFAULT_TARGET)
     lines = ["| kind | policy | plugin | it reads, or why there is none |", "|---|---|---|---|"]
     for rule in shipped_rules():
-        own = target.built_in(rule.kind, rule.name)
+        built_in = target.built_in(rule.kind, rule.name)
         try:
             plugin = plugin_of(rule, target)
         except NotMappedError as error:
             why = re.sub(r"(\.py):\d+", r"\1", str(error).partition(": ")[2])  # lines move
             lines.append(f"| {rule.kind} | `{rule.name}` | none | {why} |")
             continue
-        signals = ", ".join(f"`{one.signal.path}`" for one in plugin.function.inputs) or "nothing"
-        beside = f" (the target's own `{own}` is used, this one as a control)" if own else ""
+        signals = ", ".join(f"`{read.signal.path}`" for read in plugin.function.inputs) or "nothing"
+        beside = (
+            f" (the target's own `{built_in}` is used, this one as a control)" if built_in else ""
+        )
         lines.append(
             f"| {rule.kind} | `{rule.name}` | `{plugin.names.plugin_type}`{beside} | {signals} |"
         )
@@ -365,9 +372,9 @@ def _policies() -> str:
 
 def _primitives() -> str:
     lines = ["| primitive | in Go |", "|---|---|"]
-    for name, one in ELEMENTWISE.items():
-        real = f"`{one.go}`".replace("|", "\\|")
-        whole = f"; whole numbers `{one.go_whole}`".replace("|", "\\|") if one.go_whole else ""
+    for name, entry in ELEMENTWISE.items():
+        real = f"`{entry.go}`".replace("|", "\\|")
+        whole = f"; whole numbers `{entry.go_whole}`".replace("|", "\\|") if entry.go_whole else ""
         lines.append(f"| `{name}` | {real}{whole} |")
     lines += [f"| `{name}` | {what} |".replace("||", "\\|\\|") for name, what in STRUCTURAL.items()]
     return "\n".join(lines)

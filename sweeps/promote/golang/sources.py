@@ -63,7 +63,7 @@ class Plugin:
         names = set(self.function.reads(self.target))
         if self.function.rank:
             names |= set(self.rank_readings)
-        return [one for name, one in known.items() if name in names]
+        return [reading for name, reading in known.items() if name in names]
 
     def of(self, holder: str) -> list[TargetReading]:
         """Return what is read of metrics, an attribute, the request, an item or the clock."""
@@ -154,10 +154,10 @@ def source(plugin: Plugin) -> str:
         requests=requests,
         clocks=clocks,
         clock_arguments=", ".join(f"{clock.go} {clock.type}" for clock in clocks),
-        aggregates=any(one.signal.is_aggregated for one in function.of_request),
+        aggregates=any(read.signal.is_aggregated for read in function.of_request),
         rank=plugin.target.readings[rank].go if rank else "",
         read=_read,
-        formula=lambda one: _formula(plugin.target, one),
+        formula=lambda read: _formula(plugin.target, read),
         method=_method(plugin),
         method_words=_METHODS[plugin.kind],
         call=_call(plugin),
@@ -171,8 +171,8 @@ def test_text(plugin: Plugin) -> str:
     manifest, known = plugin.target.manifest, {reading.name for reading in plugin.readings}
 
     def made(text: str) -> str:
-        given = manifest["factory"]["given"].replace("{json}", text)
-        return f'{plugin.names.factory}("test", {given}, nil)'
+        handle = manifest["factory"]["given"].replace("{json}", text)
+        return f'{plugin.names.factory}("test", {handle}, nil)'
 
     def called(request: str, endpoints: str) -> str:
         call: str = manifest["kinds"][plugin.kind]["call"]
@@ -202,7 +202,7 @@ def test_text(plugin: Plugin) -> str:
 
 def readme(plugin: Plugin) -> str:
     """Return what the plugin does, its parameters and signals, and what differs from the simulator."""
-    reads_now = any(one.signal.path == "now_us" for one in plugin.function.inputs)
+    reads_now = any(read.signal.path == "now_us" for read in plugin.function.inputs)
     return _rendered("README.md.j2", plugin, reads_now=reads_now)
 
 
@@ -327,7 +327,7 @@ def _call(plugin: Plugin) -> str:
     function = plugin.function
     of_request = [
         "request" if plugin.of("request") else "",
-        "signals" if any(one.signal.is_aggregated for one in function.of_request) else "",
+        "signals" if any(read.signal.is_aggregated for read in function.of_request) else "",
         *("s.now()" for _ in plugin.of("clock")),
     ]
     arguments = [
@@ -341,7 +341,7 @@ def _call(plugin: Plugin) -> str:
 
 def category(plugin: Plugin) -> str:
     """Return Affinity where only cached prefixes count, Distribution where none do, else Balance."""
-    paths = {one.signal.path for one in plugin.function.inputs if one.is_of_endpoint}
+    paths = {read.signal.path for read in plugin.function.inputs if read.is_of_endpoint}
     if "snapshots.prefix_match_blocks" not in paths:
         return "Distribution"
     return "Affinity" if len(paths) == 1 else "Balance"
@@ -367,7 +367,7 @@ def _functions(plugin: Plugin) -> list[str]:
 def _codes(inputs: tuple[Input, ...]) -> Iterator[tuple[str, str]]:
     """Yield the condition of a priority, "" for any other, and the constant of its SLO class."""
     signs = {"equals": "==", "at_least": ">=", "at_most": "<="}
-    coded = next((one for one in inputs if one.signal.is_code), None)
+    coded = next((read for read in inputs if read.signal.is_code), None)
     for case in coded.signal.declared["codes"] if coded is not None else ():
         conditions = [f"priority {sign} {case[key]}" for key, sign in signs.items() if key in case]
         yield " && ".join(conditions), CODES[SLO_CLASSES.index(case["is"])]
@@ -379,7 +379,7 @@ def _codes(inputs: tuple[Input, ...]) -> Iterator[tuple[str, str]]:
 def _request_of(plugin: Plugin) -> str:
     """Return the manifest's maker, with 0 for what the plugin does not read."""
     text = str(plugin.target.manifest["request_of"]).rstrip("\n")
-    known = {one.name for one in plugin.of("request")}
+    known = {reading.name for reading in plugin.of("request")}
     is_order = plugin.kind == "order"
     if is_order:
         text = text.replace("requestOf(v vector)", "requestOf(v vector, at int)")

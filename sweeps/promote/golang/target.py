@@ -74,8 +74,8 @@ class Signal:
         """Return names of the readings in its formula."""
         if "reading" in self.declared:
             return (str(self.declared["reading"]),)
-        found = [node.id for node in ast.walk(self._tree()) if isinstance(node, ast.Name)]
-        return tuple(dict.fromkeys(name for name in found if name not in ("max", "min")))
+        names = [node.id for node in ast.walk(self._tree()) if isinstance(node, ast.Name)]
+        return tuple(dict.fromkeys(name for name in names if name not in ("max", "min")))
 
     @property
     def is_aggregated(self) -> bool:
@@ -90,11 +90,11 @@ class Signal:
     @property
     def freshness(self) -> tuple[str, ...]:
         """Return Map B's words: where it is from, how old it is there, how old in the simulator."""
-        one = self.declared
+        declared = self.declared
         return (
-            f"Map B: {self.path} is {one['metric']}.",
-            f"Freshness here: {one['refresh']}.",
-            f"In the simulator: {one['simulator']}.",
+            f"Map B: {self.path} is {declared['metric']}.",
+            f"Freshness here: {declared['refresh']}.",
+            f"In the simulator: {declared['simulator']}.",
         )
 
     def _tree(self) -> ast.expr:
@@ -129,7 +129,7 @@ def _go(
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
         return call(tree.func.id, *(_go(arg, dtype, types, named) for arg in tree.args))
     if isinstance(tree, ast.BinOp):
-        left, right = (_go(one, dtype, types, named) for one in (tree.left, tree.right))
+        left, right = (_go(side, dtype, types, named) for side in (tree.left, tree.right))
         return Binary(_SIGNS[type(tree.op)], left, right)
     raise ConfigError(f"formula {ast.unparse(tree)!r} of a target: use {_ALLOWED}")
 
@@ -192,15 +192,15 @@ class TargetVersion:
     def readings(self) -> dict[str, TargetReading]:
         """Return all readings by name."""
         return {
-            name: TargetReading(name, one["of"], one["type"], one)
-            for name, one in self.manifest["readings"].items()
+            name: TargetReading(name, declared["of"], declared["type"], declared)
+            for name, declared in self.manifest["readings"].items()
         }
 
     def signal(self, path: str, revision: str = "") -> Signal | None:
         """Return the signal with this path in the simulator, by its revision; None if the target has none."""
         known = self.manifest["signals"]
-        one = known.get(f"{path}@{revision}") or known.get(path)
-        return Signal(path, one) if one else None
+        declared = known.get(f"{path}@{revision}") or known.get(path)
+        return Signal(path, declared) if declared else None
 
     def imported(self, name: str) -> str:
         """Return the line of an import: of the module by its name in Go, or of Go's library by its path."""
@@ -279,23 +279,23 @@ def module_of(files: Files, target: str) -> Iterator[Path]:
 def stubs_of(target: str) -> dict[str, str]:
     """Return a minimal module from the target's manifest: interfaces of plugins, and the data that they read."""
     manifest = load(target).manifest
-    found = {"go.mod": f"module {manifest['module']}\n\ngo {manifest['go']}\n"}
+    files = {"go.mod": f"module {manifest['module']}\n\ngo {manifest['go']}\n"}
     for path, text in manifest["packages"].items():
-        found[f"{path}/stub.go"] = text.replace("{key_type}", manifest["key_type"])
-    return found
+        files[f"{path}/stub.go"] = text.replace("{key_type}", manifest["key_type"])
+    return files
 
 
 def _below(files: Files) -> dict[str, str]:
     """Return the generated files by their path in the target's repository, and the registrations as a package."""
-    found = {
+    below = {
         path.removeprefix(f"{FOLDER}/"): text
         for path, text in files.items()
         if path.startswith(f"{FOLDER}/")
     }
-    patch = found.get("registration.patch")
+    patch = below.get("registration.patch")
     if patch is not None:
-        found["cmd/promoted/main.go"] = _registrations(patch)
-    return found
+        below["cmd/promoted/main.go"] = _registrations(patch)
+    return below
 
 
 def _registrations(patch: str) -> str:
@@ -304,9 +304,21 @@ def _registrations(patch: str) -> str:
     imports = [line for line in added if line.startswith('\t"')]
     calls = [line for line in added if line not in imports]
     module = imports[0].strip().strip('"').partition("/pkg/")[0]
-    own = f'\tfwkplugin "{module}/pkg/epp/framework/interface/plugin"'
+    plugin_import = f'\tfwkplugin "{module}/pkg/epp/framework/interface/plugin"'
     return "\n".join(
-        ["package main", "", "import (", own, *imports, ")", "", "func main() {", *calls, "}", ""]
+        [
+            "package main",
+            "",
+            "import (",
+            plugin_import,
+            *imports,
+            ")",
+            "",
+            "func main() {",
+            *calls,
+            "}",
+            "",
+        ]
     )
 
 

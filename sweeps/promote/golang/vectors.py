@@ -38,14 +38,14 @@ def vectors_json(plugin: Plugin) -> str:
         for turn, size in enumerate((2, 2) if function.rule.is_order else SIZES):
             batch = _drawn(plugin, size, len(sets), generator, sets)
             decided = expected(plugin, batch, sets)
-            found = list(_lines(plugin, batch, decided))
+            vectors = list(_lines(plugin, batch, decided))
             if turn == 1:
-                found += _edges(plugin, batch, decided, sets)
+                vectors += _edges(plugin, batch, decided, sets)
             if size == 1:
-                lines += [_emptied(plugin, line) for line in found[:_NUM_EMPTY]]
-            lines += found
-    given = ",\n".join(json.dumps(one) for one in sets)
-    return f'{{"parameters": [\n{given}\n],\n"vectors": [\n' + ",\n".join(lines) + "\n]}\n"
+                lines += [_emptied(plugin, line) for line in vectors[:_NUM_EMPTY]]
+            lines += vectors
+    parameters = ",\n".join(json.dumps(numbers) for numbers in sets)
+    return f'{{"parameters": [\n{parameters}\n],\n"vectors": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
 # --- parameters -----------------------------------------------------------------------------------
@@ -87,11 +87,11 @@ def _around(number: Number) -> tuple[float, float]:
 def _drawn(plugin: Plugin, size: int, num_sets: int, generator: Any, sets: Any) -> Batch:
     count = _PER_SIZE
     readings: dict[str, Any] = {}
-    order = sorted(plugin.readings, key=lambda one: "at_most" in one.declared["draws"])
-    for one in order:
-        is_row = one.is_of_endpoint or (plugin.function.rule.is_order and one.of != "clock")
-        readings[one.name] = _values(
-            one, (count, size) if is_row else (count,), readings, generator
+    order = sorted(plugin.readings, key=lambda reading: "at_most" in reading.declared["draws"])
+    for reading in order:
+        is_row = reading.is_of_endpoint or (plugin.function.rule.is_order and reading.of != "clock")
+        readings[reading.name] = _values(
+            reading, (count, size) if is_row else (count,), readings, generator
         )
     draws = generator.random((count, _num_draws(plugin.function, size)))
     parameter_set = generator.integers(0, num_sets, count)
@@ -167,7 +167,7 @@ def _state_values(dtype: str, sets: Any, parameter_set: Any, generator: Any) -> 
     """Draw states of the size of the parameters, or 0; what is true or false is either."""
     if dtype == "bool":
         return generator.random(len(parameter_set)) < 0.5
-    scales = [max(one.values(), default=100.0) for one in sets]
+    scales = [max(numbers.values(), default=100.0) for numbers in sets]
     scale = np.array([scales[at] for at in parameter_set])
     values = generator.uniform(0, 1, len(scale)) * scale
     values[generator.random(len(scale)) < 0.2] = 0
@@ -201,11 +201,13 @@ def _edges(plugin: Plugin, batch: Batch, decided: ExpectedDecisions, sets: Any) 
 
 def _choices(decided: ExpectedDecisions) -> Any:
     """Return a number for each vector that tells decisions apart."""
-    one = decided.decisions[0]
-    if one.ndim == 1:
-        return one
+    decision = decided.decisions[0]
+    if decision.ndim == 1:
+        return decision
     rank = decided.decisions[1]
-    return np.where(one[:, 0] != one[:, 1], one[:, 0] < one[:, 1], rank[:, 0] < rank[:, 1])
+    return np.where(
+        decision[:, 0] != decision[:, 1], decision[:, 0] < decision[:, 1], rank[:, 0] < rank[:, 1]
+    )
 
 
 def _between_readings(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,16 +248,18 @@ def _decision(
     rule: PromotedRule, expected: ExpectedDecisions, at: int, size: int
 ) -> list[float | None]:
     """Return scores; for an admission and an order 1 or 0; for a routing the place."""
-    one = expected.decisions[0][at]
+    decision = expected.decisions[0][at]
     if rule.kind == "order":
-        left, right = one
+        left, right = decision
         is_less = (
             left < right
             if left != right
             else expected.decisions[1][at][0] < expected.decisions[1][at][1]
         )
         return [float(is_less)]
-    numbers = np.broadcast_to(one, (size,)) if rule.kind == "scorer" else np.reshape(one, (1,))
+    numbers = (
+        np.broadcast_to(decision, (size,)) if rule.kind == "scorer" else np.reshape(decision, (1,))
+    )
     return [finite(value) for value in numbers.astype(float).tolist()]
 
 

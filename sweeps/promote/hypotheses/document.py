@@ -243,12 +243,12 @@ def known_metric(metric: str) -> tuple[MetricPath, str]:
     Raises:
         ConfigError: no report has it.
     """
-    found = metric_path(metric)
-    if found is None:
+    known = metric_path(metric)
+    if known is None:
         raise ConfigError(
             f"metric {metric} is in no benchmark report; use ttft_p99_ms or tokens_per_sec"
         )
-    return found
+    return known
 
 
 class BaselineScenario(ClosedPart):

@@ -84,12 +84,12 @@ def _dictionary(maps: Files) -> dict[str, Any]:
     path = file_named(maps, DICTIONARY)
     if path is None:
         raise ConfigError(f"there is no {DICTIONARY}; run the stage maps")
-    found = dict(read_mapping(maps[path], path))
+    dictionary = dict(read_mapping(maps[path], path))
     for key in ("map_b", "map_c"):
-        rows = found.get(key)
+        rows = dictionary.get(key)
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise ConfigError(f"{path}: {key} is no list of rows; run the stage maps again")
-    return found
+    return dictionary
 
 
 def _without(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
@@ -154,11 +154,11 @@ def mechanism_findings(files: Files) -> Iterator[Finding]:
         document = parse_hypotheses(files[path], path)
     except ConfigError:
         return  # told by another rule
-    for one in document.hypotheses if needs_classes(files) else ():
-        if one.track == "A" and one.profile.harness not in (None, "priority-mix"):
+    for hypothesis in document.hypotheses if needs_classes(files) else ():
+        if hypothesis.track == "A" and hypothesis.profile.harness not in (None, "priority-mix"):
             message = (
-                f"{one.id}: the treatment decides by the class of a request, and {one.profile.harness} sends none; use "
-                "priority-mix"
+                f"{hypothesis.id}: the treatment decides by the class of a request, and {hypothesis.profile.harness} "
+                "sends none; use priority-mix"
             )
             yield Finding("CRITICAL", "mechanism-not-sent", path, message)
     yield from _queue_findings(files, document, path)

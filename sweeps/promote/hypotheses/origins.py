@@ -96,8 +96,8 @@ def confirmed_claims(
         if arm.hash != wanted:
             left.append(NotTransferred(row=row.id, reason=f"it confirms another point, {arm.text}"))
             continue
-        found, others = _claims_of(row)
-        claims += found
+        confirmed, others = _claims_of(row)
+        claims += confirmed
         left += others
     return claims, left
 
@@ -153,37 +153,37 @@ def _change(row: LedgerRow, metric: str) -> tuple[float | None, float | None, fl
 def _claim(
     row: LedgerRow, claim: Claim, place: int, direction: str, magnitude: Mapping[str, float]
 ) -> ConfirmedClaim:
-    one = row.hypothesis
-    assert one.workload is not None and row.result is not None  # it has been run
+    hypothesis = row.hypothesis
+    assert hypothesis.workload is not None and row.result is not None  # it has been run
     is_same = direction == "same"
     is_direct = not _has_other_reference(row)
-    keeps = one.type in (DOMINANCE, PARETO)
-    spec = workload_from(one.workload.name)
+    keeps = hypothesis.type in (DOMINANCE, PARETO)
+    spec = workload_from(hypothesis.workload.name)
     return ConfirmedClaim(
         name=f"{row.id.lower()}.{place}",
-        statement=one.statement if is_direct else "",
+        statement=hypothesis.statement if is_direct else "",
         metric=claim.metric,
         direction=direction,
         magnitude=magnitude,
         tolerance=SAME_PERCENT,
-        family=CROSS_POLICY if is_same or not keeps else one.family,
-        type=EQUIVALENCE if is_same else one.type if keeps else DOMINANCE,
+        family=CROSS_POLICY if is_same or not keeps else hypothesis.family,
+        type=EQUIVALENCE if is_same else hypothesis.type if keeps else DOMINANCE,
         vvuq=UQ if is_same else VALIDATION,
-        workload=one.workload.name,
+        workload=hypothesis.workload.name,
         spec=spec,
-        rate=one.workload.rate,
-        mechanism=one.mechanism,
+        rate=hypothesis.workload.rate,
+        mechanism=hypothesis.mechanism,
         diagnostic=(
-            f"If this fails: {one.diagnostic}."
+            f"If this fails: {hypothesis.diagnostic}."
             if is_direct
             else "If this fails, the change against the baseline does not transfer: look at track B for the cause. The "
-            f"ledger's clause, against another arm: {one.diagnostic}."
+            f"ledger's clause, against another arm: {hypothesis.diagnostic}."
         ),
         origin=(
             f"ledger row {row.id}, claim {claim.text!r}, record {row.result['number']} "
             f"{str(row.result['hash'])[:12]}"
         ),
-        note=one.preconditions,
+        note=hypothesis.preconditions,
     )
 
 
@@ -214,25 +214,25 @@ def lengths(spec: WorkloadSpec, field: str) -> dict[str, float]:
 
 def _moments(law: Mapping[str, Any]) -> tuple[float, float, int, int]:
     """Return mean, standard deviation, least and greatest length of a law, before it is cut to its bounds."""
-    kind, given = law["type"], law["params"]
+    kind, params = law["type"], law["params"]
     if kind == "constant":
-        value = int(given["value"])
+        value = int(params["value"])
         return value, 0.0, value, value
     if kind == "empirical":
-        total = sum(given.values())
-        shares = {int(length): weight / total for length, weight in given.items()}
+        total = sum(params.values())
+        shares = {int(length): weight / total for length, weight in params.items()}
         mean = sum(length * share for length, share in shares.items())
         variance = sum(share * (length - mean) ** 2 for length, share in shares.items())
         return mean, variance**0.5, min(shares), max(shares)
     if kind == "pareto_lognormal":
-        share, alpha = given["mix_weight"], max(float(given["alpha"]), 1.1)
-        of_pareto = alpha * given["xm"] / (alpha - 1)
-        mean = share * of_pareto + (1 - share) * math.exp(given["mu"] + given["sigma"] ** 2 / 2)
+        share, alpha = params["mix_weight"], max(float(params["alpha"]), 1.1)
+        of_pareto = alpha * params["xm"] / (alpha - 1)
+        mean = share * of_pareto + (1 - share) * math.exp(params["mu"] + params["sigma"] ** 2 / 2)
     else:
-        mean = float(given["mean"])
-    spread = float(given.get("std_dev") or mean)  # an exponential law's is its mean
-    low = int(given.get("min") or 1)
-    high = int(given.get("max") or max(low + 1, round(mean + 8 * spread)))
+        mean = float(params["mean"])
+    spread = float(params.get("std_dev") or mean)  # an exponential law's is its mean
+    low = int(params.get("min") or 1)
+    high = int(params.get("max") or max(low + 1, round(mean + 8 * spread)))
     return mean, spread, low, high
 
 
@@ -284,13 +284,13 @@ def traffic_of(
 
 def _objectives(files: Files) -> dict[str, int]:
     """Return priorities of the objectives in the treatment arm, which are the baseline's where it changes none."""
-    found: dict[str, int] = {}
+    priorities: dict[str, int] = {}
     for arm in (BASELINE, TREATMENT):
         path = file_named(files, f"arms/{arm}/{OVERLAY}")
         overlay = read_yaml(files[path], path) if path else {}
         rows = overlay.get("router", {}).get("inferenceObjectives")
-        found |= {str(row["name"]): int(row["priority"]) for row in rows or ()}
-    return found
+        priorities |= {str(row["name"]): int(row["priority"]) for row in rows or ()}
+    return priorities
 
 
 def needs_classes(files: Files) -> bool:
@@ -331,7 +331,7 @@ def saturation_rate(
     numbers = [pair for pair in config.policy_numbers if not pair[0].startswith("admission.")]
     total = 0.0
     for group in config.instances or (None,):
-        one = dataclasses.replace(
+        instance = dataclasses.replace(
             config,
             instances=(),
             num_instances=1,
@@ -341,7 +341,7 @@ def saturation_rate(
             **((group.numbers() if group is not None else {}) | {"kv_cpu_blocks": 0}),
         )
         count = group.count if group is not None else config.num_instances
-        total += count * _of_one_instance(one, content, seeds, fills)
+        total += count * _of_one_instance(instance, content, seeds, fills)
     return float(f"{total:.{DIGITS}g}")
 
 

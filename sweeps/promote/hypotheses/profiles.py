@@ -321,7 +321,7 @@ def _traffic_class(
     hypothesis: TransferHypothesis, slo_class: Mapping[str, Any], answer: int
 ) -> dict[str, Any]:
     header = slo_class.get("ttft_header_ms")
-    shared, own = (
+    shared, unshared = (
         _words(_prefix_tokens(hypothesis)),
         _words(_whole(hypothesis.workload.prompt, "mean")),
     )
@@ -333,7 +333,7 @@ def _traffic_class(
         "fairnessID": f"tenant-{slo_class['name']}",
         **({"headers": {TTFT_HEADER: str(header)}} if header is not None else {}),
         "request": {
-            "promptTemplate": f"{shared}{{variation}} {own}",
+            "promptTemplate": f"{shared}{{variation}} {unshared}",
             "promptRepeat": 1,  # the shared head is there once, at the beginning
             "max_tokens": answer,
         },

@@ -72,7 +72,7 @@ class TrackMaker:
         config = self.promotion.arm.config
         is_by_deadline = config.flow_control and config.dispatch_order == "slo-deadline"
         targets = slo_targets(config.slo_targets) if is_by_deadline else {}
-        headers = {one: round(us / 1000) for one, us in targets.items()}
+        headers = {slo_class: round(us / 1000) for slo_class, us in targets.items()}
         return traffic_of(spec, name, rate, self.files, headers)
 
     @functools.cached_property
@@ -96,9 +96,9 @@ class TrackMaker:
         """Return the strategy's first objective that a report has."""
         strategy = self.promotion.arm.strategy
         for objective in strategy.objectives if strategy is not None else ():
-            found = metric_path(objective.metric)
-            if found is not None:
-                return found
+            figure = metric_path(objective.metric)
+            if figure is not None:
+                return figure
         return known_metric("ttft_p99_ms")
 
 

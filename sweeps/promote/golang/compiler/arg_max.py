@@ -92,10 +92,10 @@ def _scored(policy: Policy, scorers: Scorers, trace: _Trace) -> ScoredRouter | N
             continue
         if not trace.decides_by(values):
             continue
-        found = _tried(trace, values, aval.dtype, -0.05)
-        if found is not None:
-            is_everywhere = _tried(trace, values, aval.dtype, -1e6) == found
-            return ScoredRouter(policy, scorers, place, *found, is_everywhere)
+        choice = _tried(trace, values, aval.dtype, -0.05)
+        if choice is not None:
+            is_everywhere = _tried(trace, values, aval.dtype, -1e6) == choice
+            return ScoredRouter(policy, scorers, place, *choice, is_everywhere)
     return None
 
 
@@ -108,11 +108,11 @@ def _tried(trace: _Trace, values: core.Var, dtype: Any, low: float) -> tuple[int
         scores = np.round(scores * 4)
     scores = scores.astype(dtype)
     draws = rng.integers(0, 2**31, (NUM_TRIALS, NUM_DRAWS)).astype(np.int32)
-    decide = jax.jit(jax.vmap(lambda one, numbers: trace.decision(values, one, numbers)))
+    decide = jax.jit(jax.vmap(lambda tried, numbers: trace.decision(values, tried, numbers)))
     chosen, other = (np.asarray(decide(scores, numbers)) for numbers in (draws, draws[::-1]))
-    taken = scores[np.arange(NUM_TRIALS), np.clip(chosen, 0, TRIED_SIZE - 1)]
+    decided = scores[np.arange(NUM_TRIALS), np.clip(chosen, 0, TRIED_SIZE - 1)]
     for sign, extreme in ((1, scores.max(axis=1)), (-1, scores.min(axis=1))):
-        if (taken == extreme).all() and ((chosen >= 0) & (chosen < TRIED_SIZE)).all():
+        if (decided == extreme).all() and ((chosen >= 0) & (chosen < TRIED_SIZE)).all():
             return sign, bool((chosen != other).any())
     return None
 
@@ -137,9 +137,9 @@ class _Trace:
         state_leaves, state_tree = jax.tree.flatten(state)
         active = np.ones(size, bool)
 
-        def decide(draws: Any, state: Any, given: Any) -> Any:
+        def decide(draws: Any, state: Any, inputs: Any) -> Any:
             """Return the instance that the router chooses, with these draws for ties."""
-            params, context = jax.tree.unflatten(tree, given)
+            params, context = jax.tree.unflatten(tree, inputs)
             context = dataclasses.replace(
                 context, snapshots=dataclasses.replace(context.snapshots, is_active=active)
             )
@@ -167,26 +167,26 @@ class _Trace:
         return cls(flat.equations, known | flat.constants, free, decided, words)
 
     def needed(
-        self, wanted: core.Var | core.Literal, given: core.Var | None = None
+        self, wanted: core.Var | core.Literal, stop: core.Var | None = None
     ) -> tuple[list[core.JaxprEqn], set[core.Var]]:
-        """Return the equations of a value, and what else they need; `given` is not computed."""
+        """Return the equations of a value, and what else they need; `stop` is not computed."""
         waiting = {wanted} if isinstance(wanted, core.Var) else set()
         equations = []
         for equation in reversed(self.equations):
-            if given in equation.outvars:
-                waiting.discard(given)
+            if stop in equation.outvars:
+                waiting.discard(stop)
             elif waiting.intersection(equation.outvars):
                 waiting.difference_update(equation.outvars)
                 waiting |= {invar for invar in equation.invars if isinstance(invar, core.Var)}
                 equations.append(equation)
-        waiting.discard(given)
+        waiting.discard(stop)
         return equations[::-1], waiting
 
     def decides_by(self, values: core.Var) -> bool:
         """Return whether values, with the stream, are all that the decision depends on, and depend on no stream."""
         _, rest = self.needed(self.decided, values)
-        _, own = self.needed(values)
-        return self._asks(own) and not self._asks(rest) and not own.intersection(self.free)
+        _, needs = self.needed(values)
+        return self._asks(needs) and not self._asks(rest) and not needs.intersection(self.free)
 
     def _asks(self, variables: set[core.Var]) -> bool:
         """Return whether any of them is an input: a signal, or a number of the policy."""
@@ -197,15 +197,17 @@ class _Trace:
     def value(self, wanted: core.Var) -> Any:
         """Return a value."""
         equations, inputs = self.needed(wanted)
-        return self._evaluated(equations, {one: self.known[one] for one in inputs}, wanted)
+        return self._evaluated(
+            equations, {variable: self.known[variable] for variable in inputs}, wanted
+        )
 
-    def decision(self, values: core.Var, given: Any, draws: Any) -> Any:
+    def decision(self, values: core.Var, numbers: Any, draws: Any) -> Any:
         """Return the decision for values of our own, with an empty state."""
         equations, inputs = self.needed(self.decided, values)
-        zeros = {one: _zeros(one.aval) for one in self.free}
-        known = {**self.known, **zeros, self.free[0]: draws, values: given}
-        given_ = {one: known[one] for one in inputs | {values}}
-        return self._evaluated(equations, given_, self.decided)
+        zeros = {variable: _zeros(variable.aval) for variable in self.free}
+        known = {**self.known, **zeros, self.free[0]: draws, values: numbers}
+        read = {variable: known[variable] for variable in inputs | {values}}
+        return self._evaluated(equations, read, self.decided)
 
     def _evaluated(
         self,
@@ -239,14 +241,14 @@ class _Flat:
             return known.get(atom, atom) if isinstance(atom, core.Var) else atom
 
         for equation in jaxpr.eqns:
-            given = [of(atom) for atom in equation.invars]
+            operands = [of(atom) for atom in equation.invars]
             inner: Any = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
             if equation.primitive.name in ("jit", "pjit", "closed_call", "custom_jvp_call"):
                 fresh = [core.Var(constvar.aval) for constvar in inner.jaxpr.constvars]
                 self.constants |= zip(fresh, inner.consts, strict=True)
-                known |= zip(equation.outvars, self.run(inner.jaxpr, fresh, given), strict=True)
+                known |= zip(equation.outvars, self.run(inner.jaxpr, fresh, operands), strict=True)
             else:
                 made = [core.Var(outvar.aval) for outvar in equation.outvars]
-                self.equations.append(equation.replace(invars=given, outvars=made))
+                self.equations.append(equation.replace(invars=operands, outvars=made))
                 known |= zip(equation.outvars, made, strict=True)
         return iter([of(atom) for atom in jaxpr.outvars])

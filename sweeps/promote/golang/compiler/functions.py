@@ -79,16 +79,18 @@ class Function:
     @property
     def of_endpoint(self) -> tuple[Input, ...]:
         """Return signals that every endpoint has, those that are one number for the request included."""
-        return tuple(one for one in self.inputs if one.is_of_endpoint or one.signal.is_aggregated)
+        return tuple(
+            read for read in self.inputs if read.is_of_endpoint or read.signal.is_aggregated
+        )
 
     @property
     def of_request(self) -> tuple[Input, ...]:
         """Return signals of the request."""
-        return tuple(one for one in self.inputs if not one.is_of_endpoint)
+        return tuple(read for read in self.inputs if not read.is_of_endpoint)
 
     def reads(self, target: TargetVersion) -> tuple[str, ...]:
         """Return names of the readings that the signals are made of."""
-        names = {name for one in self.inputs for name in one.signal.readings}
+        names = {name for read in self.inputs for name in read.signal.readings}
         return tuple(name for name in target.readings if name in names)
 
 
@@ -106,8 +108,8 @@ def function_of(compiled: Compiled, target: TargetVersion) -> Function:
     inputs = tuple(_input(rule, target, node, outputs) for node in _distinct(outputs))
     parameters = _parameters(compiled, outputs)
     terms = Terms(
-        {name: one.field for name, one in parameters.items()},
-        {one.signal.path: CODES for one in inputs if one.signal.is_code},
+        {name: parameter.field for name, parameter in parameters.items()},
+        {read.signal.path: CODES for read in inputs if read.signal.is_code},
         rule.is_order,
         lambda node: _unsupported(rule, node),
     )
@@ -125,7 +127,7 @@ def function_of(compiled: Compiled, target: TargetVersion) -> Function:
     return Function(
         rule,
         compiled,
-        tuple(sorted(inputs, key=lambda one: one.signal.path)),
+        tuple(sorted(inputs, key=lambda read: read.signal.path)),
         tuple(parameters.values()),
         tuple(draws),
         {exported(name): node.dtype for name, node in compiled.start.items()},
@@ -153,7 +155,7 @@ def _input(
     signal = target.signal(path, rule.revision)
     if signal is None:
         proposal = target.manifest["missing"].get(path, NO_PROPOSAL)
-        origins = [one.origin for one in live(outputs) if node in one.args and one.origin]
+        origins = [user.origin for user in live(outputs) if node in user.args and user.origin]
         where = (origins or [place_of_policy(rule.policies[0])])[0]
         raise NotMappedError(
             f"{rule.what}: CRITICAL: the signal {path} at {where} has no counterpart in {target.name}, and without it "
@@ -183,10 +185,10 @@ def _parameters(compiled: Compiled, outputs: tuple[Node, ...]) -> dict[str, Plug
             name = f"{place}.{field}" if compiled.rule.is_order else field
             if name not in used:
                 continue
-            own = field if camel(field) not in keys else f"scheduler_{field}"
-            keys.add(camel(own))
+            unique = field if camel(field) not in keys else f"scheduler_{field}"
+            keys.add(camel(unique))
             value = float(getattr(values, field))
-            parameters[name] = PluginParameter(camel(own), exported(own), number, value)
+            parameters[name] = PluginParameter(camel(unique), exported(unique), number, value)
     return parameters
 
 

@@ -70,9 +70,9 @@ class Graph:
             with np.errstate(all="ignore"):
                 return self.literal(self._folds[op](*(arg.value for arg in args)), dtype)
         simple = _SIMPLER.get(op)
-        found = simple(self, *args) if simple else None
-        if found is not None:
-            return found
+        simplified = simple(self, *args) if simple else None
+        if simplified is not None:
+            return simplified
         return self.make(op, args, (), dtype, max((arg.rank for arg in args), default=0))
 
     def convert(self, arg: Node, dtype: str) -> Node:
@@ -89,9 +89,9 @@ class Graph:
 
     def select(self, condition: Node, on_true: Node, on_false: Node) -> Node:
         """Return `on_true` where the condition holds, else `on_false`."""
-        found = _simpler_select(self, condition, on_true, on_false)
-        if found is not None:
-            return found
+        simplified = _simpler_select(self, condition, on_true, on_false)
+        if simplified is not None:
+            return simplified
         rank = max(condition.rank, on_true.rank, on_false.rank)
         return self.make("select", (condition, on_true, on_false), (), on_true.dtype, rank)
 
@@ -124,18 +124,18 @@ def is_literal(node: Node, value: Any) -> bool:
 def live(outputs: Sequence[Node]) -> list[Node]:
     """Return what the outputs depend on, arguments first."""
     seen: set[int] = set()
-    found: list[Node] = []
+    nodes: list[Node] = []
 
     def visit(node: Node) -> None:
         if node.order not in seen:
             seen.add(node.order)
             for arg in node.args:
                 visit(arg)
-            found.append(node)
+            nodes.append(node)
 
     for output in outputs:
         visit(output)
-    return sorted(found, key=lambda node: node.order)
+    return sorted(nodes, key=lambda node: node.order)
 
 
 def inputs_of(outputs: Sequence[Node], op: str) -> Iterator[Node]:
@@ -196,9 +196,9 @@ def _logical(absorbs: bool) -> Callable[[Graph, Node, Node], Node | None]:
         del graph
         if left.dtype != "bool":
             return None
-        for one, other in ((left, right), (right, left)):
-            if one.op == "literal":
-                return one if bool(one.value) is absorbs else other
+        for operand, other in ((left, right), (right, left)):
+            if operand.op == "literal":
+                return operand if bool(operand.value) is absorbs else other
         return left if left is right else None
 
     return simpler

@@ -60,11 +60,11 @@ class Origins:
 
     def _statements(self) -> dict[tuple[tuple[str, int], ...], Node]:
         """Return results by call stack; the lines of one statement are one."""
-        found: dict[tuple[tuple[str, int], ...], Node] = {}
+        statements: dict[tuple[tuple[str, int], ...], Node] = {}
         for frames, node in self._last.items():
             (file, line), *outer = frames
-            found[((file, _first_line(file, line)), *outer)] = node
-        return found
+            statements[((file, _first_line(file, line)), *outer)] = node
+        return statements
 
 
 def _frames(equation: Any) -> tuple[tuple[str, int], ...]:
@@ -143,50 +143,52 @@ class Lowering:
         """Return the results of the closed jaxprs for these inputs."""
         small, large = jaxprs
         consts = [
-            self._constant(one, other)
-            for one, other in zip(small.consts, large.consts, strict=True)
+            self._constant(first, other)
+            for first, other in zip(small.consts, large.consts, strict=True)
         ]
         return self._run((small.jaxpr, large.jaxpr), [*consts, *inputs], "")
 
-    def _run(self, jaxprs: tuple[Any, Any], given: Sequence[Value], origin: str) -> list[Value]:
+    def _run(self, jaxprs: tuple[Any, Any], values: Sequence[Value], origin: str) -> list[Value]:
         small, large = jaxprs
-        known: dict[Any, Value] = dict(zip([*small.constvars, *small.invars], given, strict=True))
+        known: dict[Any, Value] = dict(zip([*small.constvars, *small.invars], values, strict=True))
         if len(small.eqns) != len(large.eqns):
             raise self.error(
                 "the computation", "has another length for another number of endpoints"
             )
-        for one, other in zip(small.eqns, large.eqns, strict=True):
-            if one.primitive.name != other.primitive.name:
-                raise self.error(one.primitive.name, "is there for some numbers of endpoints only")
-            self.graph.origin = origin or self.origins.place_of(one) or self._place
+        for first, other in zip(small.eqns, large.eqns, strict=True):
+            if first.primitive.name != other.primitive.name:
+                raise self.error(
+                    first.primitive.name, "is there for some numbers of endpoints only"
+                )
+            self.graph.origin = origin or self.origins.place_of(first) or self._place
             arguments = [
-                self._operand(known, a, b) for a, b in zip(one.invars, other.invars, strict=True)
+                self._operand(known, a, b) for a, b in zip(first.invars, other.invars, strict=True)
             ]
             for variable, value in zip(
-                one.outvars, self._translated(one, other, arguments), strict=True
+                first.outvars, self._translated(first, other, arguments), strict=True
             ):
                 known[variable] = value
                 if not origin and value.nodes.size == 1:
-                    self.origins.record(one, value.node)
+                    self.origins.record(first, value.node)
         return [
             self._operand(known, a, b) for a, b in zip(small.outvars, large.outvars, strict=True)
         ]
 
-    def _translated(self, one: Any, other: Any, arguments: list[Value]) -> list[Value]:
-        name = one.primitive.name
+    def _translated(self, first: Any, other: Any, arguments: list[Value]) -> list[Value]:
+        name = first.primitive.name
         if name in _INLINED:
-            if one.params.get("name") == "_uniform":
-                shape = self._shape(one.outvars[0], other.outvars[0])
+            if first.params.get("name") == "_uniform":
+                shape = self._shape(first.outvars[0], other.outvars[0])
                 drawn = STRUCTURE["draw"](Use(self, {}, arguments, shape))
                 if drawn is not None:
                     return [drawn]
-            key = next(key for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in one.params)
-            return self._call((one.params[key], other.params[key]), arguments)
+            key = next(key for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in first.params)
+            return self._call((first.params[key], other.params[key]), arguments)
         if name in _IDENTITY:
             return arguments
-        params = self._params(one, other)
-        shapes = [self._shape(a, b) for a, b in zip(one.outvars, other.outvars, strict=True)]
-        dtype = _dtype(one.outvars[0])
+        params = self._params(first, other)
+        shapes = [self._shape(a, b) for a, b in zip(first.outvars, other.outvars, strict=True)]
+        dtype = _dtype(first.outvars[0])
         operation = ELEMENTWISE[name].operation if name in ELEMENTWISE else ""
         if name == "round":
             operation = ROUNDINGS[int(params["rounding_method"])]
@@ -194,17 +196,17 @@ class Lowering:
             use = Use(self, {"dtype": dtype}, arguments, shapes[0])
             return [use.mapped(lambda *args: use.of(operation, *args))]
         if name in STRUCTURE:
-            found = STRUCTURE[name](Use(self, params | {"dtype": dtype}, arguments, shapes[0]))
-            if found is not None:
-                return [found]
+            translated = STRUCTURE[name](Use(self, params | {"dtype": dtype}, arguments, shapes[0]))
+            if translated is not None:
+                return [translated]
         return [
             self.unsupported(name, _dtype(var), shape, arguments)
-            for var, shape in zip(one.outvars, shapes, strict=True)
+            for var, shape in zip(first.outvars, shapes, strict=True)
         ]
 
     def _call(self, inner: tuple[Any, Any], arguments: list[Value]) -> list[Value]:
         """Inline a call; its equations belong to the line of the call, as a traced function may be an older one."""
-        small, large = (getattr(one, "jaxpr", one) for one in inner)
+        small, large = (getattr(call, "jaxpr", call) for call in inner)
         consts: list[Value] = []
         if hasattr(inner[0], "consts"):
             pairs = zip(inner[0].consts, inner[1].consts, strict=True)
@@ -220,7 +222,7 @@ class Lowering:
         node = self.graph.make("unsupported", args, (name,), dtype, rank)
         return (
             value_of(shape, node)
-            if all(one == ENDPOINTS for one in shape)
+            if all(length == ENDPOINTS for length in shape)
             else Value(
                 tuple(shape), np.full([n for n in shape if isinstance(n, int)], node, dtype=object)
             )
@@ -228,46 +230,48 @@ class Lowering:
 
     # --- what differs between the two sizes --------------------------------------------------------
 
-    def merged(self, one: Any, other: Any) -> Any:
+    def merged(self, first: Any, other: Any) -> Any:
         """Return one of two parameters: equal, or following the number of endpoints."""
-        if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
-            if len(one) == len(other):
-                return tuple(self.merged(a, b) for a, b in zip(one, other, strict=True))
-        elif isinstance(one, (int, np.integer)) and not isinstance(one, bool) and one != other:
-            if other - one == self._sizes[1] - self._sizes[0]:
-                return Affine(int(one) - self._sizes[0])
-        elif _is_same(one, other):
-            return one
-        raise self.error(repr(one), f"becomes {other!r} when the number of endpoints changes")
+        if isinstance(first, (tuple, list)) and isinstance(other, (tuple, list)):
+            if len(first) == len(other):
+                return tuple(self.merged(a, b) for a, b in zip(first, other, strict=True))
+        elif (
+            isinstance(first, (int, np.integer)) and not isinstance(first, bool) and first != other
+        ):
+            if other - first == self._sizes[1] - self._sizes[0]:
+                return Affine(int(first) - self._sizes[0])
+        elif _is_same(first, other):
+            return first
+        raise self.error(repr(first), f"becomes {other!r} when the number of endpoints changes")
 
-    def _params(self, one: Any, other: Any) -> dict[str, Any]:
+    def _params(self, first: Any, other: Any) -> dict[str, Any]:
         kept = {}
-        for key, value in one.params.items():
+        for key, value in first.params.items():
             parts = value if isinstance(value, tuple) else (value,)
             if not any(hasattr(part, "eqns") or hasattr(part, "jaxpr") for part in parts):
                 kept[key] = self.merged(value, other.params[key])
         return kept
 
-    def _shape(self, one: Any, other: Any) -> tuple[Length, ...]:
+    def _shape(self, first: Any, other: Any) -> tuple[Length, ...]:
         return tuple(
-            self._length(a, b) for a, b in zip(one.aval.shape, other.aval.shape, strict=True)
+            self._length(a, b) for a, b in zip(first.aval.shape, other.aval.shape, strict=True)
         )
 
-    def _length(self, one: int, other: int) -> Length:
-        if one == other:
-            return int(one)
-        if (one, other) == self._sizes:
+    def _length(self, first: int, other: int) -> Length:
+        if first == other:
+            return int(first)
+        if (first, other) == self._sizes:
             return ENDPOINTS
-        raise self.error(f"an array of length {one}", f"has length {other} when an endpoint more or less is there; "
+        raise self.error(f"an array of length {first}", f"has length {other} when an endpoint more or less is there; "
                          "arrays must be as long as the list of endpoints or of fixed length")  # fmt: skip
 
-    def _operand(self, known: Mapping[Any, Value], one: Any, other: Any) -> Value:
-        if hasattr(one, "val"):
-            return self._constant(one.val, other.val)
-        return known[one]
+    def _operand(self, known: Mapping[Any, Value], first: Any, other: Any) -> Value:
+        if hasattr(first, "val"):
+            return self._constant(first.val, other.val)
+        return known[first]
 
-    def _constant(self, one: Any, other: Any) -> Value:
-        small, large = np.asarray(one), np.asarray(other)
+    def _constant(self, first: Any, other: Any) -> Value:
+        small, large = np.asarray(first), np.asarray(other)
         dtype = str(small.dtype)
         shape = tuple(self._length(a, b) for a, b in zip(small.shape, large.shape, strict=True))
         if ENDPOINTS in shape:
@@ -278,7 +282,9 @@ class Lowering:
                 "has one number for each endpoint; give it as a function of signals",
             )
         if _is_same(small, large):
-            return value_of(shape, [self.graph.literal(one, dtype) for one in small.reshape(-1)])
+            return value_of(
+                shape, [self.graph.literal(number, dtype) for number in small.reshape(-1)]
+            )
         if small.ndim == 0 and float(large - small) == self._sizes[1] - self._sizes[0]:
             offset = int(small) - self._sizes[0]
             return value_of((), self.graph.make("length", (), (offset,), dtype, 0))
@@ -299,13 +305,13 @@ def _dtype(variable: Any) -> str:
     return "key" if name.startswith("key<") else name
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
+def _is_same(first: Any, other: Any) -> bool:
+    if isinstance(first, np.ndarray) or isinstance(other, np.ndarray):
+        return bool(np.array_equal(first, other, equal_nan=np.asarray(first).dtype.kind == "f"))
     try:
-        return bool(one == other) or one is other
+        return bool(first == other) or first is other
     except (TypeError, ValueError):
-        return one is other
+        return first is other
 
 
 def check_dtypes(nodes: Sequence[Node], what: str) -> None:

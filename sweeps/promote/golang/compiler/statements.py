@@ -55,12 +55,12 @@ class LoopPlan:
 
     def products_in_sums(self) -> set[int]:
         """Return real products that a sum could absorb: Go may join both into one rounding, even across statements."""
-        found: set[int] = set()
+        orders: set[int] = set()
         for node in self.nodes:
             is_sum = node.op in ("add", "sub", "neg", "select", "cumulated")
             if is_sum or (node.op == "reduce" and node.attrs[0] == "sum"):
-                found |= {arg.order for arg in node.args if arg.op == "mul" and arg.is_float}
-        return found
+                orders |= {arg.order for arg in node.args if arg.op == "mul" and arg.is_float}
+        return orders
 
     def is_guard(self, node: Node) -> bool:
         """Return whether a reduction leaves out what this selection leaves out: `if condition { total += x }`."""
@@ -104,10 +104,10 @@ class LoopPlan:
         """Count operations of its expression, named parts as none."""
         if node.op in INPUTS or node.op in ("iota", "key"):
             return 0
-        own = node.op not in ("convert", "broadcast", "reversed") and not (
+        counts = node.op not in ("convert", "broadcast", "reversed") and not (
             node.op == "at" and self._is_direct(node.args[0])
         )
-        return own + sum(self._inline_size(arg) for arg in node.args)
+        return counts + sum(self._inline_size(arg) for arg in node.args)
 
     def _inline_size(self, node: Node) -> int:
         if node.order not in self._inline:
@@ -210,11 +210,11 @@ class Writer:
 
     def _selection(self, node: Node, index: tuple[str, ...]) -> list[str]:
         cases: list[tuple[str, str]] = []
-        one, is_more = node, True
+        choice, is_more = node, True
         while is_more:
-            condition, value, rest = one.args
+            condition, value, rest = choice.args
             cases.append((self.expression(condition, index), self.expression(value, index)))
-            is_more, one = self.plan.continues(one), rest
+            is_more, choice = self.plan.continues(choice), rest
         default = self.terms.typed(rest, index)
         if len(cases) == 1:
             ((condition_text, value_text),) = cases
@@ -277,10 +277,10 @@ class Writer:
             terms.used |= {"endpoints", "i"}
             body.append(f"{name}[i] = {self.expression(node, ('i',))}")
             terms.slices[node.order] = name
-        found = {}
+        results = {}
         for node in reductions:
             name = self._new_name(node)
-            found[node.order] = name
+            results[node.order] = name
             starts += self._start(node, name)
             body += self._update(node, name, ("i",))
         if has_scores and scores is not None:
@@ -288,7 +288,7 @@ class Writer:
             starts.append("scores := make([]float64, len(endpoints))")
             body.append(f"scores[i] = {self.expression(scores, ('i',) if scores.rank else ())}")
         terms.names.clear()
-        terms.names.update(before | found)
+        terms.names.update(before | results)
         self.lines += starts + _block(self._head("i", "endpoint"), body)
 
     def _element(self, node: Node, starts: list[str]) -> list[str]:
@@ -331,7 +331,9 @@ class Writer:
 
     def _parts(self, operand: Node) -> list[Node]:
         """Return named values of pairs that the operand is made of."""
-        return [one for one in live([operand]) if one.rank == 2 and one.order in self.plan.named]
+        return [
+            node for node in live([operand]) if node.rank == 2 and node.order in self.plan.named
+        ]
 
     def _start(self, node: Node, name: str) -> list[str]:
         kind = str(node.attrs[0])
@@ -358,15 +360,15 @@ class Writer:
         return [self._step(kind, name, operand, index)]
 
     def _step(self, kind: str, name: str, value: Node, index: tuple[str, ...]) -> str:
-        one = self.terms.of(value, index)
+        term = self.terms.of(value, index)
         if kind == "sum":
             is_one = value.op == "literal" and value.value == 1 and not value.is_float
-            return f"{name}++" if is_one else f"{name} += {printed(one)}"
+            return f"{name}++" if is_one else f"{name} += {printed(term)}"
         if kind == "prod":
-            return f"{name} *= {printed(one)}"
+            return f"{name} *= {printed(term)}"
         if kind in ("or", "and"):
-            return f"{name} = {name} {'||' if kind == 'or' else '&&'} {printed(one)}"
-        return f"{name} = {kind}({name}, {printed(one, 2)})"
+            return f"{name} = {name} {'||' if kind == 'or' else '&&'} {printed(term)}"
+        return f"{name} = {kind}({name}, {printed(term, 2)})"
 
     def _arg_update(self, node: Node, name: str, index: tuple[str, ...]) -> list[str]:
         (operand,), kind = node.args, node.attrs[0]

@@ -104,10 +104,10 @@ ELEMENTWISE: dict[str, Elementwise] = {
 }
 ROUNDINGS = {0: "round_away", 1: "round_even"}
 FOLDS: dict[str, Callable[..., Any]] = {
-    one.operation: _safely(one.fold) for one in ELEMENTWISE.values() if one.fold is not None
+    entry.operation: _safely(entry.fold) for entry in ELEMENTWISE.values() if entry.fold is not None
 }
 FOLDS |= {"round_away": _away_from_zero, "round_even": np.rint}
-GO = {one.operation: one for one in ELEMENTWISE.values()}
+GO = {entry.operation: entry for entry in ELEMENTWISE.values()}
 GO |= {
     "round_away": Elementwise("round_away", _away_from_zero, "math.Round"),
     "round_even": Elementwise("round_even", np.rint, "math.RoundToEven"),
@@ -184,11 +184,11 @@ def _select(use: Use) -> Value:
         """Return the case whose number is `which`; the last one for any larger number."""
         if which.dtype == "bool":
             return graph.select(which, cases[1], cases[0])
-        found = cases[-1]
+        case = cases[-1]
         for at in range(len(cases) - 2, -1, -1):
             is_it = graph.elementwise("le", (which, graph.literal(at, which.dtype)), "bool")
-            found = graph.select(is_it, cases[at], found)
-        return found
+            case = graph.select(is_it, cases[at], case)
+        return case
 
     return use.mapped(chosen)
 
@@ -209,22 +209,22 @@ def _power(use: Use, power: int) -> Value:
             left >>= 1
             if left:
                 square = use.of("mul", square, square)
-        one = use.graph.literal(1, use.dtype)
-        found = one if result is None else result
-        return use.of("div", one, found) if power < 0 else found
+        unit = use.graph.literal(1, use.dtype)
+        product = unit if result is None else result
+        return use.of("div", unit, product) if power < 0 else product
 
     return use.mapped(raised)
 
 
 def _rsqrt(use: Use) -> Value:
-    one = use.graph.literal(1, use.dtype)
-    return use.mapped(lambda arg: use.of("div", one, use.of("sqrt", arg)))
+    unit = use.graph.literal(1, use.dtype)
+    return use.mapped(lambda arg: use.of("div", unit, use.of("sqrt", arg)))
 
 
 def _logistic(use: Use) -> Value:
-    one = use.graph.literal(1, use.dtype)
+    unit = use.graph.literal(1, use.dtype)
     return use.mapped(
-        lambda arg: use.of("div", one, use.of("add", one, use.of("exp", use.of("neg", arg))))
+        lambda arg: use.of("div", unit, use.of("add", unit, use.of("exp", use.of("neg", arg))))
     )
 
 
@@ -277,11 +277,11 @@ def _arg_of_fixed(use: Use, kind: str, array: Value, axis: int) -> Value:
     best, *others = _along(array, axis)
     place = value_of(shape, [graph.literal(0, dtype)] * best.nodes.size)
 
-    def is_better(one: Node, than: Node) -> Node:
-        if one.dtype == "bool":
-            one, than = (one, than) if kind == "max" else (than, one)
-            return graph.elementwise("and", (one, graph.negated(than)), "bool")
-        return graph.elementwise("gt" if kind == "max" else "lt", (one, than), "bool")
+    def is_better(node: Node, than: Node) -> Node:
+        if node.dtype == "bool":
+            node, than = (node, than) if kind == "max" else (than, node)
+            return graph.elementwise("and", (node, graph.negated(than)), "bool")
+        return graph.elementwise("gt" if kind == "max" else "lt", (node, than), "bool")
 
     for at, part in enumerate(others, 1):
         here = graph.literal(at, dtype)
@@ -306,8 +306,8 @@ def _dot(use: Use) -> Value | None:
     if len(left.shape) > 1 and len(right.shape) > 1:
         return None
     total = None
-    for one, other in zip(_along(left, left_axis), _along(right, right_axis), strict=True):
-        term = use.mapped(lambda a, b: use.of("mul", a, b), one, other)
+    for factor, other in zip(_along(left, left_axis), _along(right, right_axis), strict=True):
+        term = use.mapped(lambda a, b: use.of("mul", a, b), factor, other)
         total = term if total is None else use.mapped(lambda a, b: use.of("add", a, b), total, term)
     return total
 

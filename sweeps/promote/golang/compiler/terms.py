@@ -130,8 +130,8 @@ def _walked(binary: Binary) -> tuple[bool, bool, int]:
     return has_sum, has_product, problem
 
 
-def _joined(one: tuple[bool, bool, int], other: tuple[bool, bool, int]) -> tuple[bool, bool, int]:
-    return one[0] or other[0], one[1] or other[1], max(one[2], other[2])
+def _joined(first: tuple[bool, bool, int], other: tuple[bool, bool, int]) -> tuple[bool, bool, int]:
+    return first[0] or other[0], first[1] or other[1], max(first[2], other[2])
 
 
 _PLAIN = (0.0, 0.5, 1.0, 2.0)  # numbers that need no name
@@ -220,15 +220,15 @@ class Terms:
         if node.order in self.names:
             return Text(self.names[node.order])
         maker = getattr(self, f"_{node.op}", None)
-        found: Expression = maker(node, index) if maker else self._elementwise(node, index)
-        return found
+        expression: Expression = maker(node, index) if maker else self._elementwise(node, index)
+        return expression
 
     def typed(self, node: Node, index: tuple[str, ...]) -> Expression:
         """Return the expression where Go must see the type: a literal has its dtype."""
-        one = self.of(node, index)
+        expression = self.of(node, index)
         if node.op == "literal" and node.dtype.startswith("int"):
-            return call(node.dtype, one)
-        return one
+            return call(node.dtype, expression)
+        return expression
 
     # --- leaves -----------------------------------------------------------------------------------
 
@@ -356,8 +356,8 @@ class Terms:
         if len(parts) == 1 and text in ("-", "!", "^"):
             return Unary(text, parts[0])
         if text in PRECEDENCE:
-            one = Binary(text, parts[0], parts[1])
-            return call("float64", one) if node.order in self.rounded else one
+            operation = Binary(text, parts[0], parts[1])
+            return call("float64", operation) if node.order in self.rounded else operation
         if text in HELPERS:
             self.used.add(text)
         if text.startswith("math."):
@@ -388,8 +388,8 @@ def field_name(path: str) -> str:
 
 def exported(name: str) -> str:
     """Return a field's name as Go exports it: `refilled_us` -> `RefilledUs`."""
-    one = camel(name)
-    return one[0].upper() + one[1:]
+    camel_case = camel(name)
+    return camel_case[0].upper() + camel_case[1:]
 
 
 def camel(name: str) -> str:

@@ -102,8 +102,8 @@ def _compiled(rule: PromotedRule) -> Compiled:
     lowering = Lowering(graph, SIZES, rule.what, place_of_policy(rule.policies[0]))
     small, large = (decide_jaxpr(rule, size) for size in SIZES)
     inputs = [
-        _input(graph, rule, path, one, other)
-        for path, one, other in zip(
+        _input(graph, rule, path, first, other)
+        for path, first, other in zip(
             small.paths, small.jaxpr.in_avals, large.jaxpr.in_avals, strict=True
         )
     ]
@@ -114,9 +114,9 @@ def _compiled(rule: PromotedRule) -> Compiled:
     fields = [path.partition(".")[2] for path in small.paths if path.startswith("state.")]
     state = dict(zip(fields, (value.node for value in outputs[num_decisions:]), strict=True))
     start = _first_state(rule, graph, lowering) if fields else {}
-    found = Compiled(rule, graph, decisions, state, start)
-    check_dtypes([node for node in found.outputs if node.dtype != "key"], rule.what)
-    return found
+    result = Compiled(rule, graph, decisions, state, start)
+    check_dtypes([node for node in result.outputs if node.dtype != "key"], rule.what)
+    return result
 
 
 def _first_state(rule: PromotedRule, graph: Graph, lowering: Lowering) -> dict[str, Node]:
@@ -138,11 +138,11 @@ def _first_state(rule: PromotedRule, graph: Graph, lowering: Lowering) -> dict[s
     return dict(zip(names, (value.node for value in outputs), strict=True))
 
 
-def _input(graph: Graph, rule: PromotedRule, path: str, one: Any, other: Any) -> Value:
+def _input(graph: Graph, rule: PromotedRule, path: str, first: Any, other: Any) -> Value:
     shape = tuple(
-        int(a) if a == b else ENDPOINTS for a, b in zip(one.shape, other.shape, strict=True)
+        int(a) if a == b else ENDPOINTS for a, b in zip(first.shape, other.shape, strict=True)
     )
-    dtype = "key" if str(one.dtype).startswith("key<") else str(one.dtype)
+    dtype = "key" if str(first.dtype).startswith("key<") else str(first.dtype)
     if path in IS_TRUE:
         return value_of(shape, graph.literal(True, "bool"))
     sort, _, rest = path.partition(".")
@@ -186,7 +186,11 @@ def decide_jaxpr(rule: PromotedRule, size: int) -> Traced:
     function, arguments = _order(rule, size) if rule.is_order else _at_gateway(rule, size)
     jaxpr = jax.make_jaxpr(function)(*arguments)
     names = ("params", "state", "context")
-    paths = [path for name, one in zip(names, arguments, strict=True) for path in _paths(name, one)]
+    paths = [
+        path
+        for name, argument in zip(names, arguments, strict=True)
+        for path in _paths(name, argument)
+    ]
     return Traced(jaxpr, tuple(paths), arguments)
 
 
@@ -215,7 +219,7 @@ def _order(rule: PromotedRule, size: int) -> tuple[Callable[..., Any], tuple[Any
             for policy, values in zip(rule.policies, params, strict=True)
         ]
         urgency, _ = priority.decide(params[0], none[0], context)
-        asked = QueueContext(
+        with_urgency = QueueContext(
             **{
                 name: getattr(context, name)
                 for name in QueueContext.__dataclass_fields__
@@ -223,7 +227,7 @@ def _order(rule: PromotedRule, size: int) -> tuple[Callable[..., Any], tuple[Any
             },
             priority=urgency,
         )
-        order, _ = scheduler.decide(params[1], none[1], asked)
+        order, _ = scheduler.decide(params[1], none[1], with_urgency)
         return order, state
 
     params = tuple(_shapes(policy.values()) for policy in rule.policies)

@@ -70,7 +70,7 @@ def mapped(
         for argument in arguments
     ]
     flat = [
-        make(*(one[place] if one.shape else one[()] for one in spread))
+        make(*(nodes[place] if nodes.shape else nodes[()] for nodes in spread))
         for place in itertools.product(*map(range, fixed))
     ]
     return value_of(shape, flat)
@@ -79,16 +79,16 @@ def mapped(
 def broadcast(graph: Graph, value: Value, shape: Sequence[Length], places: Sequence[int]) -> Value:
     """Broadcast as `lax.broadcast_in_dim` does: axis `k` of what is given becomes axis `places[k]`."""
     along = {place: axis for axis, place in enumerate(places)}
-    own = _order_among(value.shape, ENDPOINTS)
+    old = _order_among(value.shape, ENDPOINTS)
     new = _order_among(shape, ENDPOINTS)
-    moved = tuple(new[places[axis]] for axis in own)
+    moved = tuple(new[places[axis]] for axis in old)
 
     def at(place: tuple[int, ...]) -> Node:
         """Return what stands at this place of the fixed axes, spread over the endpoint axes."""
         chosen = []
         index = dict(zip(_fixed_axes(shape), place, strict=True))
         for axis in _fixed_axes(value.shape):
-            out = next(one for one, from_axis in along.items() if from_axis == axis)
+            out = next(out_axis for out_axis, from_axis in along.items() if from_axis == axis)
             chosen.append(0 if value.shape[axis] == 1 else index[out])
         node: Node = value.nodes[tuple(chosen)]
         if node.rank == 0 or (moved == tuple(range(len(moved))) and len(new) == len(moved)):
@@ -101,8 +101,8 @@ def broadcast(graph: Graph, value: Value, shape: Sequence[Length], places: Seque
 
 def reshaped(value: Value, shape: Sequence[Length]) -> Value | None:
     """Return the same elements in another shape; None where axes over endpoints would change."""
-    if [one for one in value.shape if one == ENDPOINTS] != [
-        one for one in shape if one == ENDPOINTS
+    if [length for length in value.shape if length == ENDPOINTS] != [
+        length for length in shape if length == ENDPOINTS
     ]:
         return None
     fixed = tuple(length for length in shape if isinstance(length, int))
