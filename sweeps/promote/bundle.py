@@ -10,10 +10,10 @@ from typing import Any
 
 from blis_jax.traces.measured.llmd_report import AGGREGATE
 from sweeps.claims.words import CONFIRMED
-from sweeps.promote.checks.documents import CONFIG
+from sweeps.promote.evidence.hypotheses import LOWER, SAME
 from sweeps.promote.evidence.reports import CLASSES
 from sweeps.promote.evidence.survival import LARGER, NOTHING, SMALLER, SURVIVES
-from sweeps.promote.hypotheses.document import LOWER, SAME
+from sweeps.promote.llmd.documents import CONFIG
 from sweeps.promote.pages import PromotionContent, Verdict, main_change
 from sweeps.promote.promotion import Files, Promotion
 from sweeps.promote.store import hashes_of, number, percent, render, wide_yaml

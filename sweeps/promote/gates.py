@@ -15,15 +15,15 @@ from typing import Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.content import digest
-from sweeps.promote.checks.documents import remade_findings
-from sweeps.promote.checks.findings import findings_of
+from sweeps.promote.evidence.hypothesis_files import origin_findings
 from sweeps.promote.evidence.verdicts import (
     evidence_findings,
     hypothesis_findings,
     verdict_findings,
 )
 from sweeps.promote.golang.target import NO_GO, check_go
-from sweeps.promote.hypotheses.files import origin_findings
+from sweeps.promote.llmd.documents import remade_findings
+from sweeps.promote.llmd.findings import findings_of
 from sweeps.promote.promotion import (
     CRITICAL,
     SEVERITIES,

@@ -21,10 +21,10 @@ from sweeps.claims.words import (
     VALIDATION,
     WITH_NUANCE,
 )
+from sweeps.promote.evidence.hypotheses import TransferHypothesis, hypotheses_of
 from sweeps.promote.evidence.reports import FIGURES
 from sweeps.promote.evidence.runs import FEWEST_RUNS
 from sweeps.promote.evidence.verdicts import SURVIVAL, VERDICTS
-from sweeps.promote.hypotheses.document import TransferHypothesis, hypotheses_of
 from sweeps.promote.promotion import Files, Promotion
 from sweeps.promote.store import (
     GATES,

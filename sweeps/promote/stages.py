@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeps.promote.bundle import bundle_files
-from sweeps.promote.configs.arms import config_files
+from sweeps.promote.evidence.hypotheses import hypotheses_path
+from sweeps.promote.evidence.hypothesis_files import hypothesis_files
+from sweeps.promote.evidence.profiles import profile_files
 from sweeps.promote.evidence.survival import EvidenceParts
 from sweeps.promote.evidence.verdicts import evidence_files
 from sweeps.promote.golang.plugins import plugins_of
-from sweeps.promote.hypotheses.document import hypotheses_path
-from sweeps.promote.hypotheses.files import hypothesis_files
-from sweeps.promote.hypotheses.profiles import profile_files
+from sweeps.promote.llmd.arms import config_files
 from sweeps.promote.maps import maps_files
 from sweeps.promote.pages import document_files
 from sweeps.promote.promotion import ARMS, Files, Promotion

@@ -18,7 +18,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import fingerprint
 from blis_jax.policies.scorers import APPROXIMATE_BLOCK_TOKENS
 from blis_jax.workload.spec import WorkloadSpec, override
-from sweeps.promote.configs import deployment
+from sweeps.promote.llmd import deployment
 from sweeps.promote.maps import gap_rows
 from sweeps.promote.promotion import Promotion
 from sweeps.runs.requests import workload_from

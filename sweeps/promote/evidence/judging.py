@@ -32,9 +32,9 @@ from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, di
 from sweeps.claims.grammar import Claim
 from sweeps.claims.judge import ClaimReading, ClaimVerdict, DecidingRule, judge_reading
 from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED, WITH_NUANCE
+from sweeps.promote.evidence.hypotheses import LOWER, TransferHypothesis
 from sweeps.promote.evidence.reports import GOODPUT
 from sweeps.promote.evidence.runs import FEWEST_RUNS, ArmRuns, Precondition, SceneRuns, agreement
-from sweeps.promote.hypotheses.document import LOWER, TransferHypothesis
 from sweeps.promote.promotion import ARMS, BASELINE, CONTROL, Evidence
 
 if TYPE_CHECKING:

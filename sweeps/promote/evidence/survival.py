@@ -29,8 +29,8 @@ from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relati
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, differences
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.grammar import our_name
-from sweeps.promote.configs.deployment import workload_of_promotion
 from sweeps.promote.evidence.concerns import Concern, concerns
+from sweeps.promote.llmd.deployment import workload_of_promotion
 from sweeps.promote.promotion import Promotion
 from sweeps.promote.store import render
 from sweeps.runs.experiment import Experiment

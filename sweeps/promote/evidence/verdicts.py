@@ -18,17 +18,17 @@ from blis_jax.statistics.intervals import Estimate
 from blis_jax.traces.measured.llmd_report import AGGREGATE
 from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED
 from sweeps.promote.evidence.concerns import scene_of
-from sweeps.promote.evidence.judging import ArmChange, TransferFinding, judge, runs_of
-from sweeps.promote.evidence.reports import CLASSES, FIGURES, GOODPUT, QUANTILES
-from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
-from sweeps.promote.evidence.simulation import simulate
-from sweeps.promote.evidence.survival import EvidenceParts, page_of, simulated_concerns, survival_of
-from sweeps.promote.hypotheses.document import (
+from sweeps.promote.evidence.hypotheses import (
     MetricPath,
     TransferHypothesis,
     hypotheses_of,
     hypotheses_path,
 )
+from sweeps.promote.evidence.judging import ArmChange, TransferFinding, judge, runs_of
+from sweeps.promote.evidence.reports import CLASSES, FIGURES, GOODPUT, QUANTILES
+from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
+from sweeps.promote.evidence.simulation import simulate
+from sweeps.promote.evidence.survival import EvidenceParts, page_of, simulated_concerns, survival_of
 from sweeps.promote.promotion import ARMS, BASELINE, TREATMENT, Files, Finding, Promotion, Severity
 from sweeps.promote.store import hashes_of, wide_yaml
 from sweeps.runs.experiment import targets_of

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sweeps.promote.golang.compiler.functions import Function
-from sweeps.promote.golang.compiler.terms import camel, exported
-from sweeps.promote.golang.compiler.tracing import PromotedRule, Traced, decide_jaxpr
+from sweeps.promote.golang.functions import Function
 from sweeps.promote.golang.sources import Plugin
+from sweeps.promote.golang.terms import camel, exported
+from sweeps.promote.golang.tracing import PromotedRule, Traced, decide_jaxpr
 
 
 @dataclass(frozen=True)

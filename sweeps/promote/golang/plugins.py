@@ -16,14 +16,14 @@ from blis_jax.policies import registry
 from blis_jax.policies.contract import Policy
 from blis_jax.policies.reading import reading
 from sweeps.promote import DEFAULT_TARGET
-from sweeps.promote.configs.deployment import order_of
-from sweeps.promote.golang.compiler.arg_max import TRIED_SIZE, ScoredRouter, scored
-from sweeps.promote.golang.compiler.functions import function_of
-from sweeps.promote.golang.compiler.structure import ELEMENTWISE, PROPOSALS, STRUCTURAL
-from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled, gateway_context
+from sweeps.promote.golang.arg_max import TRIED_SIZE, ScoredRouter, scored
+from sweeps.promote.golang.functions import function_of
 from sweeps.promote.golang.sources import Names, Plugin, readme, source, test_text, with_imports
+from sweeps.promote.golang.structure import ELEMENTWISE, PROPOSALS, STRUCTURAL
 from sweeps.promote.golang.target import FOLDER, TargetVersion, load
+from sweeps.promote.golang.tracing import PromotedRule, compiled, gateway_context
 from sweeps.promote.golang.vectors import vectors_json
+from sweeps.promote.llmd.deployment import order_of
 from sweeps.promote.maps import objective_name
 from sweeps.promote.promotion import (
     ENGINE_PRIORITY,

@@ -15,9 +15,9 @@ from typing import Any
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.policies.numbers import Number
-from sweeps.promote.golang.compiler.functions import CODES, RANKS, Function, Input, PluginParameter
-from sweeps.promote.golang.compiler.terms import HELPERS, exported
+from sweeps.promote.golang.functions import CODES, RANKS, Function, Input, PluginParameter
 from sweeps.promote.golang.target import TargetReading, TargetVersion
+from sweeps.promote.golang.terms import HELPERS, exported
 from sweeps.tracks.problem import rendered
 
 

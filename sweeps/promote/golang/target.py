@@ -23,8 +23,8 @@ import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
-from sweeps.promote.checks.documents import TargetTypes, target_types
-from sweeps.promote.golang.compiler.terms import Binary, Expression, Text, call, camel, printed
+from sweeps.promote.golang.terms import Binary, Expression, Text, call, camel, printed
+from sweeps.promote.llmd.documents import TargetTypes, target_types
 from sweeps.promote.maps import policy_row
 from sweeps.promote.promotion import Files, Finding
 from sweeps.promote.store import target_file

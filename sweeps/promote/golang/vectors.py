@@ -13,12 +13,12 @@ import numpy as np
 
 from blis_jax.files.atomic_write import finite
 from blis_jax.policies.numbers import Number
-from sweeps.promote.golang.compiler.functions import Function, PluginParameter
-from sweeps.promote.golang.compiler.terms import camel
-from sweeps.promote.golang.compiler.tracing import PromotedRule
 from sweeps.promote.golang.expected import Batch, ExpectedDecisions, expected
+from sweeps.promote.golang.functions import Function, PluginParameter
 from sweeps.promote.golang.sources import Plugin
 from sweeps.promote.golang.target import TargetReading
+from sweeps.promote.golang.terms import camel
+from sweeps.promote.golang.tracing import PromotedRule
 
 SIZES = (1, 4)  # endpoints
 _PER_SIZE = 512

@@ -8,11 +8,11 @@ from typing import Any
 import yaml
 
 from blis_jax.statistics.intervals import Estimate
+from sweeps.promote.evidence.hypotheses import hypotheses_of
 from sweeps.promote.evidence.judging import judge
 from sweeps.promote.evidence.runs import scenes_of
 from sweeps.promote.evidence.survival import Survival, SurvivalRow
 from sweeps.promote.evidence.verdicts import SURVIVAL, VERDICTS, verdicts_document
-from sweeps.promote.hypotheses.document import hypotheses_of
 from sweeps.promote.promotion import Promotion
 from sweeps.strategies.arms import arm_of
 from tests.sweeps.promote.made_reports import TTFT, three_arms

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from sweeps.promote.evidence.hypotheses import MetricPath, TransferHypothesis
 from sweeps.promote.evidence.runs import FOLDER, scenes_of
-from sweeps.promote.hypotheses.document import MetricPath, TransferHypothesis
 
 TTFT = "results.request_performance.aggregate.latency.time_to_first_token"
 CRITICAL = "summary.traffic_classes.critical.ttft_ms"

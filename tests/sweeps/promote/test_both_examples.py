@@ -12,11 +12,10 @@ import yaml
 
 from sweeps.promote.__main__ import main
 from sweeps.promote.bundle import BODY, MANIFEST, PATCH
-from sweeps.promote.evidence import survival
+from sweeps.promote.evidence import survival, tracks
 from sweeps.promote.evidence.concerns import TARGET_PROFILE, Concern, concerns
+from sweeps.promote.evidence.hypotheses import inventory
 from sweeps.promote.golang.target import load
-from sweeps.promote.hypotheses import tracks
-from sweeps.promote.hypotheses.document import inventory
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.fakes import artifacts, minimal_runner
 from tests.sweeps.promote.promotions import IMAGE

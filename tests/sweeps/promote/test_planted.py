@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from sweeps.promote import gates
+from sweeps.promote.evidence.hypotheses import hypotheses_of
+from sweeps.promote.evidence.hypothesis_files import document_of
 from sweeps.promote.evidence.judging import judge
 from sweeps.promote.evidence.runs import FOLDER, scenes_of
 from sweeps.promote.evidence.survival import Survival, SurvivalRow
@@ -26,8 +28,6 @@ from sweeps.promote.evidence.verdicts import (
     verdicts_document,
 )
 from sweeps.promote.gates import findings_at
-from sweeps.promote.hypotheses.document import hypotheses_of
-from sweeps.promote.hypotheses.files import document_of
 from sweeps.promote.promotion import Files
 from sweeps.promote.stages import STAGES, StageWork, before
 from sweeps.promote.store import wide_yaml
@@ -49,10 +49,10 @@ Edit = Callable[[dict[str, str]], object]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saturation and Go have tests of their own, and what a stage makes of the same files is made once."""
-    monkeypatch.setattr("sweeps.promote.hypotheses.tracks.saturation_rate", lambda *given: 863.0)
+    monkeypatch.setattr("sweeps.promote.evidence.tracks.saturation_rate", lambda *given: 863.0)
     monkeypatch.setattr(gates, "check_go", lambda *given: [])
     monkeypatch.setattr(gates, "_made", lambda name, *given: of_stage(name))
-    monkeypatch.setattr("sweeps.promote.hypotheses.files.document_of", document_once)
+    monkeypatch.setattr("sweeps.promote.evidence.hypothesis_files.document_of", document_once)
 
 
 _DOCUMENT_OF = document_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from blis_jax.policies import registry
-from sweeps.promote.golang.compiler.tracing import PromotedRule
 from sweeps.promote.golang.plugins import order_rule, short_name
+from sweeps.promote.golang.tracing import PromotedRule
 
 _USER = Path(__file__).with_name("user_policies.py")
 

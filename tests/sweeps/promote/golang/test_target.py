@@ -12,8 +12,8 @@ from blis_jax.core.types import RequestView, Snapshots
 from blis_jax.errors import ConfigError
 from blis_jax.policies.contexts import GatewayContext, QueueContext
 from sweeps.promote import DEFAULT_TARGET
-from sweeps.promote.checks.documents import target_types
 from sweeps.promote.golang import target as targets
+from sweeps.promote.llmd.documents import target_types
 from sweeps.promote.maps import policy_rows
 from sweeps.promote.store import target_file, target_names
 

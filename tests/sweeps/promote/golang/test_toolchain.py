@@ -13,7 +13,6 @@ import pytest
 from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.gates import findings_at
 from sweeps.promote.golang import target as targets
-from sweeps.promote.golang.compiler.tracing import PromotedRule
 from sweeps.promote.golang.plugins import (
     FOLDER,
     Plugins,
@@ -23,6 +22,7 @@ from sweeps.promote.golang.plugins import (
     shipped_rules,
 )
 from sweeps.promote.golang.target import MISSING, check_go, find_go
+from sweeps.promote.golang.tracing import PromotedRule
 from sweeps.promote.promotion import NotMappedError
 from sweeps.promote.store import target_names
 from tests.sweeps.promote.golang.rules import rule, user_rule

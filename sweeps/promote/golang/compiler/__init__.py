@@ -1,1 +1,0 @@
-"""From a policy to a Go function: traced, lowered to a graph, planned in loops, written."""
