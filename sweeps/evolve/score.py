@@ -175,7 +175,7 @@ class TaskEvaluator:
     """Evaluate programs of a task; keeps requests, runs, and programs that compute the same function."""
 
     def __init__(self, path: Path, folder: Path) -> None:
-        """Programs are written below the folder.
+        """Load the task; programs are written below the folder.
 
         Raises:
             ConfigError: the task is at fault.
@@ -295,7 +295,7 @@ class TaskRuns:
     """
 
     def __init__(self, task: Task, seeds: Sequence[int]) -> None:
-        """`seeds` are all on which anything will run.
+        """Draw nothing yet; `seeds` are all on which anything will run.
 
         Raises:
             ConfigError: there are no such seeds.

@@ -15,21 +15,26 @@ from blis_jax.commands.options.seed_options import seeds_of
 from blis_jax.errors import ConfigError
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
-from sweeps.promote import DEFAULT_TARGET, options
-from sweeps.promote.promotion import GateClosedError, identity_of, make_promotion
+from sweeps.promote import DEFAULT_TARGET, NAME, options
+from sweeps.promote.promotion import (
+    GateClosedError,
+    count_of,
+    counted,
+    identity_of,
+    make_promotion,
+)
 from sweeps.promote.store import PromotionStore, decision_path, findings_path
 
 if TYPE_CHECKING:
-    from sweeps.promote import gates, maps, running
+    from sweeps.promote import gates, maps, stages
     from sweeps.promote.evidence import concerns, survival
 else:  # `--help` and refusals do not wait for them
     gates = lazy.Module("sweeps.promote.gates")
-    running = lazy.Module("sweeps.promote.running")
+    stages = lazy.Module("sweeps.promote.stages")
     concerns = lazy.Module("sweeps.promote.evidence.concerns")
     survival = lazy.Module("sweeps.promote.evidence.survival")
     maps = lazy.Module("sweeps.promote.maps")
 
-NAME = options.NAME
 EXIT_GATE_CLOSED = 3
 
 _DESCRIPTION = """\
@@ -93,7 +98,7 @@ def _whole(words: list[str]) -> int:
     with store.writing():
         promotion = promote_options.promotion(store)
         tell = functools.partial(cli.say, NAME)
-        running.run_all(
+        gates.run_all(
             store,
             promotion,
             evidence,
@@ -130,7 +135,7 @@ def _stage(name: str) -> Callable[[list[str]], int]:
         store = PromotionStore(folder)
         with store.writing():
             promotion = stage_options.promotion(store)
-            made = running.run_stage(
+            made = stages.run_stage(
                 store, promotion, name, evidence, may_overwrite=stage_options.overwrite,
                 is_resumed=isinstance(stage_options, options.ValidateOptions) and stage_options.resume,
             )  # fmt: skip
@@ -159,12 +164,12 @@ def _gate(words: list[str]) -> int:
     store = PromotionStore(gate_options.folder())
     with store.writing():
         findings = gates.check(store, options.promotion_of(store), gate)
-        state = gates.gate_state(store, gate)
+        state = stages.gate_state(store, gate)
     render.show_answer(
         Answer.of(
             f"Is gate {gate} open?",
             f"gate {gate} is {state.word}: {state.detail}",
-            f"gate {gate}: {gates.counted(gates.count_of(findings))}; {findings_path(gate)}",
+            f"gate {gate}: {counted(count_of(findings))}; {findings_path(gate)}",
             "nothing was run.",
             "make the next stage."
             if state.is_open
@@ -204,7 +209,7 @@ NOT_MADE = ": not made"
 def _status(words: list[str]) -> int:
     folder_options = options.read_action(options.FolderOptions, "status", words)
     store = PromotionStore(folder_options.folder())
-    heading, *lines = running.status_lines(store)
+    heading, *lines = gates.status_lines(store)
     missing = next((line.strip() for line in lines if ": closed, " in line or NOT_MADE in line), "")
     step = f"{folder_options.folder()}/bundle is the change."
     if NOT_MADE in missing:

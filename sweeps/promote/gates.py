@@ -1,4 +1,4 @@
-"""The three gates of a promotion: what rule checkers find, what a person decides, and whether a gate is open.
+"""The three gates of a promotion: what rule checkers find, what a person decides, and how far stages are made.
 
 A decision holds for these very files: a gate is open while the last decision on it is an approval and every file that
 it was given for is as it was. Findings are data (`gates/gate-N.findings.yaml`), a decision is a signed-off file
@@ -8,9 +8,8 @@ it was given for is as it was. Findings are data (`gates/gate-N.findings.yaml`),
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from blis_jax.errors import ConfigError
@@ -26,23 +25,32 @@ from sweeps.promote.llmd.documents import remade_findings
 from sweeps.promote.llmd.findings import findings_of
 from sweeps.promote.promotion import (
     CRITICAL,
-    SEVERITIES,
     Files,
     Finding,
     GateClosedError,
     Promotion,
     Severity,
+    count_of,
+    counted,
     gravest_first,
 )
 from sweeps.promote.stages import (
+    APPROVE,
+    EDITED,
     STAGES,
     TESTS,
     TRANSLATE,
+    VALIDATE,
+    Stage,
     StageWork,
     before_gate,
-    changes_between,
+    current_check,
+    files_at,
+    gate_state,
     joined,
+    kept_options,
     outputs_of,
+    run_stage,
     state_of,
 )
 from sweeps.promote.store import (
@@ -59,7 +67,6 @@ from sweeps.promote.store import (
 )
 
 Say = Callable[[str], None]
-APPROVE, REJECT = "approve", "reject"
 
 # --- what a gate looks at -------------------------------------------------------------------------
 
@@ -126,11 +133,6 @@ def _edited(store: PromotionStore, gate: int) -> Iterator[Finding]:
                 yield Finding("IMPORTANT", "not-of-a-stage", path, message)
 
 
-def files_at(store: PromotionStore, gate: int) -> dict[str, str]:
-    """Return the files on disk that a gate is about: of every stage before it."""
-    return store.read(outputs_of(store, before_gate(gate)))
-
-
 def findings_at(promotion: Promotion, gate: int, files: Files) -> list[Finding]:
     """Return what the rule checkers say of the files at a gate, the gravest first."""
     return gravest_first(CHECKS[gate](promotion, files))
@@ -187,7 +189,7 @@ def decide(
             raise ConfigError(f"{name} is empty; a decision has a name and a reason")
     _refuse_unfinished(store, gate)
     artifacts = hashes_of(files_at(store, gate))
-    checked = _current_check(store, gate, artifacts)
+    checked = current_check(store, gate, artifacts)
     if checked is None:
         raise GateClosedError(
             f"gate {gate}: there are no findings for the files as they are; run `gate {gate}` and read them"
@@ -219,70 +221,7 @@ def decide(
     store.append(DECIDED, content)
 
 
-def _current_check(
-    store: PromotionStore, gate: int, artifacts: Mapping[str, str]
-) -> Mapping[str, Any] | None:
-    """Return the findings' record, if they are for these files and their own file is as it was written."""
-    checked = store.last(CHECKED, gate=gate)
-    if checked is None or checked["artifacts"] != artifacts:
-        return None
-    return checked if store.holds(findings_path(gate), checked["file"]) else None
-
-
-# --- open or closed -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GateState:
-    """Tell whether a gate is open; if not, why, and what to do."""
-
-    gate: int
-    is_open: bool
-    detail: str
-    needs_check: bool = False  # findings for the files as they are have not been made yet
-
-    @property
-    def word(self) -> str:
-        """Return open or closed."""
-        return "open" if self.is_open else "closed"
-
-
-def gate_state(store: PromotionStore, gate: int) -> GateState:
-    """Return whether a gate is open for the files as they are."""
-    artifacts = hashes_of(files_at(store, gate))
-    decided = store.last(DECIDED, gate=gate)
-    checked = _current_check(store, gate, artifacts)
-    if decided is None and checked is None:
-        return GateState(gate, False, f"no findings yet; run `gate {gate}`", True)
-    if decided is None:
-        findings = counted((checked or {})["findings"])
-        return GateState(gate, False, f"waits for a decision: {findings}")
-    path, by = decision_path(gate), decided["by"]
-    names = changes_between(decided["artifacts"], artifacts)
-    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-    changed = f"{names[0]}{more}" if names else ""
-    is_intact = store.holds(path, decided["file"])
-    again = f"run `gate {gate}`, read the findings, and approve again"
-    if decided["decision"] == APPROVE and not changed and is_intact:
-        return GateState(gate, True, f"approved by {by}: {decided['reason']}")
-    if changed:
-        what = f"{changed} was changed after {by} decided on it; restore it, or {again}"
-        return GateState(gate, False, what, checked is None)
-    if not is_intact:
-        return GateState(gate, False, f"{path} is not as it was signed; {again}", checked is None)
-    return GateState(gate, False, f"rejected by {by}: {decided['reason']}")
-
-
-def require_open(store: PromotionStore, last: int) -> None:
-    """Refuse to go on behind a gate that is closed, or behind one before it.
-
-    Raises:
-        GateClosedError: with the reason.
-    """
-    for gate in GATES[:last]:
-        state = gate_state(store, gate)
-        if not state.is_open:
-            raise GateClosedError(f"gate {gate} is closed: {state.detail}")
+# --- through the gates ----------------------------------------------------------------------------
 
 
 def pass_gate(store: PromotionStore, promotion: Promotion, gate: int, say: Say) -> None:
@@ -321,12 +260,68 @@ def described(finding: Finding) -> str:
     return f"{finding.severity} {finding.rule}: {finding.path}: {finding.message}"
 
 
-def counted(findings: Mapping[str, int]) -> str:
-    """Return findings in numbers."""
-    return ", ".join(f"{findings.get(name, 0)} {name}" for name in SEVERITIES)
+def run_all(
+    store: PromotionStore,
+    promotion: Promotion,
+    evidence: Mapping[str, Any],
+    say: Say,
+    *,
+    may_overwrite: bool = False,
+    is_resumed: bool = False,
+) -> None:
+    """Make every stage that is not current, up to the first closed gate.
+
+    Raises:
+        GateClosedError: at a gate that waits for a person.
+    """
+    passed = 0
+    for stage in STAGES.values():
+        for gate in GATES[passed : stage.behind]:
+            pass_gate(store, promotion, gate, say)
+        passed = stage.behind
+        options = _options_of(store, stage, evidence, promotion)
+        state = state_of(store, stage.name, kept_options(options))
+        if state.is_usable:
+            note = f", {state.detail}" if state.word == EDITED else ""
+            say(f"{stage.name}: up to date{note}")
+        else:
+            made = run_stage(
+                store, promotion, stage.name, options,
+                may_overwrite=may_overwrite, is_resumed=is_resumed,
+            )  # fmt: skip
+            say(f"{stage.name}: {len(made)} files")
 
 
-def count_of(findings: Sequence[Finding]) -> dict[str, int]:
-    """Return the number of findings of each severity."""
-    counts = Counter(finding.severity for finding in findings)
-    return {name: counts[name] for name in SEVERITIES}
+def _options_of(
+    store: PromotionStore, stage: Stage, evidence: Mapping[str, Any], promotion: Promotion
+) -> Mapping[str, Any]:
+    """Return the options of translation and validation; without new ones the evidence stays as it is."""
+    if stage.name == TRANSLATE:
+        return {"image": promotion.image}
+    if stage.name != VALIDATE:
+        return {}
+    made = store.last(MADE, stage=VALIDATE)
+    if not evidence and made is None:
+        raise ConfigError(
+            "there is no evidence yet: give --reports DIR with benchmark reports, or --dry-run to make them by "
+            "simulation"
+        )
+    kept: Mapping[str, Any] = evidence or (made or {})["options"]
+    return kept
+
+
+def status_lines(store: PromotionStore) -> list[str]:
+    """Return what is made, which gate is open, what comes next."""
+    identity = store.identity()
+    lines = [f"{identity['strategy']} against {identity['baseline']} for {identity['target']}"]
+    passed = 0
+    for stage in STAGES.values():
+        for gate in GATES[passed : stage.behind]:
+            opening = gate_state(store, gate)
+            lines.append(f"  gate {gate}: {opening.word}, {opening.detail}")
+        passed = stage.behind
+        state, made = state_of(store, stage.name), store.last(MADE, stage=stage.name)
+        count = f", {len(made['outputs'])} files" if made and state.is_usable else ""
+        detail = f": {state.detail}" if state.detail else ""
+        lines.append(f"  {stage.name}: {state.word}{count}{detail}")
+    return lines

@@ -19,7 +19,7 @@ from blis_jax.commands.options.seed_options import (
 )
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
-from sweeps.promote import DEFAULT_TARGET
+from sweeps.promote import DEFAULT_TARGET, NAME
 from sweeps.promote.promotion import identity_of, make_promotion
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ else:  # it loads JAX, for which no refusal waits
     kept = lazy.Module("sweeps.promote.store")
     stages = lazy.Module("sweeps.promote.stages")
 
-NAME = "sweeps.promote"
 FOLDER = "out/promotion"
 NUM_SEEDS = 16
 NUM_SURVIVAL_SEEDS = 64

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -173,6 +174,17 @@ def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
             SEVERITIES.index(finding.severity), finding.rule, finding.path, finding.message,
         ),
     )  # fmt: skip
+
+
+def counted(findings: Mapping[str, int]) -> str:
+    """Return findings in numbers."""
+    return ", ".join(f"{findings.get(name, 0)} {name}" for name in SEVERITIES)
+
+
+def count_of(findings: Sequence[Finding]) -> dict[str, int]:
+    """Return the number of findings of each severity."""
+    counts = Counter(finding.severity for finding in findings)
+    return {name: counts[name] for name in SEVERITIES}
 
 
 class NotMappedError(ConfigError):

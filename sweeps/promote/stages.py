@@ -1,4 +1,4 @@
-"""List the stages in their order, and tell what state each is in.
+"""List the stages in their order, tell what state each is in and whether the gates are open, and make one.
 
 A stage is a value: a name, the gate before it, and a pure function from the files of all earlier stages and the
 options to files. It is current as long as these inputs have the hashes that they had when it was made.
@@ -6,24 +6,28 @@ options to files. It is current as long as these inputs have the hashes that the
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blis_jax.errors import ConfigError
+from blis_jax.progress import phase
+from sweeps.promote import NAME
 from sweeps.promote.bundle import bundle_files
 from sweeps.promote.evidence.hypotheses import hypotheses_path
 from sweeps.promote.evidence.hypothesis_files import hypothesis_files
-from sweeps.promote.evidence.profiles import profile_files
-from sweeps.promote.evidence.survival import EvidenceParts
+from sweeps.promote.evidence.profiles import profile_files, script_files
+from sweeps.promote.evidence.survival import EvidenceParts, journaled
 from sweeps.promote.evidence.verdicts import evidence_files
 from sweeps.promote.golang.plugins import plugins_of
 from sweeps.promote.llmd.arms import config_files
 from sweeps.promote.maps import maps_files
 from sweeps.promote.pages import document_files
-from sweeps.promote.promotion import ARMS, Files, Promotion
+from sweeps.promote.promotion import Files, GateClosedError, Promotion, counted
 from sweeps.promote.store import (
     BEGAN,
+    CHECKED,
+    DECIDED,
     GATES,
     MADE,
     Hashes,
@@ -32,32 +36,6 @@ from sweeps.promote.store import (
     findings_path,
     hashes_of,
 )
-
-SCRIPT = "tests/evaluate.sh"
-_TEXT = """\
-#!/bin/sh
-# Judges every hypothesis of this promotion by benchmark reports of a cluster.
-#
-#   tests/evaluate.sh REPORTS
-#
-# REPORTS holds SCENE/ARM/RUN/*.yaml, reports of llm-d-benchmark (v0.1 to v0.2.1) and results.json of priority-mix.
-# SCENE is the scene of a hypothesis in hypotheses.yaml, ARM one of {arms}; runs of all arms with
-# one name are pairs: the same workload, the same seed. Three runs per arm are the least.
-set -eu
-if [ "$#" -ne 1 ]; then
-    echo "usage: $0 REPORTS" >&2
-    exit 2
-fi
-here=$(cd "$(dirname "$0")/.." && pwd)
-exec blis-jax promote validate {strategy} --output "$here" --reports "$1"
-"""
-
-
-def script_files(promotion: Promotion) -> Files:
-    """Return the script, by path."""
-    text = _TEXT.format(arms=", ".join(ARMS), strategy=shlex.quote(promotion.given))
-    return {SCRIPT: text}
-
 
 NOT_MADE, INCOMPLETE, STALE, EDITED, DONE = "not made", "incomplete", "stale", "edited", "done"
 TRANSLATE, TESTS, VALIDATE = "translate", "tests", "validate"
@@ -213,3 +191,131 @@ def _how_far(store: PromotionStore, planned: Hashes) -> str:
 def changes_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the names whose values differ, those that only one of both has included."""
     return [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+
+
+# --- gates: open or closed ------------------------------------------------------------------------
+
+APPROVE, REJECT = "approve", "reject"
+
+
+def files_at(store: PromotionStore, gate: int) -> dict[str, str]:
+    """Return the files on disk that a gate is about: of every stage before it."""
+    return store.read(outputs_of(store, before_gate(gate)))
+
+
+def current_check(
+    store: PromotionStore, gate: int, artifacts: Mapping[str, str]
+) -> Mapping[str, Any] | None:
+    """Return the findings' record, if they are for these files and their own file is as it was written."""
+    checked = store.last(CHECKED, gate=gate)
+    if checked is None or checked["artifacts"] != artifacts:
+        return None
+    return checked if store.holds(findings_path(gate), checked["file"]) else None
+
+
+@dataclass(frozen=True)
+class GateState:
+    """Tell whether a gate is open; if not, why, and what to do."""
+
+    gate: int
+    is_open: bool
+    detail: str
+    needs_check: bool = False  # findings for the files as they are have not been made yet
+
+    @property
+    def word(self) -> str:
+        """Return open or closed."""
+        return "open" if self.is_open else "closed"
+
+
+def gate_state(store: PromotionStore, gate: int) -> GateState:
+    """Return whether a gate is open for the files as they are."""
+    artifacts = hashes_of(files_at(store, gate))
+    decided = store.last(DECIDED, gate=gate)
+    checked = current_check(store, gate, artifacts)
+    if decided is None and checked is None:
+        return GateState(gate, False, f"no findings yet; run `gate {gate}`", True)
+    if decided is None:
+        findings = counted((checked or {})["findings"])
+        return GateState(gate, False, f"waits for a decision: {findings}")
+    path, by = decision_path(gate), decided["by"]
+    names = changes_between(decided["artifacts"], artifacts)
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    changed = f"{names[0]}{more}" if names else ""
+    is_intact = store.holds(path, decided["file"])
+    again = f"run `gate {gate}`, read the findings, and approve again"
+    if decided["decision"] == APPROVE and not changed and is_intact:
+        return GateState(gate, True, f"approved by {by}: {decided['reason']}")
+    if changed:
+        what = f"{changed} was changed after {by} decided on it; restore it, or {again}"
+        return GateState(gate, False, what, checked is None)
+    if not is_intact:
+        return GateState(gate, False, f"{path} is not as it was signed; {again}", checked is None)
+    return GateState(gate, False, f"rejected by {by}: {decided['reason']}")
+
+
+def require_open(store: PromotionStore, last: int) -> None:
+    """Refuse to go on behind a gate that is closed, or behind one before it.
+
+    Raises:
+        GateClosedError: with the reason.
+    """
+    for gate in GATES[:last]:
+        state = gate_state(store, gate)
+        if not state.is_open:
+            raise GateClosedError(f"gate {gate} is closed: {state.detail}")
+
+
+# --- a stage is made ------------------------------------------------------------------------------
+
+JOURNAL = "validate.jsonl"
+
+
+def run_stage(
+    store: PromotionStore,
+    promotion: Promotion,
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    may_overwrite: bool = False,
+    is_resumed: bool = False,
+) -> list[str]:
+    """Make a stage, and return the paths of its files; a validation goes on from its journal if it is resumed.
+
+    Raises:
+        GateClosedError: a gate before it is closed, or an earlier stage is not made.
+        ConfigError: a person has edited its files.
+    """
+    for earlier in before(name):
+        state = state_of(store, earlier)
+        if not state.is_usable:
+            raise GateClosedError(
+                f"stage {name} needs stage {earlier}, which is {state.words}; run it first"
+            )
+    require_open(store, STAGES[name].behind)
+    edited = edited_files(store, name)
+    if edited and not may_overwrite:
+        raise ConfigError(
+            f"{edited[0]} was edited by hand and would be lost; give --overwrite to make stage {name} again"
+        )
+    if name == TRANSLATE:
+        options = {"image": promotion.image}
+    files = files_before(store, name)
+    inputs, kept = hashes_of(files), kept_options(options)
+    if name != VALIDATE:
+        with phase(f"stage {name}"):
+            made = joined(STAGES[name].make(StageWork(promotion, files, options)))
+        store.write_stage(name, inputs, kept, made)
+        return list(made)
+    content = {"files": inputs, "options": kept}
+    journal = store.folder / JOURNAL
+    with journaled(NAME, f"stage {name}", journal, content, is_resumed) as parts:
+        made = joined(STAGES[name].make(StageWork(promotion, files, options, parts)))
+        store.write_stage(name, inputs, kept, made)
+    return list(made)
+
+
+def kept_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as the history keeps them: texts of reports by their hashes."""
+    reports = options.get("reports")
+    return dict(options) | ({"reports": hashes_of(reports)} if reports is not None else {})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sweeps.evolve.go.claims import Claims, GoLoop, assignments, best_of, extreme_of
 from sweeps.evolve.go.source import field, items, owner_of, statements_of, text_of, walk
-from sweeps.evolve.go.statements import SWITCH, Statements
+from sweeps.evolve.go.variables import Variables
 from sweeps.evolve.go.writer import (
     CLASS,
     FIXED,
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-class Loops(Statements):
-    """Statements, with loops."""
+SWITCH = "switch_"  # begins the name of a switch that `break` leaves, as those of loops are numbers
+
+
+class Loops(Variables):
+    """Translate loops, and what leaves them."""
 
     def do_continue_statement(self, node: Node) -> None:
         """Translate `continue`."""

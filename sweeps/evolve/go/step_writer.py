@@ -24,6 +24,7 @@ from sweeps.evolve.go.source import (
 )
 from sweeps.evolve.go.step_statements import StepStatements
 from sweeps.evolve.go.step_types import Variable
+from sweeps.evolve.go.writer import head_of
 from sweeps.evolve.stepping.router import MOST_PASSES
 
 if TYPE_CHECKING:
@@ -32,17 +33,6 @@ if TYPE_CHECKING:
 
 OF_BLIS = ("RoutingSnapshot", "RoutingDecision", "Request", "RouterState", "ScorerConfig")
 EFFECTIVE_LOAD = ("RoutingSnapshot", "EffectiveLoad")
-_HEAD = '''\
-"""The routing function of {name}.
-
-Read from Go by `blis-jax evolve read`, statement by statement; `# n:` is line n of {name}. Run it as
-`--routing-policy {module}.py:route`{scorers}.
-{notes}"""
-
-{imports}
-
-
-'''
 
 
 class StepWriter(StepStatements):
@@ -377,9 +367,8 @@ def steps_of(program: GoProgram, module: str) -> str:
         "\n".join([*writer.type_lines, "" if not writer.type_lines else "\n", *lines]).strip("\n")
         + "\n"
     )
-    return _HEAD.format(
-        name=program.name, module=module,
-        scorers=" with its `--routing-scorers`" if "'scorers'" in body or "'weights'" in body else "",
-        notes="".join(f"{note}.\n" for note in program.notes),
-        imports=writer.imports(body),
-    ) + body  # fmt: skip
+    head = head_of(
+        program, module, writer.imports(body), form=", statement by statement",
+        reads_scorers="'scorers'" in body or "'weights'" in body,
+    )  # fmt: skip
+    return head + body

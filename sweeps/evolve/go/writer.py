@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from dataclasses import field as made_of
@@ -120,6 +120,36 @@ class GoReader(Generic[Named]):
                 (others or self.told)[0],
                 "observers are told of another instance than the one that is chosen",
             )
+
+
+_HEAD = '''\
+"""The routing function of {name}.
+
+Read from Go by `blis-jax evolve read`{form}; `# n:` is line n of {name}. Run it as
+`--routing-policy {module}.py:route`{scorers}.
+{notes}"""
+
+{imports}
+
+
+'''
+
+
+def head_of(
+    program: GoProgram,
+    module: str,
+    imports: str,
+    *,
+    reads_scorers: bool,
+    notes: Sequence[str] = (),
+    form: str = "",
+) -> str:
+    """Return the head of the policy's file: how it was made, how it is run, notes and imports."""
+    return _HEAD.format(
+        name=program.name, module=module, imports=imports, form=form,
+        scorers=" with its `--routing-scorers`" if reads_scorers else "",
+        notes="".join(f"{note}.\n" for note in (*notes, *program.notes)),
+    )  # fmt: skip
 
 
 # --- values --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from sweeps.promote.promotion import (
     BASELINE,
     ENGINE_PRIORITY,
     Files,
+    Promotion,
 )
 from sweeps.promote.store import render, yaml_text
 
@@ -350,3 +352,31 @@ _FORMS: dict[str, Callable[[TransferHypothesis], dict[str, Any]]] = {
     "guidellm": _guidellm,
     "priority-mix": _priority_mix,
 }
+
+
+# --- the script that judges -----------------------------------------------------------------------
+
+SCRIPT = "tests/evaluate.sh"
+_SCRIPT_TEXT = """\
+#!/bin/sh
+# Judges every hypothesis of this promotion by benchmark reports of a cluster.
+#
+#   tests/evaluate.sh REPORTS
+#
+# REPORTS holds SCENE/ARM/RUN/*.yaml, reports of llm-d-benchmark (v0.1 to v0.2.1) and results.json of priority-mix.
+# SCENE is the scene of a hypothesis in hypotheses.yaml, ARM one of {arms}; runs of all arms with
+# one name are pairs: the same workload, the same seed. Three runs per arm are the least.
+set -eu
+if [ "$#" -ne 1 ]; then
+    echo "usage: $0 REPORTS" >&2
+    exit 2
+fi
+here=$(cd "$(dirname "$0")/.." && pwd)
+exec blis-jax promote validate {strategy} --output "$here" --reports "$1"
+"""
+
+
+def script_files(promotion: Promotion) -> Files:
+    """Return the script, by path."""
+    text = _SCRIPT_TEXT.format(arms=", ".join(ARMS), strategy=shlex.quote(promotion.given))
+    return {SCRIPT: text}

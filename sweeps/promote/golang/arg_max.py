@@ -7,7 +7,7 @@ it is tried out that the decision takes its greatest, or its least, number. What
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from jax.extend import core
 from blis_jax.core.types import EngineShape
 from blis_jax.policies.contract import Policy, no_state
 from blis_jax.policies.routing.by_score import shares_of, weighted_sum
+from sweeps.promote.golang.tracing import FlatJaxpr
 
 TRIED_SIZE, NUM_DRAWS, NUM_TRIALS = 5, 64, 256  # of what is tried out
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
@@ -158,13 +159,11 @@ class _Trace:
         made = jax.make_jaxpr(decide)(
             jax.ShapeDtypeStruct((NUM_DRAWS,), np.int32), state_leaves, leaves
         )
-        flat = _Flat()
-        known = dict(zip(made.jaxpr.constvars, made.consts, strict=True))
-        (decided,) = flat.run(made.jaxpr, made.jaxpr.constvars, made.jaxpr.invars)
+        flat = FlatJaxpr(made)
         first = 1 + len(state_leaves)
-        known |= zip(made.jaxpr.invars[first:], leaves, strict=True)
+        known = flat.constants | dict(zip(made.jaxpr.invars[first:], leaves, strict=True))
         free, words = tuple(made.jaxpr.invars[:first]), made.jaxpr.debug_info.with_unknown_names()
-        return cls(flat.equations, known | flat.constants, free, decided, words)
+        return cls(flat.equations, known, free, flat.outputs[0], words)
 
     def needed(
         self, wanted: core.Var | core.Literal, stop: core.Var | None = None
@@ -222,33 +221,3 @@ class _Trace:
 
 def _zeros(aval: Any) -> jax.Array:
     return jnp.zeros(aval.shape, aval.dtype)
-
-
-class _Flat:
-    """Equations with those of calls in their place."""
-
-    def __init__(self) -> None:
-        self.equations: list[core.JaxprEqn] = []
-        self.constants: dict[core.Var, Any] = {}
-
-    def run(
-        self, jaxpr: core.Jaxpr, constants: Sequence[Any], arguments: Sequence[Any]
-    ) -> Iterator[Any]:
-        """Add the equations of a function; return its results."""
-        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
-
-        def of(atom: Any) -> Any:
-            return known.get(atom, atom) if isinstance(atom, core.Var) else atom
-
-        for equation in jaxpr.eqns:
-            operands = [of(atom) for atom in equation.invars]
-            inner: Any = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
-            if equation.primitive.name in ("jit", "pjit", "closed_call", "custom_jvp_call"):
-                fresh = [core.Var(constvar.aval) for constvar in inner.jaxpr.constvars]
-                self.constants |= zip(fresh, inner.consts, strict=True)
-                known |= zip(equation.outvars, self.run(inner.jaxpr, fresh, operands), strict=True)
-            else:
-                made = [core.Var(outvar.aval) for outvar in equation.outvars]
-                self.equations.append(equation.replace(invars=operands, outvars=made))
-                known |= zip(equation.outvars, made, strict=True)
-        return iter([of(atom) for atom in jaxpr.outvars])

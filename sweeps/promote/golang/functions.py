@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.policies.numbers import Number, numbers_of
@@ -45,6 +49,24 @@ class PluginParameter:
     field: str  # in Go
     number: Number
     value: float  # that the strategy gives it
+
+    def drawn(self, generator: Any) -> float:
+        """Draw another value that is allowed."""
+        number = self.number
+        low, high = number.searched or self._around()
+        if number.prior == "log-uniform" and low > 0:
+            value = math.exp(generator.uniform(math.log(low), math.log(high)))
+        else:
+            value = generator.uniform(low, high)
+        value = float(np.round(value, 6))
+        value = float(round(value)) if number.is_whole else value
+        return value if number.permits(value) else float(number.default)
+
+    def _around(self) -> tuple[float, float]:
+        number = self.number
+        size = abs(number.default) or 1.0
+        low = number.low if math.isfinite(number.low) else number.default - 2 * size
+        return low, max(3 * size, low + size)
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ SIZES = (
     11,
     13,
 )  # numbers of endpoints that the policy is traced with; no usual length of anything else
-_INLINED = ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat", "core_call")
+INLINED = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat", "core_call")
 _IDENTITY = ("optimization_barrier", "copy", "stop_gradient", "copy_p", "sharding_constraint")
 
 
@@ -176,7 +176,7 @@ class Lowering:
 
     def _translated(self, first: Any, other: Any, arguments: list[Value]) -> list[Value]:
         name = first.primitive.name
-        if name in _INLINED:
+        if name in INLINED:
             if first.params.get("name") == "_uniform":
                 shape = self._shape(first.outvars[0], other.outvars[0])
                 drawn = STRUCTURE["draw"](Use(self, {}, arguments, shape))
@@ -315,7 +315,7 @@ def _is_same(first: Any, other: Any) -> bool:
 
 
 def check_dtypes(nodes: Sequence[Node], what: str) -> None:
-    """Go has the dtypes of the simulator; a policy that computes in others is refused."""
+    """Refuse a policy that computes in other dtypes than Go has."""
     for node in nodes:
         if node.dtype not in ("bool", "int32", "int64", "float64") and node.op != "unsupported":
             raise NotMappedError(

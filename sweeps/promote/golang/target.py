@@ -375,7 +375,7 @@ def _run(go: Path, folder: Path, verb: str, cache: Path | None) -> list[Finding]
 
 
 def environment(cache: Path | None) -> dict[str, str]:
-    """Go without a network, without other settings of the machine, with a cache of our own."""
+    """Return variables for Go: no network, no other settings of the machine, a cache of our own."""
     place = cache or Path(tempfile.gettempdir()) / f"promoted-go-cache-{os.getuid()}"
     place.mkdir(parents=True, exist_ok=True)
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GO")}

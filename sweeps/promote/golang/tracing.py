@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend import core
 
 from blis_jax.core.types import EngineShape
 from blis_jax.policies.contexts import GatewayContext, QueueContext
@@ -17,6 +18,7 @@ from blis_jax.policies.reading import CACHES, CPU_TIER, PROMPT_TIME
 from blis_jax.policies.scenes import scene_of
 from sweeps.promote.golang.graph import Graph, Node
 from sweeps.promote.golang.lowering import (
+    INLINED,
     SIZES,
     Lowering,
     check_dtypes,
@@ -27,6 +29,7 @@ from sweeps.promote.golang.structure import FOLDS
 from sweeps.promote.golang.values import ENDPOINTS, Value, value_of
 from sweeps.promote.promotion import NotMappedError
 
+_DRAW = "_uniform"  # what JAX calls the function that draws
 IS_TRUE = ("context.snapshots.is_active",)  # the router's list holds active endpoints only
 _NOT_IN_A_ROUTER = {
     PROMPT_TIME: "the simulator's step times",
@@ -273,3 +276,75 @@ def _paths(name: str, tree: Any) -> list[str]:
 
 def _dotted(path: Any) -> str:
     return ".".join(str(getattr(part, "name", getattr(part, "idx", part))) for part in path)
+
+
+class FlatJaxpr:
+    """Hold the equations of a closed jaxpr, those of calls in their place.
+
+    Attributes:
+        equations: in their order.
+        constants: the values of variables that are constants.
+        outputs: what the jaxpr returns.
+    """
+
+    def __init__(self, jaxpr: Any, whole: Sequence[str] = ()) -> None:
+        """Flatten a closed jaxpr; calls of functions with a name in `whole` stay."""
+        self.equations: list[core.JaxprEqn] = []
+        self.constants = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
+        self._whole = whole
+        self.outputs = self._run(jaxpr.jaxpr, jaxpr.jaxpr.constvars, jaxpr.jaxpr.invars)
+
+    def _run(self, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+        """Add the equations of a function; return its results."""
+        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
+
+        def of(atom: Any) -> Any:
+            return known.get(atom, atom) if isinstance(atom, core.Var) else atom
+
+        for equation in jaxpr.eqns:
+            operands, params = [of(atom) for atom in equation.invars], equation.params
+            inner: Any = params.get("jaxpr") or params.get("call_jaxpr")
+            is_call = equation.primitive.name in INLINED and params.get("name") not in self._whole
+            if inner is not None and is_call:
+                body = getattr(inner, "jaxpr", inner)
+                fresh = [core.Var(variable.aval) for variable in body.constvars]
+                self.constants |= zip(fresh, getattr(inner, "consts", ()), strict=True)
+                made = self._run(body, fresh, operands)
+            else:
+                made = [core.Var(variable.aval) for variable in equation.outvars]
+                self.equations.append(equation.replace(invars=operands, outvars=made))
+            known |= zip(equation.outvars, made, strict=True)
+        return [of(atom) for atom in jaxpr.outvars]
+
+
+def evaluated(jaxpr: Any, arguments: Sequence[Any], draws: Iterator[Any]) -> list[Any]:
+    """Return the results of a closed jaxpr, equation by equation, with the draws in place of `jax.random.uniform`.
+
+    Nothing is fused: every operation is rounded by itself. Draws of one key are one draw, as in the compiled graph.
+    """
+    flat = FlatJaxpr(jaxpr, whole=(_DRAW,))
+    known = flat.constants | dict(zip(jaxpr.jaxpr.invars, arguments, strict=True))
+    drawn: dict[Any, tuple[Any, Any]] = {}  # with the key, so that its id stays its own
+
+    def read(atom: Any) -> Any:
+        return atom.val if hasattr(atom, "val") else known[atom]
+
+    for equation in flat.equations:
+        values = list(map(read, equation.invars))
+        if equation.params.get("name") == _DRAW:
+            aval: Any = equation.outvars[0].aval
+            key = (id(values[0]), aval.shape)
+            if key not in drawn:
+                drawn[key] = values[0], next(draws)
+            results = [_between(drawn[key][1], *values[1:])]
+        else:
+            made = equation.primitive.bind(*values, **equation.params)
+            results = made if equation.primitive.multiple_results else [made]
+        known.update(zip(equation.outvars, results, strict=True))
+    return list(map(read, flat.outputs))
+
+
+def _between(number: Any, low: Any, high: Any) -> Any:
+    if low == 0.0 and high == 1.0:
+        return number
+    return jnp.maximum(low, number * (high - low) + low)

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from sweeps.promote.gates import APPROVE, CHECKS, decide
+from sweeps.promote.gates import CHECKS, decide, run_all
 from sweeps.promote.golang.target import TargetVersion
 from sweeps.promote.promotion import Finding, GateClosedError
-from sweeps.promote.running import run_all
-from sweeps.promote.stages import STAGES, Stage, StageWork
+from sweeps.promote.stages import APPROVE, STAGES, Stage, StageWork
 from sweeps.promote.store import GATES, PromotionStore
 
 IDENTITY = {"strategy": "mine.yaml", "baseline": "iter00_baseline", "target": "llm-d-router@0.10.0"}

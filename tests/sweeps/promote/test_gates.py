@@ -12,10 +12,20 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.files import chain
-from sweeps.promote.gates import APPROVE, REJECT, check, decide, gate_state, require_open
+from sweeps.promote.gates import check, decide, run_all, status_lines
 from sweeps.promote.promotion import Finding, GateClosedError
-from sweeps.promote.running import run_all, run_stage, status_lines
-from sweeps.promote.stages import EDITED, INCOMPLETE, STAGES, STALE, state_of
+from sweeps.promote.stages import (
+    APPROVE,
+    EDITED,
+    INCOMPLETE,
+    REJECT,
+    STAGES,
+    STALE,
+    gate_state,
+    require_open,
+    run_stage,
+    state_of,
+)
 from sweeps.promote.store import PromotionStore
 from tests.support.killed import ROOT
 from tests.sweeps.promote import fakes
