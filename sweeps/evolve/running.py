@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     Mask = Bool[Array, "..."] | bool
 
 INT, REAL = np.int64, np.float64  # Go's int and float64
+SNAPSHOT_FIELDS = {  # in Go: the router's vector
+    "QueueDepth": "queue_depth", "BatchSize": "batch_size", "KVUtilization": "kv_utilization",
+    "FreeKVBlocks": "free_kv_blocks", "CacheHitRate": "cache_hit_rate", "InFlightRequests": "in_flight",
+    "PendingRequests": "in_flight",
+}  # fmt: skip
 MOST_SELECTED = 64  # values of a slice that grows by selects; a longer one by a scatter, which makes a run slower
 
 

@@ -186,11 +186,9 @@ PAIRS = {
     "Mod": "jnp.fmod",
 }
 FIELDS = {  # of a snapshot: the vector, its kind
-    "QueueDepth": ("queue_depth", "int"), "BatchSize": ("batch_size", "int"),
-    "KVUtilization": ("kv_utilization", "float"), "FreeKVBlocks": ("free_kv_blocks", "int"),
-    "CacheHitRate": ("cache_hit_rate", "float"), "InFlightRequests": ("in_flight", "int"),
-    "PendingRequests": ("in_flight", "int"),
-}  # fmt: skip
+    name: (vector, "float" if name in ("KVUtilization", "CacheHitRate") else "int")
+    for name, vector in running.SNAPSHOT_FIELDS.items()
+}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import jnp
-from sweeps.evolve.running import INT, GoRouter, over
+from sweeps.evolve.running import INT, SNAPSHOT_FIELDS, GoRouter, over
 from sweeps.evolve.stepping.basics import (
     NIL,
     BareShift,
@@ -289,7 +289,7 @@ class SteppingRouter(GoRouter):
         if isinstance(owner, Snap):
             if name == "ID":
                 return InstanceId(owner.place, self)
-            return getattr(self, _OF_SNAPSHOT[name])[owner.place]
+            return getattr(self, SNAPSHOT_FIELDS[name])[owner.place]
         raise ConfigError(f"not read: .{name}")
 
     @property
@@ -356,13 +356,6 @@ class SteppingRouter(GoRouter):
             raise ConfigError("a decision that names no instance is not read")
         chosen, state = self.decided(jnp.asarray(target.place, INT))
         return chosen if self.is_left is False else jnp.where(self.is_left, -1, chosen), state
-
-
-_OF_SNAPSHOT = {
-    "QueueDepth": "queue_depth", "BatchSize": "batch_size", "KVUtilization": "kv_utilization",
-    "FreeKVBlocks": "free_kv_blocks", "CacheHitRate": "cache_hit_rate", "InFlightRequests": "in_flight",
-    "PendingRequests": "in_flight",
-}  # fmt: skip
 
 
 class _SnapshotType:

@@ -120,11 +120,11 @@ def judge(
     """
     measured: list[_Measured] = []
     findings: dict[str, TransferFinding] = {}
-    for one in hypotheses:
-        why = (absent or {}).get(one.simulated_scene, "")
-        read = _measured(one, runs_of(one, scenes), ttft_targets_ms, why)
+    for hypothesis in hypotheses:
+        why = (absent or {}).get(hypothesis.simulated_scene, "")
+        read = _measured(hypothesis, runs_of(hypothesis, scenes), ttft_targets_ms, why)
         if isinstance(read, TransferFinding):
-            findings[one.id] = read
+            findings[hypothesis.id] = read
         else:
             measured.append(read)
     directed = [figures for figures in measured if not figures.hypothesis.is_equivalence]
