@@ -29,7 +29,6 @@ class GoLoop:
     element: str
     body: Node
     start: str = ""  # code of the first number, where that is not 0
-    stop: str = ""  # code of the number behind the last, where that is not the length
     is_map: bool = False
 
     def own(self, snapshots: set[str], fixed: Callable[[str], bool]) -> set[str]:
@@ -153,7 +152,7 @@ class Claims:
             and (made.find(name).kind != "int" and not all(_is_flag(node) for node in changes))
         ):
             return
-        if len(changes) == 1 and _is_sum(changes[0], name):
+        if len(changes) == 1 and _is_sum(changes[0]):
             self._take(changes, made.claimed_sum, mentions, 1)
         elif len(changes) == 1 and _is_append(changes[0], name) and not self.loop.is_map:
             self._take(changes, made.claimed_append, mentions, 2)
@@ -305,7 +304,7 @@ def _contains(outer: Node, inner: Node) -> bool:
     return outer.start_byte <= inner.start_byte and inner.end_byte <= outer.end_byte
 
 
-def _is_sum(node: Node, name: str) -> bool:
+def _is_sum(node: Node) -> bool:
     if node.type in ("inc_statement", "dec_statement"):
         return True
     return text_of(field(node, "operator")) in ("+=", "-=")

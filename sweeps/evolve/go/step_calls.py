@@ -31,7 +31,7 @@ class StepCalls(StepExpressions):
             return f"pointer_to({self.literal_of(node, items(kind)[0], body)})"
         code, elements = self.type_code(kind, len(items(body))), items(body)
         if code in self.struct_codes:
-            return self._struct_literal(node, code, elements)
+            return self._struct_literal(code, elements)
         if kind.type not in ("slice_type", "array_type", "map_type", "implicit_length_array_type"):
             return self.program.refuse(node, "this literal is not read")
         inner = field(kind, "value" if kind.type == "map_type" else "element")
@@ -52,7 +52,7 @@ class StepCalls(StepExpressions):
         ends = [f"keys=({', '.join(keys)},)"] if keys else []
         return f"{code}.filled({', '.join([*values, *ends])})"
 
-    def _struct_literal(self, node: Node, code: str, elements: list[Node]) -> str:
+    def _struct_literal(self, code: str, elements: list[Node]) -> str:
         kinds, parts = self.fields_of[code], []
         for place, element in enumerate(elements):
             if element.type == "keyed_element":

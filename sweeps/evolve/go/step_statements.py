@@ -159,14 +159,14 @@ class StepStatements(StepCalls):
         self.tell(node)
         names = items(field(node, "left"))
         for name, code in zip(
-            names, self._values(node, items(field(node, "right")), len(names)), strict=True
+            names, self._values(items(field(node, "right")), len(names)), strict=True
         ):
             if text_of(name) in self.scopes[-1]:
                 self.assign(name, code)
             else:
                 self.declare(name, code)
 
-    def _values(self, node: Node, right: list[Node], wanted: int) -> list[str]:
+    def _values(self, right: list[Node], wanted: int) -> list[str]:
         if len(right) == wanted:
             codes = [self.copied(value, is_declared=True) for value in right]
             if wanted == 1:
@@ -207,7 +207,7 @@ class StepStatements(StepCalls):
         if right is None:
             codes = [f"{wanted}.zero()" for _ in names]
         else:
-            values = self._values(spec, items(right), len(names))
+            values = self._values(items(right), len(names))
             codes = [f"{wanted}({value})" if wanted else value for value in values]
         for name, code in zip(names, codes, strict=True):
             self.declare(name, wrap.format(code))
@@ -233,9 +233,7 @@ class StepStatements(StepCalls):
                 code = f"go.append({', '.join([f'{self.value(old)}.alone()', *map(self.value, more)])})"
             self.assign(targets[0], code)
             return
-        codes = (
-            self._values(node, right, len(targets)) if len(targets) > 1 else [self.value(right[0])]
-        )
+        codes = self._values(right, len(targets)) if len(targets) > 1 else [self.value(right[0])]
         for target, code in zip(targets, codes, strict=True):
             self.assign(target, code)
 

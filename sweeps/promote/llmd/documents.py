@@ -68,7 +68,7 @@ def documents_of(files: Files) -> Documents:
             documents.broken.append(_unreadable(path, "is", error))
             continue
         for content in contents:
-            what = _what(path, content)
+            what = _what(path)
             if what is not None:
                 documents.found.append(Document(path, what, content))
                 for inner in _embedded(path, what, content):
@@ -79,7 +79,7 @@ def documents_of(files: Files) -> Documents:
     return documents
 
 
-def _what(path: str, content: Any) -> str | None:
+def _what(path: str) -> str | None:
     place = PurePosixPath(path)
     if place.name in NAMED:
         return NAMED[place.name]
