@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
@@ -127,39 +127,22 @@ class GapRow(ClosedPart):
 _R = TypeVar("_R", bound=ClosedPart)
 
 
+_FILES = {
+    SettingRow: "settings", PolicyRow: "policies", InterfaceRow: "interfaces", SignalRow: "signals",
+    GapRow: "gaps",
+}  # fmt: skip
+
+
 @functools.cache
-def _rows(row: type[_R], name: str) -> tuple[_R, ...]:
-    return parsed_rows(row, data_file(f"maps/data/{name}.yaml"), name)
+def rows_of(kind: type[_R]) -> tuple[_R, ...]:
+    """Return all rows of a kind."""
+    name = _FILES[kind]
+    return parsed_rows(kind, data_file(f"maps/data/{name}.yaml"), name)
 
 
 def parsed_rows(row: type[_R], content: object, source: str) -> tuple[_R, ...]:
     """Return rows of one kind from plain data; `source` begins errors."""
     return checked(tuple[row, ...], content, source)  # type: ignore[valid-type]
-
-
-def setting_rows() -> tuple[SettingRow, ...]:
-    """Return all rows for settings."""
-    return _rows(SettingRow, "settings")
-
-
-def policy_rows() -> tuple[PolicyRow, ...]:
-    """Return all rows for policies."""
-    return _rows(PolicyRow, "policies")
-
-
-def interface_rows() -> tuple[InterfaceRow, ...]:
-    """Return all rows for kinds of policies."""
-    return _rows(InterfaceRow, "interfaces")
-
-
-def signal_rows() -> tuple[SignalRow, ...]:
-    """Return all rows for signals."""
-    return _rows(SignalRow, "signals")
-
-
-def gap_rows() -> tuple[GapRow, ...]:
-    """Return all rows of Map C."""
-    return _rows(GapRow, "gaps")
 
 
 def setting_row(name: str) -> SettingRow:
@@ -168,27 +151,22 @@ def setting_row(name: str) -> SettingRow:
     Raises:
         ConfigError: no row has it.
     """
-    known = {setting: row for row in setting_rows() for setting in row.settings}
+    known = {setting: row for row in rows_of(SettingRow) for setting in row.settings}
     name = today(name)
     if name.startswith(SCORER_WEIGHT):
         return known["routing_scorers"]
     if name not in known and "." in name:
         return known.get(f"{name.partition('.')[0]}.{NUMBER}", known["policy_numbers"])
-    return _found(known, name, "setting", "A")
+    if name not in known:
+        raise ConfigError(
+            f"setting {name!r} has no row in Map A; add one, with its status{closest(name, sorted(known))}"
+        )
+    return known[name]
 
 
 def policy_row(kind: str, name: str) -> PolicyRow | None:
     """Return the row of a policy of the package, or of a track's experiment; None for one from a user's file."""
-    return {row.policy: row for row in policy_rows()}.get(f"{kind}/{known_as(name)}")
-
-
-def _found(known: Mapping[str, _R], name: str, what: str, map_name: str) -> _R:
-    if name in known:
-        return known[name]
-    names: Sequence[str] = sorted(known)
-    raise ConfigError(
-        f"{what} {name!r} has no row in Map {map_name}; add one, with its status{closest(name, names)}"
-    )
+    return {row.policy: row for row in rows_of(PolicyRow)}.get(f"{kind}/{known_as(name)}")
 
 
 def place_of(kind: str) -> str:
@@ -237,11 +215,11 @@ def reference_page() -> str:
     """Return the page of the docs: all rows."""
     return render(
         "maps.md.j2",
-        interfaces=_dumped(interface_rows()),
-        policies=_dumped(policy_rows()),
-        settings=_dumped(setting_rows()),
-        signals=_dumped(signal_rows()),
-        gaps=_dumped(gap_rows()),
+        interfaces=_dumped(rows_of(InterfaceRow)),
+        policies=_dumped(rows_of(PolicyRow)),
+        settings=_dumped(rows_of(SettingRow)),
+        signals=_dumped(rows_of(SignalRow)),
+        gaps=_dumped(rows_of(GapRow)),
     )
 
 
@@ -263,17 +241,19 @@ def dictionary(promotion: Promotion) -> dict[str, Any]:
             (kind, without_folders(name)) for kind, name in names if policy_row(kind, name) is None
         ),
         "map_a": {
-            "interfaces": [_filled(row) | {"used": row.kind in kinds} for row in interface_rows()],
+            "interfaces": [
+                _filled(row) | {"used": row.kind in kinds} for row in rows_of(InterfaceRow)
+            ],
             "policies": [
                 _filled(row) | {"used": tuple(row.policy.split("/")) in names}
-                for row in policy_rows()
+                for row in rows_of(PolicyRow)
             ],
-            "settings": [_filled(row) for row in setting_rows()],
+            "settings": [_filled(row) for row in rows_of(SettingRow)],
         },
-        "map_b": [_filled(row) | {"used": row.name in read} for row in signal_rows()],
+        "map_b": [_filled(row) | {"used": row.name in read} for row in rows_of(SignalRow)],
         "map_c": [
             _filled(row) | {"used": not row.signals or bool(read & set(row.signals))}
-            for row in gap_rows()
+            for row in rows_of(GapRow)
         ],
     }
 

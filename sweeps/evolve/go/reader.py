@@ -12,6 +12,7 @@ from sweeps.evolve.go.source import (
     GoProgram,
     field,
     items,
+    only_panics,
     parameters_of,
     receiver_of,
     results_of,
@@ -77,7 +78,7 @@ class GoFunction(Loops):
                 self.do_short_var_declaration(first, is_told=False)
             condition = self.condition(field(node, "condition"))
             consequence, other = field(node, "consequence"), node.child_by_field_name("alternative")
-            if _only_panics(consequence) and other is None:
+            if only_panics(consequence) and other is None:
                 return
             name = self.fresh(f"is_{self.program.line(node)}")
             self.emit(f"{name} = {array(condition)}")
@@ -380,8 +381,3 @@ def _tidied(part: str) -> str:
         is_plain = code and not code.startswith(("#", "@", "def ", "for ", '"""', "return"))
         lines.append(space + ast.unparse(ast.parse(code)) if is_plain else line)
     return "\n".join(lines)
-
-
-def _only_panics(block: Node) -> bool:
-    statements = statements_of(block)
-    return len(statements) == 1 and text_of(statements[0]).startswith("panic(")

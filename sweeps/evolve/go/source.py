@@ -81,6 +81,12 @@ def statements_of(block: Node) -> list[Node]:
     return statements
 
 
+def only_panics(block: Node) -> bool:
+    """Return whether a block does nothing else than end the program."""
+    statements = statements_of(block)
+    return len(statements) == 1 and text_of(statements[0]).startswith("panic(")
+
+
 def items(node: Node) -> list[Node]:
     """Return the expressions of a list, without comments."""
     return [child for child in node.named_children if child.type != "comment"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sweeps.evolve.go.source import field, items, statements_of, text_of, walk
+from sweeps.evolve.go.source import field, items, only_panics, statements_of, text_of, walk
 from sweeps.evolve.go.step_calls import StepCalls
 from sweeps.evolve.go.step_types import Variable
 
@@ -61,13 +61,12 @@ class StepStatements(StepCalls):
     def do_if_statement(self, node: Node) -> None:
         """Translate `if …; … { … } else …`."""
         consequence, other = field(node, "consequence"), node.child_by_field_name("alternative")
-        inner = statements_of(consequence)
         self.tell(node, whole=False)
         with self.scope():
             first = node.child_by_field_name("initializer")
             if first is not None:
                 self.run([first])
-            if other is None and len(inner) == 1 and text_of(inner[0]).startswith("panic("):
+            if other is None and only_panics(consequence):
                 return
             if other is None and self._asks_for_none(field(node, "condition")):
                 return  # there is always an instance

@@ -19,7 +19,7 @@ from blis_jax.files.atomic_write import fingerprint
 from blis_jax.policies.scorers import APPROXIMATE_BLOCK_TOKENS
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.promote.llmd import deployment
-from sweeps.promote.maps import gap_rows
+from sweeps.promote.maps import GapRow, rows_of
 from sweeps.promote.promotion import Promotion
 from sweeps.runs.requests import workload_from
 
@@ -271,7 +271,7 @@ def concerns() -> tuple[Concern, ...]:
             else seen_as(config, TARGET_PROFILE),
         )
     ]  # fmt: skip
-    for row in gap_rows():
+    for row in rows_of(GapRow):
         if row.id in _IN_CODE:
             all_concerns.append(Concern(row.id, row.id, row.title, *_IN_CODE[row.id]))
         elif row.simulate:
@@ -379,4 +379,4 @@ def gap_of(entry: Mapping[str, Any]) -> str | None:
     if entry.get("track") != "B":
         return None
     words = set(re.findall(r"[a-z0-9-]+", str(entry.get("origin"))))
-    return next((row.id for row in gap_rows() if row.id in words), None)
+    return next((row.id for row in rows_of(GapRow) if row.id in words), None)

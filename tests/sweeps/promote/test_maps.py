@@ -21,7 +21,7 @@ from sweeps.strategies.space import space_of
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.promotions import MINE, maps_of, promotion, read_yaml
 
-SIGNALS = {row.name for row in maps.signal_rows()}
+SIGNALS = {row.name for row in maps.rows_of(maps.SignalRow)}
 READABLE = {
     "gateway": contract.GatewayContext,
     "picker": contract.PickerContext,
@@ -38,14 +38,14 @@ READABLE = {
 
 
 def test_map_a_has_every_setting_once() -> None:
-    named = [name for row in maps.setting_rows() for name in row.settings]
+    named = [name for row in maps.rows_of(maps.SettingRow) for name in row.settings]
     numbers = [name for name in named if name.endswith(f".{maps.NUMBER}")]
     assert sorted(named) == sorted([*FIELDS, *numbers])
     assert all(is_policy_number(name) for name in numbers)
 
 
 def test_map_a_has_every_policy_once() -> None:
-    named = [row.policy for row in maps.policy_rows()]
+    named = [row.policy for row in maps.rows_of(maps.PolicyRow)]
     assert sorted(named) == sorted(
         f"{kind}/{name}"
         for kind, names in registry.NAMES.items()
@@ -54,7 +54,7 @@ def test_map_a_has_every_policy_once() -> None:
 
 
 def test_map_a_has_every_kind() -> None:
-    assert {row.kind for row in maps.interface_rows()} == set(contract.KINDS)
+    assert {row.kind for row in maps.rows_of(maps.InterfaceRow)} == set(contract.KINDS)
 
 
 @pytest.mark.parametrize("name", list_library())
@@ -66,7 +66,7 @@ def test_map_a_has_every_parameter_of_the_library(name: str) -> None:
 
 
 def test_map_b_has_every_field_that_a_policy_may_read() -> None:
-    named = [row.name for row in maps.signal_rows()]
+    named = [row.name for row in maps.rows_of(maps.SignalRow)]
     fields = {
         f"{place}.{field.name}"
         for place, owner in READABLE.items()
@@ -88,16 +88,16 @@ def test_what_is_read_is_what_the_function_asks_for() -> None:
 
 
 def test_signals_of_gaps_have_rows() -> None:
-    for row in maps.gap_rows():
+    for row in maps.rows_of(maps.GapRow):
         assert set(row.signals) <= SIGNALS
-    ids = [row.id for row in maps.gap_rows()]
+    ids = [row.id for row in maps.rows_of(maps.GapRow)]
     assert len(ids) == len(set(ids)) >= 14
 
 
 def test_simulated_gaps_are_settings_of_a_cluster() -> None:
     from blis_jax.cluster.config import ClusterConfig
 
-    concerns = [row.simulate for row in maps.gap_rows() if row.simulate]
+    concerns = [row.simulate for row in maps.rows_of(maps.GapRow) if row.simulate]
     assert len(concerns) >= 5
     for settings in concerns:
         assert ClusterConfig(num_instances=2, routing_policy="weighted").replace(**settings)

@@ -24,7 +24,7 @@ from sweeps.promote.evidence.verdicts import hypothesis_findings
 from sweeps.promote.llmd.arms import config_files
 from sweeps.promote.llmd.documents import PICKERS
 from sweeps.promote.llmd.findings import findings_of
-from sweeps.promote.maps import DICTIONARY, gap_rows
+from sweeps.promote.maps import DICTIONARY, GapRow, rows_of
 from sweeps.promote.promotion import Files
 from sweeps.strategies.file import list_library
 from tests.support.recorded.reference_data import REPO_ROOT
@@ -78,7 +78,7 @@ def test_track_b_covers_map_c_and_every_stale_signal_that_is_read() -> None:
     hypotheses = of_track(
         parse_hypotheses(hypothesis_files(found, maps, REPO_ROOT)["hypotheses.yaml"]), "B"
     )
-    for gap in gap_rows():
+    for gap in rows_of(GapRow):
         assert hypotheses[f"B-{gap.id}"].origin == f"Map C: {gap.id}"
     stale = [
         row["name"]

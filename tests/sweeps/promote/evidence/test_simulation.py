@@ -17,7 +17,7 @@ from sweeps.promote.evidence.concerns import TARGET_PROFILE, concern_named, conc
 from sweeps.promote.evidence.judging import judge
 from sweeps.promote.evidence.runs import scenes_of
 from sweeps.promote.evidence.simulation import simulate
-from sweeps.promote.maps import gap_rows
+from sweeps.promote.maps import GapRow, rows_of
 from sweeps.promote.promotion import ARMS, Promotion
 from sweeps.runs.experiment import Experiment
 from sweeps.strategies.arms import arm_of
@@ -134,7 +134,9 @@ def test_a_run_that_does_not_end_has_no_report(monkeypatch: pytest.MonkeyPatch) 
 
 def test_every_row_of_map_c_is_a_concern() -> None:
     named = [one.gap for one in concerns()]
-    assert {row.id for row in gap_rows()} == set(named) - {""}  # the target's profile is of no row
+    assert {row.id for row in rows_of(GapRow)} == set(named) - {
+        ""
+    }  # the target's profile is of no row
     reasons = {one.name: one.about for one in concerns() if not one.is_simulated}
     assert reasons == {
         "lora-affinity": "no scene has requests for adapters",

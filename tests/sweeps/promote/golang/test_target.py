@@ -14,7 +14,7 @@ from blis_jax.policies.contexts import GatewayContext, QueueContext
 from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.golang import target as targets
 from sweeps.promote.llmd.documents import target_types
-from sweeps.promote.maps import policy_rows
+from sweeps.promote.maps import PolicyRow, rows_of
 from sweeps.promote.store import target_file, target_names
 
 _MEMBER = re.compile(r"(\w+)(\(.*)")
@@ -114,8 +114,8 @@ def test_a_release_and_main_differ_where_the_release_does_not_compile() -> None:
 def test_everything_that_the_router_registers_is_there(name: str, count: int) -> None:
     types = target_types(f"llm-d-router@{name}").plugins
     assert len(types) == count and all(one.package for one in types.values())
-    named = {row.plugin for row in policy_rows() if row.plugin} | {
-        row.producer for row in policy_rows() if row.producer
+    named = {row.plugin for row in rows_of(PolicyRow) if row.plugin} | {
+        row.producer for row in rows_of(PolicyRow) if row.producer
     }
     assert named <= set(types)
 
