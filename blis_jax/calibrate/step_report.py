@@ -233,10 +233,10 @@ def _bent(fits: StepFits) -> Table:
                 for errors in (law.every_second, law.second_half)
             )
             is_nearer = seen < seen_alone and not late > late_alone
-            advice = f"{'keep' if is_nearer else 'leave out'} --residual"
+            advice = "keep" if is_nearer else "leave out"
             cells = map(_percent, (seen, seen_alone, late, late_alone))
             rows.append(Row((fit.run, *cells, advice)))
-    head = ("decode of", "bent law", "step-law", f"{LATE}: bent law", "step-law", "advice")
+    head = ("decode", "bent", "step-law", "late: bent", "step-law", "--residual")
     return Table(head, tuple(rows), name="bent")
 
 
