@@ -151,7 +151,11 @@ def _made(
 ) -> tuple[xr.Dataset, MapTiming]:
     """Return the map with all of its cells, and how long those took that were missing."""
     cells_per_part = plan.cells_per_part(drawn.RUNS_PER_PART)
-    cluster = cluster_line({arm.name: arm.config for arm in plan.arms}, ("num_instances",))
+    sizes = next(axis.values for axis in plan.axes if axis.name == "instances")
+    configs = {arm.name: arm.config for arm in plan.arms}
+    if len(sizes) == 1:
+        configs = {name: one.replace(num_instances=sizes[0]) for name, one in configs.items()}
+    cluster = cluster_line(configs, ("num_instances",) * (len(sizes) > 1))
     about = {
         "cluster": cluster,
         "command": command,

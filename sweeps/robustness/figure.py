@@ -36,6 +36,7 @@ STEP_WORDS = (
 LEAST_FILLED = 0.6  # of the tiles; with fewer, heat maps are drawn together
 MOST_PANELS = (8, 8)  # columns, rows
 TILE_INCHES = 0.22  # height
+LEAST_INCHES = 1.7  # of a row of panels, beside which its words have room
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def picture(verdicts: xr.Dataset, view: MapView) -> Picture:
     view = filled(verdicts, view)
     columns, rows = (_values(verdicts, name) for name in (view.column, view.row))
     height = TILE_INCHES * len(_values(verdicts, view.y)) + 0.15 + 0.7 / len(rows)
+    height = max(height, LEAST_INCHES)
     panels = [
         [_panel(verdicts, view, (row, column)) for column in range(len(columns))]
         for row in range(len(rows))

@@ -23,7 +23,13 @@ from sweeps.sensitivity.indices import (
     verdict,
 )
 from sweeps.sensitivity.model import SIMULATOR, SURROGATE, Sizes
-from sweeps.sensitivity.study import SensitivityStudy, agreements, influential, verdicts
+from sweeps.sensitivity.study import (
+    SensitivityStudy,
+    agreements,
+    influential,
+    unsettled,
+    verdicts,
+)
 
 MARK = "*"  # behind an index that matters
 YES_NO = {True: "yes", False: "no"}
@@ -82,7 +88,7 @@ def _answer(study: SensitivityStudy, strategy: str, num_runs: int) -> Answer:
     """Return the five lines; the verdict names for each metric what matters, most first."""
     model = next(iter(study.findings))
     sentences = [
-        Sentence.of(f"{metric_words(name)}: {', '.join(_strong(study, model, name)) or 'none'}.")
+        Sentence.of(f"{metric_words(name)}: {_named(study, model, name)}.")
         for name in study.metrics
         if name in study.findings[model].sobol
     ]
@@ -98,6 +104,13 @@ def _answer(study: SensitivityStudy, strategy: str, num_runs: int) -> Answer:
     )
 
 
+def _named(study: SensitivityStudy, model: str, metric: str) -> str:
+    """Return the parameters that matter for a metric, and those of which more rows would tell it."""
+    strong, still = _strong(study, model, metric), unsettled(study, model, metric)
+    words = ", ".join(strong) or ("none told" if still else "none")
+    return f"{words}; open, give more --base: {', '.join(still)}" if still else words
+
+
 def _strong(study: SensitivityStudy, model: str, metric: str) -> list[str]:
     """Return the parameters that matter for a metric, most first."""
     indices = study.findings[model].sobol[metric]
@@ -108,10 +121,20 @@ def _strong(study: SensitivityStudy, model: str, metric: str) -> list[str]:
 
 def _overview(study: SensitivityStudy, model: str) -> list[str]:
     strong = influential(study, model)
-    weak = [name for name in study.names if name not in strong]
+    seen = {name for metric in study.metrics for name in unsettled(study, model, metric)}
+    still = [name for name in study.names if name in seen and name not in strong]
+    weak = [name for name in study.names if name not in (*strong, *still)]
     if not study.findings[model].sobol:
         return ["No metric varies over the space, so there is nothing to attribute."]
-    lines = [f"Matter for some metric, most first: {', '.join(strong) or 'none'}."]
+    lines = [
+        "Matter for some metric, on either scale, in the whole space or a region below, most first: "
+        f"{', '.join(strong) or 'none'}."
+    ]
+    if still:
+        lines.append(
+            f"Open: {', '.join(still)}. Steps of it move a metric more than new seeds do, and these rows do not tell "
+            "its share of the variance from noise; give more --base."
+        )
     if weak:
         where = ", the whole space and every region below" if study.regions else ""
         lines.append(

@@ -26,6 +26,7 @@ from sweeps.sensitivity.effects import (
 )
 from sweeps.sensitivity.indices import (
     MATTERS,
+    NOISE,
     Agreement,
     MorrisMeasures,
     Resampling,
@@ -217,6 +218,22 @@ def influential(study: SensitivityStudy, model: str) -> list[str]:
                 if verdict(total, indices.dummy) == MATTERS:
                     largest[name] = max(largest[name], float(total[0]))
     return sorted((name for name in largest if largest[name] >= 0), key=lambda n: -largest[n])
+
+
+def unsettled(study: SensitivityStudy, model: str, metric: str) -> list[str]:
+    """Return the parameters whose steps move a metric beyond new seeds, though their total index may be noise.
+
+    Few rows leave the index of a strong parameter open; Morris's steps then see it first.
+    """
+    effects = study.findings[model].morris.get(metric)
+    if effects is None:
+        return []
+    return [
+        name
+        for place, name in enumerate(study.names)
+        if verdicts(study, model, metric)[name] == NOISE
+        and effects.mu_star[place, 1] > effects.dummy
+    ]
 
 
 def agreements(

@@ -172,7 +172,7 @@ def with_mechanism(strategy: Strategy, settings: Mapping[str, Any]) -> Strategy:
 _OWN_KEYS = ("source", "folder", "parameter_paths")
 _THEIR_KEYS = ("workload_spec", "objective")
 _EXTENDS = "extends"  # a strategy whose mechanism the file changes, and of which it has, unless it says otherwise:
-_INHERITED = {"on_gpus", "objectives", "workload", "seeds", "targets"}
+_INHERITED = {"on_gpus", "objectives", "workload", "seeds", "targets", "baseline"}
 
 
 def _parameter_paths(parameters: object) -> tuple[str, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from sweeps.sensitivity.indices import (
     MATTERS,
     NO_EFFECT,
     NOISE,
+    MorrisMeasures,
     Resampling,
     derivative_measures,
     do_meet,
@@ -28,6 +32,7 @@ from sweeps.sensitivity.model import (
     problem,
     saltelli,
 )
+from sweeps.sensitivity.study import unsettled
 
 NAMES = ("a", "b", "c", "inert")
 SIZES = Sizes(base=1024, trajectories=40, gradients=256)
@@ -173,3 +178,15 @@ def test_noise_lowers_an_interval_down_to_nothing_at_most() -> None:
     below = np.array([0.0, -0.01, 0.02])  # an estimate may lie below zero
     assert with_noise(below, dummy) == pytest.approx(below)
     assert with_noise(total, np.full(3, -0.1)) == pytest.approx(total)
+
+
+def test_a_strong_parameter_with_few_rows_is_open_and_not_screened_out() -> None:
+    """Steps of a and b move the metric more than new seeds; of the indices, that of b alone is told from noise."""
+    total = np.array([[0.8, 0.0, 0.9], [0.5, 0.4, 0.6], [0.01, 0.0, 0.9]])
+    steps = np.array([[9.0, 5.0, 12.0], [8.0, 6.0, 9.0], [0.1, 0.0, 0.3]])
+    found = SimpleNamespace(
+        sobol={"m": SimpleNamespace(total=total, dummy=np.array([0.1, 0.1, 0.2]))},
+        morris={"m": MorrisMeasures(steps, steps, steps, dummy=1.0)},
+    )
+    study: Any = SimpleNamespace(names=("a", "b", "c"), findings={"simulator": found})
+    assert unsettled(study, "simulator", "m") == ["a"]

@@ -260,6 +260,7 @@ def test_an_old_spelling_means_the_same_and_is_told_once() -> None:
 def test_a_file_extends_a_strategy() -> None:
     """Its mechanism changes the other's; what it does not say is the other's too."""
     mine = parse_strategy("name: mine\nextends: vllm\nmechanism: {num_instances: 3}\n", "mine.yaml")
+    assert mine.baseline == "vllm"
     parent = load_strategy("vllm")
     assert mine.mechanism == ours({**parent.mechanism, "num_instances": 3})
     assert (mine.on_gpus, mine.objectives) == (parent.on_gpus, parent.objectives)
