@@ -15,11 +15,10 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import numbered
 from blis_jax.core.kinds import NONE
-from blis_jax.engine.mechanism import params
 from blis_jax.files.atomic_write import plain
 from blis_jax.files.formats import number_of
 from blis_jax.metrics.metric import names_in
-from blis_jax.metrics.run_summary import PAIRS, RunSummary, together
+from blis_jax.metrics.run_summary import RunSummary, together
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL, VIEWS, grouped
 from blis_jax.records.record import TTFT_PARTS
@@ -32,6 +31,7 @@ from sweeps.compare.judge import Judge, comparison_json, figures_json, inference
 from sweeps.compare.ranking import one_of_each, ranking
 from sweeps.runs.measured import failure_of, metric_values, same_lives, versions
 from sweeps.strategies.arms import Arm, policy_files, settings_anywhere
+from sweeps.strategies.crossover import Crossover, crossovers
 from sweeps.strategies.moved import arguments
 from sweeps.strategies.parts import SuccessCriterion
 from sweeps.tracks.criteria import CriterionVerdict, judge_success
@@ -324,71 +324,3 @@ def _judged(arm: str, entry: CriterionVerdict[SuccessCriterion]) -> dict[str, An
         "is_met": verdict.word == MET,
         "is_sure": verdict.is_clear,
     }
-
-
-# --- from which age a request of a lower class overtakes one of a higher class by the settings ------
-#
-# It does once its base score, raised by its age beyond its class's grace period, passes that of a request that has
-# just arrived. Who overtook whom in fact is in `metrics.run_summary`.
-
-
-@dataclass(frozen=True)
-class Crossover:
-    """The age at which the lower class passes the higher by the settings, in µs; None where none is
-    enough, `reason` says why.
-    """
-
-    lower: str
-    higher: str
-    age_us: float | None  # to pass a request of the higher class that has just arrived
-    older_by_us: float | None  # to pass one that is itself beyond its grace period
-    reason: str
-    is_by_priority: bool = True  # else the scheduler does not look at priorities
-
-
-def crossovers(config: ClusterConfig) -> tuple[Crossover, ...]:
-    """Return (gap of the base scores) ÷ (age weight) + grace period, for every pair of classes."""
-    return tuple(_crossover_of(config, lower, higher) for lower, higher in PAIRS)
-
-
-def _crossover_of(config: ClusterConfig, lower: str, higher: str) -> Crossover:
-    def crossover(age: float | None, reason: str, older_by: float | None = None) -> Crossover:
-        return Crossover(lower, higher, age, age if older_by is None else older_by, reason)
-
-    if config.scheduler != "priority-fcfs":
-        return _unread(config, lower, higher)
-    numbers = _numbers(config)
-    weight = numbers.get("age_weight", 0.0)
-    if config.priority_policy == "inverted-slo":
-        return crossover(None, "inverted-slo makes younger requests more urgent")
-    gap = numbers.get(f"base_{higher}", 0.0) - numbers.get(f"base_{lower}", 0.0)
-    words = f"gap {gap:g}, age weight {weight:g} per µs"
-    if gap < 0:
-        return crossover(0.0, f"{words}: {lower} requests have the higher base score")
-    has_grace = any(numbers.get(f"grace_{name}_us") for name in (lower, higher))
-    if gap == 0 and not (has_grace and weight > 0):
-        return crossover(0.0, "the classes have the same base score: older requests go first")
-    if weight <= 0:
-        return crossover(None, f"{words}: priorities do not grow with age")
-    graces = [numbers.get(f"grace_{name}_us", 0.0) for name in (lower, higher)]
-    age = gap / weight + graces[0]
-    if config.priority_policy == "load-adaptive":
-        words += f", at its full width from a wait queue of {config.load_adaptive_high}"
-    return crossover(age, f"{words}, grace {graces[0] / 1e6:g} s", max(age - graces[1], 0.0))
-
-
-def _unread(config: ClusterConfig, lower: str, higher: str) -> Crossover:
-    age = 0.0 if config.scheduler == "fcfs" else None
-    reasons = {
-        "fcfs": "fcfs does not look at priorities: older requests go first",
-        "sjf": "sjf looks at the prompt's length alone",
-        "reverse-priority": "reverse-priority serves the lowest priority first",
-    }
-    reason = reasons.get(config.scheduler, config.scheduler)
-    return Crossover(lower, higher, age, age, reason, is_by_priority=False)
-
-
-def _numbers(config: ClusterConfig) -> dict[str, float]:
-    """Return the priority policy's numbers, as the engine gets them."""
-    policy: Any = params(config).policy.priority
-    return {name: float(value) for name, value in vars(policy).items()}

@@ -16,6 +16,7 @@ from blis_jax.metrics.metric import split_name
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
 from sweeps.principles.probes import prefix_shares
+from sweeps.strategies.crossover import crossover
 
 if TYPE_CHECKING:
     from sweeps.strategies.file import Strategy
@@ -122,11 +123,9 @@ class Case:
     @property
     def overtaking_s(self) -> float:
         """Return the age at which a sheddable request passes a new critical one, s; NaN where age does not count."""
-        config = self.config
-        if not self.has_priorities or config.priority_policy == "slo-class":
+        if not self.has_priorities or self.config.priority_policy == "slo-class":
             return math.nan
-        gap, weight = config.slo_base_critical - config.slo_base_sheddable, config.slo_age_weight
-        return (gap / weight / 1e6 if weight else math.inf) + config.slo_threshold_sheddable / 1e6
+        return crossover(self.config, "sheddable", "critical").age_s
 
     @property
     def keeps_critical_whole(self) -> bool:

@@ -16,10 +16,10 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import everywhere, per_instance
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.files.atomic_write import finite
-from blis_jax.policies.registry import find
 from blis_jax.workload.reference import draw
 from sweeps.claims.words import CONCERN, PASS, REJECT
 from sweeps.review.candidates import Candidate, Exhibit, Judge, Looked
+from sweeps.strategies.crossover import crossover
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
 
@@ -66,15 +66,7 @@ def crossover_s(config: ClusterConfig) -> float | None:
     """Return the age at which a sheddable request passes a critical one that has just come; None without classes."""
     if config.priority_policy not in BY_CLASS or config.scheduler != "priority-fcfs":
         return None
-    if config.priority_policy == "slo-class":
-        numbers = find("priority", "slo-class").values()
-        return float((numbers.base_critical - numbers.base_sheddable) / numbers.age_weight / 1e6)
-    gap = config.slo_base_critical - config.slo_base_sheddable
-    if gap <= 0:
-        return 0.0
-    if not config.slo_age_weight:
-        return math.inf
-    return (gap / config.slo_age_weight + config.slo_threshold_sheddable) / 1e6
+    return crossover(config, "sheddable", "critical").age_s
 
 
 def _on_class(exhibit: Exhibit, slo_class: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:

@@ -13,8 +13,8 @@ from blis_jax.metrics.run_summary import NOTHING, overtaking, together
 from blis_jax.records.record import RunRecord
 from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
-from sweeps.compare.document import crossovers
 from sweeps.runs.requests import workload_of
+from sweeps.strategies.crossover import crossovers
 from sweeps.strategies.file import parse_strategy
 from tests.support.tiny_records import run_of
 from tests.sweeps.busy import BASE
