@@ -213,6 +213,11 @@ def with_weights(scorers: Iterable[tuple[str, float]], weights: Mapping[str, flo
     return ",".join(f"{name}:{weights.get(short_name(name), weight)!r}" for name, weight in scorers)
 
 
+def without_scorer(scorers: Iterable[tuple[str, float]], name: str) -> str:
+    """Return the others of scorers as a text, empty where there are none."""
+    return with_weights([scorer for scorer in scorers if scorer[0] != name], {})
+
+
 # --- gateway and wait queue -----------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import per_instance
+from blis_jax.cluster.router import with_weights, without_scorer
 from blis_jax.cluster.step_times import model_of
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.metric import split_name
@@ -177,14 +178,13 @@ class Case:
 
     def without_scorer(self, name: str) -> dict[str, Any]:
         """Return settings that leave one scorer out; none if it is the only one."""
-        rest = [f"{other}:{weight!r}" for other, weight in self.config.scorers() if other != name]
-        return {"routing_scorers": ",".join(rest)} if rest else {}
+        others = without_scorer(self.config.scorers(), name)
+        return {"routing_scorers": others} if others else {}
 
     def with_ratio(self, ratio: float) -> dict[str, Any]:
         """Return settings that weigh affinity by a ratio to load."""
         weights = dict(self.config.scorers()) | {"prefix-affinity": ratio * self.load_weight}
-        parts = [f"{name}:{weight!r}" for name, weight in weights.items()]
-        return {"routing_scorers": ",".join(parts)}
+        return {"routing_scorers": with_weights(weights.items(), {})}
 
 
 def facts_of(config: ClusterConfig, spec: WorkloadSpec, seed: int) -> StrategyFacts:

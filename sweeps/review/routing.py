@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.router import without_scorer
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.files.atomic_write import finite
 from blis_jax.policies.contexts import GatewayContext
@@ -158,17 +159,12 @@ def without_signals(candidate: Candidate) -> dict[str, ClusterConfig]:
     """Return the candidate without each of its scorers, and with a constant priority."""
     config, configs = candidate.config, {}
     for name, _ in config.scorers():
-        changes = _without(config, name)
-        if changes:
-            configs[WITHOUT + name] = config.replace(**changes)
+        others = without_scorer(config.scorers(), name)
+        if others:
+            configs[WITHOUT + name] = config.replace(routing_scorers=others)
     if config.priority_policy != "constant":
         configs[CONSTANT] = config.replace(priority_policy="constant")
     return configs
-
-
-def _without(config: ClusterConfig, name: str) -> dict[str, Any]:
-    rest = [f"{other}:{weight!r}" for other, weight in config.scorers() if other != name]
-    return {"routing_scorers": ",".join(rest)} if rest else {}
 
 
 def look_at_signals(exhibit: Exhibit) -> Looked:

@@ -13,7 +13,7 @@ from blis_jax.cluster import disaggregation
 from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.named_policies import has_number, is_policy_number
-from blis_jax.cluster.router import FlowSettings, short_name, weights_of
+from blis_jax.cluster.router import FlowSettings, short_name, weights_of, with_weights
 from blis_jax.cluster.settings import declared_in
 from blis_jax.cluster.speculation import SpeculativeSettings
 from blis_jax.errors import ConfigError, closest
@@ -178,10 +178,10 @@ def _scorers(base: ClusterConfig, arm: ClusterConfig, chosen: set[str]) -> str:
         for name in {**theirs, **ours}
         if name in names or name in ours
     }
-    parts = [f"{name}:{weight!r}" for name, weight in weights.items() if weight is not None]
-    if not parts:
+    left = [(name, weight) for name, weight in weights.items() if weight is not None]
+    if not left:
         raise ConfigError("no scorer is left of a weighted router")
-    return ",".join(parts)
+    return with_weights(left, {})
 
 
 # --- grouping -------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import everywhere, has_cpu_tier, per_instance
+from blis_jax.cluster.router import without_scorer
 from blis_jax.core.kinds import NONE
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.errors import ConfigError
@@ -143,10 +144,8 @@ def features_of(config: ClusterConfig, has_scorers: bool = False) -> Iterator[Fe
     yield from (feature for feature in FEATURES if feature.is_present(config))
     scorers = config.scorers() if has_scorers else []
     for name, _ in scorers if len(scorers) > 1 else ():
-        rest = ",".join(f"{other}:{weight!r}" for other, weight in scorers if other != name)
-        yield Feature(
-            f"scorer {name}", ("routing_scorers",), lambda _: True, _replaced(routing_scorers=rest)
-        )
+        others = _replaced(routing_scorers=without_scorer(scorers, name))
+        yield Feature(f"scorer {name}", ("routing_scorers",), lambda _: True, others)
 
 
 def without_each(config: ClusterConfig, has_scorers: bool = False) -> Iterator[ClusterConfig]:
