@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
-from blis_jax.core.columns import choose
 from blis_jax.core.exact import exact_product
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import pytree
@@ -191,7 +190,8 @@ def saturation_autoscaler(
 def _one_of(
     is_first: jax.Array, saturation_state: SaturationState, other: SaturationState
 ) -> SaturationState:
-    return choose(is_first, saturation_state, other)
+    # `core.columns.choose` would load JAX, which a list of policies does without
+    return jax.tree.map(lambda a, b: jnp.where(is_first, a, b), saturation_state, other)
 
 
 def _delay_us(mean_s: jax.Array, stddev_s: jax.Array, draw: jax.Array) -> jax.Array:
