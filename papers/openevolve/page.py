@@ -90,8 +90,8 @@ class ArmsAsk:
         """Run the arms; what was run before is read from the journal."""
         with self.experiment.kept_runs(NAME, self.journal(), len(self.arms), ()) as kept:
             return {
-                arm: kept.of(*one)
-                for arm, one in zip(self.arms, self._wanted().values(), strict=True)
+                arm: kept.of(*wanted)
+                for arm, wanted in zip(self.arms, self._wanted().values(), strict=True)
             }
 
     def counts(self) -> Mapping[str, int]:

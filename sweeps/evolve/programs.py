@@ -62,10 +62,10 @@ class EvolvedRouter:
         path, _, number = place.rpartition(", line ")
         lines = Path(path).read_text(encoding="utf-8").split("\n")[: int(number)]
         if self.is_go:
-            told = (found for line in reversed(lines) if (found := _GO_LINE.match(line)))
-            found = next(told, None)
+            matches = (_GO_LINE.match(line) for line in reversed(lines))
+            match = next(filter(None, matches), None)
             number, text = (
-                (found[1], found.string.strip().partition(": ")[2]) if found else ("", "")
+                (match[1], match.string.strip().partition(": ")[2]) if match else ("", "")
             )
         else:
             text = lines[-1].strip()

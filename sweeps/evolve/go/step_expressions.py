@@ -256,14 +256,8 @@ class StepExpressions(StepTypes):
                 or sign[0] not in "<>"
             ):
                 continue
-            step = next(
-                (
-                    found
-                    for node in statements_of(body)
-                    if (found := self._step(node, text_of(counter)))
-                ),
-                0,
-            )
+            steps = (self._step(node, text_of(counter)) for node in statements_of(body))
+            step = next(filter(None, steps), 0)
             if (
                 not step
                 or (step > 0) != sign.startswith(up)
