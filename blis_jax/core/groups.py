@@ -93,3 +93,15 @@ class Groups:
             return carry[0] < self.count
 
         return lax.while_loop(is_left, turn, (following(jnp.int32(-1)), first))[1]
+
+    def between(
+        self, ends: tuple[jax.Array, jax.Array], fold: Callable[[T, Rows], T], first: T, whole: bool
+    ) -> T:
+        """Return likewise of the groups from one request's to another's, of none where the latter's comes before."""
+        if whole or self.count == 1:
+            return fold(first, self.every())
+
+        def turn(group: jax.Array, so_far: T) -> T:
+            return fold(so_far, self.rows(group))
+
+        return lax.fori_loop(self.of(ends[0]), self.of(ends[1]) + 1, turn, first)

@@ -24,9 +24,9 @@ from blis_jax.prefix_index.news import no_news as no_index_news
 from blis_jax.prefix_index.news import with_news
 from blis_jax.tables.context import Context
 from blis_jax.tables.gateways import (
+    BeforePools,
     Dispatches,
     GatewayQueue,
-    LatestTick,
     QueueVictims,
     QueueWrite,
     unchanged,
@@ -131,7 +131,7 @@ _NOTHING: dict[type, Callable[[Context, State], tuple[object, ...]]] = {
     Handed: lambda ctx, state: (HandedOver(jnp.zeros((), jnp.float64)),),
 } | {
     whole: lambda ctx, state, whole=whole: (state[whole],)
-    for whole in (Downs, Transfers, Orders, Dismissals, QueueVictims, LatestTick)
+    for whole in (Downs, Transfers, Orders, Dismissals, QueueVictims, BeforePools)
 }
 """What is written of each sub-tree where nothing of it changes."""
 

@@ -312,7 +312,7 @@ def _is_awaited(host: State, coming: Requests, instance: int) -> bool:
         queue = host[GatewayQueue]
         if registers[Reg.NEXT_ROUTE] < queue.num_dispatched:
             return True
-        times += [queue.tick.min(), queue.expiry.min()]
+        times += [queue.each.tick.min(), queue.each.expiry.min()]
         if QueueVictims in host:
             times.append(host[QueueVictims].due)
     if RequestDeadlines in coming:

@@ -79,6 +79,12 @@ class Context:
         """Return `Groups.over` of this run's requests."""
         return self.groups.over(is_open, fold, first, whole=self.when is not branch)
 
+    def between(
+        self, ends: tuple[jax.Array, jax.Array], fold: Callable[[T, Rows], T], first: T
+    ) -> T:
+        """Return `Groups.between` of this run's requests."""
+        return self.groups.between(ends, fold, first, whole=self.when is not branch)
+
     @property
     def hooks(self) -> tuple[EventSource, ...]:
         """Return what sources add to the steps of instances, in the order in which it is called."""

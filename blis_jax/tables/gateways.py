@@ -2,17 +2,14 @@
 
 Requests are dealt to the gateways in turn, by their number. A gateway has states of its policies of its own and its
 own prefix index (unless the KV caches feed one for all), and counts only its own requests on the way to an instance.
-Looks at the instances are common to all. Where requests wait at the gateway, each has a queue of its own. With one
-gateway nothing of this is in the compiled program.
+Looks at the instances are common to all. With one gateway nothing of this is in the compiled program.
 
 The queue of a gateway (flow control) is below: its numbers, its tables, and what one scan step changes in them. What is
-done with them is in phases/flow_control.py. Of several gateways the fields `OWN` have an axis `[gateway]` before their
-others, and who is in whose queue follows from the request's number.
+done with them is in phases/flow_control.py. Each of several gateways has a `Queue`, by an axis before the others.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 from collections.abc import Callable
@@ -23,11 +20,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.groups import Groups
 from blis_jax.core.pytrees import pytree
-from blis_jax.core.types import REJECTED, SLO_CLASSES, EngineShape, Mechanism, never
+from blis_jax.core.types import SLO_CLASSES, EngineShape, Mechanism, never
 from blis_jax.tables.context import Context
-from blis_jax.tables.joined import lane_of, place_of, queued_times
+from blis_jax.tables.joined import lane_of, queued_times
 from blis_jax.tables.router import RouterCounts
 from blis_jax.tables.state import Slot, State
 
@@ -65,10 +61,6 @@ class Gateways:
         """Return the earliest of the gateways' times."""
         return jnp.min(values)
 
-    def some(self, values: jax.Array) -> jax.Array:
-        """Return whether it is so at some gateway."""
-        return jnp.any(values)
-
     def acting(self, whose: Callable[[], jax.Array]) -> jax.Array:
         """Return the gateway that `whose` names."""
         return whose()
@@ -98,13 +90,12 @@ class Gateways:
         times, sent = queued_times(state, rows), state.slot.numbers[Slot.REQUEST, :rows]
         is_mine = (times >= now) & (times < ctx.never) & (self.of(sent) == gateway)
         pending = jnp.sum(is_mine, axis=1, dtype=jnp.int32)
-        every, lane = lax.iota(jnp.int32, ctx.shape.num_requests), lane_of(ctx, state)
-        is_turned_away = (place_of(state, every) == REJECTED) & (self.of(every) == gateway)
+        lane, turned_away = lane_of(ctx, state), self.own(state[Rejections].count, gateway)
         is_latest = self.of(lane.next_admit) == gateway  # which the count of all has in it
         latest = jnp.where(is_latest, num_rejected - lane.num_rejected, 0)
         load = counts.batch + counts.queue + pending
         counted = counts._replace(pending=pending, load=load)
-        return counted, jnp.sum(is_turned_away, dtype=jnp.int32) + latest
+        return counted, turned_away + latest
 
     def first_states(self, place: int, state: T) -> T:
         """Return the first states of the gateways' policy at this place, given that of one gateway."""
@@ -127,25 +118,20 @@ class Gateways:
             for place, (state, new) in enumerate(zip(states, new_states, strict=True))
         )
 
-    def first_queues(self, queue: GatewayQueue) -> GatewayQueue:
+    def first_queues(self, queue: Queue) -> Queue:
         """Return the queues before the first arrival, given that of one gateway."""
-        return dataclasses.replace(
-            queue, **{field: self.on_each(getattr(queue, field)) for field in OWN}
-        )
+        each: Queue = jax.tree.map(self.on_each, queue)
+        return each
 
-    def own_queue(self, queue: GatewayQueue, gateway: jax.Array) -> GatewayQueue:
-        """Return the queue as one gateway has it, in the form of a single gateway's."""
-        fields = {field: self.own(getattr(queue, field), gateway) for field in OWN}
-        return dataclasses.replace(queue, **fields)
+    def own_queue(self, queues: Queue, gateway: jax.Array) -> Queue:
+        """Return the queue of one gateway."""
+        queue: Queue = jax.tree.map(functools.partial(self.own, gateway=gateway), queues)
+        return queue
 
-    def with_own_queue(
-        self, queue: GatewayQueue, write: QueueWrite, gateway: jax.Array
-    ) -> QueueWrite:
-        """Return what changes in all queues, given what changes in one gateway's."""
-        all_of = {
-            field: self.put(getattr(queue, field), getattr(write, field), gateway) for field in OWN
-        }
-        return dataclasses.replace(write, **all_of)
+    def with_own_queue(self, queues: Queue, queue: Queue, gateway: jax.Array) -> Queue:
+        """Return all queues, given what becomes of one gateway's."""
+        new: Queue = jax.tree.map(functools.partial(self.put, gateway=gateway), queues, queue)
+        return new
 
 
 class OnlyGateway(Gateways):
@@ -167,7 +153,7 @@ class OnlyGateway(Gateways):
         """Return it, without an axis of gateways."""
         return values
 
-    first = some = on_each
+    first = on_each
 
     def acting(self, whose: Callable[[], jax.Array]) -> jax.Array:
         """Return the gateway, 0."""
@@ -218,6 +204,19 @@ def own_columns(ctx: Context, table: jax.Array, request: jax.Array) -> jax.Array
     return lax.dynamic_slice_in_dim(table, first, rows, axis=table.ndim - 1)
 
 
+@pytree
+class Rejections:
+    """How many requests each of several gateways has turned away."""
+
+    count: Int[Array, "gateway"]
+
+    def after(self, ctx: Context, request: jax.Array) -> Rejections:
+        """Return them with one more, turned away by its gateway; the spare one changes nothing."""
+        is_its = lax.iota(jnp.int32, ctx.gateways.count) == ctx.gateways.of(request)
+        is_its = is_its & (request < ctx.shape.num_requests)
+        return Rejections(self.count + is_its.astype(jnp.int32))
+
+
 class Place(enum.IntEnum):
     """The place of a request at the gateway."""
 
@@ -229,10 +228,6 @@ class Place(enum.IntEnum):
     EXPIRED = 5  # it waited too long
     EVICTED = 6  # its instance gave it up for a more urgent request
     CHOSEN = 7  # dispatched, and chosen to be given up
-
-
-OWN = ("num_queued", "tick", "expiry", "has_band", "last_tenant")
-"""Fields that each of several gateways has for itself."""
 
 
 class Detector(enum.IntEnum):
@@ -287,16 +282,15 @@ class Dispatches:
 
     place: Int[Array, "*lane request"]  # see Place
     at: Real[Array, "*lane request"]  # clock, never() before
-    num_waiting: Int[Array, "*lane cell"]  # in a queue, by gateway, group of Groups and class
 
 
 @pytree
-class GatewayQueue:
-    """The queue, with a spare place in the order."""
+class Queue:
+    """The queue of each gateway: a list of each class, in order of arrival; the spare request stands for nobody."""
 
-    order: Int[Array, "request"]  # the requests in order of dispatch
-    num_dispatched: Int[Array, ""]
-    num_queued: Int[Array, "*gateway"]
+    num_queued: Int[Array, "*gateway slo_class"]
+    first: Int[Array, "*gateway slo_class"]  # request
+    last: Int[Array, "*gateway slo_class"]  # request
     tick: Real[Array, "*gateway"]  # next attempt without an arrival, never() if none is due
     # when the oldest request in the queue has waited too long, never() if none does
     expiry: Real[Array, "*gateway"]
@@ -305,10 +299,23 @@ class GatewayQueue:
 
 
 @pytree
-class LatestTick:
-    """The time of the queue's latest tick; only where KV is reserved."""
+class GatewayQueue:
+    """The queues, and tables of requests with a spare place, whose links have no meaning."""
 
-    at: Real[Array, ""]  # clock, -1: none yet
+    order: Int[Array, "request"]  # the requests in order of dispatch
+    turn: Int[Array, "request"]  # the number of each in that order
+    following: Int[Array, "request"]  # the next of a request's class in the queue
+    previous: Int[Array, "request"]
+    num_dispatched: Int[Array, ""]
+    each: Queue
+
+
+@pytree
+class BeforePools:
+    """What the queue remembers for pools behind it; only where KV is reserved."""
+
+    ticked: Real[Array, ""]  # clock, the latest tick; -1: none yet
+    num_again: Int[Array, ""]  # second routings
 
 
 @pytree
@@ -317,36 +324,32 @@ class QueueWrite:
 
     request: Int[Array, "3"]  # that comes, that is shed, and that leaves the queue otherwise
     place: Int[Array, "3"]
-    enters: Int[Array, "3"]  # 1: it enters the queue, -1: it leaves it, 0: neither
-    cell: Int[Array, "3"]  # its place in Dispatches.num_waiting
+    before: Int[Array, "3"]  # requests that others follow now, in the order of these changes
+    behind: Int[Array, "3"]  # who follows each of them
     dispatched: Real[Array, ""]  # when the last of them was dispatched, never() if it was not
     order_at: Int[Array, ""]  # its number in order of dispatch, the spare one if it was not
     num_dispatched: Int[Array, ""]
-    num_queued: Int[Array, "*gateway"]
-    tick: Real[Array, "*gateway"]
-    expiry: Real[Array, "*gateway"]
-    has_band: Bool[Array, "*gateway slo_class"]
-    last_tenant: Int[Array, "*gateway slo_class"]
+    each: Queue
 
 
 def empty_queue(shape: EngineShape, gateways: Gateways) -> tuple[Dispatches, GatewayQueue]:
     """Return the queue before the first arrival."""
     clock, size, classes = shape.clock_dtype, shape.num_requests + 1, len(SLO_CLASSES)
     forever = jnp.asarray(never(clock), clock)
-    groups = Groups(shape.num_requests).count
-    nobody = jnp.zeros((gateways.count * groups * classes,), jnp.int32)
     outside = jnp.zeros((size,), jnp.int32)
-    dispatches = Dispatches(outside, jnp.full((size,), forever, clock), nobody)
-    queue = GatewayQueue(
-        order=jnp.full((size,), shape.num_requests, jnp.int32),
-        num_dispatched=jnp.int32(0),
-        num_queued=jnp.int32(0),
+    dispatches = Dispatches(outside, jnp.full((size,), forever, clock))
+    spare, nobody = (jnp.full((n,), shape.num_requests, jnp.int32) for n in (size, classes))
+    queue = Queue(
+        num_queued=jnp.zeros((classes,), jnp.int32),
+        first=nobody,
+        last=nobody,
         tick=forever,
         expiry=forever,
         has_band=jnp.zeros((classes,), bool),
         last_tenant=jnp.full((classes,), -1, jnp.int32),
     )
-    return dispatches, gateways.first_queues(queue)
+    each = gateways.first_queues(queue)
+    return dispatches, GatewayQueue(spare, spare, spare, spare, jnp.int32(0), each)
 
 
 def no_victims(shape: EngineShape) -> QueueVictims:
@@ -362,17 +365,13 @@ def unchanged(dispatches: Dispatches, queue: GatewayQueue) -> QueueWrite:
     return QueueWrite(
         request=jnp.broadcast_to(spare, (3,)),
         place=jnp.zeros((3,), jnp.int32),
-        enters=jnp.zeros((3,), jnp.int32),
-        cell=jnp.zeros((3,), jnp.int32),
+        before=jnp.broadcast_to(spare, (3,)),
+        behind=jnp.broadcast_to(spare, (3,)),
         dispatched=jnp.asarray(never(clock), clock),
         order_at=spare,
-        **_carried(queue),
+        num_dispatched=queue.num_dispatched,
+        each=queue.each,
     )
-
-
-def _carried(source: GatewayQueue | QueueWrite) -> dict[str, Any]:
-    """What a write says of the queue as a whole, by the names that both have."""
-    return {name: getattr(source, name) for name in ("num_dispatched", *OWN)}
 
 
 def written(
@@ -383,13 +382,19 @@ def written(
     def put(table: jax.Array, value: jax.Array, at: jax.Array) -> jax.Array:
         return lax.dynamic_update_slice(table, value[None], (at,))
 
-    place, waiting = dispatches.place, dispatches.num_waiting
+    place, following, previous = dispatches.place, queue.following, queue.previous
     for entry in range(3):
-        cell = change.cell[entry]
-        waiting = put(waiting, waiting[cell] + change.enters[entry], cell)
+        before, behind = change.before[entry], change.behind[entry]
+        following, previous = put(following, behind, before), put(previous, before, behind)
         place = put(place, change.place[entry], change.request[entry])
     at = put(dispatches.at, change.dispatched, change.request[2])
-    return Dispatches(place, at, waiting), GatewayQueue(
+    spare = jnp.int32(dispatches.place.shape[0] - 1)
+    whose = jnp.where(change.order_at < spare, change.request[2], spare)
+    return Dispatches(place, at), GatewayQueue(
         order=put(queue.order, change.request[2], change.order_at),
-        **_carried(change),
+        turn=put(queue.turn, change.order_at, whose),
+        following=following,
+        previous=previous,
+        num_dispatched=change.num_dispatched,
+        each=change.each,
     )

@@ -10,7 +10,7 @@ from blis_jax.core.types import EngineShape
 from blis_jax.engine import mechanism
 from blis_jax.engine.cluster_params import NO_TARGET
 from blis_jax.errors import ConfigError
-from blis_jax.tables.gateways import LatestTick, QueueParams, TenantBudgets
+from blis_jax.tables.gateways import BeforePools, QueueParams, TenantBudgets
 from tests.support.scenes import first_state_of
 
 
@@ -89,7 +89,7 @@ def test_only_where_kv_is_reserved_the_queue_remembers_its_ticks():
     ]
     shape = EngineShape(1, 1, 4, 1, 1, clock="int64")
     states = [first_state_of(config, shape) for config in (august, *others)]
-    assert [LatestTick in state for state in states] == [True, False, False]
+    assert [BeforePools in state for state in states] == [True, False, False]
 
 
 def test_budgets_are_shares_of_all_batches():

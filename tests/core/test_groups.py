@@ -59,6 +59,31 @@ def test_a_fold_over_open_groups_is_that_over_all(num_requests: int) -> None:
     )
 
 
+@pytest.mark.parametrize("num_requests", SIZES)
+def test_a_fold_between_two_requests_reads_both_of_them_and_what_lies_between(
+    num_requests: int,
+) -> None:
+    groups, draws = Groups(num_requests), np.random.default_rng(num_requests)
+    start, end = sorted(draws.integers(num_requests, size=2).tolist())
+
+    def fold(so_far: jax.Array, rows: Rows) -> jax.Array:
+        is_between = (rows.number >= start) & (rows.number <= end)
+        return so_far + jnp.sum(jnp.where(rows.is_in & is_between, rows.number, 0))
+
+    for whole in (False, True):
+        ends = jnp.int32(start), jnp.int32(end)
+        found = groups.between(ends, fold, jnp.int32(0), whole=whole)
+        assert int(found) == sum(range(start, end + 1))
+
+
+def test_a_fold_between_nobody_and_nobody_reads_no_group() -> None:
+    groups = Groups(300)
+    found = groups.between(
+        (jnp.int32(300), jnp.int32(-1)), lambda seen, rows: seen + 1, jnp.int32(0), whole=False
+    )
+    assert int(found) == 0
+
+
 def test_summaries_of_journeys_and_reservations_follow_their_rows() -> None:
     """The earliest of each group; of ends of transfers a bound that none passes. The spare row counts nowhere."""
     shape = EngineShape(num_instances=1, num_slots=1, num_requests=100, num_nodes=0, path_depth=1)

@@ -15,7 +15,7 @@ from blis_jax.engine.phases.snapshot import may_be_unrouted
 from blis_jax.engine.writing import no_changes, no_writes
 from blis_jax.policies.contexts import GatewayContext
 from blis_jax.tables.context import Context
-from blis_jax.tables.gateways import LatestTick, QueueVictims, QueueWrite
+from blis_jax.tables.gateways import BeforePools, QueueVictims, QueueWrite
 from blis_jax.tables.joined import INSTANCE_OF, lane_of
 from blis_jax.tables.journeys import Journeys, Reservations
 from blis_jax.tables.router import LateWrite, RouterWrite, View
@@ -54,7 +54,7 @@ class Routed(NamedTuple):
     context: GatewayContext
 
 
-_DECIDED = RouterWrite, LateWrite, QueueWrite, QueueVictims, LatestTick, HandedOver
+_DECIDED = RouterWrite, LateWrite, QueueWrite, QueueVictims, BeforePools, HandedOver
 """What a decision of the gateway may change in sub-trees; and where KV is reserved, what is written of moves."""
 
 

@@ -9,6 +9,7 @@ Source: BLIS as of August 2026, `sim/cluster/gateway_queue.go` and `cluster_even
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,6 @@ from blis_jax.engine.phases.gateway import Asking, admission, decide_again
 from blis_jax.engine.phases.snapshot import refreshed, snapshots, unless_elsewhere
 from blis_jax.engine.phases.waiting import (
     Waiting,
-    cells_of,
     classes,
     entry_of,
     pick,
@@ -34,17 +34,21 @@ from blis_jax.engine.phases.waiting import (
 from blis_jax.policies.classes import mean_saturation
 from blis_jax.tables.context import Context, failing
 from blis_jax.tables.gateways import (
+    BeforePools,
     Detector,
     Dispatches,
     GatewayQueue,
-    LatestTick,
     Place,
+    Queue,
     QueueVictims,
     QueueWrite,
 )
 from blis_jax.tables.joined import lane_of
 from blis_jax.tables.router import View
 from blis_jax.tables.state import State
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
 
 
 def route_dispatched(ctx: Context, state: State, now: jax.Array) -> Decisions:
@@ -66,7 +70,11 @@ def route_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) 
     if GatewayQueue not in state:
         return done
     rank = ctx.pools.rank_again(ctx, state, request)
-    return dataclasses.replace(done, slot=done.slot.replace(queue_rank=rank))
+    done = dataclasses.replace(done, slot=done.slot.replace(queue_rank=rank))
+    if BeforePools not in state:
+        return done
+    before = state[BeforePools]
+    return done.having(dataclasses.replace(before, num_again=before.num_again + 1))
 
 
 def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decisions:
@@ -78,7 +86,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
     comes, newcomer = kind == EventKind.GATEWAY, lane.next_admit
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     is_admitted, gateway = admission(ctx, state, Asking(newcomer, now, seen), lane.num_rejected)
-    gateway_at = _acting(ctx, state[GatewayQueue], kind, newcomer)
+    gateway_at = _acting(ctx, state[GatewayQueue].each, kind, newcomer)
     changes, attempts = _turn(ctx, state, now, kind, comes & is_admitted, seen, gateway_at)
     base, is_seen = no_decisions(ctx, state), comes | attempts
     is_beyond = attempts & (
@@ -104,7 +112,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
     )
 
 
-def _acting(ctx: Context, queue: GatewayQueue, kind: jax.Array, newcomer: jax.Array) -> jax.Array:
+def _acting(ctx: Context, queue: Queue, kind: jax.Array, newcomer: jax.Array) -> jax.Array:
     """The gateway whose turn it is: the newcomer's, or the first one for which the event is due."""
 
     def whose() -> jax.Array:
@@ -125,30 +133,26 @@ def _turn(
     gateway: jax.Array,
 ) -> tuple[list[object], jax.Array]:
     """What changes in the gateway's queue, and whether it tries to dispatch; `asks`: the next request comes to it."""
-    queue = ctx.gateways.own_queue(state[GatewayQueue], gateway)
+    tables = state[GatewayQueue]
+    queue = ctx.gateways.own_queue(tables.each, gateway)
     newcomer, spare = lane_of(ctx, state).next_admit, ctx.spare_request
-    expires, changes = kind == EventKind.EXPIRY, list[object]()
-    waiting = Waiting(ctx, state[Dispatches], gateway, spare)
+    waiting = Waiting.before(ctx, state[Dispatches], tables, gateway)
     slo_class = ctx.request(newcomer).slo_class
-    entry = entry_of(ctx, waiting, queue.num_queued, slo_class, asks)
+    entry = entry_of(ctx, waiting, slo_class, asks)
     has_band = queue.has_band | ((classes() == slo_class) & asks)
     everybody = jnp.ones((len(SLO_CLASSES),), bool)
-    expired = jnp.where(expires, waiting.oldest(everybody), spare)
-    shed = jnp.where(entry.sheds, entry.victim, spare)
-    entered = jnp.where(entry.enters, newcomer, spare)
-    waiting = dataclasses.replace(waiting, entered=entered, left=(shed, expired))
-    attempts = entry.enters | ((kind == EventKind.TICK) & (queue.num_queued > 0))
+    expired = jnp.where(kind == EventKind.EXPIRY, waiting.oldest(everybody), spare)
+    shed = jnp.where(entry.sheds, entry.victim, spare)  # on an arrival, so that none expires
+    waiting = waiting.without(jnp.minimum(expired, shed))
+    waiting = waiting.having(jnp.where(entry.enters, newcomer, spare))
+    attempts = entry.enters | ((kind == EventKind.TICK) & jnp.any(queue.num_queued > 0))
     saturation = _saturation(ctx, _seen(ctx, state, now, seen, gateway))
     chosen = pick(ctx, queue, waiting, has_band, saturation)
     leaves = attempts & chosen.is_due
-    dispatched = jnp.where(leaves, chosen.request, spare)
-    waiting = dataclasses.replace(waiting, left=(*waiting.left, dispatched))
-    num_queued = jnp.sum(waiting.counts, dtype=jnp.int32)
+    waiting = waiting.without(jnp.where(leaves, chosen.request, spare))
     gone = jnp.where(leaves, chosen.request, expired)
     gone_to = jnp.where(leaves, jnp.int32(Place.DISPATCHED), jnp.int32(Place.EXPIRED))
-    goes = as_int(leaves | (expired < spare))
-    if LatestTick in state:
-        changes.append(state[LatestTick])
+    changes: list[object] = [state[BeforePools]] if BeforePools in state else []
     if QueueVictims in state:  # such an attempt dispatches nothing: the instances are saturated
         evicts = attempts & (saturation >= 1.0) & chosen.has_urgent
         victim = ctx.when(evicts, lambda: victim_of(ctx, state, now, gateway), lambda: spare)
@@ -157,22 +161,26 @@ def _turn(
         gone_to = jnp.where(evicts, jnp.int32(Place.CHOSEN), gone_to)
         changes.append(with_victim(state[QueueVictims], jnp.where(evicts, victim, spare), now))
     came = jnp.where(entry.enters, jnp.int32(Place.QUEUED), jnp.int32(Place.REJECTED))
-    change = QueueWrite(
-        request=jnp.stack([jnp.where(asks, newcomer, spare), shed, gone]),
-        place=jnp.stack([came, jnp.int32(Place.SHED), gone_to]),
-        enters=jnp.stack([as_int(entry.enters), -as_int(entry.sheds), -goes]),
-        cell=cells_of(ctx, gateway, (entered, shed, gone)),
-        dispatched=jnp.where(leaves, now, state[Dispatches].at[gone]),
-        order_at=jnp.where(leaves, queue.num_dispatched, spare),
-        num_dispatched=queue.num_dispatched + as_int(leaves),
-        num_queued=num_queued,
-        tick=_tick(ctx, queue, kind, now, attempts, num_queued),
+    after = Queue(
+        num_queued=waiting.num_queued,
+        first=waiting.oldest_of,
+        last=waiting.youngest_of,
+        tick=_tick(ctx, queue, kind, now, attempts, waiting.num_queued),
         expiry=_expiry(ctx, waiting.oldest(everybody)),
         has_band=has_band,
         last_tenant=jnp.where(leaves, chosen.last_tenant, queue.last_tenant),
     )
-    changes.append(ctx.gateways.with_own_queue(state[GatewayQueue], change, gateway))
-    return changes, attempts
+    change = QueueWrite(
+        request=jnp.stack([jnp.where(asks, newcomer, spare), shed, gone]),
+        place=jnp.stack([came, jnp.int32(Place.SHED), gone_to]),
+        before=jnp.stack([link.before for link in waiting.links]),
+        behind=jnp.stack([link.behind for link in waiting.links]),
+        dispatched=jnp.where(leaves, now, state[Dispatches].at[gone]),
+        order_at=jnp.where(leaves, tables.num_dispatched, spare),
+        num_dispatched=tables.num_dispatched + as_int(leaves),
+        each=ctx.gateways.with_own_queue(tables.each, after, gateway),
+    )
+    return [*changes, change], attempts
 
 
 def _seen(ctx: Context, state: State, now: jax.Array, seen: View, gateway: jax.Array) -> Snapshots:
@@ -197,16 +205,16 @@ def _saturation(ctx: Context, seen: Snapshots) -> jax.Array:
 
 def _tick(
     ctx: Context,
-    queue: GatewayQueue,
+    queue: Queue,
     kind: jax.Array,
     now: jax.Array,
     attempts: jax.Array,
-    num_queued: jax.Array,
+    num_queued: Int[Array, "slo_class"],
 ) -> jax.Array:
     """When the next tick is due: an attempt asks for one, and a tick goes on while requests wait."""
     following = now + ctx.time(queue_params(ctx).tick_us)
     next_tick = jnp.where(attempts & (queue.tick >= ctx.never), following, queue.tick)
-    goes_on = jnp.where(num_queued > 0, following, ctx.never)
+    goes_on = jnp.where(jnp.any(num_queued > 0), following, ctx.never)
     return jnp.where(kind == EventKind.TICK, goes_on, next_tick)
 
 

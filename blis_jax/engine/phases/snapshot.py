@@ -18,7 +18,7 @@ from blis_jax.policies.reading import ADAPTERS, CPU_TIER, KV
 from blis_jax.tables.adapters import SeenAdapters
 from blis_jax.tables.blocks import Blocks, InstanceMemory
 from blis_jax.tables.context import Context
-from blis_jax.tables.gateways import LatestTick
+from blis_jax.tables.gateways import BeforePools
 from blis_jax.tables.joined import queued_times, with_queued_times
 from blis_jax.tables.journeys import Availability, Dismissals, Reservation, Reservations
 from blis_jax.tables.requests import Elsewhere, Nodes
@@ -174,9 +174,9 @@ def cached_prompt_blocks(
 
 def has_ticked(state: State, now: jax.Array) -> jax.Array:
     """Return whether the gateway's queue has had its tick of this microsecond; transfers that end then
-    are over after it. There is a `LatestTick` where there are such transfers and a queue.
+    are over after it. There is a `BeforePools` where there are such transfers and a queue.
     """
-    return state[LatestTick].at == now
+    return state[BeforePools].ticked == now
 
 
 def _queue_depths(ctx: Context, state: State, now: jax.Array) -> Int[Array, "instance"]:
@@ -184,7 +184,7 @@ def _queue_depths(ctx: Context, state: State, now: jax.Array) -> Int[Array, "ins
     rows = ctx.shape.num_instances
     times = queued_times(state, rows)
     queued = times < now
-    if LatestTick in state:
+    if BeforePools in state:
         comes = (times == now) & comes_with_kv(ctx, state, rows)
         queued = queued | (comes & has_ticked(state, now))
     return jnp.sum(queued, axis=1, dtype=jnp.int32)
@@ -206,7 +206,7 @@ def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "
         """Add those of some rows, for each instance that their transfer leads to."""
         ends, numbers = rows.take(reserved.times)[:, 0], rows.take(reserved.numbers)
         is_coming = (ends >= now) & (ends < ctx.never) & rows.is_in
-        if LatestTick in state:
+        if BeforePools in state:
             is_coming = is_coming & ~((ends == now) & has_ticked(state, now))
         if Dismissals in state:
             is_coming = is_coming & (numbers[:, columns.IS_DROPPED] == 0)

@@ -1,11 +1,11 @@
 """The queue at the gateway: what waits in it, whether there is room, and who would be dispatched.
 
-The requests in the queue are read by groups: a queue may be long, and the run much longer.
+A list of each class says who came first and last. Only tenants in turn and deadlines read all requests between these.
 """
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.columns import as_int
 from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.core.types import LAST, SLO_CLASSES
 from blis_jax.tables.context import Context, count_of
-from blis_jax.tables.gateways import Dispatches, GatewayQueue, Place, QueueParams
+from blis_jax.tables.gateways import Dispatches, GatewayQueue, Place, Queue, QueueParams
 from blis_jax.tables.requests import Req, RequestTargets
 
 if TYPE_CHECKING:
@@ -43,65 +44,88 @@ class QueuedRequests(NamedTuple):
         return jnp.min(jnp.where(mask, self.number, LAST))
 
 
+class Link(NamedTuple):
+    """A request that follows another one of its class in the queue now; the spare one: nobody."""
+
+    before: jax.Array
+    behind: jax.Array
+
+
 @dataclass(frozen=True)
 class Waiting:
     """The queue of a gateway as an event has it so far: one request may have entered it, others left it."""
 
     ctx: Context
     dispatches: Dispatches
+    queue: GatewayQueue  # before the event
     gateway: jax.Array
-    entered: jax.Array  # the spare request: none; likewise the next
+    num_queued: Int[Array, "slo_class"]
+    oldest_of: Int[Array, "slo_class"]  # request, the spare one: none; likewise the next
+    youngest_of: Int[Array, "slo_class"]
+    entered: jax.Array
     left: tuple[jax.Array, ...] = ()
+    links: tuple[Link, ...] = ()  # that the event has changed, in this order
 
-    @functools.cached_property
-    def counts(self) -> Int[Array, "group slo_class"]:
-        """Return how many requests of each group and class are in the queue."""
-        groups, kinds = self.ctx.groups, len(SLO_CLASSES)
-        tables = self.dispatches.num_waiting.reshape(-1, groups.count, kinds)
-        counts: jax.Array = lax.dynamic_index_in_dim(tables, self.gateway, keepdims=False)
-        group = lax.iota(jnp.int32, groups.count)
-        for request, change in ((self.entered, 1), *((request, -1) for request in self.left)):
-            slo_class = self.ctx.request(request).slo_class
-            is_it = (group == groups.of(request))[:, None] & (classes() == slo_class)[None, :]
-            counts = counts + jnp.where(is_it & (request < groups.num_requests), change, 0)
-        return counts
+    @classmethod
+    def before(
+        cls, ctx: Context, dispatches: Dispatches, queue: GatewayQueue, gateway: jax.Array
+    ) -> Waiting:
+        """Return the queue as it is before the event."""
+        own = ctx.gateways.own_queue(queue.each, gateway)
+        lists = own.num_queued, own.first, own.last
+        return cls(ctx, dispatches, queue, gateway, *lists, ctx.spare_request)
 
-    def has_some(self, of: Bool[Array, "slo_class"]) -> Bool[Array, "group"]:
-        """Return the groups that have a request of these classes in the queue."""
-        return jnp.any((self.counts > 0) & of[None, :], axis=1)
+    def having(self, request: jax.Array) -> Waiting:
+        """Return the queue with one more request, which has come behind all others; the spare one changes nothing."""
+        spare = self.ctx.spare_request
+        is_it = (classes() == self.ctx.request(request).slo_class) & (request < spare)
+        before = jnp.min(jnp.where(is_it, self.youngest_of, spare))
+        return dataclasses.replace(
+            self,
+            num_queued=self.num_queued + as_int(is_it),
+            oldest_of=jnp.where(is_it & (self.num_queued == 0), request, self.oldest_of),
+            youngest_of=jnp.where(is_it, request, self.youngest_of),
+            entered=request,
+            links=(*self.links, Link(before, request)),
+        )
+
+    def without(self, request: jax.Array) -> Waiting:
+        """Return the queue without a request; the spare one changes nothing."""
+        spare = self.ctx.spare_request
+        is_there = request < spare
+        before, behind = self.queue.previous[request], self.queue.following[request]
+        for link in self.links:
+            before = jnp.where(link.behind == request, link.before, before)
+            behind = jnp.where(link.before == request, link.behind, behind)
+        before, behind = (jnp.where(is_there, one, spare) for one in (before, behind))
+        is_it = (classes() == self.ctx.request(request).slo_class) & is_there
+        is_first, is_last = self.oldest_of == request, self.youngest_of == request
+        return dataclasses.replace(
+            self,
+            num_queued=self.num_queued - as_int(is_it),
+            oldest_of=jnp.where(is_first, behind, self.oldest_of),
+            youngest_of=jnp.where(is_last, before, self.youngest_of),
+            left=(*self.left, request),
+            links=(*self.links, Link(before, behind)),
+        )
 
     def oldest(self, of: Bool[Array, "slo_class"]) -> jax.Array:
         """Return who of these classes came first, the spare request if nobody is there."""
-        has_some, spare = self.has_some(of), jnp.int32(self.ctx.shape.num_requests)
-        group = lax.iota(jnp.int32, has_some.shape[0])
+        return jnp.min(jnp.where(of, self.oldest_of, self.ctx.spare_request))
 
-        def fold(so_far: jax.Array, some: QueuedRequests) -> jax.Array:
-            return jnp.minimum(so_far, some.first(some.is_queued & of[some.slo_class]))
-
-        is_first = group == jnp.argmax(has_some).astype(jnp.int32)
-        return self.fold(has_some & is_first, fold, spare)
-
-    def youngest(self, of: Bool[Array, "slo_class"], is_asked: jax.Array) -> jax.Array:
-        """Return who of these classes came last, a number below 0 if nobody is there, or nobody asks."""
-        has_some = self.has_some(of)
-        group = lax.iota(jnp.int32, has_some.shape[0])
-        last = jnp.max(jnp.where(has_some, group, -1))
-
-        def fold(so_far: jax.Array, some: QueuedRequests) -> jax.Array:
-            is_it = some.is_queued & of[some.slo_class]
-            return jnp.maximum(so_far, jnp.max(jnp.where(is_it, some.number, -1)))
-
-        return self.fold((group == last) & is_asked, fold, jnp.int32(-1))
+    def youngest(self, of: Bool[Array, "slo_class"]) -> jax.Array:
+        """Return who of these classes came last, a number below 0 if nobody is there."""
+        return jnp.max(jnp.where(of & (self.num_queued > 0), self.youngest_of, -1))
 
     def fold(
-        self, is_open: Bool[Array, "group"], fold: Callable[[T, QueuedRequests], T], first: T
+        self, of: Bool[Array, "slo_class"], fold: Callable[[T, QueuedRequests], T], first: T
     ) -> T:
-        """Return `Groups.over` of requests in the queue."""
+        """Return `Groups.between` of the requests in the queue from the oldest of these classes to the youngest."""
 
         def of_rows(so_far: T, rows: Rows) -> T:
             return fold(so_far, self._requests(rows))
 
-        return self.ctx.over(is_open, of_rows, first)
+        return self.ctx.between((self.oldest(of), self.youngest(of)), of_rows, first)
 
     def _requests(self, rows: Rows) -> QueuedRequests:
         table, place = rows.take(self.ctx.requests.table), rows.take(self.dispatches.place)
@@ -140,25 +164,12 @@ def classes() -> jax.Array:
     return lax.iota(jnp.int32, len(SLO_CLASSES))
 
 
-def cells_of(
-    ctx: Context, gateway: jax.Array, requests: tuple[jax.Array, ...]
-) -> Int[Array, "request"]:
-    """Return the places of requests in `Dispatches.num_waiting`."""
-    groups, kinds = ctx.groups, jnp.int32(len(SLO_CLASSES))
-    row = gateway * jnp.int32(groups.count)
-    return jnp.stack(
-        [(row + groups.of(one)) * kinds + ctx.request(one).slo_class for one in requests]
-    )
-
-
-def entry_of(
-    ctx: Context, waiting: Waiting, num_queued: jax.Array, slo_class: jax.Array, asks: jax.Array
-) -> QueueEntry:
+def entry_of(ctx: Context, waiting: Waiting, slo_class: jax.Array, asks: jax.Array) -> QueueEntry:
     """Decide whether an arrival finds room in its band and in the queue, or which less urgent request
     makes room for it.
     """
-    params, spare = queue_params(ctx), jnp.int32(ctx.shape.num_requests)
-    band, of_class = params.priority[slo_class], jnp.sum(waiting.counts, axis=0, dtype=jnp.int32)
+    params, of_class = queue_params(ctx), waiting.num_queued
+    band, num_queued = params.priority[slo_class], jnp.sum(of_class, dtype=jnp.int32)
     in_band = jnp.sum(jnp.where(params.priority == band, of_class, 0), dtype=jnp.int32)
     may_go = (of_class > 0) & (params.priority < 0)
     lowest = jnp.min(jnp.where(may_go, params.priority, jnp.int32(LAST)))
@@ -167,8 +178,8 @@ def entry_of(
     makes_room = params.sheds & (band > lowest)
     enters = asks & ~is_band_full & (~is_full | makes_room)
     sheds = enters & is_full
-    youngest = waiting.youngest(params.priority == lowest, sheds)
-    return QueueEntry(enters, sheds, jnp.where(youngest < 0, spare, youngest))
+    youngest = waiting.youngest(params.priority == lowest)
+    return QueueEntry(enters, sheds, jnp.where(youngest < 0, ctx.spare_request, youngest))
 
 
 def _ceiling(ctx: Context, has_band: Bool[Array, "slo_class"], band: jax.Array) -> jax.Array:
@@ -185,7 +196,7 @@ def _ceiling(ctx: Context, has_band: Bool[Array, "slo_class"], band: jax.Array) 
 
 def pick(
     ctx: Context,
-    queue: GatewayQueue,
+    queue: Queue,
     waiting: Waiting,
     has_band: Bool[Array, "slo_class"],
     saturation: jax.Array,
@@ -195,7 +206,7 @@ def pick(
     Ceilings fall with the bands, so the first band with a request decides.
     """
     params = queue_params(ctx)
-    is_there = jnp.any(waiting.counts > 0, axis=0)
+    is_there = waiting.num_queued > 0
     band = jnp.max(jnp.where(is_there, params.priority, -jnp.int32(LAST)))
     of_band = params.priority == band
     oldest = waiting.oldest(of_band)
@@ -204,7 +215,7 @@ def pick(
         _next_tenant(params, queue, waiting, of_band),
         ctx.request(oldest).tenant,
     )
-    is_open = waiting.has_some(of_band) & (params.round_robin | params.by_deadline)
+    is_asked = of_band & (params.round_robin | params.by_deadline)
 
     def fold(
         so_far: tuple[jax.Array, jax.Array, jax.Array], some: QueuedRequests
@@ -221,11 +232,11 @@ def pick(
         return jnp.minimum(first, some.first(in_flow)), nearest, jnp.minimum(here, kept)
 
     nobody = jnp.int32(LAST), jnp.int64(NO_DEADLINE), jnp.int32(LAST)
-    first, _, soonest = waiting.fold(is_open, fold, nobody)
+    first, _, soonest = waiting.fold(is_asked, fold, nobody)
     chosen = jnp.where(params.round_robin, first, oldest)
     chosen = jnp.where(params.by_deadline, soonest, chosen)
     return Pick(
-        request=jnp.minimum(chosen, jnp.int32(ctx.shape.num_requests)),
+        request=jnp.minimum(chosen, ctx.spare_request),
         is_due=jnp.any(is_there) & (saturation < _ceiling(ctx, has_band, band)),
         last_tenant=jnp.where(of_band, tenant, queue.last_tenant),
         has_urgent=band >= 0,
@@ -233,7 +244,7 @@ def pick(
 
 
 def _next_tenant(
-    params: QueueParams, queue: GatewayQueue, waiting: Waiting, of_band: Bool[Array, "slo_class"]
+    params: QueueParams, queue: Queue, waiting: Waiting, of_band: Bool[Array, "slo_class"]
 ) -> jax.Array:
     """The tenant in turn: the next one after the last served, the first one if that has nothing in the band."""
     last, none = jnp.max(jnp.where(of_band, queue.last_tenant, -1)), jnp.int32(LAST)
@@ -251,8 +262,8 @@ def _next_tenant(
             has_last | jnp.any(in_band & (some.tenant == last)),
         )
 
-    is_open = waiting.has_some(of_band) & params.round_robin
-    first, following, has_last = waiting.fold(is_open, fold, (none, none, jnp.array(False)))
+    nobody = none, none, jnp.array(False)
+    first, following, has_last = waiting.fold(of_band & params.round_robin, fold, nobody)
     return jnp.where(has_last & (following < none), following, first)
 
 

@@ -33,6 +33,7 @@ from blis_jax.tables.gateways import (
     Dispatches,
     GatewayQueue,
     QueueVictims,
+    Rejections,
     empty_queue,
     no_victims,
 )
@@ -56,7 +57,9 @@ class Gateway(ClusterSource):
         """Return the router's index, and what it has handed over, where somebody looks."""
         has, nothing = ctx.mechanism, jnp.zeros((ctx.shape.num_requests + 1,), jnp.float64)
         index = (no_index(ctx.shape, has),) if has.uses_prefix_index else ()
-        return (*index, *((Handed(nothing),) if has.hands_over_intent else ()))
+        nobody = jnp.zeros((has.num_gateways,), jnp.int32)
+        counts = (Rejections(nobody),) if has.num_gateways > 1 else ()
+        return (*index, *counts, *((Handed(nothing),) if has.hands_over_intent else ()))
 
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
         """Return the next admission and the next first routing."""
@@ -70,6 +73,12 @@ class Gateway(ClusterSource):
         """Return what a decision about a request changes."""
         admit, route = due.of(EventKind.GATEWAY).times
         return decided(ctx, state, decide(ctx, state, admit, route))
+
+    def settle(self, ctx: Context, state: State, event: NextEvent, done: Writes) -> State:
+        """Return the state in which each of several gateways has counted whom it has turned away."""
+        if Rejections not in state:
+            return state
+        return state.having(state[Rejections].after(ctx, done.turned_away))
 
 
 class QueuedGateway(Gateway):
@@ -88,7 +97,7 @@ class QueuedGateway(Gateway):
         admit = _admission(look)
         dispatched = look.state[Dispatches].at[queue.order[look.lane.next_route]]
         route = later(ctx, dispatched, ctx.params.cluster.routing_latency_us)
-        expiry, tick = ctx.gateways.first(queue.expiry), ctx.gateways.first(queue.tick)
+        expiry, tick = (ctx.gateways.first(one) for one in (queue.each.expiry, queue.each.tick))
         return (
             gated(look, EventKind.GATEWAY, route, admit),
             _while_open(look, EventKind.EXPIRY, expiry),
@@ -130,7 +139,7 @@ def _while_open(look: Outlook, kind: EventKind, time: jax.Array) -> Offer:
     if door is None:
         return Offer(kind, (time,))
     never = look.ctx.never
-    waiting = look.ctx.gateways.some(look.state[GatewayQueue].num_queued > 0)
+    waiting = jnp.any(look.state[GatewayQueue].each.num_queued > 0)
     is_over = door.is_closed & (door.opens >= never)
     return Offer(kind, (jnp.where(is_over, never, time),), beyond=door.is_beyond & waiting)
 

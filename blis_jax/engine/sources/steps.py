@@ -37,7 +37,7 @@ from blis_jax.memory.offload.here import FOREVER, next_end
 from blis_jax.memory.offload.waits import LONGEST_WAIT_US
 from blis_jax.tables.blocks import Do
 from blis_jax.tables.context import NO_KEY, Context, SlotRows, Work, failing, row, waiting_mask
-from blis_jax.tables.gateways import LatestTick
+from blis_jax.tables.gateways import BeforePools
 from blis_jax.tables.joined import event_times, lane_of
 from blis_jax.tables.journeys import Exits, Reservations, Transfers, no_exits
 from blis_jax.tables.offload import (
@@ -296,9 +296,9 @@ class Storing(InstanceSource):
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
         """Return that nothing is reserved."""
-        latest = LatestTick(jnp.asarray(-1, ctx.clock))
-        ticks = (latest,) if ctx.mechanism.has_queue else ()
-        return Reservations.first(ctx.shape), Transfers(jnp.int32(0)), *ticks
+        nothing = BeforePools(jnp.asarray(-1, ctx.clock), jnp.int32(0))
+        behind = (nothing,) if ctx.mechanism.has_queue else ()
+        return Reservations.first(ctx.shape), Transfers(jnp.int32(0)), *behind
 
     def takes(self, ctx: Context, state: State, due: Due) -> jax.Array:
         """Return whether the lane is about to store something, or at it."""

@@ -22,7 +22,7 @@ from blis_jax.engine.phases.waiting import Waiting, entry_of, pick
 from blis_jax.records import invariants
 from blis_jax.records.record import Status
 from blis_jax.runs.many_runs import simulate
-from blis_jax.tables.gateways import Place, empty_queue, gateways_of
+from blis_jax.tables.gateways import Place, empty_queue, gateways_of, unchanged, written
 from blis_jax.tables.requests import Req, Request
 from tests.support.oracles.plain_queue import NOBODY, PlainQueue
 from tests.support.oracles.plain_queue import Waiting as PlainWaiting
@@ -74,12 +74,16 @@ def plain_of(config):
     )
 
 
-def recount(dispatches, queue, slo_class):
-    """Say how many are in the queue, as the engine does after each event."""
-    is_queued = dispatches.place[:SIZE] == Place.QUEUED
-    queue.num_queued[...] = is_queued.sum()
-    cells = np.arange(SIZE) // Groups(SIZE).size * len(SLO_CLASSES) + slo_class[:SIZE]
-    dispatches.num_waiting[...] = np.bincount(cells, is_queued, len(dispatches.num_waiting))
+def listed(dispatches, queue, slo_class):
+    """Link who is in the queue, as the engine does after each event."""
+    for mine in range(len(SLO_CLASSES)):
+        numbers = np.arange(SIZE)[
+            (dispatches.place[:SIZE] == Place.QUEUED) & (slo_class[:SIZE] == mine)
+        ]
+        ends = [SIZE, *numbers, SIZE]
+        each = queue.each
+        each.num_queued[mine], each.first[mine], each.last[mine] = len(numbers), ends[1], ends[-2]
+        queue.previous[ends[1:]], queue.following[ends[:-1]] = ends[:-1], ends[1:]
 
 
 @pytest.fixture(scope="module")
@@ -87,22 +91,23 @@ def decide():
     """Entry and choice, compiled once for all settings."""
 
     def both(params, arrival, slo_class, tenant, tables, newcomer, asks, saturation):
-        groups, spare = Groups(SIZE), jnp.int32(SIZE)
+        groups = Groups(SIZE)
         table = jnp.zeros((SIZE + 1, len(Req)), jnp.int32)
         table = table.at[:, Req.SLO_CLASS].set(slo_class).at[:, Req.TENANT].set(tenant)
         ctx: Any = SimpleNamespace(
             params=SimpleNamespace(cluster=Numbers(params)),
             requests=Fields(arrival=arrival, table=table),
             shape=SimpleNamespace(num_requests=SIZE),
+            spare_request=jnp.int32(SIZE),
             groups=groups,
             gateways=gateways_of(FIRST),
-            over=partial(groups.over, whole=False),
+            between=partial(groups.between, whole=False),
             request=lambda number: Request(table[number]),
         )
         dispatches, queue = tables
-        waiting = Waiting(ctx, dispatches, jnp.int32(0), spare)
-        entry = entry_of(ctx, waiting, queue.num_queued, slo_class[newcomer], asks)
-        return entry, pick(ctx, queue, waiting, queue.has_band, saturation)
+        waiting = Waiting.before(ctx, dispatches, queue, jnp.int32(0))
+        entry = entry_of(ctx, waiting, slo_class[newcomer], asks)
+        return entry, pick(ctx, queue.each, waiting, queue.each.has_band, saturation)
 
     return jax.jit(both)
 
@@ -124,7 +129,7 @@ def test_the_queue_is_as_a_plain_one(decide, settings):
             mine = int(slo_class[newcomer])
             one = PlainWaiting(newcomer, int(PRIORITIES[mine]), int(tenant[newcomer]), mine)
             enters, victim = plain.enter(one)
-            queue.has_band[mine] = True
+            queue.each.has_band[mine] = True
             assert bool(entry.enters) == enters
             assert (int(entry.victim) if entry.sheds else NOBODY) == victim
             if enters:
@@ -132,7 +137,7 @@ def test_the_queue_is_as_a_plain_one(decide, settings):
             if victim != NOBODY:
                 dispatches.place[victim] = Place.SHED
             for _ in range(draw.randrange(3)):
-                recount(dispatches, queue, slo_class)
+                listed(dispatches, queue, slo_class)
                 saturation = draw.choice([0.0, 0.35, 0.55, 0.8, 0.95, 1.0])
                 _, (chosen, is_due, last, _) = decide(
                     *asked, tables, np.int32(SIZE), np.bool_(False), saturation
@@ -141,9 +146,57 @@ def test_the_queue_is_as_a_plain_one(decide, settings):
                 assert (int(chosen) if is_due else NOBODY) == expected
                 if is_due:
                     dispatches.place[int(chosen)] = Place.DISPATCHED
-                    queue.last_tenant[...] = last
-            recount(dispatches, queue, slo_class)
+                    queue.each.last_tenant[...] = last
+            listed(dispatches, queue, slo_class)
     assert any(dispatches.place == Place.DISPATCHED)
+
+
+def test_the_lists_of_classes_are_plain_ones() -> None:
+    """In each event one request may leave, one come, and one leave behind that, perhaps the one that came."""
+    draw, spare, shape = random.Random(7), SIZE, EngineShape(1, 1, SIZE, 1, 1, clock="int64")
+    slo_class = np.array([draw.randrange(3) for _ in range(SIZE)] + [0], np.int32)
+    ctx: Any = SimpleNamespace(
+        shape=shape,
+        spare_request=jnp.int32(SIZE),
+        gateways=gateways_of(FIRST),
+        request=lambda number: Request(
+            jnp.zeros((len(Req),), jnp.int32).at[Req.SLO_CLASS].set(jnp.asarray(slo_class)[number])
+        ),
+    )
+
+    @jax.jit
+    def event(tables, leaves, comes, leaves_then):
+        dispatches, queue = tables
+        waiting = Waiting.before(ctx, dispatches, queue, jnp.int32(0))
+        waiting = waiting.without(leaves).having(comes).without(leaves_then)
+        lists = {"num_queued": waiting.num_queued, "first": waiting.oldest_of}
+        each = dataclasses.replace(queue.each, **lists, last=waiting.youngest_of)
+        before, behind = (jnp.stack(ends) for ends in zip(*waiting.links, strict=True))
+        change = unchanged(dispatches, queue)
+        change = dataclasses.replace(change, before=before, behind=behind, each=each)
+        return written(dispatches, queue, change)
+
+    plain: list[int] = []
+    with jax.enable_x64(True):
+        tables = empty_queue(shape, ctx.gateways)
+        for comes in range(SIZE):
+            gone = []
+            for newcomer in ([], [comes]):
+                plain += newcomer
+                gone.append(draw.choice([spare, spare, draw.choice([*plain, spare])]))
+                plain = [one for one in plain if one != gone[-1]]
+            tables = event(tables, np.int32(gone[0]), np.int32(comes), np.int32(gone[1]))
+            queue = jax.tree.map(np.asarray, tables[1])
+            for mine in range(3):
+                expected = [one for one in plain if slo_class[one] == mine]
+                forward, backward = [int(queue.each.first[mine])], [int(queue.each.last[mine])]
+                while forward[-1] != spare:
+                    forward.append(int(queue.following[forward[-1]]))
+                while backward[-1] != spare:
+                    backward.append(int(queue.previous[backward[-1]]))
+                assert forward[:-1] == backward[-2::-1] == expected
+                assert queue.each.num_queued[mine] == len(expected)
+    assert len(plain) > 3
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ from blis_jax.tables.gateways import (
 from blis_jax.tables.joined import (
     chains_of,
     place_of,
-    places_of,
     queued_times,
     take_chain,
     with_chains,
@@ -52,8 +51,8 @@ from blis_jax.tables.journeys import (
     Reservation,
     Reservations,
 )
-from blis_jax.tables.requests import Req, RequestDeadlines
-from blis_jax.tables.state import Dyn, Instance, Lane, Mode, Resident, Slot, State
+from blis_jax.tables.requests import RequestDeadlines
+from blis_jax.tables.state import Instance, Lane, Mode, Resident, Slot, State
 from blis_jax.tables.writes import JourneyWrite, ReservationWrite, Writes, no_slot
 
 if TYPE_CHECKING:
@@ -283,38 +282,19 @@ def victim_of(ctx: Context, state: State, now: jax.Array, gateway: jax.Array) ->
     the spare if none.
 
     Those dispatched in one microsecond come by their number; in BLIS, as its heap has them. Only the gateway's own are
-    looked at.
+    looked at, by their slots; where requests move, only those that stand somewhere now.
     """
-    if by_standing(ctx):
-        return _standing_victim(ctx, state, now, gateway)
-    queue, exits, spare = state[GatewayQueue], state[Exits], ctx.spare_request
-    band = ctx.params.cluster[QueueParams].priority[ctx.requests.table[:, Req.SLO_CLASS]]
-    is_there = (state[Dispatches].place == Place.DISPATCHED) & (places_of(state) >= 0) & (band < 0)
-    is_over = (state.past.rows[:, Dyn.FINISH_RECORD] > 0) | (
-        state.past.rows[:, Dyn.NUM_SCHEDULED] < 0
-    )
-    is_there = ctx.gateways.of_own(is_there & ~is_over & (exits.step_index == 0), gateway)
-    is_there = ctx.pools.may_be_evicted(state, is_there)
-    least = jnp.min(jnp.where(is_there, band, jnp.int32(LAST)))
-    is_least = is_there & (band == least)
-    number = lax.iota(jnp.int32, is_there.shape[0])
-    latest = jnp.max(jnp.where(is_least[queue.order], number, -1))
-    return jnp.where(latest < 0, spare, queue.order[latest])
-
-
-def _standing_victim(ctx: Context, state: State, now: jax.Array, gateway: jax.Array) -> jax.Array:
-    """The victim where requests move: only those that stand somewhere now are looked at, by their slots."""
-    place, rows = state[Dispatches].place, ctx.shape.num_instances
-    params = ctx.params.cluster[QueueParams]
-    is_there = standing(ctx, state, now)
-    band = params.priority[state.slot.numbers[Slot.SLO_CLASS, :rows]]
-    request = jnp.where(is_there, state.slot.numbers[Slot.REQUEST, :rows], ctx.spare_request)
-    is_there = is_there & (band < 0) & (place[request] == Place.DISPATCHED)
+    queue, rows, spare = state[GatewayQueue], ctx.shape.num_instances, ctx.spare_request
+    band = ctx.params.cluster[QueueParams].priority[state.slot.numbers[Slot.SLO_CLASS, :rows]]
+    request = state.slot.numbers[Slot.REQUEST, :rows]
+    is_there = standing(ctx, state, now) if by_standing(ctx) else request != NO_REQUEST
+    request = jnp.where(is_there, request, spare)
+    is_there = is_there & (band < 0) & (state[Dispatches].place[request] == Place.DISPATCHED)
     is_there = ctx.gateways.of_own(is_there, gateway, request)
+    is_there = is_there & ctx.pools.may_be_evicted(state, request)
     least = jnp.min(jnp.where(is_there, band, jnp.int32(LAST)))
-    rank = state.slot.numbers[Slot.QUEUE_RANK, :rows]  # its number in order of dispatch
-    latest = jnp.max(jnp.where(is_there & (band == least), rank, -1))
-    return jnp.where(latest < 0, ctx.spare_request, state[GatewayQueue].order[latest])
+    latest = jnp.max(jnp.where(is_there & (band == least), queue.turn[request], -1))
+    return jnp.where(latest < 0, spare, queue.order[latest])
 
 
 def with_victim(victims: QueueVictims, victim: jax.Array, now: jax.Array) -> QueueVictims:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.types import LAST, Mechanism
+from blis_jax.core.types import LAST, Mechanism, never
 from blis_jax.engine.calendar import EventKind
 from blis_jax.engine.phases.departures.hand_over import STAYING, HandingOver, Splitting, Staying
 from blis_jax.engine.phases.departures.reservation import (
@@ -36,15 +36,15 @@ from blis_jax.engine.phases.snapshot import (
 )
 from blis_jax.policies.reading import seen_by
 from blis_jax.policies.seeds import RandomSource
-from blis_jax.tables.context import Context
-from blis_jax.tables.gateways import Dispatches, GatewayQueue, LatestTick, Place, TenantBudgets
+from blis_jax.tables.context import Context, count_of
+from blis_jax.tables.gateways import BeforePools, GatewayQueue, TenantBudgets
 from blis_jax.tables.joined import lane_of, places_of, queued_times
-from blis_jax.tables.journeys import Exits, Journey, Journeys, Reservation, Reservations
+from blis_jax.tables.journeys import Journey, Journeys, Reservation, Reservations
 from blis_jax.tables.requests import PartRank, PartRanks, Req
-from blis_jax.tables.state import Dyn, Resident, Slot, State
+from blis_jax.tables.state import Resident, Slot, State
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Int
+    from jaxtyping import Array, Bool
 
     from blis_jax.core.groups import Rows
     from blis_jax.engine.phases.decisions import Decisions
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
     Deadline = tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]
     Routed = Callable[[], Writes]
+
+_TARGET = Reservation.columns.TARGET
 
 # --- KV is handed over ----------------------------------------------------------------------------
 
@@ -98,21 +100,19 @@ def _behind_last(ctx: Context, state: State, now: jax.Array, policy: Policy, pla
 
 
 def _next_part(ctx: Context, state: State) -> jax.Array:
-    """Who is routed in the prefill pool, or whose transfer starts: of these, the one with the least id as a text."""
+    """Who is routed in the prefill pool, in order of dispatch; if nobody is, whose transfer starts: the least id as a
+    text.
+    """
     journeys = state[Journeys]
     now = jnp.min(journeys.first_due)
-    if GatewayQueue in state:
-        due = journeys.times[:-1, 0]
-        has_kv = journeys.numbers[:-1, Journey.columns.COMPUTED] > 0
-        text = ctx.requests[PartRanks].table[:-1, PartRank.PREFILL_TEXT]
-        return next_part(state[GatewayQueue], due == now, has_kv, text)
 
     def least(best: tuple[jax.Array, jax.Array], rows: Rows) -> tuple[jax.Array, jax.Array]:
         """Return the least rank so far among those that are due, and whose it is."""
         due = rows.take(journeys.times)[:, Journey.time_columns.DUE]
         has_kv = rows.take(journeys.numbers)[:, Journey.columns.COMPUTED] > 0
         text = rows.take(ctx.requests[PartRanks].table)[:, PartRank.PREFILL_TEXT]
-        rank = jnp.where(has_kv, text + jnp.int32(ctx.shape.num_requests), rows.number)
+        turn = rows.take(state[GatewayQueue].turn) if GatewayQueue in state else rows.number
+        rank = jnp.where(has_kv, text + jnp.int32(ctx.shape.num_requests), turn)
         rank = jnp.where((due == now) & rows.is_in, rank, LAST)
         first = jnp.argmin(rank)
         is_less = rank[first] < best[0]
@@ -166,7 +166,7 @@ def _ranks(ctx: Context, state: State) -> jax.Array:
 
 
 def _own_rank(ctx: Context, state: State, request: jax.Array) -> jax.Array:
-    return jnp.argmax(state[GatewayQueue].order == request).astype(jnp.int32)
+    return state[GatewayQueue].turn[request]
 
 
 def _first_due(ctx: Context, state: State) -> jax.Array:
@@ -215,7 +215,7 @@ class Pools:
     # whether a request has come to the queue of its instance
     has_come: Callable[..., jax.Array] = lambda ctx, row, now: row.queued < now
     # which of the requests at instances the gateway's queue may evict
-    may_be_evicted: Callable[..., Bool[Array, "request"]] = lambda state, is_there: is_there
+    may_be_evicted: Callable[..., Bool[Array, "..."]] = lambda state, request: request >= 0
 
 
 ONE_POOL = Pools()
@@ -243,7 +243,8 @@ RESERVED = Pools(
     moved=_moved,
     deadline=_deadline_of_part,
     has_come=_part_has_come,
-    may_be_evicted=lambda state, is_there: is_there & is_whole(state),
+    # BLIS keeps only whole requests in mind for an eviction
+    may_be_evicted=lambda state, request: state[Reservations].numbers[request, _TARGET] < 0,
 )
 
 
@@ -261,31 +262,13 @@ def pools_of(mechanism: Mechanism) -> Pools:
     return [pools for pools, is_so in kinds if is_so][-1]
 
 
-def _is_split(state: State) -> Bool[Array, "request"]:
-    return state[Reservations].numbers[:, Reservation.columns.TARGET] >= 0
-
-
 def with_tick(state: State, now: jax.Array, kind: jax.Array) -> State:
     """Note the time of a tick that is due now, where the state keeps such times."""
-    if LatestTick not in state:
+    if BeforePools not in state:
         return state
-    return state.having(LatestTick(jnp.where(kind == EventKind.TICK, now, state[LatestTick].at)))
-
-
-def next_part(
-    queue: GatewayQueue,
-    is_due: Bool[Array, "request"],
-    has_kv: Bool[Array, "request"],
-    text: Int[Array, "request"],
-) -> jax.Array:
-    """Return the request to act on next: of the due ones without KV, the one dispatched first, for its second routing.
-
-    If there is none, return the request whose transfer begins: that with the least id as a text.
-    """
-    waits = jnp.append(is_due & ~has_kv, jnp.array(False))[queue.order]
-    second = queue.order[jnp.argmax(waits)]
-    begins = jnp.argmin(jnp.where(is_due & has_kv, text, jnp.int32(LAST))).astype(jnp.int32)
-    return jnp.where(jnp.any(waits), second, begins)
+    before = state[BeforePools]
+    ticked = jnp.where(kind == EventKind.TICK, now, before.ticked)
+    return state.having(dataclasses.replace(before, ticked=ticked))
 
 
 def rank_behind_queue(ctx: Context, state: State) -> jax.Array:
@@ -293,25 +276,15 @@ def rank_behind_queue(ctx: Context, state: State) -> jax.Array:
 
     It counts the routings so far, first and second ones; ranks of transfers are below all of these.
     """
-    journeys = state[Journeys]
-    due = journeys.times[:, Journey.time_columns.DUE]
-    has_kv = journeys.numbers[:, Journey.columns.COMPUTED] > 0
-    is_split = _is_split(state)[:-1]
-    waits = is_split & (due < ctx.never)[:-1] & ~has_kv[:-1]
-    placed = jnp.sum(is_split & ~waits, dtype=jnp.int32)
-    return jnp.int32(ctx.shape.num_requests) + lane_of(ctx, state).next_route + placed
+    num_routed = lane_of(ctx, state).next_route + state[BeforePools].num_again
+    return ctx.spare_request + num_routed
 
 
-def is_whole(state: State) -> Bool[Array, "request"]:
-    """Return which requests are not split: BLIS keeps no others in mind for an eviction."""
-    return ~_is_split(state)
-
-
-def is_between(ctx: Context, reserved: Reservations, now: jax.Array) -> Bool[Array, "request"]:
-    """Split requests whose prompt is computed and whose transfer has not ended before now, or never will."""
-    ends = reserved.times[:, 0]
-    is_coming = (ends >= now) & (ends < ctx.never)
-    return is_coming | (reserved.numbers[:, Reservation.columns.IS_DROPPED] == 1)
+def is_between(reserved: Reservations, request: jax.Array, now: jax.Array) -> jax.Array:
+    """Return of requests whether their prompt is computed and their transfer has not ended before, or never will."""
+    ends = reserved.times[request, 0]
+    is_coming = (ends >= now) & (ends < never(ends.dtype))
+    return is_coming | (reserved.numbers[request, Reservation.columns.IS_DROPPED] == 1)
 
 
 def is_over_budget(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> jax.Array:
@@ -320,20 +293,32 @@ def is_over_budget(ctx: Context, state: State, request: jax.Array, now: jax.Arra
     A request counts from its routing until it completes, is dropped or gives up; one that is split does not count
     between the end of its prompt and the end of its transfer.
     """
-    budgets = ctx.params.cluster[TenantBudgets]
-    fixed = ctx.request(request)
-    is_there = (places_of(state) >= 0) & (state.past.rows[:, Dyn.FINISH_RECORD] == 0)
-    is_there = is_there & (state.past.rows[:, Dyn.NUM_SCHEDULED] >= 0)
-    if Exits in state:
-        is_there = is_there & (state[Exits].step_index == 0)
-    if Dispatches in state:
-        is_there = is_there & (state[Dispatches].place != Place.EVICTED)
+    budgets, rows = ctx.params.cluster[TenantBudgets], ctx.shape.num_instances
+    fixed, columns = ctx.request(request), state.slot.numbers[:, :rows]
+    is_there = (columns[Slot.REQUEST] >= 0) & (columns[Slot.TENANT] == fixed.tenant)
     if Reservations in state:
-        is_there = is_there & ~is_between(ctx, state[Reservations], now)
-    is_mine = ctx.requests.table[:, Req.TENANT] == fixed.tenant
-    count = jnp.sum((is_there & is_mine)[:-1], dtype=jnp.int32).astype(jnp.float64)
+        is_there = is_there & ~is_between(
+            state[Reservations], ctx.row_of(columns[Slot.REQUEST]), now
+        )
+    count = count_of(is_there)
+    if Journeys in state:
+        count = count + _num_moving(ctx, state, fixed.tenant)
+    count = count.astype(jnp.float64)
     last = jnp.int32(budgets.limit.shape[0] - 1)
     limit = budgets.limit[jnp.minimum(fixed.tenant, last)]
     is_sheddable = budgets.priority[fixed.slo_class] < 0
     over: jax.Array = is_sheddable & (fixed.tenant <= last) & (count > limit)
     return over
+
+
+def _num_moving(ctx: Context, state: State, tenant: jax.Array) -> jax.Array:
+    """Requests of a tenant that have left an instance and are still to go on to the next."""
+    journeys = state[Journeys]
+
+    def count(so_far: jax.Array, rows: Rows) -> jax.Array:
+        is_moving = rows.take(journeys.times)[:, Journey.time_columns.DUE] < ctx.never
+        is_mine = rows.take(ctx.requests.table)[:, Req.TENANT] == tenant
+        has_place = rows.take(places_of(state)) >= 0
+        return so_far + count_of(is_moving & is_mine & has_place & rows.is_in)
+
+    return ctx.over(journeys.first_due < ctx.never, count, jnp.int32(0))
