@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from blis_jax.files import chain, packed
-from blis_jax.files.content import COLUMNS, ENDING, Beside, canonical
+from blis_jax.files import chain
+from blis_jax.files.content import COLUMNS, ENDING, Beside, canonical, pack, unpack
 from blis_jax.policies.seeds import ALL_ALIKE
 from sweeps.ledger import book
 from sweeps.ledger.__main__ import main
@@ -396,7 +396,7 @@ def test_figures_stand_beside_and_are_part_of_what_is_proven(
     assert ledger("render", "--shorten") == 0 and path.read_bytes() == before
     for file in beside:  # as versions before 1.0 kept columns
         if file.name.endswith(COLUMNS):
-            text = canonical(packed.unpack(file.read_bytes())).encode()
+            text = canonical(unpack(file.read_bytes())).encode()
             file.with_name(file.name.replace(COLUMNS, ENDING)).write_bytes(lzma.compress(text))
             file.unlink()
     assert sorted((track / "ledger").iterdir()) != beside and ledger("check") == 0
@@ -410,9 +410,9 @@ def test_figures_stand_beside_and_are_part_of_what_is_proven(
     beside[0].write_bytes(figures[:-20])
     assert ledger("check") == 1
     assert "cannot be read" in capsys.readouterr().err
-    values = packed.unpack(figures)
+    values = unpack(figures)
     values["e2e_mean_ms"] = values["ttft_mean_ms"]
-    beside[0].write_bytes(packed.pack(canonical(values).encode()) or b"")
+    beside[0].write_bytes(pack(canonical(values).encode()) or b"")
     assert ledger("check") == 1 and ledger("add", "2", *ROW) == 2
     assert "its name is not its content's hash" in capsys.readouterr().err
     beside[0].write_bytes(figures)
