@@ -110,6 +110,7 @@ def draw(points: pd.DataFrame, path: Path, strategy: str, goal: float) -> None:
 CHECKPOINTS = (50, 100, 150, 200)
 BAR = 2 / 3  # of the best rival's evaluations
 SAMPLES, DRAWS = 200, 1000
+MOST_TIMES = 10  # as many pairs as there are, of a search for enough
 AT_MOST = 0.8  # the ratio that the plan of fresh random states asks about
 OURS = (
     "ensemble",
@@ -330,7 +331,8 @@ def ratio_line(points: pd.DataFrame, ours: str, theirs: str, goal: float, looks:
         verdict = "below" if high < AT_MOST else "above" if low > AT_MOST else "no verdict on"
         said += (
             f" at 95 %; as one of {looks} looks, at {100 * confidence:.1f} %, {_bracket(ratio, confidence)}: {verdict} "
-            f"{AT_MOST:g}; if pairs are drawn from these, that interval lies below {AT_MOST:g} in {', '.join(powers)}"
+            f"{AT_MOST:g}; if pairs are drawn from these, that interval lies below {AT_MOST:g} in {', '.join(powers)}; "
+            f"in 95 % with {pairs_needed(counts, most, sizes[-1], confidence)} pairs"
         )
     return (
         f"Evaluations of {ours} over those of {theirs}, {len(states)} pairs: {said}; against {AT_MOST:g}: "
@@ -346,6 +348,16 @@ def share_below(
     samples = np.random.default_rng(1).integers(known.shape[1], size=(SAMPLES, pairs))
     ratios = (ratio_of(*known[:, sample], most, DRAWS) for sample in samples)
     return float(np.mean([ratio.interval(confidence)[1] < AT_MOST for ratio in ratios]))
+
+
+def pairs_needed(
+    counts: Sequence[Sequence[float]], most: float, first: int, confidence: float
+) -> str:
+    """Return with how many pairs, in steps of those that there are, `share_below` is 95 %."""
+    step = len(counts[0])
+    sizes = range(first, MOST_TIMES * step + 1, step)
+    needed = (size for size in sizes if share_below(counts, most, size, confidence) >= 0.95)
+    return str(next(needed, f"more than {MOST_TIMES * step}"))
 
 
 def _bracket(ratio: Ratio, confidence: float = 0.95) -> str:

@@ -17,8 +17,10 @@ from blis_jax.statistics.paired import holm
 
 if TYPE_CHECKING:
     from surrogate.levels import fit as fitted_levels
+    from surrogate.levels import model as levels_model
 else:
     fitted_levels = Module("surrogate.levels.fit")
+    levels_model = Module("surrogate.levels.model")
 
 # --- the spaces that surrogates are fitted to, and how much of each is simulated -----------------
 
@@ -245,6 +247,29 @@ def _of_all_outputs(table: pd.DataFrame) -> list[str]:
     return lines
 
 
+def held_on_sets(any_seeds: pd.DataFrame, common_seeds: pd.DataFrame) -> str:
+    """Say how often as many points of a set are covered as `surrogate.predict` says.
+
+    Which part of a mean's variance is the seeds' follows from the half widths for one run and for means over more.
+    """
+    is_meant = (any_seeds["region"] == "whole space") & (
+        any_seeds["seeds"] == levels_model.SIMULATED
+    )
+    level = any_seeds[is_meant & (any_seeds["interval"] == levels_model.LEVEL)]
+    widths = level.pivot_table("half_width", "output", "num_seeds")
+    one, most = widths.columns.min(), widths.columns.max()
+    of_seeds = (widths[one] ** 2 - widths[most] ** 2) / (most / one - 1)
+    shared = of_seeds / widths[most] ** 2
+    least = pd.Series(levels_model.least_held(shared.to_numpy(), 0.9), shared.index)
+    wanted = common_seeds["output"].map(least)
+    is_held = common_seeds["share_simulated"] >= wanted
+    return (
+        f"As many points of a set as `surrogate.predict` says for nine sets of ten, {wanted.min():.2f} to "
+        f"{wanted.max():.2f} by output, are covered in {int(is_held.sum())} of {len(is_held)} pairs of an output and a "
+        f"set, {100 * is_held.mean():.0f} %."
+    )
+
+
 def levels(table: pd.DataFrame) -> list[str]:
     """Make the table of the variance over seeds that a seed's requests leave."""
     first = table.iloc[0]
@@ -335,4 +360,6 @@ def _text(name: str, space: PaperSpace, folder: Path, parts: Sequence[str]) -> s
     paths = {part: _table_path(folder, name, part) for part in parts}
     there = {part: pd.read_csv(path) for part, path in paths.items() if path.exists()}
     texts = ["\n".join(_TABLES[part](table)) for part, table in there.items()]
+    if {"any_seeds", "common_seeds"} <= set(there):
+        texts.append(held_on_sets(there["any_seeds"], there["common_seeds"]))
     return "\n\n".join([f"## {name}: {space.title}", *texts]) if texts else ""

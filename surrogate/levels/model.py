@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from blis_jax.core.types import CRITICAL, SHEDDABLE, STANDARD
+from blis_jax.lazy import special
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 # what is known of the seeds: their requests, nothing, or their requests and the baseline's runs
@@ -29,6 +30,7 @@ PENALTIES = (
     (10.0, 1e3, 1e3), (100.0, 1e4, 1e3), (100.0, 1e5, 1e3), (10.0, 1e7, 1e7), (100.0, 1e7, 1e7),
 )  # fmt: skip
 LEAST_SPREAD = 1e-9
+SETS = 0.9  # of all sets of seeds, on which at least so many points lie in their intervals
 
 
 def _nothing() -> np.ndarray:
@@ -115,6 +117,16 @@ class Levels:
             square = square - 2 * noise.correlation * sd * noise.baseline
         return np.asarray(np.sqrt(np.square(fixed) + np.maximum(square, 0.0) / num_seeds))
 
+    def shared(
+        self, mode: str, fixed: np.ndarray, run_sd: np.ndarray, num_seeds: int
+    ) -> np.ndarray:
+        """Return which share of the variance of a mean over seeds is the seeds', `[point, output]`.
+
+        All points of one set of seeds may have it in common.
+        """
+        whole = np.square(self.sigma(mode, LEVEL, fixed, run_sd, num_seeds))
+        return np.asarray(1 - np.square(fixed) / np.maximum(whole, LEAST_SPREAD**2))
+
     def rung(self, num_seeds: int) -> int:
         """Return the number of seeds whose scores serve a mean over `num_seeds`: the greatest that is not above it."""
         kept = {int(name.rpartition(" ")[2]) for name in self.scores}
@@ -162,6 +174,19 @@ class Levels:
         }
         scores = {name: np.asarray(array) for name, array in tree["scores"].items()}
         return Levels(**arrays, noise=noise, scores=scores, **document)
+
+
+def least_held(shared: np.ndarray, confidence: float) -> np.ndarray:
+    """Return the share of points that lie in their intervals on nine of ten sets of seeds, at least.
+
+    Args:
+        shared: the share of the variance of their errors that all points of a set have in common; errors are normal.
+        confidence: of the intervals, each for one point on any seeds.
+    """
+    shared = np.clip(shared, 0.0, 1 - LEAST_SPREAD)
+    reach = special.ndtri((1 + confidence) / 2)
+    off, own = np.sqrt(shared) * special.ndtri((1 + SETS) / 2), np.sqrt(1 - shared)
+    return np.asarray(special.ndtr((reach - off) / own) - special.ndtr((-reach - off) / own))
 
 
 def _in_units(values: np.ndarray, center: np.ndarray, spread: np.ndarray) -> np.ndarray:

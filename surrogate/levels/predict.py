@@ -34,6 +34,7 @@ from surrogate.levels.model import (
     Levels,
     covariates,
     key,
+    least_held,
 )
 from surrogate.network import features
 
@@ -125,8 +126,9 @@ def predict_any(
 
     Returns:
         `mean`, `low`, `high`; `difference`, `difference_low`, `difference_high`; `baseline`, its mean; each
-        `[point, output]` in the output's unit. The attribute `seeds` says what was known of them: their requests
-        (`given`), the baseline's runs too (`simulated`), or nothing (`unknown`).
+        `[point, output]` in the output's unit; `least_held`, the share of points that lie in their intervals if all
+        are on one set of such seeds, at least that on nine sets of ten. The attribute `seeds` says what was known of
+        the seeds: their requests (`given`), the baseline's runs too (`simulated`), or nothing (`unknown`).
 
     Raises:
         ConfigError: the surrogate knows only its pool, or does not know how runs go with those of the baseline;
@@ -170,7 +172,9 @@ def _of_all_outputs(surrogate: Surrogate, name: str, values: np.ndarray) -> np.n
     is_constant = ~surrogate.scales.is_learned
     whole = np.zeros((len(values), len(surrogate.outputs)))
     whole[:, ~is_constant] = values
-    if not name.startswith("difference"):
+    if name == "least_held":
+        whole[:, is_constant] = 1.0
+    elif not name.startswith("difference"):
         whole[:, is_constant] = [
             entry.center for entry in surrogate.scales.entries if entry.is_constant
         ]
@@ -240,6 +244,8 @@ def predicted(
     low, high = surrogate.learned_bounds()
     mean, baseline = means(surrogate, parts, level, mode, baseline)
     columns = {"mean": mean, "difference": mean - baseline, "baseline": baseline}
+    shared = levels.shared(mode, parts.fixed, parts.run_sd, count)
+    columns["least_held"] = least_held(shared, confidence)
     for kind, name in zip(KINDS, ("mean", "difference"), strict=True):
         scores = levels.scores[key(mode, kind, levels.rung(count))]
         reach = factors_by_region(scores, levels.region, confidence)[parts.region]

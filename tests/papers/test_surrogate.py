@@ -95,6 +95,8 @@ def test_what_holds_on_one_set_of_seeds_is_said_by_metric() -> None:
         in said
     )
     assert "e2e_p50_ms[critical] 0.50, e2e_p99_ms[sheddable] 0.69" in said
+    any_seeds = pd.read_csv(command.SAVED / "iter08_any_seeds.csv.xz")
+    assert "of 258 pairs of an output and a set, 95 %" in tables.held_on_sets(any_seeds, table)
 
 
 def test_saved_intervals_for_any_seeds_keep_their_bar() -> None:

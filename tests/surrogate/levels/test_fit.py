@@ -139,6 +139,23 @@ def test_common_seeds_are_known_better_beside_the_baseline(
     assert left["beside_baseline"] < 0.5 * left["at_points"] < 0.4  # requests tell half of it
 
 
+def test_on_nine_sets_of_ten_at_least_so_many_points_are_held(
+    knowing: Surrogate, both: tuple[Data, OwnData]
+) -> None:
+    """What the requests do not tell of a seed is common to all points; the baseline's runs tell it."""
+    seeds = np.random.default_rng(4).permutation(np.arange(1512, 1768))
+    points = both[1].test.inputs[:40]
+    part = Part(points, np.pad(made_data.runs_at(points, seeds, 0.02), ((0, 0), (0, 0), (0, 1))))
+    table = common_seeds_table(knowing, part, seeds, both[1].seeds, 0.9)
+    shares = table[table["output"] == "latency_ms"]["share"]
+    given = made_data.covariates_of(seeds[:32])
+    least = predict_any(knowing, points, given=given)["least_held"].sel(output="latency_ms").mean()
+    assert len(shares) == 8 and 0.6 < least < 0.85
+    assert (shares >= float(least)).sum() >= 7
+    alone = predict_any(knowing, points, given=given, baseline=baseline_runs(seeds[:32]))
+    assert alone["least_held"].sel(output="latency_ms").mean() > least
+
+
 def test_runs_of_the_baseline_that_do_not_fit_are_refused(knowing: Surrogate) -> None:
     point, seeds = np.array([[1.0, 50.0, 0.0]]), np.arange(1600, 1604)
     runs, given = baseline_runs(seeds), made_data.covariates_of(seeds)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 
 from blis_jax.workload.table import NEVER_US, RequestTable
 from surrogate.levels.model import (
@@ -17,6 +18,7 @@ from surrogate.levels.model import (
     Noise,
     covariates,
     key,
+    least_held,
     regress,
     waits,
 )
@@ -188,3 +190,20 @@ def test_a_burst_waits_and_rows_that_pad_do_not_count() -> None:
     assert found["wait_at_1_mean[all]"] == 10.0  # 0, 10 and 20 ms
     assert found["wait_at_2_mean[standard]"] == 10.0  # the last, at twice the rate
     assert found["requests[critical]"] == 2
+
+
+@pytest.mark.parametrize("shared", [0.3, 0.8])
+def test_on_nine_sets_of_ten_at_least_so_many_points_are_held(shared: float) -> None:
+    """Against 2,000 sets of 400 points with normal errors, of which a part is common to a set."""
+    rng = np.random.default_rng(6)
+    common, own = rng.normal(size=(2000, 1)), rng.normal(size=(2000, 400))
+    is_held = np.abs(np.sqrt(shared) * common + np.sqrt(1 - shared) * own) < 1.6449
+    least = float(least_held(np.array(shared), 0.9))
+    assert (is_held.mean(axis=1) >= least).mean() == pytest.approx(0.9, abs=0.03)
+    assert float(least_held(np.array(0.0), 0.9)) == pytest.approx(0.9)
+
+
+def test_what_the_seeds_share_shrinks_with_their_number() -> None:
+    levels, fixed, run_sd = made_levels(), np.array([[1.0, 2.0]]), np.array([[4.0, 0.0]])
+    np.testing.assert_allclose(levels.shared(GIVEN, fixed, run_sd, 4), [[0.8, 0.0]], atol=1e-12)
+    np.testing.assert_allclose(levels.shared(GIVEN, fixed, run_sd, 16), [[0.5, 0.0]], atol=1e-12)
