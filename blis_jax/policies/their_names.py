@@ -27,9 +27,10 @@ _PARALLEL = (
     "fits those of a server that is split otherwise"
 )
 _DRAFTS = (
-    "a step makes one token of each request that decodes; calibrate fits the mean time per token of a server that "
-    "drafts several"
+    "drafted tokens are declared in a JSON file: --speculative-config FILE of run, or in an arm "
+    "vllm:speculative_config=FILE"
 )
+_LOAD = "it belongs to the load; --rate, --num-requests and --workload of the command say how requests come"
 _OF_ENGINE = "step times hold what the measured server did; calibrate fits those of a server that does it otherwise"
 _ADAPTERS = "adapters are declared in a file, lora_config, under the profile blis-2026-08"
 _TYPE = (
@@ -44,6 +45,7 @@ NOT_HERE = {  # of vLLM's and SGLang's servers: what is done here in their place
     **dict.fromkeys(("enable_lora", "max_loras", "max_lora_rank", "lora_modules"), _ADAPTERS),
     **dict.fromkeys(("kv_cache_dtype", "calculate_kv_scales"), _TYPE),
     **dict.fromkeys(("swap_space", "kv_offloading_size"), "KV blocks beside those of the GPU are kv_cpu_blocks"),
+    **dict.fromkeys(("request_rate", "num_prompts", "random_input_len", "random_output_len"), _LOAD),
     "kv_transfer_config": "prefill and decode apart are instances=1P2D, and KV beyond the GPU is kv_cpu_blocks or "
     "kv_offload_config",
     "enable_chunked_prefill": "prompts are always computed in chunks, as many tokens a step as "

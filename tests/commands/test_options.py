@@ -90,7 +90,7 @@ def test_a_setting_given_as_an_option_belongs_to_an_arm(setting: str) -> None:
     [
         ("--pipeline-parallel-size=2", "step times are those of tensor parallelism"),
         ("--no-enable-chunked-prefill", "prompts are always computed in chunks"),
-        ("--speculative-config={}", "a step makes one token of each request"),
+        ("--speculative-config={}", "drafted tokens are declared in a JSON file"),
         ("--kv-cache-dtype=fp8", "num_gpu_blocks_override says how many"),
         ("--mem-fraction-static=0.8", "vLLM's name is used here, gpu_memory_utilization"),
         ("--burstiness=0.5", "a workload file says how requests arrive"),
