@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from blis_jax import backend
 from blis_jax.cluster import config
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape
@@ -16,7 +17,7 @@ from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.runs.demand import demand_of_table, first_sizes
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
-from blis_jax.runs.programs import compiled, rows_of
+from blis_jax.runs.programs import Program, compiled, rows_of
 from blis_jax.tables.state import SharedBlocks
 from blis_jax.workload.table import pad_to
 from tests.support.scenes import Prompt, flags, table_of, workload_of
@@ -83,7 +84,9 @@ def varied_flags(changed: set[str]) -> dict[str, Any]:
     )
 
 
-def test_other_numbers_and_requests_reuse_one_compilation():
+def test_other_numbers_and_requests_reuse_one_compilation(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(backend, "keeps_programs", False)  # a command of another test may keep them
+
     def run(changed: set[str], num_prompts: int = 30, seed: int = 0) -> Any:
         cluster = config.from_flags(varied_flags(changed))
         return simulate(cluster, small_table(num_prompts, seed), OPTIONS)
@@ -184,7 +187,7 @@ def batched_program() -> tuple[Any, Any]:
     ]
     functions = mechanism(cluster)
     with jax.enable_x64(True):
-        function = compiled(rows_of, BATCHED_SHAPE, functions, "lanes")
+        function = Program(rows_of, (BATCHED_SHAPE, functions, "lanes"))
         program = jax.make_jaxpr(function)(lanes[0], tuple(lanes[1:]), np.int32(2**20))
         start = beginning_of(BATCHED_SHAPE, functions)
         _, state = jax.eval_shape(start, numbers, table, order)
@@ -240,6 +243,6 @@ def test_a_row_branches():
         for tree in (params(cluster), table, order)
     ]
     with jax.enable_x64(True):
-        function = compiled(rows_of, BATCHED_SHAPE, mechanism(cluster), "rows")
+        function = Program(rows_of, (BATCHED_SHAPE, mechanism(cluster), "rows"))
         program = jax.make_jaxpr(function)(one[0], tuple(one[1:]), np.int32(2**20))
     assert any(each.primitive.name == "cond" for each in equations(program.jaxpr))
