@@ -14,7 +14,7 @@ from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.config import FIELDS, ClusterConfig, PolicySettings
 from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
 from blis_jax.cluster.offload_tiers import OffloadSettings
-from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
+from blis_jax.cluster.router import BatchSettings, FlowSettings, RouterSettings
 from blis_jax.cluster.settings import declared_in
 from blis_jax.cluster.speculation import SpeculativeSettings
 from blis_jax.files import formats
@@ -39,7 +39,7 @@ def settings_table() -> str:
         "LoRA adapters of blis-2026-08": AdapterSettings,
         "Router": RouterSettings,
         "The gateway's queue": FlowSettings,
-        "Queue and batch of an instance": Queue,
+        "Queue and batch of an instance": BatchSettings,
         "Drafted tokens (speculative decoding)": SpeculativeSettings,
         "Policies": PolicySettings,
         "The run": ClusterConfig,

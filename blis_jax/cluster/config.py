@@ -32,7 +32,7 @@ from blis_jax.cluster.named_policies import (
     setting_of_owner,
 )
 from blis_jax.cluster.offload_tiers import OffloadSettings
-from blis_jax.cluster.router import Queue, RouterSettings, parse_scorers
+from blis_jax.cluster.router import BatchSettings, RouterSettings, parse_scorers
 from blis_jax.cluster.settings import PolicySettings, check_values, setting
 from blis_jax.cluster.speculation import SpeculativeSettings
 from blis_jax.core.kinds import DEFAULT_SCORERS, KINDS, NONE, ROUTER, SAME
@@ -54,7 +54,7 @@ class ClusterConfig(
     OffloadSettings,
     AdapterSettings,
     RouterSettings,
-    Queue,
+    BatchSettings,
     SpeculativeSettings,
     PolicySettings,
 ):

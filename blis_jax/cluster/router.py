@@ -274,7 +274,7 @@ class RouterSettings(FlowSettings):
 
 
 @dataclass(frozen=True)
-class Queue:
+class BatchSettings:
     """The wait queue and the batch of an instance: how many requests and tokens, in which pieces, who gives way."""
 
     max_num_running_reqs: int = setting(

@@ -11,7 +11,7 @@ from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.config import FIELDS, ClusterConfig, PolicySettings
 from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
 from blis_jax.cluster.offload_tiers import OffloadSettings
-from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
+from blis_jax.cluster.router import BatchSettings, FlowSettings, RouterSettings
 from blis_jax.cluster.settings import DeclaredSetting, declared_in
 from blis_jax.cluster.speculation import SpeculativeSettings
 from blis_jax.commands.options.cluster_flags import CLUSTER_FLAGS, flag_of, name_of
@@ -25,7 +25,7 @@ PARTS = (
     AdapterSettings,
     RouterSettings,
     FlowSettings,
-    Queue,
+    BatchSettings,
     SpeculativeSettings,
     PolicySettings,
     ClusterConfig,

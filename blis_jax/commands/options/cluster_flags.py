@@ -9,7 +9,7 @@ from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.config import FIELDS, POLICY_NAMES, SCORER_NAMES
 from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
 from blis_jax.cluster.offload_tiers import OffloadSettings
-from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
+from blis_jax.cluster.router import BatchSettings, FlowSettings, RouterSettings
 from blis_jax.cluster.settings import DeclaredSetting, declared_in
 from blis_jax.cluster.speculation import SpeculativeSettings
 from blis_jax.commands.cli import Flag, Parser, at_least, number, numbers, one_of, truth, whole
@@ -158,7 +158,7 @@ _GROUPS = (
         "priority and order of the wait queue",
         (*_policies((INSTANCE,)), *_numbers((INSTANCE,))),
     ),
-    ("batches", (*_flags(declared_in(Queue)), _PREEMPTION_POLICY)),
+    ("batches", (*_flags(declared_in(BatchSettings)), _PREEMPTION_POLICY)),
     ("drafted tokens (speculative decoding)", _flags(declared_in(SpeculativeSettings))),
     (
         "pools and policy files of blis-2026-08",
