@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from blis_jax.traces.measured.llmd_report import AGGREGATE
@@ -167,11 +167,22 @@ def _body(content: PromotionContent, branch: Files, sets: Mapping[str, list[str]
         num_confirmed=len(confirmed),
         num_total=len(content.verdicts),
         by_track=by_track,
-        others=[verdict for verdict in content.verdicts if verdict["verdict"] != CONFIRMED],
+        others=_by_reason(one for one in content.verdicts if one["verdict"] != CONFIRMED),
         survival=_survived(content),
         identities=content.document["identities"],
         report_sets=sets,
     )
+
+
+def _by_reason(verdicts: Iterable[Verdict]) -> list[dict[str, str]]:
+    """Return verdicts that are not confirmed, those with one reason in one line."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in verdicts:
+        groups.setdefault((one["verdict"], one["evidence"], one["reason"]), []).append(one["id"])
+    return [
+        {"ids": ", ".join(ids), "verdict": verdict, "evidence": evidence, "reason": reason}
+        for (verdict, evidence, reason), ids in groups.items()
+    ]
 
 
 def _what(content: PromotionContent, branch: Files) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from sweeps.promote.bundle import (
     MANIFEST,
     MESSAGE,
     PATCH,
+    _by_reason,
     bundle_files,
 )
 from sweeps.promote.evidence.verdicts import VERDICTS, evidence_findings, hypothesis_findings
@@ -277,3 +279,16 @@ def test_gate_two_finds_what_cannot_be_judged(changes: dict[str, object], rule: 
         "C-1", expected={"direction": "lower", "magnitude_sim": "not measured", "tolerance": 5.0}
     )
     assert found([*sound[:2], wrong]) == {"track-c-is-no-equivalence"}
+
+
+def test_hypotheses_with_one_reason_share_a_line() -> None:
+    def judged(name: str, reason: str) -> dict[str, Any]:
+        return {"id": name, "verdict": "inconclusive", "evidence": "measured", "reason": reason}
+
+    rows = _by_reason(
+        [judged("C-1", "no reports"), judged("B-1", "n = 1"), judged("C-2", "no reports")]
+    )
+    assert [(row["ids"], row["reason"]) for row in rows] == [
+        ("C-1, C-2", "no reports"),
+        ("B-1", "n = 1"),
+    ]
