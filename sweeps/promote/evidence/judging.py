@@ -283,7 +283,7 @@ class ByDirection:
         if word == BETTER:
             reason = f"{direction} than the baseline, but not than the control: the plugin path changed it"
             return INCONCLUSIVE, INCONCLUSIVE, f"{reason}; {self.many}"
-        reason = f"the interval of the difference holds 0, {self.many}"
+        reason = f"the interval of the difference, adjusted for the number of hypotheses, holds 0; {self.many}"
         return INCONCLUSIVE, INCONCLUSIVE, reason
 
 
