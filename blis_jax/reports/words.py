@@ -57,7 +57,7 @@ def table_title(metric: str) -> str:
 def headline_metric(metrics: Sequence[str], num_runs: int, family: int, error: float) -> str:
     """Return the metric that a verdict is about: a pooled one only where its test can tell anything from chance.
 
-    An exchange of `num_runs` pairs has no p-value below 2^(1 − num_runs), which a family of comparisons multiplies.
+    Signs of `num_runs` differences have no p-value below 2^(1 − num_runs), which a family of comparisons multiplies.
     """
     can_tell = 2.0 ** (1 - num_runs) * family <= error
     known = [name for name in HEADLINE_METRICS if name in metrics]

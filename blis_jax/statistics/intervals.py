@@ -316,19 +316,6 @@ def skewed_bounds(values: Float[np.ndarray, "seed"], error: float) -> tuple[floa
     return mean - standard_error * low, mean - standard_error * high
 
 
-def skewed_p_value(values: Float[np.ndarray, "seed"]) -> float:
-    """Return how often a mean of 0 gives such a mean, two-sided; 1 for fewer than two values or equal ones."""
-    count = len(values)
-    spread = float(values.std()) if count else 0.0
-    if count < 2 or not spread:
-        return 1.0
-    mean = float(values.mean())
-    slope = float((((values - mean) / spread) ** 3).mean()) / math.sqrt(count)
-    score = mean * math.sqrt(count - 1) / spread
-    transformed = score + slope * score**2 / 3 + slope**2 * score**3 / 27 + slope / 6
-    return float(2 * special.stdtr(count - 1, -abs(transformed)))
-
-
 def _untransformed(value: float, skewness: float, count: int) -> float:
     """Return the t statistic whose transform has this value."""
     slope = skewness / math.sqrt(count)

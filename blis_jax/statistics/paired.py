@@ -7,15 +7,10 @@ intervals are Bonferroni's, cut at 0 where Holm's finer steps exclude it, so tha
 interval holds 0 exactly where the verdict is not a difference. Single intervals stand for themselves.
 Where nothing is drawn, every seed makes the same run: a difference is then exact, whatever the number of seeds.
 
-Of a pooled percentile a few seeds may decide, which Student's t takes for sure. Its p-value is the largest of three:
-the paired t-test's, that of a t-test corrected by the sample's own skewness, and that of exchanging the two runs of
-each seed, which is exact where the arms are alike. On few seeds all three are too sure of arms with one percentile and
-different distributions. So on fewer than `SEEDS_TO_COUNT_ONCE` it counts as many times as the seeds go into that
-number.
-Where one seed in twenty makes most of a tail, a sample may lack such seeds, and shows neither the tail nor its spread.
-How many of them there are in n seeds varies as √n does. So a verdict must also outlive `AGAINST` √n further seeds
-against it, each as far from no difference as the farthest one, by t-test and by exchange: one at least by t-test, and
-by exchange at most one for `SEEDS_FOR_ONE` seeds, since one seed may make most of few.
+Of a pooled percentile a few seeds may decide, which Student's t takes for sure. So its p-value is the larger of two.
+One is that of the numbers of requests above a value common to both arms (`pooled.excess_counts`), with `EXCESS_AGAINST`
+of a further seed against the difference. The other is that of the paired t-test with further seeds against it, each as
+far from no difference as the farthest one (`number_against`), since few seeds may lack those that make a tail.
 """
 
 from __future__ import annotations
@@ -41,9 +36,8 @@ from blis_jax.statistics.intervals import (
     read_number,
     relative_change,
     seed_mean,
-    skewed_p_value,
 )
-from blis_jax.statistics.pooled import exchange_p_value
+from blis_jax.statistics.pooled import excess_against, excess_score
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -51,13 +45,12 @@ if TYPE_CHECKING:
 BETTER, WORSE, UNCLEAR, SAME = "better", "worse", "unclear", "same"
 NEITHER = ""  # a direction in which nothing is better
 OF_POOLED = (
-    "of pooled percentiles the largest p-value of this test, of one corrected for skewness, and of an exchange of "
-    "each seed's two runs, on fewer than 400 seeds times 400 over their number, and of tests with further seeds "
-    "against the difference, 0.3 times the root of their number"
+    "of pooled percentiles the larger p-value of this test, with further seeds against the difference, and of one of "
+    "the numbers of requests above a common value"
 )
 SEEDS_FOR_POOLED = 100  # from which 95 % intervals of a pooled percentile hold by themselves
 # of the tests of a pooled percentile; chosen on other seeds than those of the tables that say what they hold
-SEEDS_TO_COUNT_ONCE, SEEDS_FOR_ONE, AGAINST = 400, 50, 0.3
+AGAINST, UNTIL, ON_FEW, EXCESS_AGAINST = 2.0, 50, 20, 0.25
 ROUNDING = 1e-12
 
 
@@ -67,15 +60,15 @@ class Pair:
 
     Attributes:
         direction: what is better.
-        exchanged: of a pooled percentile, by seed on which both ended, what an exchange of the two runs turns round;
-            see `pooled.exchanged_ms`. None for other metrics.
+        excess: of a pooled percentile, over the seeds on which both ended, how many requests lie above values common
+            to both strategies; see `pooled.excess_counts`. None for other metrics.
         is_exact: whether every seed makes the same run of each strategy, so that the difference has no error.
     """
 
     first: Float[np.ndarray, "seed"]
     second: Float[np.ndarray, "seed"]
     direction: str = LOWER
-    exchanged: Float[np.ndarray, "pair"] | None = None
+    excess: Float[np.ndarray, "value arm pair"] | None = None
     is_exact: bool = False
 
     def common(self) -> tuple[Float[np.ndarray, "pair"], Float[np.ndarray, "pair"]]:
@@ -95,17 +88,11 @@ class Pair:
         if self.is_exact:
             return 0.0 if change.any() else 1.0
         p = p_value(change, is_anytime)
-        if self.exchanged is None or p == 1.0:
+        if self.excess is None or p == 1.0:
             return p
-        p = max(p, skewed_p_value(change), exchange_p_value(self.exchanged))
-        count = len(change)
-        share = min(count / SEEDS_TO_COUNT_ONCE, 1.0)
-        more = AGAINST * math.sqrt(count)
-        outlived = max(
-            p_value(with_some_against(change, max(more, 1.0)), is_anytime),
-            exchange_p_value(with_some_against(self.exchanged, min(more, count / SEEDS_FOR_ONE))),
-        )
-        return min(max(p / share, outlived), 1.0)
+        against = with_some_against(change, number_against(len(change)))
+        excess = excess_against(self.excess, bool(change.sum() > 0), EXCESS_AGAINST)
+        return max(p, p_value(against, is_anytime), p_of_counts(excess, is_anytime))
 
 
 @dataclass(frozen=True)
@@ -258,9 +245,29 @@ def p_value(change: Float[np.ndarray, "pair"], is_anytime: bool = False) -> floa
     if is_constant(change):
         return sign_test(change)
     score = change.mean() / (change.std(ddof=1) / math.sqrt(count))
+    return _p_of_score(float(score), count, is_anytime)
+
+
+def _p_of_score(score: float, count: int, is_anytime: bool) -> float:
+    """Return the two-sided p-value of a t statistic of so many pairs."""
+    if math.isinf(score):
+        return 0.0
     if is_anytime:
-        return anytime_p_value(float(score), count)
+        return anytime_p_value(score, count)
     return float(2 * special.stdtr(count - 1, -abs(score)))
+
+
+def number_against(count: int) -> float:
+    """Return how many further seeds a verdict on `count` seeds must outlive.
+
+    `AGAINST` on `ON_FEW` to `UNTIL` seeds; on fewer and on more in inverse proportion, one at least.
+    """
+    return max(AGAINST * ON_FEW / count, min(AGAINST, AGAINST * UNTIL / count), 1.0)
+
+
+def p_of_counts(excess: Float[np.ndarray, "value arm pair"], is_anytime: bool = False) -> float:
+    """Return the p-value of one percentile in both arms, by the numbers of requests above it."""
+    return _p_of_score(excess_score(excess), excess.shape[-1] - 1, is_anytime)
 
 
 def with_some_against(

@@ -15,11 +15,13 @@ and seed i of R contributes the estimate and R ÷ N times the sum of its IF_j. T
 estimate, and their spread over seeds gives its standard error, whatever the requests of one run have in common. So
 intervals and families treat a pooled percentile as any other figure that has one value per seed.
 
-A verdict needs more: one busy seed may make most of the percentile, and of 20 seeds Student's t finds a difference
-between equal arms in one answer of seven. Equal arms can be exchanged seed by seed (R. A. Fisher's test). Each run's
-part in the percentile of both arms' requests together does not change with the exchange, so that only its signs do,
-and how often they give such a sum is known exactly: by counting, or for many seeds by the saddlepoint formula of
-R. Lugannani and S. Rice (Adv. Appl. Probab. 12, 1980).
+A verdict needs more. Where latencies lie apart beyond the percentile, both the estimate and its standard error hang on
+which few seeds a sample has, and together they mislead: of arms that have one P99 and different distributions,
+Student's t still tells too many apart on 500 seeds. Counts do not have this fault. If both arms have the percentile u,
+then of each arm's requests one share lies above u, whatever their densities there. For a given u the numbers above it
+are two means over seeds, judged by Hotelling's T². As nobody knows u, that value counts which speaks least for a
+difference, as in the continuous-updating estimates of L. P. Hansen, J. Heaton and A. Yaron (Finite-sample properties of
+some alternative GMM estimators, J. Bus. Econ. Statist. 14, 1996).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.lazy import optimize, special
+from blis_jax.lazy import special
 from blis_jax.metrics.run_summary import RANKS, Tails
 from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.metrics.summaries import LATENCIES
@@ -40,9 +42,13 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 REACH = 20.0  # standard deviations of the beta law within which weights are not nothing
-MOST_COUNTED = 12  # seeds of which all exchanges are counted
-ROUNDING = 1e-12
-LEAST_ROOT = 1e-4
+NUM_VALUES, FROM, TO = (
+    60,
+    0.05,
+    5.0,
+)  # values that are tried; the shares above them, of the share above the percentile
+FEWEST_PAIRS = 3  # of which two means have a T²
+SINGULAR = 1e-9
 _RANKS = np.array(RANKS)
 
 
@@ -75,10 +81,12 @@ def contributions_ms(tails: Tails, percent: float = 99.0) -> Float[np.ndarray, "
     return contributions
 
 
-def exchanged_ms(first: Tails, second: Tails, percent: float = 99.0) -> Float[np.ndarray, "pair"]:
-    """Return by how much each seed's second run adds more than its first to the percentile of both arms together, ms.
+def excess_counts(
+    first: Tails, second: Tails, percent: float = 99.0
+) -> Float[np.ndarray, "value arm pair"]:
+    """Return how many requests of each run lie above each of some values, less what the percentile would leave there.
 
-    An exchange of a seed's two runs changes the sign of its value and nothing else.
+    If both arms have the percentile at one of the values, both means over seeds are 0 there.
 
     Args:
         first: what is kept of the first arm's runs; seeds on which a run of either arm did not end are left out.
@@ -86,53 +94,56 @@ def exchanged_ms(first: Tails, second: Tails, percent: float = 99.0) -> Float[np
         percent: of the percentile; from 90 on.
     """
     both = np.flatnonzero(whole(first) & whole(second))
-    together = Tails(
-        np.concatenate([arm.count[both] for arm in (first, second)]),
-        np.concatenate([arm.top_us[both] for arm in (first, second)]),
-    )
-    if not together.count.sum():
-        return np.zeros(len(both))
-    _, moved = _parts(together, np.arange(2 * len(both)), percent)
-    change: np.ndarray = moved[len(both) :] - moved[: len(both)]
-    size = np.abs(moved).max(initial=0.0)
-    return np.where(np.abs(change) <= ROUNDING * size, 0.0, change)
+    above = 1 - percent / 100
+    runs = [
+        _values_ms(int(arm.count[at]), arm.top_us[at]) for arm in (first, second) for at in both
+    ]
+    sizes = np.array([len(run) for run in runs], int)
+    pool = np.concatenate(runs or [np.zeros(0)])
+    if len(pool) < 2:
+        return np.zeros((0, 2, len(both)))
+    ends = np.clip(above * len(pool) * np.array([FROM, TO]), 1, len(pool) - 1)
+    ranks = np.unique(np.geomspace(ends[0], ends[1], NUM_VALUES).astype(int))
+    tried = np.sort(np.partition(pool, len(pool) - 1 - ranks)[len(pool) - 1 - ranks])
+    is_near = pool > tried[0]
+    cells = np.repeat(np.arange(len(runs)), sizes)[is_near] * len(tried)
+    cells += np.searchsorted(tried, pool[is_near]) - 1  # the largest of the values below
+    below = np.bincount(cells, minlength=len(runs) * len(tried)).reshape(len(runs), -1)
+    counts = np.cumsum(below[:, ::-1], axis=1)[:, ::-1] - above * sizes[:, None]
+    return counts.reshape(2, len(both), -1).transpose(2, 0, 1)
 
 
-def exchange_p_value(change: Float[np.ndarray, "pair"]) -> float:
-    """Return how often random signs of these values give a sum at least as far from 0, two-sided.
+def excess_against(
+    excess: Float[np.ndarray, "value arm pair"], is_second_larger: bool, number: float
+) -> Float[np.ndarray, "value arm more"]:
+    """Add a part of a seed that speaks against the difference.
 
-    Exactly for few values, else by the saddlepoint formula; 1 for a sum of 0.
+    The arm with the smaller percentile has that part of the largest excess of any run of either arm there, the other
+    arm that part of its mean.
     """
-    change = change[change != 0]
-    total, most = abs(float(change.sum())), float(np.abs(change).sum())
-    if total <= ROUNDING * most:
-        return 1.0
-    if len(change) <= MOST_COUNTED:
-        places = np.arange(2 ** (len(change) - 1))[:, None]
-        signs = 1 - 2 * ((places >> np.arange(len(change))) & 1)
-        return float((np.abs(signs @ change) >= total * (1 - ROUNDING)).mean())
-    if total >= most * (1 - ROUNDING):
-        return float(2.0 ** (1 - len(change)))
-    return float(2 * special.ndtr(-_normal_score(np.abs(change), total)))
+    against = number * excess.mean(axis=-1, keepdims=True)
+    against[:, int(not is_second_larger)] = number * excess.max(axis=(1, 2))[:, None]
+    return np.concatenate([excess, against], axis=-1)
 
 
-def _normal_score(sizes: Float[np.ndarray, "pair"], total: float) -> float:
-    """Return the standard normal's value that is as rare as this sum of randomly signed values."""
-    sizes, total = sizes / sizes.max(), total / float(sizes.max())
-
-    def slope(at: float) -> float:
-        return float((sizes * np.tanh(at * sizes)).sum()) - total
-
-    high = 1.0
-    while slope(high) < 0:
-        high *= 2
-    point = float(optimize.brentq(slope, 0.0, high))
-    cumulant = float((np.logaddexp(point * sizes, -point * sizes) - math.log(2)).sum())
-    root = math.sqrt(max(2 * (point * total - cumulant), 0.0))
-    if root < LEAST_ROOT:  # the formula is 0 ÷ 0 there
-        return total / math.sqrt(float((sizes**2).sum()))
-    curvature = float(((sizes / np.cosh(np.minimum(point * sizes, 300.0))) ** 2).sum())
-    return root + math.log(point * math.sqrt(curvature) / root) / root
+def excess_score(excess: Float[np.ndarray, "value arm pair"]) -> float:
+    """Return the t statistic, of one pair less, of no value at which both means are 0; 0 for fewer than three pairs."""
+    num_pairs = excess.shape[-1]
+    if num_pairs < FEWEST_PAIRS or not len(excess):
+        return 0.0
+    mean = excess.mean(axis=-1)
+    deviation = excess - mean[..., None]
+    spread = np.einsum("vap,vbp->vab", deviation, deviation) / (num_pairs - 1)
+    squares = spread[:, 0, 0] * spread[:, 1, 1]
+    determinant = squares - spread[:, 0, 1] ** 2
+    is_known = determinant > SINGULAR * squares
+    form = (
+        mean[:, 0] ** 2 * spread[:, 1, 1]
+        - 2 * mean[:, 0] * mean[:, 1] * spread[:, 0, 1]
+        + mean[:, 1] ** 2 * spread[:, 0, 0]
+    )
+    least = (form[is_known] / determinant[is_known]).min(initial=math.inf)
+    return math.sqrt(max(least, 0.0) * num_pairs * (num_pairs - 2) / (num_pairs - 1))
 
 
 def _parts(

@@ -35,7 +35,7 @@ from blis_jax.records.record import TTFT_PARTS, RunRecord, Status
 from blis_jax.reports.study import CURVE_LEVELS
 from blis_jax.statistics.intervals import is_constant
 from blis_jax.statistics.paired import Pair
-from blis_jax.statistics.pooled import contributions_ms, exchanged_ms, only, whole
+from blis_jax.statistics.pooled import contributions_ms, excess_counts, only, whole
 from sweeps.runs.parts import make_part
 from sweeps.strategies.arms import key_of
 
@@ -294,7 +294,7 @@ def pooled_pair(first: Tails, second: Tails, direction: str) -> Pair:
     """Return a pooled percentile of two arms by seed, ms, pooled over the seeds on which both ended."""
     is_common = whole(first) & whole(second)
     before, after = (contributions_ms(only(arm, is_common)) for arm in (first, second))
-    return Pair(before, after, direction, exchanged_ms(first, second))
+    return Pair(before, after, direction, excess_counts(first, second))
 
 
 def _are_alike(runs: Sequence[RunSummary]) -> bool:

@@ -19,7 +19,6 @@ from blis_jax.statistics.intervals import (
     interval_of,
     relative_change,
     seed_mean,
-    skewed_p_value,
     student_interval,
 )
 from blis_jax.statistics.paired import (
@@ -32,11 +31,12 @@ from blis_jax.statistics.paired import (
     difference,
     differences,
     holm,
+    p_of_counts,
     p_value,
     sign_test,
     with_some_against,
 )
-from blis_jax.statistics.pooled import exchange_p_value
+from blis_jax.statistics.pooled import excess_against
 
 QUICK = Inference(num_resamples=999)
 
@@ -240,29 +240,31 @@ def test_a_difference_comes_back_from_what_was_written() -> None:
     assert np.isnan(Difference.of_json(plain(nothing.to_json())).first_mean)
 
 
-@pytest.mark.parametrize(("seeds", "times"), [(20, 20.0), (50, 8.0), (400, 1.0), (800, 1.0)])
-def test_a_pooled_percentile_of_few_seeds_needs_a_smaller_p_value(seeds: int, times: float) -> None:
-    change = normal(12, seeds) + 3 / math.sqrt(seeds)
-    pooled = Pair(np.zeros(seeds), change, LOWER, exchanged=change)
-    largest = max(p_value(change), skewed_p_value(change), exchange_p_value(change))
-    outlived = max(
-        p_value(with_some_against(change, 0.3 * math.sqrt(seeds))),
-        exchange_p_value(with_some_against(change, min(seeds / 50, 0.3 * math.sqrt(seeds)))),
-    )
-    assert pooled.p_value() == pytest.approx(min(max(times * largest, outlived), 1.0))
-    assert largest < 1
+@pytest.mark.parametrize("seeds", [10, 20, 40, 80, 800])
+def test_a_pooled_percentile_must_outlive_further_seeds_against_it(seeds: int) -> None:
+    change = normal(12, seeds) + 8 / math.sqrt(seeds)
+    sure = 100 * np.array([-1.0, 1.0])[None, :, None] + normal(13, 3, 2, seeds)
+    pooled = Pair(np.zeros(seeds), change, LOWER, excess=sure)
+    more = {10: 4, 20: 2, 40: 2, 80: 1.25, 800: 1}[seeds]
+    assert pooled.p_value() == pytest.approx(p_value(with_some_against(change, more)))
+    assert pooled.p_value() > p_value(change)
+    assert p_of_counts(np.ones((2, 2, seeds)), is_anytime=True) == 0.0  # no spread anywhere
+    unsure = normal(14, 3, 2, seeds)
+    by_count = p_of_counts(excess_against(unsure, True, 0.25))
+    assert Pair(np.zeros(seeds), change, LOWER, excess=unsure).p_value() == by_count > 0.05
 
 
 def test_a_pooled_percentile_of_one_bad_seed_gets_no_verdict() -> None:
-    """100 seeds of which one makes the difference: three more such seeds, of the other arm, take it back."""
+    """100 seeds of which one makes the difference: one more such seed, of the other arm, takes it back."""
     change = np.full(100, -0.01)
     change[3] = 5.0
+    sure = 100 * np.array([-1.0, 1.0])[None, :, None] + normal(13, 3, 2, 100)
     assert not with_some_against(change, 1).any()
-    assert Pair(np.zeros(100), change, LOWER, exchanged=change).p_value() == 1.0
+    assert Pair(np.zeros(100), change, LOWER, excess=sure).p_value() == 1.0
     even = np.where(np.arange(100) % 2, 1.0, 1.2)
     against = with_some_against(even, 3)
     assert against[-3:].tolist() == [-1.2] * 3 and len(against) == 103
-    assert Pair(np.zeros(100), even, LOWER, exchanged=even).p_value() < 1e-9
+    assert Pair(np.zeros(100), even, LOWER, excess=sure).p_value() < 1e-9
 
 
 def test_a_part_of_a_seed_against_has_a_part_of_its_size() -> None:

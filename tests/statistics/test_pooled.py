@@ -8,9 +8,11 @@ from blis_jax.metrics.run_summary import NUM_EXACT, RANKS, Tails, kept_of, tails
 from blis_jax.statistics.intervals import estimate
 from blis_jax.statistics.paired import p_value
 from blis_jax.statistics.pooled import (
+    NUM_VALUES,
     contributions_ms,
-    exchange_p_value,
-    exchanged_ms,
+    excess_against,
+    excess_counts,
+    excess_score,
     only,
     whole,
 )
@@ -130,36 +132,46 @@ def swapped(rng: np.random.Generator, num_seeds: int) -> tuple[Tails, Tails]:
     )
 
 
-def test_an_exchange_of_a_seeds_runs_turns_its_value_round_and_no_other() -> None:
-    first, second = swapped(np.random.default_rng(3), 9)
-    change = exchanged_ms(first, second)
-    rows = np.arange(9)
-    rows[4] += 9
-    both = [np.concatenate([first.count, second.count]), np.vstack([first.top_us, second.top_us])]
-    other = [(rows + 9) % 18, rows]
-    exchanged = [Tails(*(part[places] for part in both)) for places in reversed(other)]
-    sign = np.where(np.arange(9) == 4, -1, 1)
-    assert exchanged_ms(*exchanged) == pytest.approx(sign * change, rel=1e-9)
+def test_excesses_are_the_numbers_above_each_value_less_one_in_a_hundred() -> None:
+    rng = np.random.default_rng(3)
+    arms = [[rng.integers(1, 10**6, size) for size in (20, 30, 0, 25)] for _ in range(2)]
+    excess = excess_counts(*map(tails, arms))
+    pool = np.sort(np.concatenate([run for arm in arms for run in arm]))[::-1]
+    assert excess.shape == (len({*range(1, 8)}), 2, 4)  # ranks 1 to 7 of 150, 5 % of them
+    for row, value in zip(excess, pool[7:0:-1], strict=True):
+        wanted = [[(run > value).sum() - 0.01 * len(run) for run in arm] for arm in arms]
+        assert row == pytest.approx(np.array(wanted))
+    assert excess_counts(*map(tails, reversed(arms))) == pytest.approx(excess[:, ::-1])
+    assert len(excess_counts(*[tails([np.arange(1, 4001)] * 9)] * 2)) <= NUM_VALUES
 
 
 def test_seeds_that_did_not_end_are_left_out_of_both_arms() -> None:
     first, second = swapped(np.random.default_rng(4), 6)
     is_whole = np.arange(6) != 2
     kept = [Tails(arm.count[is_whole], arm.top_us[is_whole]) for arm in (first, second)]
-    assert exchanged_ms(only(first, is_whole), second) == pytest.approx(exchanged_ms(*kept))
+    assert excess_counts(only(first, is_whole), second) == pytest.approx(excess_counts(*kept))
+    nothing = [only(arm, np.zeros(6, bool)) for arm in (first, second)]
+    assert excess_counts(*nothing).shape == (0, 2, 0)
 
 
-def test_signs_are_counted_for_few_seeds_and_the_saddlepoint_formula_goes_on() -> None:
-    assert exchange_p_value(np.array([1.0, 2.0, 4.0])) == pytest.approx(2 / 8)
-    assert exchange_p_value(np.array([1.0, -2.0, 4.0])) == pytest.approx(6 / 8)
-    assert exchange_p_value(np.array([3.0, -3.0, 0.0])) == 1.0
+def test_the_score_is_the_least_distance_of_both_means_from_0() -> None:
+    """Hotelling's T² by an inverse matrix; values at which a variance is 0 say nothing."""
     rng = np.random.default_rng(5)
-    for shift in (0.0, 0.3, 0.8):
-        change = rng.exponential(size=14) - 1 + shift
-        signs = 1 - 2 * ((np.arange(2**14)[:, None] >> np.arange(14)) & 1)
-        exact = (np.abs(signs @ change) >= abs(change.sum()) - 1e-12).mean()
-        assert exchange_p_value(change) == pytest.approx(exact, rel=0.1)
-    assert exchange_p_value(np.ones(40)) == pytest.approx(2.0**-39)
+    excess = rng.normal(size=(6, 2, 12)) + np.arange(6)[:, None, None] - 2.5
+    squares = [
+        12 * (row.mean(axis=1) @ np.linalg.inv(np.cov(row)) @ row.mean(axis=1)) for row in excess
+    ]
+    wanted = np.sqrt(min(squares) * 10 / 11)
+    assert excess_score(excess) == pytest.approx(wanted)
+    with_constant = np.concatenate([excess, np.zeros((1, 2, 12))])
+    assert excess_score(with_constant) == pytest.approx(wanted)
+    assert excess_score(excess[..., :2]) == excess_score(excess[:0]) == 0.0
+
+
+def test_a_seed_against_has_the_largest_excess_in_the_arm_that_seems_better() -> None:
+    excess = np.array([[[1.0, 2.0, 3.0], [5.0, 7.0, 9.0]]])
+    assert excess_against(excess, True, 0.5)[0, :, 3].tolist() == [4.5, 3.5]
+    assert excess_against(excess, False, 0.5)[0, :, 3].tolist() == [1.0, 4.5]
 
 
 def test_verdicts_on_arms_that_are_alike_are_seldom_wrong() -> None:
