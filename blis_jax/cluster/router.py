@@ -148,15 +148,17 @@ def limits(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
 
 
 def with_room(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return changes of settings; a token budget that comes alone lowers the most requests of vLLM's batch to it.
+    """Return changes of settings, and with them no more requests of vLLM's batch than its token budget.
 
-    vLLM has them from the budget where they are not given; the settings have them from a strategy or a default.
+    So it is where a budget comes alone, or BLIS's servers become vLLM's: vLLM has the most requests from the budget
+    where they are not given; the settings have them from a strategy or a default.
     """
     merged = {**settings, **changes}
-    most, budget = merged.get("max_num_running_reqs"), changes.get("max_num_scheduled_tokens")
+    most, budget = merged.get("max_num_running_reqs"), merged.get("max_num_scheduled_tokens")
+    is_new = "max_num_scheduled_tokens" in changes or "corrected" in changes
     is_alone = "max_num_running_reqs" not in changes and merged.get("corrected")
-    if is_alone and isinstance(budget, int) and isinstance(most, int):
-        return {**changes, "max_num_running_reqs": min(most, max(budget, 1))}
+    if is_new and is_alone and isinstance(budget, int) and isinstance(most, int) and budget < most:
+        return {**changes, "max_num_running_reqs": max(budget, 1)}
     return dict(changes)
 
 

@@ -135,5 +135,7 @@ def test_a_budget_that_comes_later_lowers_the_most_requests():
     server = ClusterConfig(**VLLM, max_num_running_reqs=256)
     assert server.replace(max_num_scheduled_tokens=64).max_num_running_reqs == 64
     assert server.replace(max_num_scheduled_tokens=512).max_num_running_reqs == 256
+    of_blis = ClusterConfig(max_num_running_reqs=256, max_num_scheduled_tokens=64)
+    assert of_blis.replace(corrected=True).max_num_running_reqs == 64
     with pytest.raises(ConfigError, match="is below max_num_seqs 128"):
         server.replace(max_num_scheduled_tokens=64, max_num_running_reqs=128)

@@ -9,9 +9,10 @@ import pytest
 
 from blis_jax.cluster.config import FIELDS
 from blis_jax.cluster.named_policies import is_policy_number
+from blis_jax.core.kinds import KINDS
 from blis_jax.core.types import RequestView, Snapshots
 from blis_jax.errors import ConfigError
-from blis_jax.policies import contract, registry
+from blis_jax.policies import contexts, registry
 from sweeps.promote import maps
 from sweeps.promote.golang.plugins import policies_of_kind
 from sweeps.promote.maps import DICTIONARY, PAGE, maps_files, reference_page, signals_read
@@ -23,15 +24,15 @@ from tests.sweeps.promote.promotions import MINE, maps_of, promotion, read_yaml
 
 SIGNALS = {row.name for row in maps.rows_of(maps.SignalRow)}
 READABLE = {
-    "gateway": contract.GatewayContext,
-    "picker": contract.PickerContext,
-    "queue": contract.QueueContext,
-    "completion": contract.Completion,
-    "cluster": contract.ClusterContext,
-    "hand_over": contract.HandOverContext,
-    "victim": contract.VictimContext,
-    "offload": contract.OffloadContext,
-    "draft": contract.DraftContext,
+    "gateway": contexts.GatewayContext,
+    "picker": contexts.PickerContext,
+    "queue": contexts.QueueContext,
+    "completion": contexts.Completion,
+    "cluster": contexts.ClusterContext,
+    "hand_over": contexts.HandOverContext,
+    "victim": contexts.VictimContext,
+    "offload": contexts.OffloadContext,
+    "draft": contexts.DraftContext,
     "snapshots": Snapshots,
     "request": RequestView,
 }
@@ -54,7 +55,7 @@ def test_map_a_has_every_policy_once() -> None:
 
 
 def test_map_a_has_every_kind() -> None:
-    assert {row.kind for row in maps.rows_of(maps.InterfaceRow)} == set(contract.KINDS)
+    assert {row.kind for row in maps.rows_of(maps.InterfaceRow)} == set(KINDS)
 
 
 @pytest.mark.parametrize("name", list_library())
