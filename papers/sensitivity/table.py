@@ -19,7 +19,8 @@ from sweeps.sensitivity import __main__ as sensitivity
 from sweeps.sensitivity.figure import totals
 from sweeps.sensitivity.indices import FIGURES, Agreement, agreement_of, verdict
 from sweeps.sensitivity.model import SIMULATOR, SURROGATE
-from sweeps.sensitivity.report import agreement_cells, interval_words
+from sweeps.sensitivity.report import agreement_cells
+from sweeps.sensitivity.words import interval_words
 from sweeps.strategies.file import load_strategy
 
 if TYPE_CHECKING:

@@ -134,10 +134,7 @@ def predict_any(
         ConfigError: the surrogate knows only its pool, or does not know how runs go with those of the baseline;
             an argument is out of range, or the lengths do not agree.
     """
-    if not 0 < confidence < 1:
-        raise ConfigError(f"confidence: got {confidence:g}, allowed is between 0 and 1")
-    if num_seeds < 1:
-        raise ConfigError(f"num_seeds: got {num_seeds}, allowed is 1 or more")
+    _check(confidence, num_seeds)
     levels, inputs = levels_of(surrogate), surrogate.inputs(points)
     mode = UNKNOWN if given is None else GIVEN if baseline is None else SIMULATED
     count = num_seeds if given is None else len(given)
@@ -165,6 +162,13 @@ def predict_any(
         "baseline": levels.baseline,
     }
     return dataset
+
+
+def _check(confidence: float, num_seeds: int) -> None:
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence: got {confidence:g}, allowed is between 0 and 1")
+    if num_seeds < 1:
+        raise ConfigError(f"num_seeds: got {num_seeds}, allowed is 1 or more")
 
 
 def _of_all_outputs(surrogate: Surrogate, name: str, values: np.ndarray) -> np.ndarray:

@@ -32,6 +32,7 @@ from sweeps.compare.document import (
     to_document,
 )
 from sweeps.compare.judge import check_block
+from sweeps.compare.ranking import router_arms
 from sweeps.compare.report import EnoughSeeds
 from sweeps.compare.result import make_part, setting_of, write_result
 from sweeps.compare.study import (
@@ -49,7 +50,7 @@ from sweeps.runs.options import (
 )
 from sweeps.runs.requests import requests_of, workload_of_arms
 from sweeps.search.objectives import Valuation
-from sweeps.strategies.arms import Arm, arms_of, router_arms
+from sweeps.strategies.arms import Arm, arms_of
 from sweeps.strategies.file import load_strategy
 from sweeps.tracks.criteria import success_metrics
 

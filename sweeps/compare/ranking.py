@@ -5,13 +5,16 @@ Arms in which every request fares alike are one place of the ranking, named afte
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.errors import ConfigError
 from blis_jax.metrics.metric import LOWER
 from blis_jax.metrics.scalars import lookup
+from blis_jax.policies.registry import ROUTING
 from blis_jax.reports.answers import in_words
 from blis_jax.reports.findings import Quantity, Row, Sentence, Table
 from blis_jax.reports.study import words_of
@@ -19,6 +22,8 @@ from blis_jax.reports.words import joined, metric_name, number, table_title
 from blis_jax.statistics.paired import BETTER, WORSE, Difference
 from sweeps.compare.report import quantity
 from sweeps.runs.measured import same_lives
+from sweeps.strategies.arms import Arm
+from sweeps.strategies.moved import PATHS, changed, known_as
 
 if TYPE_CHECKING:
     from sweeps.compare.document import Compared
@@ -206,3 +211,39 @@ def _change(entry: Mapping[str, Any]) -> str:
 
 def _unit(ranking: Mapping[str, Any]) -> str:
     return " ms" if ranking["metric"].endswith("_ms") else ""
+
+
+# --- arms that differ in the router alone ---------------------------------------------------------
+
+REFERENCE_ROUTER, ALL_ROUTERS = "round-robin", "all"
+# sends everything to the fullest instance: a check, no router to choose
+CONTROL_ROUTER = "always-busiest"
+
+
+def router_arms(text: str, base: Arm) -> tuple[Arm, ...]:
+    """Return the base with each router of `all`, or of `NAME,NAME,…`; round-robin comes first if it is among them.
+
+    Raises:
+        ConfigError: fewer than two routers are named, or one twice.
+    """
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if names == [ALL_ROUTERS]:
+        names = [name for name in ROUTING if name != CONTROL_ROUTER] + [*PATHS["routing"].values()]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"--routers: {name} is given twice; give each router once")
+    if len(names) < 2:
+        raise ConfigError(
+            f"--routers: {text!r} names fewer than two routers; give all, or two or more of "
+            f"{', '.join(ROUTING)} or path/to/file.py:Name, with commas"
+        )
+    names.sort(key=lambda name: name != REFERENCE_ROUTER)
+    return tuple(_with_router(base, name) for name in names)
+
+
+def _with_router(base: Arm, name: str) -> Arm:
+    try:
+        config = changed(base.config, {"routing_policy": name})
+    except ConfigError as error:
+        raise ConfigError(f"--routers: {error}") from None
+    return dataclasses.replace(base, name=known_as(name).rpartition(":")[2], config=config)

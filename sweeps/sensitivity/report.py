@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
 from blis_jax.reports.words import NOTHING, metric_words
 from sweeps.robustness.rules import shown
@@ -19,7 +18,6 @@ from sweeps.sensitivity.indices import (
     NOISE,
     Agreement,
     TotalIndices,
-    do_meet,
     verdict,
 )
 from sweeps.sensitivity.model import SIMULATOR, SURROGATE, Sizes
@@ -29,6 +27,16 @@ from sweeps.sensitivity.study import (
     influential,
     unsettled,
     verdicts,
+)
+from sweeps.sensitivity.words import (
+    effect_words,
+    ends_words,
+    half_words,
+    interaction_words,
+    interval_words,
+    rounded,
+    unit_words,
+    value_words,
 )
 
 MARK = "*"  # behind an index that matters
@@ -153,22 +161,22 @@ def metric_lines(study: SensitivityStudy, model: str, metric: str) -> list[str]:
     if metric not in indices_of_model.sobol:
         return [_why_missing(values, len(indices_of_model.values))]
     low, middle, high = np.percentile(values, (5, 50, 95))
-    unit = _unit(metric)
+    unit = unit_words(metric)
     lines = [
-        f"median {shown(_rounded(middle))}{unit} over the space, 5th to 95th percentile "
-        f"{shown(_rounded(low))} to {shown(_rounded(high))}{unit}"
+        f"median {shown(rounded(middle))}{unit} over the space, 5th to 95th percentile "
+        f"{shown(rounded(low))} to {shown(rounded(high))}{unit}"
     ]
     by_verdict = verdicts(study, model, metric)
     indices = indices_of_model.sobol[metric]
     for name in _strong(study, model, metric):
-        lines.append(f"{name}: {_effect_words(study, model, metric, name)}")
+        lines.append(f"{name}: {effect_words(study, model, metric, name)}")
     for kind in (NOISE, NO_EFFECT):
         names = [name for name, word in by_verdict.items() if word == kind]
         if names:
             lines.append(f"{kind}: {', '.join(names)}.")
-    lines.append(_interaction_words(study, model, metric))
+    lines.append(interaction_words(study, model, metric))
     if len(indices_of_model.values[0]) > 1:
-        lines.append(_half_words(study, model, metric))
+        lines.append(half_words(study, model, metric))
     if indices.num_left_out:
         total = indices.num_left_out + indices.num_rows
         lines.append(f"{indices.num_left_out} of {total} rows left out, since a run failed there.")
@@ -178,67 +186,7 @@ def metric_lines(study: SensitivityStudy, model: str, metric: str) -> list[str]:
 def _why_missing(values: np.ndarray, num_points: int) -> str:
     if len(values) < 0.8 * num_points:
         return f"no indices, since only {len(values)} of {num_points} points have a figure."
-    return f"no parameter has any effect; it is {shown(_rounded(float(values[0])))} everywhere."
-
-
-def _effect_words(study: SensitivityStudy, model: str, metric: str, name: str) -> str:
-    """Indices of one parameter, and where the metric is low and high along it."""
-    place = study.names.index(name)
-    findings = study.findings[model]
-    indices, effect = findings.sobol[metric], findings.effects[place]
-    along = effect.mean[study.metrics.index(metric)]
-    dimension = study.dimensions[place]
-    least, most = int(np.nanargmin(along)), int(np.nanargmax(along))
-    ends = [
-        f"{shown(_rounded(float(along[level])))}{_unit(metric)} at "
-        f"{value_words(dimension.at(float(effect.shares[level])))}"
-        for level in (least, most)
-    ]
-    return (
-        f"total {interval_words(indices.total[place])}, alone "
-        f"{interval_words(indices.first[place])}; on average {ends[0]}, {ends[1]}."
-    )
-
-
-def _interaction_words(study: SensitivityStudy, model: str, metric: str) -> str:
-    indices = study.findings[model].sobol[metric]
-    alone = float(np.clip(indices.first[:, 0].sum(), 0, 1))
-    words = f"single parameters explain {100 * alone:.0f} % of the variance"
-    pairs = [
-        (float(indices.second[first, second, 0]), first, second)
-        for first in range(len(study.names))
-        for second in range(first + 1, len(study.names))
-        if indices.act_together(first, second)
-    ]
-    if not pairs:
-        rows = indices.num_rows
-        return f"{words}; {rows} rows show no pair that acts together beyond noise."
-    shares = [
-        f"{study.names[first]} with {study.names[second]} {interval_words(indices.second[first, second])}"
-        for _, first, second in sorted(pairs, reverse=True)[:3]
-    ]
-    return f"{words}; together act {', '.join(shares)}."
-
-
-def _half_words(study: SensitivityStudy, model: str, metric: str) -> str:
-    """Return how far the indices depend on which seeds were drawn."""
-    indices = study.findings[model].sobol[metric]
-    halves = indices.halves
-    change = np.abs(halves[0, :, 0] - halves[1, :, 0])
-    is_strong = verdicts(study, model, metric)
-    apart = [
-        name
-        for place, name in enumerate(study.names)
-        if is_strong[name] == MATTERS and not do_meet(halves[0, place], halves[1, place])
-    ]
-    dummy = f"a dummy gets {interval_words(indices.dummy)}"
-    if not np.isfinite(change).all():
-        return f"{dummy}; on half of the seeds it does not vary."
-    largest = study.names[int(change.argmax())]
-    words = f"the two halves of the seeds differ by at most {change.max():.3f} ({largest})"
-    return f"{dummy}; {words}" + (
-        f", beyond their intervals: {', '.join(apart)}." if apart else "."
-    )
+    return f"no parameter has any effect; it is {shown(rounded(float(values[0])))} everywhere."
 
 
 def _ranges(study: SensitivityStudy) -> Iterator[Table | Remarks]:
@@ -340,22 +288,6 @@ def plan_words(num_points: int, num_seeds: int, sizes: Sizes) -> str:
     )
 
 
-def value_words(value: object) -> str:
-    """Write a parameter's value; numbers below 1,000 that are not whole get four significant digits."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    return shown(value) if isinstance(value, int) or abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
-def _unit(metric: str) -> str:
-    unit = lookup(metric)[0].unit
-    return "" if unit == "1" else f" {unit}"
-
-
 # --- indices, and those of all regions side by side -----------------------------------------------
 
 
@@ -394,17 +326,3 @@ def _cell(indices: TotalIndices | None, place: int) -> str:
         return NOTHING
     words = interval_words(indices.total[place])
     return f"{words} {MARK}" if verdict(indices.total[place], indices.dummy) == MATTERS else words
-
-
-def interval_words(figures: Sequence[float] | np.ndarray) -> str:
-    """Write an index with its interval."""
-    return f"{_index(figures[0])} {ends_words(figures)}"
-
-
-def ends_words(figures: Sequence[float] | np.ndarray) -> str:
-    """Write the interval of an index."""
-    return f"[{_index(figures[1])}, {_index(figures[2])}]"
-
-
-def _index(value: float) -> str:
-    return f"{0.0 if abs(value) < 5e-4 else value:.3f}".replace("-", "−")

@@ -25,7 +25,6 @@ from blis_jax.errors import ConfigError, choices, closest
 from blis_jax.files.atomic_write import fingerprint
 from blis_jax.files.input_files import files_in, read_json, with_absolute_files
 from blis_jax.files.strict_yaml import read_yaml
-from blis_jax.policies.registry import ROUTING
 from blis_jax.policies.their_names import as_written, ours
 from blis_jax.traces.measured.run import AS_VLLM
 from sweeps.strategies.file import (
@@ -38,11 +37,8 @@ from sweeps.strategies.file import (
     with_mechanism,
 )
 from sweeps.strategies.moved import (
-    PATHS,
-    changed,
     config_from_arguments,
     is_setting,
-    known_as,
     replaced,
     today,
     values_for_hash,
@@ -124,8 +120,8 @@ def _on_server(arm: Arm, fit: Posterior) -> ClusterConfig:
     if not arm.config.corrected:
         kept |= set(AS_VLLM)
     server = {name: value for name, value in fit.server_settings.items() if name not in kept}
-    of_arm = {name: arm.config.value(name) for name in kept if name in FIELDS}
-    server |= {key: value for key, value in with_room(server, of_arm).items() if key in server}
+    fixed = with_room(server, {name: arm.config.value(name) for name in kept if name in FIELDS})
+    server |= {name: value for name, value in fixed.items() if name in server}
     return fit.configured(arm.config).replace(**server)
 
 
@@ -363,39 +359,3 @@ def with_settings(
 def key_of(config: ClusterConfig) -> str:
     """Return sixteen digits, equal for equal configurations."""
     return fingerprint(values_for_hash(config))
-
-
-# --- arms that differ in the router alone ---------------------------------------------------------
-
-REFERENCE_ROUTER, ALL_ROUTERS = "round-robin", "all"
-# sends everything to the fullest instance: a check, no router to choose
-CONTROL_ROUTER = "always-busiest"
-
-
-def router_arms(text: str, base: Arm) -> tuple[Arm, ...]:
-    """Return the base with each router of `all`, or of `NAME,NAME,…`; round-robin comes first if it is among them.
-
-    Raises:
-        ConfigError: fewer than two routers are named, or one twice.
-    """
-    names = [part.strip() for part in text.split(",") if part.strip()]
-    if names == [ALL_ROUTERS]:
-        names = [name for name in ROUTING if name != CONTROL_ROUTER] + [*PATHS["routing"].values()]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"--routers: {name} is given twice; give each router once")
-    if len(names) < 2:
-        raise ConfigError(
-            f"--routers: {text!r} names fewer than two routers; give all, or two or more of "
-            f"{', '.join(ROUTING)} or path/to/file.py:Name, with commas"
-        )
-    names.sort(key=lambda name: name != REFERENCE_ROUTER)
-    return tuple(_with_router(base, name) for name in names)
-
-
-def _with_router(base: Arm, name: str) -> Arm:
-    try:
-        config = changed(base.config, {"routing_policy": name})
-    except ConfigError as error:
-        raise ConfigError(f"--routers: {error}") from None
-    return dataclasses.replace(base, name=known_as(name).rpartition(":")[2], config=config)

@@ -22,14 +22,8 @@ from benchmarks.search.judging import (
     share_interval,
     tolerance_of,
 )
-from benchmarks.search.report import (
-    bar_lines,
-    draw,
-    joined,
-    ratio_line,
-    share_below,
-    summary_of,
-)
+from benchmarks.search.ratios import bar_lines, ratio_line, share_below
+from benchmarks.search.report import draw, joined, summary_of
 from benchmarks.search.turbo import (
     FIRST_OF_SEARCHES,
     MOST_SEARCHES,

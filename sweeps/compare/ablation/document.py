@@ -25,8 +25,9 @@ from blis_jax.statistics.intervals import (
     student_interval,
 )
 from blis_jax.statistics.paired import Pair, differences, joint_words
-from sweeps.compare.ablation import components
-from sweeps.compare.ablation.components import FULL, SINGLE, Component, Values, on, values_of
+from sweeps.compare.ablation import effects
+from sweeps.compare.ablation.components import Component, on, values_of
+from sweeps.compare.ablation.effects import FULL, SINGLE, Values
 from sweeps.compare.ablation.inert import ACTIVE, INERT, UNKNOWN
 from sweeps.compare.document import CommonSetting, setting_json
 from sweeps.compare.judge import interval_sentence, metric_json
@@ -213,12 +214,12 @@ def _total(
 def _kinds(is_full: bool) -> dict[str, Callable[[Values, int], tuple[np.ndarray, np.ndarray]]]:
     """Return the pairs whose difference is a contribution; of averages, the second is the base with them."""
     kinds: dict[str, Callable[[Values, int], tuple[np.ndarray, np.ndarray]]] = {
-        ADDED: components.alone,
-        LEFT_OUT: components.left_out,
+        ADDED: effects.alone,
+        LEFT_OUT: effects.left_out,
     }
     if is_full:
-        kinds[SHAPLEY] = lambda of, place: (of[0], of[0] + components.shapley(of, place))
-        kinds[MAIN] = lambda of, place: (of[0], of[0] + components.main_effect(of, place))
+        kinds[SHAPLEY] = lambda of, place: (of[0], of[0] + effects.shapley(of, place))
+        kinds[MAIN] = lambda of, place: (of[0], of[0] + effects.main_effect(of, place))
     return kinds
 
 
@@ -226,7 +227,7 @@ def _contributions(
     setting: CommonSetting, ablation: Ablation, values: Mapping[str, Values]
 ) -> list[dict[str, Any]]:
     kinds = _kinds(ablation.is_full)
-    effects = [
+    columns = [
         (name, kind, place)
         for name in setting.metrics
         for kind in kinds
@@ -234,7 +235,7 @@ def _contributions(
     ]
     pairs = [
         Pair(*kinds[kind](values[name], place), lookup(name)[0].direction)
-        for name, kind, place in effects
+        for name, kind, place in columns
     ]
     return [
         {
@@ -244,7 +245,7 @@ def _contributions(
             **difference.to_json(),
         }
         for (name, kind, place), difference in zip(
-            effects, differences(pairs, setting.inference), strict=True
+            columns, differences(pairs, setting.inference), strict=True
         )
     ]
 
@@ -258,18 +259,18 @@ def _interactions(
     """Return every two components: what they give together against what adding up their effects promises."""
     if ablation.design == SINGLE and not ablation.is_full:
         return []
-    effects = [
+    places = [
         (name, first, second)
         for name in setting.metrics
         for first, second in combinations(range(len(ablation.components)), 2)
     ]
-    directions = [lookup(name)[0].direction for name, _, _ in effects]
+    directions = [lookup(name)[0].direction for name, _, _ in places]
     on_base = [
-        Pair(*components.joint(values[name], first, second), direction)
-        for (name, first, second), direction in zip(effects, directions, strict=True)
+        Pair(*effects.joint(values[name], first, second), direction)
+        for (name, first, second), direction in zip(places, directions, strict=True)
     ]
     on_base_differences = differences(on_base, setting.inference)
-    averaged = list(_averaged(setting, ablation, values, effects))
+    averaged = list(_averaged(setting, ablation, values, places))
     return [
         {
             "components": [ablation.components[place].name for place in (first, second)],
@@ -279,7 +280,7 @@ def _interactions(
             "ratio": _ratio(setting, values[name], first, second),
         }
         for (name, first, second), on_base, more in zip(
-            effects, on_base_differences, averaged, strict=True
+            places, on_base_differences, averaged, strict=True
         )
     ]
 
@@ -295,7 +296,7 @@ def _averaged(
         if not ablation.is_full:
             yield {}
             continue
-        added, both = components.joint_anywhere(values[name], first, second)
+        added, both = effects.joint_anywhere(values[name], first, second)
         change = both - added
         interval = interval_of(seed_mean, [change[np.isfinite(change)]], setting.inference)
         yield {"averaged": interval.to_json()}
@@ -310,7 +311,7 @@ def _ratio(setting: CommonSetting, values: Values, first: int, second: int) -> d
     if not known.any() or any(cell.mean() <= 0 for cell in cells):
         return {"together": None, "expected": None, "interaction": nothing.to_json()}
     base, first_alone, second_alone, both = (float(cell.mean()) for cell in cells)
-    logs = student_interval(components.log_ratio, cells, setting.inference.confidence)
+    logs = student_interval(effects.log_ratio, cells, setting.inference.confidence)
     return {
         "together": both / base,
         "expected": first_alone / base * second_alone / base,

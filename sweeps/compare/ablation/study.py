@@ -29,7 +29,7 @@ from blis_jax.reports.study import (
 from blis_jax.reports.study_pictures import pictures
 from blis_jax.reports.words import target_line
 from sweeps.compare.ablation import report as words
-from sweeps.compare.ablation.components import Component, components_of, config_at, masks_of, on
+from sweeps.compare.ablation.components import Component, components_of, config_at, on
 from sweeps.compare.ablation.document import (
     ADDED,
     LEFT_OUT,
@@ -40,6 +40,7 @@ from sweeps.compare.ablation.document import (
     default_metrics,
     to_document,
 )
+from sweeps.compare.ablation.effects import masks_of
 from sweeps.compare.document import CommonSetting, part_table
 from sweeps.compare.report import token_rate_lines
 from sweeps.compare.result import make_part, setting_of, write_result

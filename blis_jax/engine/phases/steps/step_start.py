@@ -22,7 +22,7 @@ from blis_jax.tables.context import (
     waiting_mask,
 )
 from blis_jax.tables.joined import chains_of, first_chain, has_chain, take_chain, with_chains
-from blis_jax.tables.state import Mode, State
+from blis_jax.tables.state import Instance, Mode, State
 
 
 def _fresh_step(visits: Plan, num_waiting: jax.Array) -> dict[str, jax.Array]:
@@ -36,6 +36,17 @@ def _fresh_step(visits: Plan, num_waiting: jax.Array) -> dict[str, jax.Array]:
         "queue_depth": num_waiting,
         "visit_all": visits.visit_all,
     }
+
+
+def _only_decodes(
+    ctx: Context, inst: Instance, budget: jax.Array, num_waiting: jax.Array, next_chain: jax.Array
+) -> jax.Array:
+    """Whether all that an instance can do now is one token for each member, and further steps may be made with it."""
+    if any(hook.one_by_one for hook in ctx.hooks):
+        return jnp.array(False)
+    num_decode = inst.num_decode
+    is_it = (inst.num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget)
+    return is_it & (num_decode > 0) & (next_chain == ctx.never)
 
 
 def begin(
@@ -61,12 +72,8 @@ def begin(
     if not ctx.mechanism.defects.second_chain:
         starting = jnp.minimum(starting, 1)
     next_chains, fits = take_chain(chains, now, jnp.where(is_idle, starting, 0), ctx.never)
-    num_prefill, num_decode = inst.num_prefill, inst.num_decode
-    budget = ctx.params.cluster.max_num_scheduled_tokens[instance]
-    is_pure = (num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget) & (num_decode > 0)
-    is_pure = is_pure & (first_chain(next_chains) == ctx.never)
-    if any(hook.one_by_one for hook in ctx.hooks):
-        is_pure = jnp.array(False)
+    num_decode, budget = inst.num_decode, ctx.params.cluster.max_num_scheduled_tokens[instance]
+    is_pure = _only_decodes(ctx, inst, budget, num_waiting, first_chain(next_chains))
     visits = ctx.memory.plan(ctx, slots, work, is_pure)
     until = jnp.minimum(jnp.min(jnp.where(is_waiting, ctx.never, queued)), next_cluster)
     most, first_finish = jnp.where(visits.is_pure, visits.most_steps, 0), jnp.min(slots.finish)
@@ -83,7 +90,7 @@ def begin(
         "active": instance,
         "budget": budget - counted,
         "num_decode": num_decode,
-        "num_to_visit": num_prefill + num_decode - counted,
+        "num_to_visit": inst.num_prefill + num_decode - counted,
         "order_limit": inst.next_order - 1,
         "num_steps": num_steps,
         "sum_used": summed,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
-from sweeps.compare.ablation.components import (
+from sweeps.compare.ablation.effects import (
     Values,
     alone,
     joint,

@@ -1,0 +1,109 @@
+"""What is said of a metric's indices: values of parameters, intervals, interactions, and halves of the seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax.metrics.scalars import lookup
+from sweeps.robustness.rules import shown
+from sweeps.sensitivity.indices import MATTERS, do_meet
+from sweeps.sensitivity.study import verdicts
+
+if TYPE_CHECKING:
+    from sweeps.sensitivity.study import SensitivityStudy
+
+
+def effect_words(study: SensitivityStudy, model: str, metric: str, name: str) -> str:
+    """Return the indices of one parameter, and where the metric is low and high along it."""
+    place = study.names.index(name)
+    findings = study.findings[model]
+    indices, effect = findings.sobol[metric], findings.effects[place]
+    along = effect.mean[study.metrics.index(metric)]
+    dimension = study.dimensions[place]
+    least, most = int(np.nanargmin(along)), int(np.nanargmax(along))
+    ends = [
+        f"{shown(rounded(float(along[level])))}{unit_words(metric)} at "
+        f"{value_words(dimension.at(float(effect.shares[level])))}"
+        for level in (least, most)
+    ]
+    return (
+        f"total {interval_words(indices.total[place])}, alone "
+        f"{interval_words(indices.first[place])}; on average {ends[0]}, {ends[1]}."
+    )
+
+
+def interaction_words(study: SensitivityStudy, model: str, metric: str) -> str:
+    """Return how much single parameters explain, and which pairs act together, most first."""
+    indices = study.findings[model].sobol[metric]
+    alone = float(np.clip(indices.first[:, 0].sum(), 0, 1))
+    words = f"single parameters explain {100 * alone:.0f} % of the variance"
+    pairs = [
+        (float(indices.second[first, second, 0]), first, second)
+        for first in range(len(study.names))
+        for second in range(first + 1, len(study.names))
+        if indices.act_together(first, second)
+    ]
+    if not pairs:
+        rows = indices.num_rows
+        return f"{words}; {rows} rows show no pair that acts together beyond noise."
+    shares = [
+        f"{study.names[first]} with {study.names[second]} {interval_words(indices.second[first, second])}"
+        for _, first, second in sorted(pairs, reverse=True)[:3]
+    ]
+    return f"{words}; together act {', '.join(shares)}."
+
+
+def half_words(study: SensitivityStudy, model: str, metric: str) -> str:
+    """Return how far the indices depend on which seeds were drawn."""
+    indices = study.findings[model].sobol[metric]
+    halves = indices.halves
+    change = np.abs(halves[0, :, 0] - halves[1, :, 0])
+    is_strong = verdicts(study, model, metric)
+    apart = [
+        name
+        for place, name in enumerate(study.names)
+        if is_strong[name] == MATTERS and not do_meet(halves[0, place], halves[1, place])
+    ]
+    dummy = f"a dummy gets {interval_words(indices.dummy)}"
+    if not np.isfinite(change).all():
+        return f"{dummy}; on half of the seeds it does not vary."
+    largest = study.names[int(change.argmax())]
+    words = f"the two halves of the seeds differ by at most {change.max():.3f} ({largest})"
+    return f"{dummy}; {words}" + (
+        f", beyond their intervals: {', '.join(apart)}." if apart else "."
+    )
+
+
+def value_words(value: object) -> str:
+    """Write a parameter's value; numbers below 1,000 that are not whole get four significant digits."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return shown(value) if isinstance(value, int) or abs(value) >= 1000 else f"{value:.4g}"
+
+
+def rounded(value: float) -> float:
+    """Return four significant digits of a value."""
+    return float(f"{value:.4g}")
+
+
+def unit_words(metric: str) -> str:
+    """Return the unit of a metric behind a number, nothing if it has none."""
+    unit = lookup(metric)[0].unit
+    return "" if unit == "1" else f" {unit}"
+
+
+def interval_words(figures: Sequence[float] | np.ndarray) -> str:
+    """Write an index with its interval."""
+    return f"{_index(figures[0])} {ends_words(figures)}"
+
+
+def ends_words(figures: Sequence[float] | np.ndarray) -> str:
+    """Write the interval of an index."""
+    return f"[{_index(figures[1])}, {_index(figures[2])}]"
+
+
+def _index(value: float) -> str:
+    return f"{0.0 if abs(value) < 5e-4 else value:.3f}".replace("-", "−")
