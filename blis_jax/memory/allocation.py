@@ -270,12 +270,13 @@ def _num_free(tenant: Tenant, demand: Demand) -> jax.Array:
 def _held_from_now(
     ctx: Context,
     demand: Demand,
+    end: jax.Array,
     finds_more: jax.Array,
     covers: jax.Array,
     has_list: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """From which block to which the blocks lie that are held from now on, and how many of them are pinned."""
-    size, end, num_found = ctx.shape.block_size, demand.start + demand.tokens, demand.found.count
+    size, num_found = ctx.shape.block_size, demand.found.count
     first = jnp.where(finds_more & has_list, ceil_div(demand.start, size), 0)
     reach = jnp.where(covers, jnp.minimum(ceil_div(end, size), num_found), num_found)
     reach = jnp.where(finds_more, reach, demand.hits)
@@ -295,7 +296,7 @@ def _decided(
     is_old = is_again & (work.task.has_reloaded == 1)
     finds_more = is_old & (num_found * size > start)
     covers = finds_more & (num_found * size >= end)
-    first, reach, pins = _held_from_now(ctx, demand, finds_more, covers, has_list)
+    first, reach, pins = _held_from_now(ctx, demand, end, finds_more, covers, has_list)
     start = jnp.where(finds_more, jnp.where(covers, end, num_found * size), start)
     tokens, before = end - start, held + pins * size
     in_last = in_last_block(before, ctx.shape.block_size)

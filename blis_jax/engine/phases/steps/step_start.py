@@ -22,7 +22,7 @@ from blis_jax.tables.context import (
     waiting_mask,
 )
 from blis_jax.tables.joined import chains_of, first_chain, has_chain, take_chain, with_chains
-from blis_jax.tables.state import Instance, Mode, State
+from blis_jax.tables.state import Mode, State
 
 
 def _fresh_step(visits: Plan, num_waiting: jax.Array) -> dict[str, jax.Array]:
@@ -38,15 +38,9 @@ def _fresh_step(visits: Plan, num_waiting: jax.Array) -> dict[str, jax.Array]:
     }
 
 
-def _only_decodes(
-    ctx: Context, inst: Instance, budget: jax.Array, num_waiting: jax.Array, next_chain: jax.Array
-) -> jax.Array:
-    """Whether all that an instance can do now is one token for each member, and further steps may be made with it."""
-    if any(hook.one_by_one for hook in ctx.hooks):
-        return jnp.array(False)
-    num_decode = inst.num_decode
-    is_it = (inst.num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget)
-    return is_it & (num_decode > 0) & (next_chain == ctx.never)
+def _in_one_go(ctx: Context, is_pure: jax.Array) -> jax.Array:
+    """Whether steps that may be made in one go are: not where a hook asks for them one by one."""
+    return jnp.array(False) if any(hook.one_by_one for hook in ctx.hooks) else is_pure
 
 
 def begin(
@@ -72,8 +66,11 @@ def begin(
     if not ctx.mechanism.defects.second_chain:
         starting = jnp.minimum(starting, 1)
     next_chains, fits = take_chain(chains, now, jnp.where(is_idle, starting, 0), ctx.never)
-    num_decode, budget = inst.num_decode, ctx.params.cluster.max_num_scheduled_tokens[instance]
-    is_pure = _only_decodes(ctx, inst, budget, num_waiting, first_chain(next_chains))
+    num_prefill, num_decode = inst.num_prefill, inst.num_decode
+    budget = ctx.params.cluster.max_num_scheduled_tokens[instance]
+    only_decodes = (num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget)
+    is_pure = only_decodes & (num_decode > 0) & (first_chain(next_chains) == ctx.never)
+    is_pure = _in_one_go(ctx, is_pure)
     visits = ctx.memory.plan(ctx, slots, work, is_pure)
     until = jnp.minimum(jnp.min(jnp.where(is_waiting, ctx.never, queued)), next_cluster)
     most, first_finish = jnp.where(visits.is_pure, visits.most_steps, 0), jnp.min(slots.finish)
@@ -90,7 +87,7 @@ def begin(
         "active": instance,
         "budget": budget - counted,
         "num_decode": num_decode,
-        "num_to_visit": inst.num_prefill + num_decode - counted,
+        "num_to_visit": num_prefill + num_decode - counted,
         "order_limit": inst.next_order - 1,
         "num_steps": num_steps,
         "sum_used": summed,
