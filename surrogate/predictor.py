@@ -37,9 +37,8 @@ from surrogate.columns import (
     to_json,
 )
 from surrogate.data import FAILED
-from surrogate.levels.model import Levels
-from surrogate.network import LEVELS, Network, Settings, network_of
-from surrogate.targets import (
+from surrogate.fitting.network import LEVELS, Network, Settings, network_of
+from surrogate.fitting.targets import (
     Scales,
     Standard,
     Tables,
@@ -49,6 +48,7 @@ from surrogate.targets import (
     mean_only,
     member_means,
 )
+from surrogate.levels.model import Levels
 
 CONFIDENCE = 0.9
 LARGEST_BATCH, SMALLEST_BATCH = 8192, 64

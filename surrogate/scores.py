@@ -20,12 +20,12 @@ from blis_jax.reports.findings import Answer
 from blis_jax.statistics.paired import holm
 from surrogate.columns import BEST, BRANCH, REGIONS, WHOLE
 from surrogate.data import Data, Part, load_all
-from surrogate.learn import learn, one_run_each
+from surrogate.fitting.learn import learn, one_run_each
 from surrogate.predictor import CONFIDENCE, Surrogate, read_about
 
 if TYPE_CHECKING:
     from surrogate.coverage import CoverageOptions, PairOptions
-    from surrogate.network import Settings
+    from surrogate.fitting.network import Settings
 
 
 NUM_SPLITS = 20

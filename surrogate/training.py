@@ -30,9 +30,9 @@ from blis_jax.reports.findings import Answer, Findings, Quantity, Row, Table
 from blis_jax.reports.pictures import Axis, Guide, Panel, Picture, Series, Style
 from blis_jax.reports.style import BLUE
 from surrogate.data import CALIBRATION, TRAIN, Data, load_all
-from surrogate.learn import MAIN, learn
+from surrogate.fitting.learn import MAIN, learn
+from surrogate.fitting.network import FitState, Settings, epochs_of
 from surrogate.levels.fit import OwnData, load_own, with_levels
-from surrogate.network import FitState, Settings, epochs_of
 from surrogate.predictor import CONFIDENCE, Surrogate, load_arrays, save_arrays
 from surrogate.scores import r_squared
 

@@ -26,7 +26,7 @@ from scipy.stats import qmc
 
 from blis_jax import lazy
 from blis_jax.errors import ConfigError, closest
-from surrogate import online
+from surrogate.fitting import online
 from sweeps.runs.experiment import Experiment, targets_of
 from sweeps.runs.requests import workload_of
 from sweeps.search.engines import Engine, make

@@ -29,9 +29,9 @@ from papers.surrogate.tables import OF_SEEDS, PaperSpace
 from surrogate import report_figures as figure
 from surrogate.coverage import MOST_WANTED
 from surrogate.data import Data, load_data
-from surrogate.learn import samples_of
+from surrogate.fitting.learn import samples_of
+from surrogate.fitting.network import features
 from surrogate.levels.fit import any_seeds_table, common_seeds_table, load_own, unexplained_table
-from surrogate.network import features
 from surrogate.predictor import Surrogate
 from surrogate.report_tables import SHOWN
 from surrogate.scores import (

@@ -24,6 +24,7 @@ from blis_jax.workload.source import until_horizon
 from blis_jax.workload.spec import WorkloadSpec, parse_spec
 from surrogate.columns import factors_by_region
 from surrogate.data import FAILED
+from surrogate.fitting.network import features
 from surrogate.levels.model import (
     COVARIATES,
     GIVEN,
@@ -36,7 +37,6 @@ from surrogate.levels.model import (
     key,
     least_held,
 )
-from surrogate.network import features
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from surrogate.data import Data
-from surrogate.network import Settings
+from surrogate.fitting.network import Settings
 from surrogate.predictor import Surrogate
 from tests.surrogate import made_data
 
@@ -29,7 +29,7 @@ def data(store: Path) -> Data:
 
 @pytest.fixture(scope="package")
 def surrogate(data: Data, settings: Settings) -> Surrogate:
-    from surrogate.learn import learn
+    from surrogate.fitting.learn import learn
 
     about = {"num_points": len(data.train.inputs), "data": "made", "data_identity": data.about}
     return learn(data, settings, about=about)

@@ -18,7 +18,7 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from surrogate import online
+from surrogate.fitting import online
 from sweeps.search.engines.encoding import Encoding, Told, first_of, generator, modelled
 from sweeps.search.engines.known import BranchedStart, Sobol, distinct, greedy, known_of
 from sweeps.search.objectives import nondominated

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from surrogate import online
+from surrogate.fitting import online
 from sweeps.search.engines.denoised import fitted_outputs
 from sweeps.search.engines.encoding import Encoding, Told, generator, modelled
 from sweeps.search.engines.known import (

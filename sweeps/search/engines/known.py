@@ -1,7 +1,7 @@
 """Engines without a model of ours, and what those with models share: first points, targets, points that are new.
 
 The objective and every constraint's excess are modelled apart: their sum has a kink where a constraint
-begins to hold. `surrogate.online.merged` puts them together again.
+begins to hold. `surrogate.fitting.online.merged` puts them together again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from skopt.utils import cook_estimator, normalize_dimensions
 from threadpoolctl import threadpool_limits
 
 from blis_jax.errors import ConfigError
-from surrogate import online
+from surrogate.fitting import online
 from sweeps.search.engines.encoding import Encoding, Engine, Told, generator, modelled
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Dimension, Point, Space, sobol_shares
@@ -56,7 +56,7 @@ class KnownPoints(NamedTuple):
     """The points tried so far, as the models see them."""
 
     features: np.ndarray  # [point, feature]
-    targets: np.ndarray  # [point, output], see `surrogate.online.merged`
+    targets: np.ndarray  # [point, output], see `surrogate.fitting.online.merged`
     goal: float  # merged score to get below
     place: int  # of the best point
     errors: np.ndarray | None  # [excess], standard errors at the best point

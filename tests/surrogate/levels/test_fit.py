@@ -11,6 +11,7 @@ from blis_jax.errors import ConfigError, ConfigWarning
 from surrogate import predict
 from surrogate.columns import BEST, BRANCH, WHOLE
 from surrogate.data import Data, Part, load_data
+from surrogate.fitting.network import Settings
 from surrogate.levels.fit import (
     OwnData,
     any_seeds_table,
@@ -21,7 +22,6 @@ from surrogate.levels.fit import (
 )
 from surrogate.levels.model import SIMULATED
 from surrogate.levels.predict import predict_any
-from surrogate.network import Settings
 from surrogate.predictor import Surrogate
 from tests.surrogate import made_data
 

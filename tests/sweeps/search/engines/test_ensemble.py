@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from surrogate import online
+from surrogate.fitting import online
 from sweeps.search.engines import Told, make
 from sweeps.search.engines.encoding import BRANCH_SHARE, SWITCHED, Encoding
 from sweeps.search.engines.ensemble import MOST_EDGE, _edge

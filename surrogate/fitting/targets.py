@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from surrogate.columns import Regions
-from surrogate.network import LEVELS, features, quantiles
+from surrogate.fitting.network import LEVELS, features, quantiles
 
 LEAST_HALF = 1e-6  # of a run's range, in standard units
 

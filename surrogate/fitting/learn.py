@@ -14,9 +14,9 @@ from blis_jax.errors import ConfigError, closest
 from surrogate.columns import Domain, regions_of
 from surrogate.columns import scores as scores_of
 from surrogate.data import Data, Part
-from surrogate.network import FitState, Samples, Settings, features, fit, init
+from surrogate.fitting.network import FitState, Samples, Settings, features, fit, init
+from surrogate.fitting.targets import Scales, band, compact, pool_means, scales_of
 from surrogate.predictor import ConformalScores, Surrogate
-from surrogate.targets import Scales, band, compact, pool_means, scales_of
 
 MAIN = "ttft_p99_ms[critical]"  # its lowest quarter is a region, where it is learned
 FLOOR_SHARE = 0.5  # of the median residual at training points: the least sigma of an output

@@ -1,6 +1,6 @@
 import numpy as np
 
-from surrogate.targets import Scales, compact, pool_means, scales_of
+from surrogate.fitting.targets import Scales, compact, pool_means, scales_of
 
 
 def thinned(runs: np.ndarray, kept: int, seed: int = 0) -> np.ndarray:

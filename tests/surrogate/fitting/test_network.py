@@ -9,8 +9,8 @@ import pytest
 
 from surrogate.columns import InputColumn
 from surrogate.data import Data
-from surrogate.learn import samples_of
-from surrogate.network import (
+from surrogate.fitting.learn import samples_of
+from surrogate.fitting.network import (
     EPOCHS_PER_CALL,
     LEVELS,
     FitState,
