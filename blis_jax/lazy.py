@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     import distributed as distributed
     import jax
     import jax.numpy as jnp
+    import joblib as joblib
     import matplotlib as matplotlib
     import pandas as pandas
     import pyarrow as pyarrow
@@ -86,7 +87,9 @@ else:
     rich_console, rich_progress, rich_table = (
         Module(f"rich.{name}") for name in ("console", "progress", "table")
     )
-    cloudpickle, distributed = Module("cloudpickle"), Module("distributed")
+    cloudpickle, distributed, joblib = (
+        Module(name) for name in ("cloudpickle", "distributed", "joblib")
+    )
     tree_sitter, tree_sitter_go = Module("tree_sitter"), Module("tree_sitter_go")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from blis_jax import progress
 from blis_jax.commands.run.requests import draw_requests, run_of_users
 from blis_jax.errors import ConfigError
+from blis_jax.lazy import joblib
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
 from blis_jax.runs.closed_loop import placed as placed_in
@@ -22,9 +23,9 @@ from blis_jax.runs.options import Options, default_form, num_workers
 from blis_jax.runs.runs import Row
 from blis_jax.traces.closed_loop import closed_loop_of_rows, loop_rows
 from blis_jax.traces.source import TraceSource
-from blis_jax.workload.reference import draw, drawn
-from blis_jax.workload.reference.arrays import table_of as table_of_drawn
-from blis_jax.workload.source import FIRST_REVISION, RequestSource, until_horizon
+from blis_jax.workload.reference import drawn
+from blis_jax.workload.reference.arrays import run_of_reference
+from blis_jax.workload.source import RequestSource, until_horizon
 from blis_jax.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
     from blis_jax.records.record import RunRecord
     from blis_jax.workload.table import RequestTable, WorkloadNames
 
+    Drawn = tuple[RequestTable, WorkloadNames | None]
+
 T = TypeVar("T")
+MANY = 64_000  # requests; drawing them in one process takes a second, starting others half of one
 
 
 class DrawnRows:
@@ -48,7 +52,7 @@ class DrawnRows:
         that gives random policies their seed, of policies/seeds.py.
         """
         self.stream, self.most_requests, self.policy_seeds = stream, most_requests, policy_seeds
-        self.kept: OrderedDict[Hashable, tuple[RequestTable, WorkloadNames | None]] = OrderedDict()
+        self.kept: OrderedDict[Hashable, Drawn] = OrderedDict()
         self.num_requests = 0
 
     def rows(
@@ -61,10 +65,12 @@ class DrawnRows:
         """Return the runs of a configuration on these seeds; `key` tells the sources apart."""
         config = until_horizon(config, source)
         size = config.block_size_in_tokens
-        if any((key, seed, size) not in self.kept for seed in seeds):
-            with progress.phase("drawing requests", len(seeds), "seeds") as work:
-                for seed in seeds:
-                    self.table(source, seed, size, key)
+        missing = [seed for seed in seeds if (key, seed, size) not in self.kept]
+        if missing:
+            with progress.phase("drawing requests", len(missing), "seeds") as work:
+                tables = _drawn_of_each(source, missing, size, self.stream)
+                for seed, made in zip(missing, tables, strict=True):
+                    self._keep((key, seed, size), made)
                     work.advance()
         return [
             Row(
@@ -81,19 +87,21 @@ class DrawnRows:
         """Return the requests of one run, drawn if they are not at hand."""
         return self._kept(source, seed, block_size, key)[0]
 
-    def _kept(
-        self, source: RequestSource, seed: int, block_size: int, key: Hashable
-    ) -> tuple[RequestTable, WorkloadNames | None]:
+    def _kept(self, source: RequestSource, seed: int, block_size: int, key: Hashable) -> Drawn:
         """The requests of one run, and what they are called if a cluster goes by it."""
         place = key, seed, block_size
         if place not in self.kept:
-            self.kept[place] = _drawn_of(source, seed, block_size, self.stream)
-            self.num_requests += self.kept[place][0].num_rows
+            self._keep(place, _drawn_of(source, seed, block_size, self.stream))
         self.kept.move_to_end(place)
+        return self.kept[place]
+
+    def _keep(self, place: Hashable, made: Drawn) -> None:
+        """Keep the requests of one run, and drop those used longest ago beyond the limit."""
+        self.kept[place] = made
+        self.num_requests += made[0].num_rows
         most = self.num_requests if self.most_requests is None else self.most_requests
         while self.num_requests > most and len(self.kept) > 1:
             self.num_requests -= self.kept.popitem(last=False)[1][0].num_rows
-        return self.kept[place]
 
 
 RUNS_PER_PART = 512
@@ -116,23 +124,37 @@ def table_of(spec: RequestSource, seed: int, block_size: int, stream: str) -> Re
     return _drawn_of(spec, seed, block_size, stream)[0]
 
 
-def _drawn_of(
-    spec: RequestSource, seed: int, block_size: int, stream: str
-) -> tuple[RequestTable, WorkloadNames | None]:
-    """The same, with what requests of August's workloads are called."""
-    names = None
-    if isinstance(spec, TraceSource):
-        return spec.table(seed, block_size), None
-    assert isinstance(spec, WorkloadSpec)
-    if stream == "jax":
-        table, _ = draw_requests(spec, seed, block_size)
-    elif spec.revision != FIRST_REVISION:
-        table, names = table_of_drawn(drawn(spec, seed), block_size)
+def _drawn_of_each(
+    source: RequestSource, seeds: Sequence[int], block_size: int, stream: str
+) -> Iterator[Drawn]:
+    """Yield the requests of each seed; BLIS's own, drawn in Python, by processes side by side if they are many."""
+    first, *others = seeds
+    made = _drawn_of(source, first, block_size, stream)
+    yield made
+    is_reference = stream != "jax" and isinstance(source, WorkloadSpec)
+    if is_reference and num_workers() > 1 and len(others) * made[0].num_rows >= MANY:
+        each = joblib.delayed(run_of_reference)
+        side_by_side = joblib.Parallel(n_jobs=num_workers(), return_as="generator")
+        tables = side_by_side(each(source, seed, block_size) for seed in others)
+        yield from map(_with_requests, tables, others)
     else:
-        table, _ = draw(spec, seed, block_size)
-    if not table.num_rows:
+        yield from (_drawn_of(source, seed, block_size, stream) for seed in others)
+
+
+def _drawn_of(source: RequestSource, seed: int, block_size: int, stream: str) -> Drawn:
+    """Return the requests of one run, with what those of August's workloads are called."""
+    if isinstance(source, TraceSource):
+        return source.table(seed, block_size), None
+    assert isinstance(source, WorkloadSpec)
+    if stream == "jax":
+        return _with_requests((draw_requests(source, seed, block_size)[0], None), seed)
+    return _with_requests(run_of_reference(source, seed, block_size), seed)
+
+
+def _with_requests(made: Drawn, seed: int) -> Drawn:
+    if not made[0].num_rows:
         raise ConfigError(f"seed {seed}: no request arrives before the horizon; raise the horizon")
-    return table, names
+    return made
 
 
 def placed(

@@ -14,6 +14,7 @@ from blis_jax.workload.expansion import refuse_adapters
 from blis_jax.workload.reference.clients import MOST_TOKENS
 from blis_jax.workload.reference.generate import DrawnWorkload, drawn
 from blis_jax.workload.reference.requests import DrawnRequest
+from blis_jax.workload.source import FIRST_REVISION
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
 from blis_jax.workload.table import (
     LATEST_US,
@@ -168,6 +169,15 @@ def draw(
         ConfigError: the workload needs a mechanism that is not there, or draws more tokens than allowed.
     """
     refuse_adapters(spec)
+    return table_of(drawn(spec, seed), block_size)
+
+
+def run_of_reference(
+    spec: WorkloadSpec, seed: int, block_size: int
+) -> tuple[RequestTable, WorkloadNames | None]:
+    """Return the requests that BLIS draws from a seed, with the names of clients that are August's."""
+    if spec.revision == FIRST_REVISION:
+        return draw(spec, seed, block_size)[0], None
     return table_of(drawn(spec, seed), block_size)
 
 

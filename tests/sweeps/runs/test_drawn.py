@@ -1,0 +1,55 @@
+"""Requests of many seeds, drawn by processes side by side."""
+
+import numpy as np
+import pytest
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.errors import ConfigError
+from blis_jax.lazy import jax
+from blis_jax.workload.spec import load_builtin
+from sweeps.runs import drawn
+from sweeps.runs.drawn import DrawnRows
+
+SEEDS = (1, 2, 3, 5)
+
+
+@pytest.fixture
+def in_processes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Draw as many requests as these by two processes, and keep how many processes were asked for."""
+    asked: list[int] = []
+    parallel = drawn.joblib.Parallel
+    monkeypatch.setattr(drawn, "MANY", 30)
+    monkeypatch.setattr(drawn, "num_workers", lambda: 2)
+    monkeypatch.setattr(
+        drawn.joblib,
+        "Parallel",
+        lambda n_jobs, **more: asked.append(n_jobs) or parallel(n_jobs, **more),
+    )
+    return asked
+
+
+def test_processes_draw_what_one_process_draws(in_processes: list[int]) -> None:
+    spec = load_builtin("mixed").model_copy(update={"num_requests": 20})
+    config = ClusterConfig()
+    one_each = [DrawnRows("reference").rows(config, spec, [seed])[0] for seed in SEEDS]
+    assert not in_processes
+    many = DrawnRows("reference").rows(config, spec, SEEDS)
+    assert in_processes == [2]
+    for row, expected in zip(many, one_each, strict=True):
+        pairs = zip(jax.tree.leaves(row.table), jax.tree.leaves(expected.table), strict=True)
+        assert all(np.array_equal(got, wanted) for got, wanted in pairs)
+
+
+def test_a_seed_without_requests_is_refused_by_its_number(
+    in_processes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawn, "MANY", 1)
+    changes = {"num_requests": 0, "horizon": 1_000}
+    spec = load_builtin("mixed").model_copy(update=changes)
+    sizes = [drawn.run_of_reference(spec, seed, 16)[0].num_rows for seed in range(100)]
+    seeds = sorted(range(100), key=lambda seed: -sizes[seed])
+    empty = next(seed for seed in seeds if not sizes[seed])
+    assert sizes[seeds[0]]
+    with pytest.raises(ConfigError, match=f"^seed {empty}: no request arrives before the horizon"):
+        DrawnRows("reference").rows(ClusterConfig(), spec, seeds)
+    assert in_processes
