@@ -23,21 +23,37 @@ LOG = logging.getLogger("mkdocs.hooks.site")
 BOOSTS = {"tutorials": 4, "how-to": 4, "concepts": 4, "results": 0.5, "decisions": 0.5}
 # What people type who look for a page; `tests/test_site_search.py` asks the site's own search.
 FOUND_BY = {
-    "concepts/cluster.md": ["TTFT", "TPOT", "ITL", "goodput", "SLO", "glossary"],
-    "concepts/kv-memory.md": ["prefix caching", "enable_prefix_caching", "KV cache", "offload"],
-    "tutorials/first-steps.md": ["install", "installation", "quick start"],
-    "how-to/calibration.md": ["vllm bench serve", "GuideLLM", "AIPerf", "SGLang", "measured server"],
-    "how-to/capacity.md": ["how many GPUs", "how many instances", "sizing", "autosize"],
+    "concepts/cluster.md": [
+        "TTFT", "TPOT", "ITL", "goodput", "SLO", "glossary", "queue depth", "token budget", "time per output token",
+    ],
+    "concepts/experiments.md": ["random seeds", "paired runs"],
+    "concepts/kv-memory.md": ["prefix caching", "enable_prefix_caching", "KV cache", "offload", "preemption"],
+    "concepts/signals.md": ["stale metrics", "stale load", "scrape interval"],
+    "how-to/calibration.md": ["vllm bench serve", "GuideLLM", "AIPerf", "SGLang", "measured server", "how accurate"],
+    "how-to/capacity.md": ["how many GPUs", "how many instances", "sizing", "autosize", "cheapest cluster", "cost"],
     "how-to/compare-properly.md": ["confidence interval", "significance", "p value"],
-    "how-to/curve.md": ["saturation", "throughput against latency", "Pareto"],
+    "how-to/curve.md": ["saturation", "throughput against latency", "Pareto", "cost per token"],
     "how-to/derivatives.md": ["gradient"],
-    "how-to/first-questions.md": ["P/D", "xPyD", "disaggregation", "prefill decode", "which router", "batch size"],
-    "how-to/policies.md": ["own policy", "admission", "scheduler", "scorer"],
-    "how-to/promote.md": ["llm-d", "endpoint picker", "EPP"],
+    "how-to/elastic.md": ["autoscaling", "autoscaler", "scale up"],
+    "how-to/first-questions.md": [
+        "P/D", "xPyD", "disaggregation", "disaggregated", "aggregated", "prefill decode", "which router", "batch size",
+        "load balancing",
+    ],
+    "how-to/flow-control.md": ["rate limit", "backpressure", "gateway queue"],
+    "how-to/outages.md": ["node failure", "crash"],
+    "how-to/policies.md": ["own policy", "admission", "scheduler", "scorer", "priority"],
+    "how-to/promote.md": ["llm-d", "endpoint picker", "EPP", "Kubernetes"],
+    "how-to/search.md": ["Bayesian optimization", "tuning", "tune"],
     "how-to/sensitivity.md": ["sensitivity", "Sobol"],
-    "how-to/trace-formats.md": ["Mooncake", "BurstGPT", "session_id", "replay"],
-    "reference/python.md": ["xarray", "pandas", "notebook", "Jupyter"],
+    "how-to/trace-formats.md": ["Mooncake", "BurstGPT", "ShareGPT", "session_id", "replay", "multi-turn"],
+    "how-to/workloads.md": ["burstiness", "Poisson", "multi-turn", "ShareGPT"],
+    "reference/metrics.md": ["percentile", "P99"],
+    "reference/python.md": ["xarray", "pandas", "notebook", "Jupyter", "export CSV"],
     "reference/settings.md": ["max_num_batched_tokens", "max_num_seqs", "tensor_parallel_size"],
+    "results/gpu.md": ["GPU support", "CUDA"],
+    "results/real-servers.md": ["how accurate", "accuracy", "validation"],
+    "results/speed.md": ["slow", "how fast"],
+    "tutorials/first-steps.md": ["install", "installation", "quick start"],
 }  # fmt: skip
 
 # Words that are explained where they are first used, by the place that explains them.
@@ -117,16 +133,6 @@ def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
             "%s has %d words, at most %d are read; split or shorten it", uri, words, MOST_WORDS
         )
     return html
-
-
-def on_config(config: Any) -> Any:
-    """Add the pages to the navigation that may be there or not."""
-    for section in config.nav:
-        for title, pages in section.items():
-            for page, name in config.extra["optional_pages"].get(title, {}).items():
-                if Path(config.docs_dir, page).exists():
-                    pages.append({name: page})
-    return config
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -1,4 +1,4 @@
-"""What a surrogate predicts, printed and written as options of `surrogate.predict` say."""
+"""What a surrogate predicts, printed and written as options of `blis-jax surrogate predict` say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `surrogate.report` does: the tables and figures of a surrogate beside its test points."""
+"""What `blis-jax surrogate report` does: the tables and figures of a surrogate beside its test points."""
 
 from __future__ import annotations
 

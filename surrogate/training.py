@@ -1,4 +1,4 @@
-"""Train a surrogate as options of `surrogate.train` say, and keep the state of a fit that is under way."""
+"""Train a surrogate as options of `blis-jax surrogate train` say, and keep the state of a fit that is under way."""
 
 from __future__ import annotations
 

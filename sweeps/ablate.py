@@ -17,7 +17,7 @@ _DESCRIPTION = """\
 Take the difference between two arms apart. The settings in which the arms differ are grouped by
 mechanism into components. Each component is switched on alone and left out alone, or all combinations
 are run, on common requests. Says what each component contributes to every class, how components
-interact, and which of them do nothing. Arms are written as for sweeps.compare.
+interact, and which of them do nothing. Arms are written as for blis-jax compare.
 """
 _EXAMPLES = """\
 examples:

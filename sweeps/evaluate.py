@@ -37,7 +37,7 @@ Evaluate strategies for an optimiser outside: a JSON request comes from a file o
 JSON answer goes to standard output or --output. A request names a strategy and what to change:
 
   {"strategy": NAME | PATH | CONTENT,   of a strategy file          or  {"arm": TEXT}, see
-   "point": NAME,                       one of its named points         sweeps.compare --help
+   "point": NAME,                       one of its named points         blis-jax compare --help
    "parameters": {NAME: VALUE, ...},    the strategy's parameters
    "settings": {NAME: VALUE, ...},      any settings of the cluster
    "workload": NAME | PATH | CONTENT,   instead of the strategy's

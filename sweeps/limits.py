@@ -26,7 +26,7 @@ _DESCRIPTION = """\
 Goodput counts requests whose TTFT keeps the limit of their class, so a verdict on it depends on limits that somebody
 chose. Compare strategies under every choice of limits in which no class has a shorter one than a more urgent class; the
 first arm is the reference. Prints what holds under all of them, and draws the map. An ARM is
-[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]], as those of sweeps.compare.
+[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]], as those of blis-jax compare.
 """
 _EXAMPLES = """\
 examples:

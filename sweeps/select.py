@@ -17,7 +17,7 @@ Choose the best of several arms in one metric, with a stated probability of bein
 All arms serve the same requests on 20 seeds, then on more, and one that is surely worse than another is run no
 more. Say how small a difference does not matter: --indifference. With constraints an arm must keep them first. In the
 end the winner is compared with the first arm on fresh seeds, which had no part in choosing it. Arms are written as
-for sweeps.compare; --search takes the best points of a search.
+for blis-jax compare; --search takes the best points of a search.
 """
 _EXAMPLES = """\
 examples:

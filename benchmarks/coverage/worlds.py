@@ -69,7 +69,7 @@ def recorded(
 
 
 def from_comparison(path: str, metric: str, slo_class: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read a metric of the first two arms by seed, from the result file of `sweeps.compare`."""
+    """Read a metric of the first two arms by seed, from the result file of `blis-jax compare`."""
     arms = json.loads(Path(path).read_text(encoding="utf-8"))["arms"]
     values = [np.array(arm["figures"][slo_class][metric]["per_seed"], float) for arm in arms[:2]]
     both = np.isfinite(values[0]) & np.isfinite(values[1])

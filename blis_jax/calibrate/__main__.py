@@ -88,7 +88,7 @@ class _Predicted(CommandOptions, title="prediction, in place of a fit"):
         str, None, "FIT", "fit nothing: the errors of this fit on TRACE"
     )
     predicted: str | None = option(
-        str, None, "RUN", "fit nothing: the errors of the figures in a result of blis_jax.run --results-path",
+        str, None, "RUN", "fit nothing: the errors of the figures in a result of blis-jax run --results-path",
     )  # fmt: skip
 
 

@@ -309,7 +309,7 @@ def load_steps(path: Path) -> StepFits:
     Raises:
         ConfigError: the file is none, or is damaged.
     """
-    document = input_files.read_json(path, "a fit of blis_jax.calibrate to measured steps")
+    document = input_files.read_json(path, "a fit of blis-jax calibrate to measured steps")
     if not isinstance(document, dict) or document.get("kind") != step_fits.KIND:
         raise ConfigError(
             f"--coefficients-from: {path} is no fit to measured steps; make one with blis-jax calibrate STEPS"

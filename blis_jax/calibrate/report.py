@@ -46,7 +46,8 @@ def findings_of(calibration: Calibration) -> Findings:
         calibration.verdict.words,
         sure,
         price,
-        "--coefficients-from FILE gives the errors on another run, and lets every command use the fit.",
+        "blis-jax compare --trace TRACE one=vllm:num_instances=1 two=vllm:num_instances=2 --coefficients-from FIT asks "
+        "what a second instance would do; calibrate OTHER --coefficients-from FIT gives the errors on another run.",
         _server(calibration),
     )
     tables = (_coefficients(calibration), errors_table(calibration.errors))
@@ -77,9 +78,7 @@ def _head(calibration: Calibration) -> list[str]:
     measured = int(np.sum(np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)))
     of_them = "" if measured == len(run) else f", {measured} of them measured"
     return [
-        f"{len(run)} requests{of_them}, fitted on the first {fitted}; {config.num_instances} instance(s), at most "
-        f"{config.max_num_running_reqs} running, budget {config.max_num_scheduled_tokens}, {memory}; "
-        f"profile {config.profile}.",
+        f"{len(run)} requests{of_them}, fitted on the first {fitted}; {memory}; profile {config.profile}.",
         f"{fit.num_simulations} simulations; {_ends(fit)}.",
     ]
 
@@ -296,11 +295,11 @@ def _other_requests(measured: MeasuredRun | Summary, simulated: Sequence[float])
 
 def _simulated(path: Path) -> tuple[dict[tuple[str, str], float], list[str], list[float]]:
     """Return the figures of a result of blis_jax.run, what is left out of them, and its mean lengths in tokens."""
-    document = input_files.read_json(path, "a result that blis_jax.run wrote with --results-path")
+    document = input_files.read_json(path, "a result that blis-jax run wrote with --results-path")
     requests = at(document, "requests")
     if not isinstance(requests, list) or not requests:
         raise ConfigError(
-            f"--predicted: {path} has no simulated requests; give a result that blis_jax.run wrote with "
+            f"--predicted: {path} has no simulated requests; give a result that blis-jax run wrote with "
             "--results-path"
         )
     ttft, e2e, prompt, output = (

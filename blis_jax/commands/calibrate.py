@@ -1,4 +1,4 @@
-"""Fit coefficients or the step law, or judge a prediction, as options of `blis_jax.calibrate` say; write the files."""
+"""Fit coefficients or the step law, or judge a prediction, as options of `blis-jax calibrate` say; write the files."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def value_at(name: str, wanted: str, kind: type[T], decorator: str) -> T:
         return value
     there = f"it has {', '.join(known)}" if known else f"decorate a function with {decorator}"
     raise ConfigError(
-        f"{wanted}: {attribute!r} is none in the file; {there}{closest(attribute, known)}"
+        f"{wanted}: the file has no {attribute!r}; {there}{closest(attribute, known)}"
     )
 
 

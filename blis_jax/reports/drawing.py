@@ -49,7 +49,7 @@ from blis_jax.reports.tooltips import PANEL, Part, mark_id, stride, with_tooltip
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEAST_RATIO, GREATEST_RATIO = 1 / 32, 32.0  # ends of an axis of changes
+LEAST_RATIO, GREATEST_RATIO = 1 / 256, 256.0  # ends of an axis of changes
 LEAST_GAP = 2e-4  # from 100 %, which an axis of shares does not have
 SHARES = (0.0, 50.0, 90.0, 95.0, 99.0, 99.9)
 MOST_OCTAVES = 4  # with a tick at each
@@ -296,6 +296,8 @@ def _set_axis(axes: Axes, axis: Axis, name: Literal["x", "y"]) -> None:
     limit, ruler = getattr(axes, f"set_{name}lim"), getattr(axes, f"{name}axis")
     if axis.scale == "share":
         limit(1.6, LEAST_GAP * 0.5)  # a mark at either end stands whole
+    elif axis.scale == "percent" and axis.limits != (None, None):
+        limit(*(None if end is None else 1 + end / 100 for end in axis.limits))  # wider than marks
     elif axis.limits != (None, None):
         limit(*(None if end is None else _at(axis, [end])[0] for end in axis.limits))
     ticks = axis.ticks
@@ -329,10 +331,13 @@ def _changes(low: float, high: float) -> list[tuple[float, str]]:
         fitting = [change for change in rounds if change <= 100 * min(1 - low, high - 1)]
         changes = [-fitting[-1], 0.0, fitting[-1]] if fitting else [0.0, *rounds[-3:]]
     else:
-        step = 2 if high / low > 2**MOST_OCTAVES else 1
-        changes = [100 * (2.0**power - 1) for power in range(-6, 7, step)]
+        step = 1 if high / low <= 2**MOST_OCTAVES else 2 if high / low <= 4**MOST_OCTAVES else 4
+        changes = [100 * (2.0**power - 1) for power in range(-8, 9, step)]
     shown = [change for change in changes if low <= 1 + change / 100 <= high]
-    return [(at, f"{at:+.3g} %".replace("-", "−") if at else "0") for at in shown]
+    texts = [f"{at:+,.0f} %" if at >= 1000 else f"{at:+.3g} %" for at in shown]
+    return [
+        (at, text.replace("-", "−") if at else "0") for at, text in zip(shown, texts, strict=True)
+    ]
 
 
 def _short(value: float, _: int) -> str:

@@ -112,7 +112,7 @@ def _reach(entries: Sequence[MetricChange]) -> tuple[float, float]:
         for end in (estimate.mean, estimate.low, estimate.high)
         if math.isfinite(end)
     ]
-    low, high = max(min([-10.0, *ends]), -96.875), min(max([11.0, *ends]), 3100.0)
+    low, high = max(min([-10.0, *ends]), -99.6), min(max([11.0, *ends]), 25_500.0)
     return (100 + low) / 1.1 - 100, (100 + high) * 1.1 - 100
 
 

@@ -51,7 +51,7 @@ class PaperSpace:
     random_state: int = 0
 
     def dataset_arguments(self, path: str, scale: float) -> list[str]:
-        """Return the options for `sweeps.dataset`; `scale` makes everything smaller."""
+        """Return the options for `blis-jax dataset`; `scale` makes everything smaller."""
         sizes = {
             "points": self.points, "calibration": self.calibration, "test": self.test,
             "other-points": self.other_points, "branch": self.branch,
@@ -62,7 +62,7 @@ class PaperSpace:
         return [*self._words(counts), "--output", path]
 
     def own_arguments(self, path: str, scale: float) -> list[str]:
-        """Return the options for `sweeps.dataset` for the points on seeds of their own."""
+        """Return the options for `blis-jax dataset` for the points on seeds of their own."""
         sizes = dict(zip(("points", "calibration", "test", "branch"), self.own, strict=True))
         num_seeds = max(round(OWN_SEEDS * min(1.0, 4 * scale)), 2)
         counts = _scaled(sizes, scale) | {"own-seeds": num_seeds}
@@ -71,7 +71,7 @@ class PaperSpace:
         return [*self._words(counts), "--output", path]
 
     def common_arguments(self, path: str, scale: float) -> list[str]:
-        """Return the options for `sweeps.dataset` for points that share sets of seeds; it needs 16
+        """Return the options for `blis-jax dataset` for points that share sets of seeds; it needs 16
         points of each role.
         """
         counts = _scaled({"points": 16, "calibration": 16, "test": self.common[0]}, scale)
@@ -86,7 +86,7 @@ class PaperSpace:
         return [self.strategy, *words, *(["--baseline", BASELINE] if self.own else [])]
 
     def train_arguments(self, data: str, path: str, scale: float) -> list[str]:
-        """Return the options for `surrogate.train`."""
+        """Return the options for `blis-jax surrogate train`."""
         steps = max(round(self.steps * scale), 50)
         sizes = ["--members", str(self.members), "--width", str(self.width)]
         return [data, "--steps", str(steps), *sizes, "--output", path]
@@ -248,7 +248,7 @@ def _of_all_outputs(table: pd.DataFrame) -> list[str]:
 
 
 def held_on_sets(any_seeds: pd.DataFrame, common_seeds: pd.DataFrame) -> str:
-    """Say how often as many points of a set are covered as `surrogate.predict` says.
+    """Say how often as many points of a set are covered as `blis-jax surrogate predict` says.
 
     Which part of a mean's variance is the seeds' follows from the half widths for one run and for means over more.
     """
@@ -264,7 +264,7 @@ def held_on_sets(any_seeds: pd.DataFrame, common_seeds: pd.DataFrame) -> str:
     wanted = common_seeds["output"].map(least)
     is_held = common_seeds["share_simulated"] >= wanted
     return (
-        f"As many points of a set as `surrogate.predict` says for nine sets of ten, {wanted.min():.2f} to "
+        f"As many points of a set as `blis-jax surrogate predict` says for nine sets of ten, {wanted.min():.2f} to "
         f"{wanted.max():.2f} by output, are covered in {int(is_held.sum())} of {len(is_held)} pairs of an output and a "
         f"set, {100 * is_held.mean():.0f} %."
     )

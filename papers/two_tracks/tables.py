@@ -80,7 +80,7 @@ def _values(kept: Iterable[float | None]) -> np.ndarray:
 
 
 def search_rows(folder: Path) -> list[dict[str, str]]:
-    """Return what each search of a folder found, from the files of `sweeps.optimize`."""
+    """Return what each search of a folder found, from the files of `blis-jax optimize`."""
     rows = []
     for path in sorted(folder.glob("routing*.json")):
         document: dict[str, Any] = read_json(path, "a result of sweeps.optimize")
@@ -124,7 +124,7 @@ def _workload_of(strategy: str) -> str:
 
 
 def part_rows(folder: Path) -> list[dict[str, str]]:
-    """Return what each component contributes, from the files of `sweeps.ablate` in a folder."""
+    """Return what each component contributes, from the files of `blis-jax ablate` in a folder."""
     rows = []
     for path in sorted(folder.glob("routing*.json")):
         for entry in read_json(path, "a result of sweeps.ablate")["contributions"]:
@@ -183,7 +183,7 @@ def _is_met(condition: RuleCondition, value: Any) -> bool:
 
 
 class RobustnessMap:
-    """A map as `sweeps.robustness` writes it in JSON."""
+    """A map as `blis-jax robustness` writes it in JSON."""
 
     def __init__(self, path: Path) -> None:
         document = read_json(path, "the .json of a robustness map")

@@ -1,4 +1,4 @@
-"""Size clusters as options of `sweeps.capacity` say: the question, its runs, and the files."""
+"""Size clusters as options of `blis-jax capacity` say: the question, its runs, and the files."""
 
 from __future__ import annotations
 

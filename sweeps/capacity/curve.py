@@ -1,4 +1,4 @@
-"""Curves of latency against throughput as options of `sweeps.curve` say: measured, told and drawn."""
+"""Curves of latency against throughput as options of `blis-jax curve` say: measured, told and drawn."""
 
 from __future__ import annotations
 

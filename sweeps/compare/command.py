@@ -1,4 +1,4 @@
-"""Compare arms as options of `sweeps.compare` say: their runs, or those that are saved, and the files."""
+"""Compare arms as options of `blis-jax compare` say: their runs, or those that are saved, and the files."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def map_limits(options: LimitsOptions, paths: OutputPaths, command: str) -> int:
     check_count(requests.seeds, 2, "for an interval", requests.stream)
     if len(requests.classes) < 2:
         raise ConfigError(
-            "the workload has one class; sweeps.compare --targets says what a limit of it does"
+            "the workload has one class; blis-jax compare --targets says what a limit of it does"
         )
     ladders = ladders_of(options.limits, requests.classes)
     choices = choices_of(ladders)

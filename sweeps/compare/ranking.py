@@ -134,11 +134,17 @@ def verdict(document: Document) -> Sentence | None:
 
 
 def next_step(document: Document) -> str:
-    """Return what to do once one router is surely best; empty while none is."""
+    """Return what to do about a ranking; empty without one."""
     order = document["ranking"]["order"] if document.get("ranking") else []
-    if len(order) < 2 or len(order[0]["surely_ahead_of"]) < len(order) - 1:
+    if len(order) < 2:
         return ""
-    return "--time-scale or blis-jax robustness show at which pace another is best; --report FILE.html draws all of it."
+    if len(order[0]["surely_ahead_of"]) == len(order) - 1:
+        pace = "--time-scale or blis-jax robustness show at which pace another is best"
+        return f"{pace}; --report FILE.html draws all of it."
+    more = (
+        "a longer trace, or --trace-windows N, tells" if document["trace"] else "more --seeds tell"
+    )
+    return f"{more} more of those that are not told apart; blis-jax capacity says how many GPUs the best needs."
 
 
 def sure(document: Document) -> Sentence | None:

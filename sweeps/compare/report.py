@@ -16,6 +16,8 @@ from blis_jax.metrics.scalars import (
     pooled_names,
 )
 from blis_jax.metrics.summaries import ALL
+from blis_jax.reports.answers import IN_PERCENT, metric_title
+from blis_jax.reports.arm_pictures import TAIL
 from blis_jax.reports.findings import Cell, Quantity, Row, Table
 from blis_jax.reports.study import words_of
 from blis_jax.reports.words import joined, metric_name, number, survivors_line, table_title
@@ -104,6 +106,39 @@ def _part_rows(
         total = None if views is None else views["total"]
         parts = [None if views is None else views["groups"][name] for name in names]
         yield [arm["name"], Quantity(total), *(Quantity(part, like=total) for part in parts)]
+
+
+# --- drawn coefficients ---------------------------------------------------------------------------
+
+
+def draw_tables(document: Mapping[str, Any]) -> Iterator[Table]:
+    """Yield the table of the arms on coefficients drawn from a fit, if some were; its short form has the TTFT P99."""
+    section = document.get("coefficients")
+    if section is None:
+        return
+    cases: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for entry in section["figures"]:
+        cases.setdefault((entry["class"], entry["metric"]), []).append(entry)
+    has_tail = any(metric == TAIL for _, metric in cases)
+    rows = [
+        Row(cells, is_brief=metric == TAIL or not has_tail)
+        for (slo_class, metric), entries in cases.items()
+        for cells in _draw_rows(slo_class, metric, entries)
+    ]
+    title = f"On {len(section['draws'])} draws of the coefficients of {section['source']}"
+    columns = ("class", "metric", "arm", "mean [95 % of the draws]", "is best with probability")
+    yield Table(columns, tuple(rows), title, num_keys=3, name="draws")
+
+
+def _draw_rows(
+    slo_class: str, metric: str, entries: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Cell, ...]]:
+    by = 100.0 if metric in IN_PERCENT else 1.0
+    are_alike = len({(entry["mean"], entry["low"], entry["high"]) for entry in entries}) == 1
+    for entry in entries:
+        mean, low, high = (by * entry[end] for end in ("mean", "low", "high"))
+        best = "alike" if are_alike else f"{entry['probability_of_best']:.2f}"
+        yield slo_class, metric_title(metric), entry["arm"], Quantity(mean, low, high), best
 
 
 # --- criteria, ageing, mechanisms, failures -------------------------------------------------------

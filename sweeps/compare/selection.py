@@ -1,4 +1,4 @@
-"""The best of several arms, as options of `sweeps.select` ask for it: the question, the stages, and the file."""
+"""The best of several arms, as options of `blis-jax select` ask for it: the question, the stages, and the file."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def study_of(document: Document, command: str = "") -> Study:
             *words.token_rate_lines([*document["comparisons"], *document["criteria"]]),
         ),
         remarks=tuple(words.failure_lines(document)),
-        tables=(words.part_table(document),) if has_parts else (),
+        tables=(*words.draw_tables(document), *([words.part_table(document)] if has_parts else [])),
         brief=_brief(document),
         more=_more(document),
         provenance=_provenance(document),
@@ -145,7 +145,6 @@ def _brief(document: Document) -> dict[str, list[str]]:
         "Routers that fare exactly alike": ranking.ranking_lines(document),
         "Enough seeds": stopping_lines(document),
         "Success criteria": [said(line) for line in words.criterion_lines(shown)],
-        "Coefficients drawn": coefficient_lines(document),
         "Mechanisms that did nothing": [said(line) for line in words.idle_lines(document)],
     }
     return {title: list(lines) for title, lines in findings.items() if lines}
@@ -219,7 +218,7 @@ def _provenance(document: Document) -> dict[str, Any]:
         "requests a run": str(document["num_requests"] or "as many as the workload draws"),
         "fingerprints of the arms' runs": {arm["name"]: arm["fingerprint"] for arm in arms},
         "settings of the arms": {arm["name"]: arm["settings"] for arm in arms},
-        "options for blis_jax.run": {arm["name"]: arm["cli_args"] for arm in arms},
+        "options for blis-jax run": {arm["name"]: arm["cli_args"] for arm in arms},
     }
 
 
@@ -323,21 +322,3 @@ def probability_of_best(
     signed = means if is_lower_better else -means
     is_best = signed <= signed.min(axis=0)
     return np.mean(is_best / is_best.sum(axis=0), axis=(1, 2))
-
-
-def coefficient_lines(document: Mapping[str, Any]) -> list[str]:
-    """Write the section for the terminal, one line per class and metric; no lines if nothing was drawn."""
-    section = document.get("coefficients")
-    if section is None:
-        return []
-    shown: dict[tuple[str, str], list[str]] = {}
-    for entry in section["figures"]:
-        shown.setdefault((entry["class"], entry["metric"]), []).append(
-            f"{entry['arm']} {entry['mean']:.4g} [{entry['low']:.4g}, {entry['high']:.4g}], "
-            f"best with probability {entry['probability_of_best']:.2f}"
-        )
-    head = f"{len(section['draws'])} draws from {section['source']}; margins hold 95 % of the draws' means"
-    return [head] + [
-        f"{slo_class}, {metric}: " + "; ".join(cells)
-        for (slo_class, metric), cells in shown.items()
-    ]

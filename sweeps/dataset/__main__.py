@@ -14,7 +14,7 @@ NAME = "sweeps.dataset"
 NUM_SEEDS, TRAIN_SEEDS = 64, 8
 
 _DESCRIPTION = """\
-Run points all over a strategy's space on a pool of seeds and keep every run, for surrogate.train.
+Run points all over a strategy's space on a pool of seeds and keep every run, for blis-jax surrogate train.
 Training points fill the space evenly and have a few seeds each; calibration and test points are
 independent draws and have them all. Points are written as they end: a command that was stopped goes
 on with --resume and ends with the same file.
@@ -85,7 +85,7 @@ class _Requests(ArmRequests, title="requests"):
     )  # fmt: skip
     rng: str = option(
         cli.one_of("reference", "jax"), "jax", "NAME",
-        "who draws the requests: jax as blis_jax.sweep does, or reference as BLIS does",
+        "who draws the requests: jax as blis-jax sweep does, or reference as BLIS does",
     )  # fmt: skip
 
 

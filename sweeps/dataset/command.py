@@ -1,4 +1,4 @@
-"""Fill the dataset that options of `sweeps.dataset` describe: its points, its runs, and its attributes."""
+"""Fill the dataset that options of `blis-jax dataset` describe: its points, its runs, and its attributes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def empty_dataset(plan: DatasetPlan, names: Sequence[str], about: Mapping[str, s
 class DatasetStore(Store):
     """The store of one dataset; its numbers depend on what its attribute `content` says."""
 
-    wanted, advice = "the .zarr that sweeps.dataset writes", ADVICE
+    wanted, advice = "the .zarr that blis-jax dataset writes", ADVICE
 
     def __init__(self, path: Path, plan: DatasetPlan, names: Sequence[str]) -> None:
         super().__init__(path, "sweeps.dataset")

@@ -1,4 +1,4 @@
-"""The actions of `sweeps.ledger`: what each does with its options, and the exit code."""
+"""The actions of `blis-jax ledger`: what each does with its options, and the exit code."""
 
 from __future__ import annotations
 

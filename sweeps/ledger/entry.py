@@ -1,4 +1,4 @@
-"""The actions of `sweeps.ledger` by name, and the options of each."""
+"""The actions of `blis-jax ledger` by name, and the options of each."""
 
 from __future__ import annotations
 

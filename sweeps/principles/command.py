@@ -1,4 +1,4 @@
-"""Check the principles as options of `sweeps.principles` say: which agree with the catalogue, and every figure."""
+"""Check the principles as options of `blis-jax principles` say: which agree with the catalogue, and every figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m sweeps.promote STRATEGY`: from a strategy that won to a change that llm-d's maintainers can review."""
+"""`blis-jax promote STRATEGY`: from a strategy that won to a change that llm-d's maintainers can review."""
 
 from __future__ import annotations
 

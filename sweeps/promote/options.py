@@ -1,4 +1,4 @@
-"""What the actions of `python -m sweeps.promote` share: names, parsers, the promotion that they are about."""
+"""What the actions of `blis-jax promote` share: names, parsers, the promotion that they are about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All rule judges by name, what is run for them, and the review that options of `sweeps.review` ask for."""
+"""All rule judges by name, what is run for them, and the review that options of `blis-jax review` ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the map that options of `sweeps.robustness` describe: its plan, its cells, and what is found in them."""
+"""Run the map that options of `blis-jax robustness` describe: its plan, its cells, and what is found in them."""
 
 from __future__ import annotations
 

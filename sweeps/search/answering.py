@@ -1,4 +1,4 @@
-"""Requests answered as `sweeps.evaluate` says: one, a batch with its page, or a stream, line by line."""
+"""Requests answered as `blis-jax evaluate` says: one, a batch with its page, or a stream, line by line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write_report(answers: Sequence[Answer], runs: RunWords, command: str, path: 
 
 
 def study_of(answers: Sequence[Answer], runs: RunWords, command: str) -> Study:
-    """Make the report of answers as `sweeps.evaluate` gives them; the first is the reference."""
+    """Make the report of answers as `blis-jax evaluate` gives them; the first is the reference."""
     _check(answers)
     values = {
         name: _values_of(answer) for name, answer in zip(_names(answers), answers, strict=True)

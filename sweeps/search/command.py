@@ -1,4 +1,4 @@
-"""Search the parameters of a strategy as options of `sweeps.optimize` say: its budget, runs, document and files."""
+"""Search the parameters of a strategy as options of `blis-jax optimize` say: its budget, runs, document and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to answers: what `sweeps.evaluate` does, without its command."""
+"""Requests to answers: what `blis-jax evaluate` does, without its command."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Valuation:
         """Checks the names of all metrics; `has_loads`: every run has the figures of all loads."""
         if strategy.loads and not has_loads:
             raise strategy.refuse(
-                "loads", "only sweeps.optimize runs a point on several loads; leave them out here"
+                "loads", "only blis-jax optimize runs a point on several loads; leave them out here"
             )
         if not strategy.objectives:
             raise strategy.refuse(

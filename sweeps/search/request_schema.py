@@ -1,4 +1,4 @@
-"""What goes into and comes out of `sweeps.evaluate`, as models: they check requests and make the schema."""
+"""What goes into and comes out of `blis-jax evaluate`, as models: they check requests and make the schema."""
 
 from __future__ import annotations
 

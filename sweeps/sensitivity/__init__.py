@@ -1,1 +1,1 @@
-"""`blis-jax sensitivity` and `sweeps.gradient`: which parameters matter, for which metric and class."""
+"""`blis-jax sensitivity` and `blis-jax gradient`: which parameters matter, for which metric and class."""

@@ -1,4 +1,4 @@
-"""Make the study that options of `sweeps.sensitivity` describe: its designs, its runs, and its files."""
+"""Make the study that options of `blis-jax sensitivity` describe: its designs, its runs, and its files."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def _number_or(value: object) -> object:
 
 
 def _best_of(path: Path) -> ClusterConfig:
-    """Return the best point in the result of `sweeps.optimize`."""
+    """Return the best point in the result of `blis-jax optimize`."""
     document = read_json(path, "a result of blis-jax optimize")
     words = document.get("cli_args") if isinstance(document, dict) else None
     if not isinstance(words, list):

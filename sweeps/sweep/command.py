@@ -70,7 +70,7 @@ examples:
 exit codes: 0 done; 2 input that cannot be used, nothing was written; 3 no run finished (the
 outcomes say why); 130 interrupted, what was done is saved and --resume goes on from there.
 Requests are drawn by the JAX generator (--rng jax): a seed gives the same requests every time and
-to every strategy, but not those that BLIS draws from that seed; blis_jax.run draws those.
+to every strategy, but not those that BLIS draws from that seed; blis-jax run draws those.
 """
 
 

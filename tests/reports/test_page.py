@@ -206,15 +206,15 @@ def test_the_verdict_says_what_a_better_class_pays() -> None:
 
 
 def test_what_lies_beyond_the_axis_stops_at_its_end() -> None:
-    open_ended = difference(percent=estimate(9000.0, -10.0, math.inf))
+    open_ended = difference(percent=estimate(90_000.0, -10.0, math.inf))
     (picture, *_) = pictures(study(differences=(open_ended,)))
     with drawn(picture) as made:
         lines = [one for one in made.axes[0].collections if hasattr(one, "get_segments")]
         ends = [[point[0] for point in of_series.get_segments()[0]] for of_series in lines]
-    assert ends == [[0.9, 32.0], [0.9, 32.0]]  # of all differences together, and alone
+    assert ends == [[0.9, 256.0], [0.9, 256.0]]  # of all differences together, and alone
     series = next(mark for mark in picture.marks if isinstance(mark, Series) and mark.x != [-10.0])
-    assert series.x == [9000.0]  # the number itself is kept
-    assert where(Axis(scale="percent"), series.x)[0] == 32.0
+    assert series.x == [90_000.0]  # the number itself is kept
+    assert where(Axis(scale="percent"), series.x)[0] == 256.0
 
 
 def test_a_timeline_is_the_mean_over_each_span() -> None:

@@ -113,7 +113,7 @@ def where(axis: Axis, values: Any) -> np.ndarray:
     """The places of values on an axis."""
     found = np.array(values, float)
     if axis.scale == "percent":
-        return np.clip(1 + found / 100, 1 / 32, 32)
+        return np.clip(1 + found / 100, 1 / 256, 256)
     return np.maximum(1 - found / 100, 2e-4) if axis.scale == "share" else found
 
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.coverage.verdicts.capacity`: how often `sweeps.capacity` is wrong where the truth is known.
+"""`python -m benchmarks.coverage.verdicts.capacity`: how often `blis-jax capacity` is wrong where the truth is known.
 
 The share of requests in time is made up for each number of instances. Runs differ by more than chance: the share of a
 run is drawn from a Beta distribution, or it is mostly perfect and bad in a few runs. The same run is as lucky in all

@@ -186,7 +186,7 @@ This page is made by `blis-jax options > docs/options.md`, from what the command
 
 Another spelling, an older one or that of vLLM, is understood wherever the option is. Settings of vLLM's engine have
 its names too, such as `--max-num-seqs` and `--tensor-parallel-size` ([Settings](reference/settings.md)).
-`blis_jax.run` keeps BLIS's own names, `--workload-spec`, `--results-path` and `--seed`; it understands `--workload`
+`blis-jax run` keeps BLIS's own names, `--workload-spec`, `--results-path` and `--seed`; it understands `--workload`
 and `--output` too.
 
 """

@@ -1,4 +1,4 @@
-"""Options that concern traces, of `blis_jax.run` and of the commands that study strategies."""
+"""Options that concern traces, of `blis-jax run` and of the commands that study strategies."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ def _refused_words() -> str:
 
 
 def make_parser() -> Parser:
-    """Declare the options of `blis_jax.run`."""
+    """Declare the options of `blis-jax run`."""
     parser = Parser(
         prog=f"python -m {NAME}",
         usage="%(prog)s --model NAME --workload-spec FILE [options]\n"

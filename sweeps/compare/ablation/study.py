@@ -1,4 +1,4 @@
-"""An ablation as options of `sweeps.ablate` say: its runs, its findings and its pages."""
+"""An ablation as options of `blis-jax ablate` say: its runs, its findings and its pages."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ import pytest
 
 from blis_jax.files.atomic_write import write_json
 from sweeps.compare.__main__ import CompareOptions, main
-from sweeps.compare.study import coefficient_lines, draws_of, probability_of_best
+from sweeps.compare.report import draw_tables
+from sweeps.compare.study import draws_of, probability_of_best
 from sweeps.strategies.arms import arms_of
 
 
@@ -50,8 +51,23 @@ def test_comparison_with_drawn_coefficients(tmp_path: Path, capsys):
     assert all(total == pytest.approx(1.0) for total in by_metric.values())
     settings = document["arms"][0]["settings"]
     assert settings["beta_coeffs"] == [7000.0, 18.0, 0.0]
-    assert "Coefficients drawn:" in capsys.readouterr().out
-    assert len(coefficient_lines(document)) == 1 + len(by_metric)
+    assert f"On 4 draws of the coefficients of {tmp_path / 'fit.json'}" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    (table,) = draw_tables(document)
+    assert len(table.rows) == 2 * len(by_metric)
+    assert {row.cells[1] for row in table.brief().rows} == {"TTFT P99 by run, ms"}
+
+
+def test_arms_that_are_alike_have_no_probability_of_being_best():
+    same = {"metric": "attainment", "class": "all", "mean": 1.0, "low": 1.0, "high": 1.0}
+    figures = [{**same, "arm": name, "probability_of_best": 0.5} for name in ("one", "two")]
+    section = {"draws": [[1.0]], "source": "fit.json", "figures": figures}
+    (table,) = draw_tables({"coefficients": section})
+    assert [tuple(map(str, row.cells)) for row in table.rows] == [
+        ("all", "within targets, %", name, "100.0 [100.0, 100.0]", "alike")
+        for name in ("one", "two")
+    ]
 
 
 def test_arms_run_on_the_server_of_the_fit(tmp_path: Path):

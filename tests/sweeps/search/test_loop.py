@@ -172,7 +172,7 @@ def test_what_is_wrong_is_said() -> None:
     unknown = parse_strategy(SEVERAL.replace("at: slow", "at: slaw"), "several.yaml")
     with pytest.raises(ConfigError, match=r"objectives\[0\].at: there is no load 'slaw'.*slow"):
         Valuation(unknown, has_loads=True)
-    with pytest.raises(ConfigError, match=r"loads: only sweeps\.optimize runs a point on several"):
+    with pytest.raises(ConfigError, match=r"loads: only blis-jax optimize runs a point on several"):
         Valuation(parse_strategy(SEVERAL, "several.yaml"))
     with pytest.raises(ConfigError, match=r"loads.slow.rate"):
         parse_strategy(SEVERAL.replace("rate: 10", "rate: 0"), "several.yaml")
