@@ -77,9 +77,9 @@ class Phase:
         each = self.seconds_each(now)
         if not each:
             return words
+        each += self.compiling_each(now)
         rate = f"{_short(1 / each)} {self.unit}/s" if each < 1 else f"{_short(each)} s each"
-        left = (each + self.compiling_each(now)) * max(self.total - self.done, 0)
-        return f"{words}, {rate}, {duration(left)} left"
+        return f"{words}, {rate}, {duration(each * max(self.total - self.done, 0))} left"
 
     def compiling_each(self, now: float) -> float:
         """Return the seconds of compilation that a further unit brings, by those after the first; 0 if none did.

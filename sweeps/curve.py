@@ -78,8 +78,9 @@ def main(options: CurveOptions) -> int:
     """Run the command; return its exit code."""
     check_statistics(options.confidence)
     paths = outputs_of(options, f"{FOLDER}/curve.json", beside=(".jsonl",))
-    if any(rate <= 0 for rate in options.rate):
-        raise ConfigError("--rate: a rate is not above 0; give requests per second")
+    for rate in options.rate:
+        if rate <= 0:
+            raise ConfigError(f"--rate: {rate:g} is not above 0; give requests per second")
     prepare_backend(use_cache=not options.no_cache)
     from sweeps.capacity.curve import drawn
 

@@ -112,7 +112,7 @@ def test_the_time_left_counts_the_programs_that_are_still_to_be_compiled() -> No
         board.compiling(begun=False)
         clock.now += 1
         arms.advance()
-    assert arms.counted(clock.now) == "3 of 16 arms, 1.0 s each, 5 min left"  # 273 s
+    assert arms.counted(clock.now) == "3 of 16 arms, 21 s each, 5 min left"  # 273 s
     one = Phase(board, "simulating", 16, "arms")  # a program that all share is compiled once
     board.phases.append(one)
     board.compiling(begun=True)

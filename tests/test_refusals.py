@@ -84,6 +84,12 @@ AT_HAND = [  # what people have, where it is given, and what they are told
     ("compare vllm mine=vllm:routing_policy=a.go:S", "", "a policy is a function in a file of Python"),
     ("compare vllm mine=vllm:routing_policy=a.py", "", "give path/to/file.py:Name"),
     ("compare vllm llm-d-default --seed 42", "", "--first-seed the first of them"),
+    ("curve vllm --rate 100,-2", "", "--rate: -2 is not above 0"),
+    ("promote llm-d-default", "", "would be compared with itself, as its baseline is llm-d-default"),
+    ("promote survival iter13_class_lead@found --concerns nil", "", "no row of Map C; use one of llm-d-r"),
+    ("robustness vllm", "", "give two or more, such as vllm llm-d-default"),
+    ("run --model meta-llama/llama-3.1-8b-instruct --max-num-seqs lots", "", "--max-num-seqs: 'lots' is"),
+    ("run --model meta-llama/llama-3.1-8b-instruct --max-num-seqs 0", "", "--max-num-seqs must be above 0"),
 ]  # fmt: skip
 
 
@@ -108,6 +114,17 @@ def test_what_people_have_at_hand_is_told_for_what_it_is(
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1
     assert sentence in said.err and len(said.err) < 600
+
+
+def test_a_refusal_is_one_sentence_beside_an_earlier_result_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("out").mkdir()
+    Path("out/capacity.json").write_text("{}")
+    assert main(["capacity", "mixed", "--targets", "gold.ttft_ms=150@90"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "SLO class 'gold' is unknown" in said
 
 
 def test_a_second_question_has_a_place_of_its_own(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def findings_of(calibration: Calibration) -> Findings:
     tables = (_coefficients(calibration), errors_table(calibration.errors))
     return Findings(
         answer,
-        (*tables, Remarks(tuple(_held_out(calibration)), is_brief=True)),
+        (*tables, *_held_out(calibration)),
         (picture(calibration),),
     )
 
@@ -110,22 +110,23 @@ def _coefficients(calibration: Calibration) -> Table:
     return Table(columns, tuple(rows), "Coefficients", name="coefficients")
 
 
-def _held_out(calibration: Calibration) -> list[str]:
-    """Return what the errors of the requests held out are worth."""
+def _held_out(calibration: Calibration) -> tuple[Remarks, ...]:
+    """Return what the errors of the requests held out are worth; of the naive rows where they are shown."""
     if not calibration.by_request:
-        return []
+        return ()
     pairs = ", ".join(
         f"{row.latency.partition('_')[0].upper()} {row.simulated:.1f} ms ({row.training_mean:.1f})"
         for row in calibration.by_request
     )
     has_intervals = calibration.predictive is not None
-    return [
+    lines = (
         f"{HELD_OUT}: the same episode as the fitted requests, so the same server, hour and mix; "
         "--coefficients-from gives the errors on another run.",
         *[f"In brackets: where the measured figure should lie, {100 * LEVEL:g} %."] * has_intervals,
-        f"{NAIVE}: each figure of these requests predicted by that of the fitted ones, without a simulator.",
         f"Mean absolute error of a request held out, in brackets if all were given the training mean: {pairs}.",
-    ]
+    )
+    without = f"{NAIVE}: each figure of requests held out, predicted by that of the fitted ones without a simulator."
+    return Remarks(lines, is_brief=True), Remarks((without,))
 
 
 # --- a calibration as a picture: measured and simulated latencies of every request, side by side --

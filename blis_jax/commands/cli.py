@@ -17,14 +17,14 @@ import shlex
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from blis_jax import backend, progress
 from blis_jax.commands.lacking import advice_on
-from blis_jax.commands.parser import Flag, Parser, as_called
+from blis_jax.commands.parser import Flag, Parser, as_called, as_typed
 from blis_jax.commands.values import OneOf as one_of
 from blis_jax.commands.values import at_least, number, numbers, truth, whole, wholes
 from blis_jax.errors import (
@@ -66,9 +66,11 @@ def run_command(
         with _warnings_said(name), progress.shown(as_called(name)):
             code = command(arguments)
         sys.stdout.flush()  # here a full disk can still be said
+        for message in _at_end:
+            say("blis-jax", f"note: {message}")
         return code
     except ConfigError as error:
-        say(name, f"error: {error}")
+        say(name, f"error: {as_typed(str(error))}")
         return EXIT_UNSUPPORTED if isinstance(error, UnsupportedError) else EXIT_BAD_INPUT
     except KeyboardInterrupt:
         say(name, "interrupted; the files written so far are complete")
@@ -102,6 +104,16 @@ def run_command(
             raise
         say(name, f"error: {place}: {_said(error)}")
         return EXIT_BAD_INPUT
+    finally:
+        _at_end.clear()
+
+
+_at_end: list[str] = []
+
+
+def note_at_end(message: str) -> None:
+    """Say a remark once the command has answered; a refusal stays one sentence."""
+    _at_end.append(message)
 
 
 is_called_from_python: ContextVar[bool] = ContextVar("is_called_from_python", default=False)
@@ -142,11 +154,21 @@ def _said(error: Exception) -> str:
         return _NOT_KNOWN_YET[kind]
     if isinstance(error, AttributeError) and error.name is not None and error.obj is not None:
         known = [name for name in dir(error.obj) if not name.startswith("_")]
-        owner = type(error.obj).__name__
-        inside = [name for name in known if error.name in dir(getattr(error.obj, name, None))]
+        owner = "an array" if hasattr(error.obj, "aval") else type(error.obj).__name__
+        if not known:
+            return f"the policy has no numbers, and reads {error.name!r}; declare it with number(…) in a class"
+        inside = [name for name in known if error.name in _names_in(error.obj, name)]
         near = f"; write {inside[0]}.{error.name}" if inside else closest(error.name, known)
         return f"{owner} has nothing called {error.name!r}{near}"
     return f"{kind}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+
+
+def _names_in(owner: object, name: str) -> Collection[str]:
+    """Return what a part of an object has; nothing where it is not there yet, as of an array that is traced."""
+    try:
+        return dir(getattr(owner, name))
+    except Exception:
+        return ()
 
 
 def _open_what_is_closed() -> None:

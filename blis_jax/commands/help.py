@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from blis_jax.policies.their_names import names_of
+from blis_jax.errors import as_option
+from blis_jax.policies.their_names import first_name, names_of
 
 # Options that --help leaves out in every command that has them; the settings of clusters that it shows are below.
 SELDOM = frozenset((
@@ -54,6 +55,12 @@ def written(parser: argparse.ArgumentParser, seldom: Collection[str] = ()) -> st
     return f"{text}\n{FULL} shows {len(seldom)} further options.\n" if seldom else text
 
 
+def first_spelling(option: argparse.Action) -> str:
+    """Return the spelling that help shows: vLLM's, where vLLM has the option."""
+    theirs = as_option(first_name(option.dest))
+    return theirs if theirs in option.option_strings else option.option_strings[0]
+
+
 def is_shown(option: argparse.Action) -> bool:
     """Return whether help lists an option: all but those that ask for it."""
     return option.dest != "help"
@@ -80,7 +87,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if len(action.option_strings) < 2 or action.option_strings[0] == "-h":
             return super()._format_action_invocation(action)
-        first = action.option_strings[0]
+        first = first_spelling(action)
         if action.nargs == 0:
             return first
         return f"{first} {self._format_args(action, str(action.metavar))}"

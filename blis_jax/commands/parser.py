@@ -52,6 +52,14 @@ def called_as(module: str, words: str) -> Iterator[None]:
         _called.update(before)
 
 
+_typed_as: dict[str, str] = {}  # by the option's first spelling, the one that the user typed
+
+
+def as_typed(message: str) -> str:
+    """Return a sentence that begins with an option with the spelling that the user typed."""
+    return re.sub(r"^--[a-z-]+", lambda option: _typed_as.get(option[0], option[0]), message)
+
+
 class Declared(BaseException):
     """A command's parser, raised in place of parsing; see `declared`."""
 
@@ -98,6 +106,7 @@ class Parser(argparse.ArgumentParser):
         self.flags: list[Flag] = []
         self.switches: dict[str, str] = {}
         self.spelled: dict[str, str] = {}
+        self.typed: set[str] = set()  # words before any =
         self.refused: dict[str, str] = {}
         self.unsupported: set[str] = set()
         self.droppable: set[str] = set()
@@ -228,7 +237,11 @@ class Parser(argparse.ArgumentParser):
                     f"{short(word)} is not UTF-8 text; use names of valid Unicode, and set PYTHONUTF8=1 "
                     "where the locale has none"
                 )
+        self.typed = {word.partition("=")[0] for word in words}
         namespace, unknown = self.parse_known_args(self._kept(words))
+        _typed_as.clear()
+        named = [action for action in self._actions if action.dest in self.spelled]
+        _typed_as.update({one.option_strings[0]: self.spelled[one.dest] for one in named})
         if unknown:
             raise ConfigError(self._unknown(unknown[0]))
         values = self._with_words(vars(namespace))
@@ -243,7 +256,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say it in one sentence, without the usage."""
-        message = re.sub(r"^argument (-\S+?)(/-\S+)*: ", r"\1: ", message)
+        message = re.sub(r"^argument (-\S+): ", self._as_typed, message)
         if message.endswith("expected one argument"):
             message = message.replace("expected one argument", "a value must follow")
             message += "; write NAME=VALUE if it begins with a minus".replace(
@@ -252,6 +265,11 @@ class Parser(argparse.ArgumentParser):
         elif message.endswith("expected at least one argument"):
             message = message.replace("expected at least one argument", "a value must follow")
         raise ConfigError(message)
+
+    def _as_typed(self, named: re.Match[str]) -> str:
+        """Return the spelling of an option that the user typed, of those that argparse lists."""
+        spelt = named[1].split("/")
+        return f"{next((name for name in spelt if name in self.typed), spelt[0])}: "
 
     def _unknown(self, word: str) -> str:
         if not word.startswith("-"):

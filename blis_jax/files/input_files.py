@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import bz2
 import functools
 import gzip
@@ -228,6 +229,10 @@ def value_at(name: str, wanted: str, kind: type[T], decorator: str) -> T:
     value = values.get(attribute)
     if isinstance(value, kind):
         return value
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        place = f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
+        raise ConfigError(f"{wanted}: it is a plain function ({place}); write {decorator} above it")
     there = f"it has {', '.join(known)}" if known else f"decorate a function with {decorator}"
     raise ConfigError(
         f"{wanted}: the file has no {attribute!r}; {there}{closest(attribute, known)}"
@@ -366,14 +371,34 @@ def _module(path: Path, source: bytes) -> object:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        exec(compile(source, path, "exec"), vars(module))
+        tree = ast.parse(source, str(path))
+        _refuse_twice(tree, path)
+        exec(compile(tree, path, "exec"), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]
+        if isinstance(error, ConfigError) and place_of(error) is None:
+            raise
+        if isinstance(error, SyntaxError) and error.filename == str(path):
+            place, said = f"{path}, line {error.lineno}", error.msg
+        else:
+            place, said = place_of(error) or str(path), str(error)
         raise ConfigError(
-            f"{path} cannot be imported: {type(error).__name__}: {error}; "
-            f"`python {path}` shows where"
+            f"{place}: the file cannot be imported: {type(error).__name__}: {said}"
         ) from None
     return module
+
+
+def _refuse_twice(tree: ast.Module, path: Path) -> None:
+    """Refuse two decorated functions of one name, of which Python would keep the second without a word."""
+    lines: dict[str, int] = {}
+    for made in tree.body:
+        if isinstance(made, ast.FunctionDef) and made.decorator_list:
+            if made.name in lines:
+                raise ConfigError(
+                    f"{path}, line {made.lineno}: {made.name} is also in line {lines[made.name]}; give each policy a "
+                    "name of its own"
+                )
+            lines[made.name] = made.lineno
 
 
 def place_of(error: BaseException) -> str | None:

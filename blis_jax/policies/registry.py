@@ -29,7 +29,7 @@ from blis_jax.policies.scenes import INSTANCES, scene_of
 from blis_jax.policies.their_names import POLICIES
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Shaped
 
     from blis_jax.policies.contract import Policy
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 CLASS = "slo_class"
 MOST = 40  # requests, blocks or µs in the examples
 EXAMPLES = (0, 17)
+# what the gateway sees as 0 before the first request
+LOADS = {"effective_load", "queue_depth", "batch_size", "num_pending", "kv_utilization"}
 
 
 def check_own(policy: Policy) -> None:
@@ -177,13 +179,14 @@ def _compared_texts(made: ast.FunctionDef) -> Iterator[tuple[int, str]]:
 
 def _check_scores(policy: Policy, place: str) -> None:
     """Warn where a score of an example is outside 0 to 1."""
-    for values in _decided(policy):
+    for at, values in enumerate(_decided(policy)):
         if np.isnan(values).any():
             raise ConfigError(
-                f"{policy.words} ({place}) gives NaN on an example; no instance can be chosen by it, so look for 0 ÷ 0"
+                f"{policy.words} ({place}) gives NaN on an example, such as instances without requests, and "
+                "nothing can be chosen by it; look for 0 ÷ 0"
             )
         wrong = values[(values < 0) | (values > 1)]
-        if wrong.size:
+        if wrong.size and at < len(EXAMPLES):
             said = f"{policy.words} ({place}) gives {wrong[0]:g} on an example"
             text = f"{said}; scores outside 0 to 1 are cut off, so divide by the largest"
             warnings.warn(ConfigWarning(text), stacklevel=2)
@@ -193,19 +196,24 @@ def _check_scores(policy: Policy, place: str) -> None:
 def _check_choice(policy: Policy, place: str) -> None:
     """Warn where an example gets an instance that there is not."""
     for decision in _decided(policy):
-        for chosen in decision.reshape(-1):
-            if chosen % 1 == 0 and not 0 <= chosen < INSTANCES:  # others are refused where traced
-                text = (
-                    f"{policy.words} ({place}) chooses instance {chosen:g} of {INSTANCES} on an example; it must "
-                    "return the index of one, from 0 on, and a run without such an instance ends there"
-                )
-                warnings.warn(ConfigWarning(text), stacklevel=2)
-                return
+        if decision.shape or decision.dtype.kind not in "iu":
+            return  # refused where it is traced
+        if not 0 <= decision < INSTANCES:
+            text = (
+                f"{policy.words} ({place}) chooses instance {decision} of {INSTANCES} on an example; it must "
+                "return the index of one, from 0 on, and a run without such an instance ends there"
+            )
+            warnings.warn(ConfigWarning(text), stacklevel=2)
+            return
 
 
-def _decided(policy: Policy) -> list[Float[np.ndarray, "..."]]:
-    """Return the decisions on the examples; none where it fails, which is said where it is traced."""
-    leaves, tree = jax.tree.flatten(scene_of(policy.kind))
+def _decided(policy: Policy) -> list[Shaped[np.ndarray, "..."]]:
+    """Return the decisions on the examples, then on the same without load, as every run begins; none where it
+    fails, which is said where it is traced.
+    """
+    paths, tree = jax.tree_util.tree_flatten_with_path(scene_of(policy.kind))
+    leaves = [leaf for _, leaf in paths]
+    loads = {at for at, (path, _) in enumerate(paths) if getattr(path[-1], "name", "") in LOADS}
     shape: Any = None  # what a start needs of it, an example has not
     numbers = policy.values()
 
@@ -214,18 +222,19 @@ def _decided(policy: Policy) -> list[Float[np.ndarray, "..."]]:
         context = jax.tree.unflatten(tree, [arrays.get(at, leaf) for at, leaf in enumerate(leaves)])
         return policy.decide(numbers, policy.start(numbers, shape), context)[0]
 
-    decisions = []
+    examples = []
+    for first in EXAMPLES:
+        example = {at: _example(leaf, first) for at, leaf in enumerate(leaves)}
+        examples.append({at: part for at, part in example.items() if isinstance(part, np.ndarray)})
+    examples += [
+        {at: array * 0 if at in loads else array for at, array in example.items()}
+        for example in examples
+    ]
     try:
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            for first in EXAMPLES:
-                example = {at: _example(leaf, first) for at, leaf in enumerate(leaves)}
-                arrays = {
-                    at: array for at, array in example.items() if isinstance(array, np.ndarray)
-                }
-                decisions.append(np.asarray(decide(arrays), np.float64))
+            return [np.asarray(decide(example)) for example in examples]
     except Exception:
         return []
-    return decisions
 
 
 def _example(leaf: object, first: int) -> object:

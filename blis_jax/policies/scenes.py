@@ -217,8 +217,8 @@ def _array(policy: Policy, context: Context, value: object, form: str, what: str
         and jnp.shape(value) == shape
         and jnp.result_type(value).kind in _DO_AS_WELL[dtype]
     ):
-        here = f", here {dtype}[{shape[0]}]" if place else ""
-        _refuse(policy, f"decided {what}{_shown(value)}; decide {what}{form}{here}")
+        here = f"{form}, here {dtype}[{shape[0]}]" if place else f"one {form}"
+        _refuse(policy, f"decided {what}{_shown(value)}; decide {what}{here}")
     return value if hasattr(value, "dtype") else jnp.asarray(value, dtype)
 
 

@@ -83,9 +83,18 @@ POLICIES: dict[
 }
 
 
+# what people do not write behind `vllm serve`
+_SELDOM = {"gpu", "replicas", "num_gpu_blocks", "num_gpu_blocks_override", "data_parallel_size"}
+
+
 def names_of(setting: str) -> tuple[str, ...]:
     """Return what vLLM calls a setting."""
     return tuple(theirs for theirs, ours in SETTINGS.items() if ours == setting)
+
+
+def first_name(setting: str) -> str:
+    """Return the name that help begins with: that of `vllm serve`, ours where it has none."""
+    return next((name for name in names_of(setting) if name not in _SELDOM), setting)
 
 
 # the kind of the policies that a setting names

@@ -163,8 +163,8 @@ def _named_arms(options: CompareOptions) -> tuple[Arm, ...]:
     if options.routers is None:
         if len(texts) < 2:
             raise ConfigError(
-                f"two or more arms are needed, the reference first, or --routers all; got {len(texts)}; "
-                "see --help"
+                f"two or more arms are needed, the reference first, such as vllm llm-d-default, or --routers all; "
+                f"got {len(texts)}"
             )
         return arms_of(texts, options.instances, is_real, options.coefficients_from)
     if len(texts) > 1:

@@ -36,6 +36,11 @@ else:  # `--help` and refusals do not wait for them
     maps = lazy.Module("sweeps.promote.maps")
 
 EXIT_GATE_CLOSED = 3
+MAPS = "maps"
+NOT_AGAINST_ITSELF = (
+    "the strategy is its own baseline, so nothing is promoted: "
+    "promote a change of it, or name another --baseline."
+)
 
 _DESCRIPTION = """\
 Make a change for llm-d out of a strategy: Go plugins compiled from the policies that were simulated, the
@@ -112,7 +117,7 @@ def _whole(words: list[str]) -> int:
             f"Done: {folder}/bundle is the change, {folder}/bundle/pr-body.md its text",
             "every gate is open; pr-body.md says what was measured, and what was simulated alone.",
             "stages that were up to date were not made again.",
-            f"status --output {folder} says what each gate went by.",
+            f"blis-jax promote status --output {folder} says what each gate went by.",
         )
     )
     return 0
@@ -134,7 +139,7 @@ def _stage(name: str) -> Callable[[list[str]], int]:
         prepare_backend(use_cache=not stage_options.no_cache)
         store = PromotionStore(folder)
         with store.writing():
-            promotion = stage_options.promotion(store)
+            promotion = stage_options.promotion(store, may_be_its_baseline=name == MAPS)
             made = stages.run_stage(
                 store, promotion, name, evidence, may_overwrite=stage_options.overwrite,
                 is_resumed=isinstance(stage_options, options.ValidateOptions) and stage_options.resume,
@@ -145,11 +150,13 @@ def _stage(name: str) -> Callable[[list[str]], int]:
                 f"Is the stage {name} of {promotion.given} for {promotion.target} made?",
                 [
                     f"Yes: {len(made)} files in {folder}.",
-                    *([maps.in_words(promotion)] if name == "maps" else []),
+                    *([maps.in_words(promotion)] if name == MAPS else []),
                 ],
                 "made of the stages before it, whose hashes it keeps.",
                 "this stage alone was made.",
-                f"status --output {folder} says which gate comes next.",
+                NOT_AGAINST_ITSELF
+                if promotion.changes_nothing
+                else f"blis-jax promote status --output {folder} says which gate comes next.",
             ),
             "\n".join(paths),
         )
@@ -195,7 +202,7 @@ def _decide(decision: str) -> Callable[[list[str]], int]:
                 f"gate {gate}: {decision} by {by}; {store.path(decision_path(gate))}",
                 "it holds for what the gate looked at; a change closes the gate again.",
                 "nothing was run.",
-                "status says what comes next.",
+                f"blis-jax promote status --output {store.folder} says what comes next.",
             )
         )
         return 0

@@ -111,9 +111,12 @@ class StageOptions(TargetOptions, _ImageOptions, FolderOptions, _StageSwitches):
 
     strategy: str | None = word("STRATEGY", _FORM)
 
-    def promotion(self, store: PromotionStore) -> Promotion:
+    def promotion(self, store: PromotionStore, *, may_be_its_baseline: bool = False) -> Promotion:
         """Return what is promoted."""
-        return promotion_of(store, self.strategy, self.baseline, self.target, self.image)
+        return promotion_of(
+            store, self.strategy, self.baseline, self.target, self.image,
+            may_be_its_baseline=may_be_its_baseline,
+        )  # fmt: skip
 
 
 class Evidence(RequestCount, SeedOptions, title="evidence"):
@@ -229,6 +232,8 @@ def promotion_of(
     baseline: str | None = None,
     target: str | None = None,
     image: str | None = None,
+    *,
+    may_be_its_baseline: bool = False,
 ) -> Promotion:
     """Return what is promoted: what is given, else what the folder is of; the folder is begun or compared."""
     before = store.identity() if store.is_begun else {}
@@ -245,6 +250,7 @@ def promotion_of(
         baseline or before.get("baseline"),
         target or before.get("target") or DEFAULT_TARGET,
         image or stages.translated_image(store),
+        may_be_its_baseline=may_be_its_baseline,
     )
     kept.check_target(promotion.target)  # before the folder is that of this target
     store.begin(identity_of(promotion))

@@ -73,6 +73,11 @@ class Promotion:
         return self.arm.name if self.arm.strategy is None else self.arm.strategy.name
 
     @property
+    def changes_nothing(self) -> bool:
+        """Return whether strategy and baseline have the same settings."""
+        return key_of(self.arm.config) == key_of(self.baseline.config)
+
+    @property
     def workload_name(self) -> str:
         """Return what the workload of the strategy's file is called."""
         strategy = self.arm.strategy
@@ -192,12 +197,17 @@ class NotMappedError(ConfigError):
 
 
 def make_promotion(
-    strategy: str, baseline: str | None, target: str, image: str | None = None
+    strategy: str,
+    baseline: str | None,
+    target: str,
+    image: str | None = None,
+    *,
+    may_be_its_baseline: bool = False,
 ) -> Promotion:
     """Make a promotion of texts; without a baseline it has that of the strategy's file.
 
     Raises:
-        ConfigError: target or image is not of the form.
+        ConfigError: target or image is not of the form, or the strategy is its own baseline and may not be.
         NotMappedError: the router has no form for any number of endpoints.
     """
     arm = arm_of(strategy)
@@ -210,7 +220,15 @@ def make_promotion(
         raise ConfigError(
             f"--image: {image!r} is not REGISTRY/REPOSITORY:TAG, such as quay.io/example/endpoint-picker:promoted"
         )
-    return Promotion(strategy, arm, other, target, image or UNSET_IMAGE)
+    promotion = Promotion(strategy, arm, other, target, image or UNSET_IMAGE)
+    if promotion.changes_nothing and not may_be_its_baseline:
+        another = "llm-d-default" if other.name == "vllm" else "vllm"
+        raise ConfigError(
+            f"{strategy} would be compared with itself, as its baseline is {other.name}, and there is nothing to "
+            f"promote; give --baseline another arm, such as {another}, or promote a change of it, such as "
+            f"'mine={other.name}:max_num_seqs=64'"
+        )
+    return promotion
 
 
 def _refuse_steps(config: ClusterConfig) -> None:

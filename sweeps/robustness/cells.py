@@ -35,6 +35,8 @@ PUBLISHED_STEP_US = ClusterConfig().beta_coeffs[0]
 
 # an axis of the map has a shorter name than the setting, which is what the option is called
 _OPTIONS = {"kv_blocks": "total-kv-blocks", "instances": "num-instances"}
+_SHORT_HEADINGS = {"arrival_cv": "CV of arrivals", "step_constant": "fixed step cost"}
+_UNIT_WORDS = {"us": "µs", "requests/s": "requests/s", "blocks per instance": "per instance"}
 
 Place = Mapping[str, Any]  # a cell's value by axis
 
@@ -61,6 +63,20 @@ class MapAxisKind:
     def is_text(self) -> bool:
         """Return whether the axis has texts, which have no order."""
         return isinstance(self.published, str)
+
+    @property
+    def title(self) -> str:
+        """Return what tables and pictures call the axis, with its unit."""
+        unit = _UNIT_WORDS.get(self.unit)
+        return f"{self._short} ({unit})" if unit else self._short
+
+    def said(self, bound: str) -> str:
+        """Return a bound or a value of the axis in a sentence, such as `arrival rate ≥ 1,500 requests/s`."""
+        return " ".join(filter(None, (self._short, bound, _UNIT_WORDS.get(self.unit))))
+
+    @property
+    def _short(self) -> str:
+        return _SHORT_HEADINGS.get(self.name, self.heading)
 
 
 KINDS = (

@@ -78,8 +78,7 @@ def map_regimes(
 def _plan(options: RobustnessOptions, question: Question) -> MapPlan:
     if len(options.arms) < 2:
         raise ConfigError(
-            "fewer than two arms are given; give two or more, such as iter00_baseline "
-            "iter08_token_budget@published"
+            "fewer than two arms are given; give two or more, such as vllm llm-d-default"
         )
     stopping = _stopping(options)
     trace = trace_of(options, options.command, options.usual_seeds, ("rate",), follows=False)

@@ -23,6 +23,7 @@ from blis_jax.reports.findings import (
 )
 from blis_jax.reports.words import joined, metric_words
 from sweeps.claims.words import UNDECIDED
+from sweeps.robustness.cells import BY_NAME
 from sweeps.robustness.figure import MapView, picture, runs_of
 from sweeps.robustness.report import (
     by_axis,
@@ -122,7 +123,7 @@ def _axis_table(verdicts: xr.Dataset) -> Table:
     table = by_axis(verdicts)
     rows = []
     for record in table.to_dict("records"):
-        cells: list[Cell] = [str(record["axis"]), shown(record["value"])]
+        cells: list[Cell] = [BY_NAME[str(record["axis"])].title, shown(record["value"])]
         for name in table.columns[2:]:
             is_change = str(name).endswith("%")
             value = finite(float(record[name]))

@@ -18,7 +18,7 @@ from blis_jax.metrics.metric import LOWER
 from blis_jax.reports.pictures import Axis, Bars, Mark, Panel, Picture, Series, Style, Tiles
 from blis_jax.reports.study import RunWords, run_words
 from blis_jax.reports.style import strategy_colours
-from blis_jax.reports.words import metric_words
+from blis_jax.reports.words import joined, metric_words
 from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.cells import BY_NAME, kinds_in
 from sweeps.robustness.verdict import NONE
@@ -196,11 +196,11 @@ def _axes(view: MapView, place: tuple[int, int], verdicts: xr.Dataset) -> tuple[
     is_middle = row == len(rows) - 1 and column == len(columns) // 2
     facet = f"{_facet_words(view.row, rows[row])}\n" if view.row is not None else ""
     x = Axis(
-        _axis_words(view.x) if is_middle else "", ticks=_ticks(across),
+        BY_NAME[view.x].title if is_middle else "", ticks=_ticks(across),
         limits=(0.0, float(len(across))), has_grid=False, is_turned=len(columns) * len(across) > 16,
     )  # fmt: skip
     y = Axis(
-        f"{facet}{_axis_words(view.y)}" if column == 0 else "", ticks=_ticks(up),
+        f"{facet}{BY_NAME[view.y].title}" if column == 0 else "", ticks=_ticks(up),
         limits=(0.0, float(len(up))), has_grid=False,
     )  # fmt: skip
     is_headed = row == 0 and view.column is not None
@@ -211,21 +211,13 @@ def _ticks(values: Sequence[Any]) -> list[tuple[float, str]]:
     return [(at + 0.5, _short(value)) for at, value in enumerate(values)]
 
 
-def _axis_words(name: str) -> str:
-    kind = BY_NAME[name]
-    heading = {"arrival_cv": "CV of arrivals", "step_constant": "fixed step cost"}
-    unit = {"us": "µs", "requests/s": "requests/s", "blocks per instance": "per instance"}
-    words = heading.get(name, kind.heading)
-    return f"{words} ({unit[kind.unit]})" if kind.unit in unit else words
-
-
 def _facet_words(name: str, value: str | float) -> str:
     if isinstance(value, str):
         return Path(value).stem
     return (
         f"{_short(value)} instances"
         if name == "instances"
-        else f"{_axis_words(name)}: {_short(value)}"
+        else f"{BY_NAME[name].title}: {_short(value)}"
     )
 
 
@@ -272,8 +264,12 @@ def _legend(verdicts: xr.Dataset) -> list[Mark]:
 
 def _caption(verdicts: xr.Dataset, view: MapView) -> str:
     shown = set(view.axes)
-    names = [kind.name for kind in kinds_in(verdicts.coords)]
-    others = [name for name in names if name not in shown and len(_values(verdicts, name)) > 1]
+    kinds = kinds_in(verdicts.coords)
+    others = [
+        kind.title
+        for kind in kinds
+        if kind.name not in shown and len(_values(verdicts, kind.name)) > 1
+    ]
     first = str(verdicts["strategy"].values[0])
     constraints = [constraint_words(str(text), first) for text in verdicts["constraint"].values]
     who = (
@@ -296,7 +292,7 @@ def _caption(verdicts: xr.Dataset, view: MapView) -> str:
     )
     if others:
         text += (
-            f" A tile holds the sampled cells that differ in {', '.join(others)}: median change, most "
+            f" A tile holds the sampled cells that differ in {joined(others)}: median change, most "
             "frequent recommendation; blank tiles have none."
         )
     return runs_of(verdicts.attrs, verdicts.sizes["seed"]).in_text(text)

@@ -16,7 +16,7 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.words import metric_words
 from blis_jax.statistics import paired
 from sweeps.claims.words import UNDECIDED
-from sweeps.robustness.cells import kinds_in
+from sweeps.robustness.cells import BY_NAME, kinds_in
 from sweeps.robustness.figure import constraint_words
 from sweeps.robustness.rules import Rules, rules_of, shown
 from sweeps.robustness.store import is_done
@@ -319,7 +319,8 @@ def reversal_lines(verdicts: xr.Dataset) -> list[str]:
         return ["The reference cell has not been run, so there is no order to compare with."]
     is_reversed = reversals(verdicts) > 0
     words = ", ".join(
-        f"{k} {shown(v)}" for k, v in json.loads(verdicts.attrs["reference_cell"]).items()
+        BY_NAME[name].said(shown(value))
+        for name, value in json.loads(verdicts.attrs["reference_cell"]).items()
     )
     order = verdicts["is_ahead"].values[reference]
     names = labels_of(verdicts)[: verdicts.sizes["strategy"]]

@@ -31,7 +31,7 @@ class RuleCondition:
     value: str | float
 
     def __str__(self) -> str:
-        return f"{self.axis} {self.sign} {shown(self.value)}"
+        return BY_NAME[self.axis].said(f"{self.sign} {shown(self.value)}")
 
 
 @dataclass(frozen=True)

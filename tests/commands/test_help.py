@@ -9,7 +9,16 @@ import pytest
 
 from blis_jax.commands.door.catalogue import options_of, parsers
 from blis_jax.commands.door.declarations import page
-from blis_jax.commands.help import BY_NAME, FULL, SELDOM, USUAL_SETTINGS, VARIES, spellings, written
+from blis_jax.commands.help import (
+    BY_NAME,
+    FULL,
+    SELDOM,
+    USUAL_SETTINGS,
+    VARIES,
+    first_spelling,
+    spellings,
+    written,
+)
 from blis_jax.commands.options.seed_options import (
     SeedOptions,
     given_seeds,
@@ -40,9 +49,13 @@ def test_help_is_a_screen_or_two_and_all_options_are_behind_one_word(command: st
     parser = PARSERS[command]
     short, full = written(parser, parser.seldom), parser.format_help()
     assert len(short.splitlines()) <= 100
-    names = {one.option_strings[0] for one in options_of(parser) if one.dest != "help"}
-    assert all(f"  {name} " in full or f"  {name}\n" in full for name in names)
-    left_out = {name for name in names if f"  {name} " not in short and f"  {name}\n" not in short}
+    shown = {first_spelling(one): one for one in options_of(parser) if one.dest != "help"}
+    assert all(f"  {name} " in full or f"  {name}\n" in full for name in shown)
+    left_out = {
+        one.option_strings[0]
+        for name, one in shown.items()
+        if f"  {name} " not in short and f"  {name}\n" not in short
+    }
     assert left_out == parser.seldom
     assert (f"{FULL} shows {len(left_out)} further options." in short) == bool(left_out)
 
@@ -52,6 +65,15 @@ def test_what_help_leaves_out_is_an_option_of_some_command() -> None:
         name for one in PARSERS.values() for name in one._option_string_actions
     }  # also of `run --scenario`
     assert {f"--{name}" for name in SELDOM | USUAL_SETTINGS} <= names
+
+
+def test_help_begins_with_the_names_of_vllm() -> None:
+    """An option of `vllm serve` is shown under its name there; BLIS's name stands behind it."""
+    shown = written(PARSERS["run"], PARSERS["run"].seldom)
+    for theirs, ours in (("max-num-seqs", "max-num-running-reqs"), ("tensor-parallel-size", "tp")):
+        place = shown.index(f"  --{theirs} N ")
+        assert f"(also --{ours})" in " ".join(shown[place : place + 300].split())
+        assert f"  --{ours} " not in shown
 
 
 @pytest.mark.parametrize("command", PARSERS)

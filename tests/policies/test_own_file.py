@@ -112,8 +112,13 @@ def test_variables_of_its_own_may_change(tmp_path: Path) -> None:
     assert registry.find("routing", f"{path}:mine").name
 
 
-def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    score = "return context.snapshots.queue_depth * jnp.nan, state"
+@pytest.mark.parametrize(
+    "score",
+    ["context.snapshots.queue_depth * jnp.nan", "(lambda load: load / load.sum())(context.snapshots.batch_size)"],
+    ids=["always", "0 ÷ 0 on an idle cluster"],
+)  # fmt: skip
+def test_a_score_that_is_no_number_is_refused(tmp_path: Path, score: str) -> None:
+    score = f"return {score}, state"
     with pytest.raises(ConfigError, match=r"scorer mine \(mine.py, line 3\) gives NaN"):
         registry.find("scorer", written(tmp_path, "scorer", score))
 
@@ -132,8 +137,12 @@ def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
         ("import numpy as np; return int(np.argmin(np.array(context.snapshots.queue_depth))), state",
          "numpy (np) needs values before the run; use jax.numpy (jnp)"),
         ("return jnp.zeros((2, 3)) @ jnp.zeros(5), state", "TypeError: "),
+        ("return context.snapshots.queue_depth.argmn(), state",
+         "an array has nothing called 'argmn'; did you mean 'argmin'?"),
+        ("return jnp.int32(params.weight), state", "the policy has no numbers, and reads 'weight'; declare it with"),
     ],
-    ids=["a signal elsewhere", "a misspelt signal", "a Python if", "an index", "a number", "numpy", "another error"],
+    ids=["a signal elsewhere", "a misspelt signal", "a Python if", "an index", "a number", "numpy", "another error",
+         "a method of an array", "a number that is not declared"],
 )  # fmt: skip
 def test_what_tracing_shows_is_one_sentence(
     tmp_path: Path, line: str, says: str, capsys: pytest.CaptureFixture[str]
@@ -150,10 +159,10 @@ def test_what_tracing_shows_is_one_sentence(
 
 
 WRONG = {  # by kind: what a policy must not return, and what is said
-    "admission": ("0.5, state", r"decided float\[\]; decide bool"),
-    "routing": ("1.5, state", r"decided float\[\]; decide int32"),
+    "admission": ("0.5, state", r"decided float\[\]; decide one bool"),
+    "routing": ("1.5, state", r"decided float\[\]; decide one int32"),
     "scorer": ("0.5, state", r"decided float\[\]; decide float64\[instance\], here float64\[\d\]"),
-    "picker": ("context.scores, state", r"decided float64\[\d\]; decide int32"),
+    "picker": ("context.scores, state", r"decided float64\[\d\]; decide one int32"),
     "priority": ("0.5, state", r"decided float\[\]; decide float64\[slot\]"),
     "scheduler": ("0.5, state", r"decided float\[\]; decide \(float64\[slot\], int32\[slot\]\)"),
     "cluster": ("3, state", r"decided int\[\]; decide a ClusterChange"),
@@ -161,7 +170,7 @@ WRONG = {  # by kind: what a policy must not return, and what is said
     "source": ("None, state", r"decided None; decide a Happening"),
     "victim": ("True, state", r"decided bool\[\]; decide float64\[slot\]"),
     "offload": ("'yes', state", r"decided 'yes'; decide float64\[block\]"),
-    "draft": ("0.5, state", r"decided float\[\]; decide int32"),
+    "draft": ("0.5, state", r"decided float\[\]; decide one int32"),
 }  # fmt: skip
 
 
@@ -182,6 +191,18 @@ def test_a_wrong_return_of_every_kind_is_one_sentence_before_a_run(
     policy = registry.find(kind, f"{path}:mine")
     with pytest.raises(ConfigError, match=rf"mine \(mine.py, line 3\) {says}"):
         signals_of(policy)
+
+
+@pytest.mark.parametrize("answer", ["context.snapshots.queue_depth", "jnp.float64(12)"])
+def test_an_answer_of_another_form_is_refused_and_not_told_twice(
+    tmp_path: Path, answer: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    policy = registry.find(
+        "routing", written(tmp_path, "routing_policy", f"return {answer}, state")
+    )
+    with pytest.raises(ConfigError, match="decide one int32"):
+        signals_of(policy)
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("chosen", ["99", "-1"])

@@ -359,12 +359,23 @@ def test_bad_names_and_numbers_get_one_sentence(changes, sentence):
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("import nothing_like_this", "ModuleNotFoundError"), ("raise SystemExit(0)", "SystemExit")],
+    [
+        ("import nothing_like_this", "line 1: the file cannot be imported: ModuleNotFoundError"),
+        ("raise SystemExit(0)", "line 1: the file cannot be imported: SystemExit"),
+        ("x = [\n1, 2][5]", "line 1: the file cannot be imported: IndexError"),
+        ("def order(params)\n", "line 1: the file cannot be imported: SyntaxError: expected ':'"),
+        ("@print\ndef order(): 1\n@print\ndef order(): 2", "line 4: order is also in line 2; give"),
+        (
+            "def order(params, state, context): 1",
+            r"it is a plain function \(broken.py, line 1\); write",
+        ),
+        ("other = 1", "the file has no 'order'; decorate a function with @scheduler"),
+    ],
 )
 def test_a_file_that_does_not_import_gets_one_sentence(tmp_path: Path, text: str, problem: str):
     path = tmp_path / "broken.py"
     path.write_text(f"{text}\n")
-    with pytest.raises(ConfigError, match=f"cannot be imported: {problem}"):
+    with pytest.raises(ConfigError, match=problem):
         CONFIG.replace(scheduler=f"{path}:order")
 
 

@@ -13,7 +13,7 @@ from blis_jax.commands.door.catalogue import (
     takes_value,
     words_for,
 )
-from blis_jax.commands.help import SHARED, VARIES, Shared, shown
+from blis_jax.commands.help import SHARED, VARIES, Shared, first_spelling, shown
 from blis_jax.commands.options import CommandOptions, word
 from blis_jax.commands.parser import Parser
 from blis_jax.commands.values import OneOf
@@ -267,6 +267,6 @@ def _rows_of(parser: Parser) -> Iterator[tuple[str, ...]]:
             value = f"`{option.metavar}`" if takes_value(option) else ""
             text = (option.help or "").replace("%%", "%").replace("[", "\\[")
             yield (
-                f"`{option.option_strings[0]}`",
+                f"`{first_spelling(option)}`",
                 *(cell.replace("|", "\\|") for cell in (value, text)),
             )

@@ -19,7 +19,7 @@ from blis_jax.core.kinds import GATEWAY, INSTANCE, KINDS, MEMORY
 from blis_jax.errors import as_option
 from blis_jax.latency.registry import MODELS
 from blis_jax.policies import registry
-from blis_jax.policies.their_names import names_of
+from blis_jax.policies.their_names import first_name, names_of
 
 MANY = 7  # names that help does not list
 MOST_SLOTS = 8192  # of an instance
@@ -81,7 +81,8 @@ def flag_of(name: str) -> Flag:
     """Return the option of a setting."""
     kind, declared = str(FIELDS[name].type), _declared(name)
     is_time = kind == "int" and declared.unit == "µs"
-    also = "".join(f" (also {as_option(word)})" for word in names_of(name)[:1])
+    others = [word for word in (name, *names_of(name)) if word != first_name(name)]
+    also = f" (also {as_option(others[0])})" if others else ""
     text = declared.option or declared.meaning
     return Flag(
         name.replace("_", "-"),

@@ -101,7 +101,7 @@ def outputs_of(
     if output is None and not overwrite and not (is_kept and is_kept(result)):
         result, wanted = _free_place(result, (result.suffix, *beside, ".png"), bool(resume)), result
         if result != wanted and not resume:
-            cli.say("blis-jax", f"note: {wanted} holds another result; this one goes to {result}")
+            cli.note_at_end(f"{wanted} holds another result; this one goes to {result}")
     figure = figure_path(named["figure"], result) if "figure" in named else None
     files = (result, *(result.with_suffix(ending) for ending in beside), figure)
     for path in files:

@@ -14,7 +14,7 @@ from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.revisions import ROUTER_SIGNALS, SCRAPE_US, seen_as
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, choices
 from blis_jax.files.atomic_write import fingerprint
 from blis_jax.policies.scorers import APPROXIMATE_BLOCK_TOKENS
 from blis_jax.workload.spec import WorkloadSpec, override
@@ -301,7 +301,7 @@ def concern_named(name: str) -> Concern:
     """
     known = {concern.name: concern for concern in concerns()}
     if name not in known:
-        raise ConfigError(f"concern {name!r} is no row of Map C{closest(name, known)}")
+        raise ConfigError(f"concern {name!r} is no row of Map C; {choices(name, known)}")
     return known[name]
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from blis_jax.errors import closest
 from blis_jax.metrics.metric import HIGHER as HIGHER_IS_BETTER
 from blis_jax.metrics.metric import LOWER as LOWER_IS_BETTER
 from blis_jax.statistics.intervals import BY_STUDENT, estimate, relative_change
@@ -122,7 +123,7 @@ def judge(
     findings: dict[str, TransferFinding] = {}
     for hypothesis in hypotheses:
         why = (absent or {}).get(hypothesis.simulated_scene, "")
-        read = _measured(hypothesis, runs_of(hypothesis, scenes), ttft_targets_ms, why)
+        read = _measured(hypothesis, scenes, ttft_targets_ms, why)
         if isinstance(read, TransferFinding):
             findings[hypothesis.id] = read
         else:
@@ -151,9 +152,12 @@ def runs_of(hypothesis: TransferHypothesis, scenes: Mapping[str, SceneRuns]) -> 
 
 
 def _measured(
-    hypothesis: TransferHypothesis, runs: SceneRuns, targets: Mapping[str, float], absent: str
+    hypothesis: TransferHypothesis,
+    scenes: Mapping[str, SceneRuns],
+    targets: Mapping[str, float],
+    absent: str,
 ) -> _Measured | TransferFinding:
-    wanted = hypothesis.arms or ARMS
+    runs, wanted = runs_of(hypothesis, scenes), hypothesis.arms or ARMS
     arms = [arm for arm in ARMS if arm in runs and arm in (BASELINE, *wanted)]
     everything = [run for arm in arms for run in runs[arm].values()]
     ids = tuple(dict.fromkeys(uid for run in everything for uid in run.uids))
@@ -168,7 +172,7 @@ def _measured(
         return without("no overhead", NO_OVERHEAD)
     for arm in dict.fromkeys((BASELINE, hypothesis.subject, *hypothesis.arms)):
         if not runs.get(arm):
-            return without("missing arm", absent or f"there are no reports of arm {arm}")
+            return without("missing arm", absent or _lacking_reports(hypothesis, arm, scenes))
     names = sorted(set.intersection(*(set(runs[arm]) for arm in arms)))
     values: dict[str, list[float]] = {arm: [] for arm in arms}
     metric = hypothesis.metric
@@ -190,6 +194,23 @@ def _measured(
     arrays = {arm: np.array(of_arm) for arm, of_arm in values.items()}
     shed = {arm: _goodput(common[arm], targets) for arm in arms} if broken else {}
     return _Measured(hypothesis, arrays, shed, ids, evidence)
+
+
+def _lacking_reports(
+    hypothesis: TransferHypothesis, arm: str, scenes: Mapping[str, SceneRuns]
+) -> str:
+    """Say which reports of a scene are missing, where they belong, and which folder may be meant for it."""
+    scene = hypothesis.scene
+    if scene not in scenes:
+        return (
+            f"there are no reports of scene {scene}{closest(scene, list(scenes))}; run its profile on every arm, and "
+            f"put the reports below {scene}/ARM/RUN/"
+        )
+    others = [name for name in scenes[scene] if name not in ARMS]
+    return (
+        f"scene {scene} has no reports of arm {arm}{closest(arm, others)}; run its profile on this arm, and put the "
+        f"reports below {scene}/{arm}/RUN/"
+    )
 
 
 def _goodput(runs: ArmRuns, targets: Mapping[str, float]) -> Values:

@@ -38,12 +38,12 @@ def words(folder: Path, *more: str) -> list[str]:
         ([], "no strategy is given"),
         (["iter13_class_leed"], "strategy 'iter13_class_leed' is unknown"),
         (["iter13_class_lead@find"], "point 'find' is unknown"),
-        (["iter00_baseline", "--target", "llm-d-router"], "is not NAME@VERSION"),
-        (["iter00_baseline", "--baseline", "iter0"], "strategy 'iter0' is unknown"),
-        (["iter00_baseline", "--dry-run", "--reports", "x"], "give one of them"),
-        (["iter00_baseline", "--reports", "nowhere"], "nowhere is not a folder"),
-        (["iter00_baseline", "--seeds", "4"], "--seeds are those of --dry-run; give that too"),
-        (["iter00_baseline", "--survival-seeds", "1"], "--survival-seeds"),
+        (["iter05_simplified", "--target", "llm-d-router"], "is not NAME@VERSION"),
+        (["iter05_simplified", "--baseline", "iter0"], "strategy 'iter0' is unknown"),
+        (["iter05_simplified", "--dry-run", "--reports", "x"], "give one of them"),
+        (["iter05_simplified", "--reports", "nowhere"], "nowhere is not a folder"),
+        (["iter05_simplified", "--seeds", "4"], "--seeds are those of --dry-run; give that too"),
+        (["iter05_simplified", "--survival-seeds", "1"], "--survival-seeds"),
         (
             ["approve", "4", "--by", "A <a@b.org>", "--reason", "B"],
             "gate '4' is unknown; give 1, 2 or 3",
@@ -53,13 +53,13 @@ def words(folder: Path, *more: str) -> list[str]:
         (["reject", "1", "--by", "A <a@b.org>", "--reason", "B"], "holds no promotion"),
         (["status"], "holds no promotion"),
         (
-            ["validate", "iter00_baseline"],
+            ["validate", "iter05_simplified"],
             "give --reports DIR with benchmark reports, or --dry-run",
         ),
         (["maps", "status"], "status is an action; write it first"),
         (["survival"], "no strategy is given"),
         (
-            ["survival", "iter00_baseline", "--concerns", "mixed-gpus,start-upp"],
+            ["survival", "iter05_simplified", "--concerns", "mixed-gpus,start-upp"],
             "concern 'start-upp' is no row of Map C; did you mean 'start-up'",
         ),
     ],
@@ -94,15 +94,15 @@ def test_a_router_that_was_read_statement_by_statement_is_refused_first(
 def test_from_gate_to_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out"
     for gate in ("1", "2", "3"):
-        assert main(words(folder, "iter00_baseline", *DRY)) == 3
+        assert main(words(folder, "iter05_simplified", *DRY)) == 3
         assert f"gate {gate} is closed: waits for a decision" in capsys.readouterr().err
         assert main(words(folder, "status")) == 0
         assert f"gate {gate}: closed, waits for a decision" in capsys.readouterr().out
         decision = ["--by", "A. Reviewer <a@example.org>", "--reason", "read"]
         assert main(words(folder, "approve", gate, *decision)) == 0
-    assert main(words(folder, "iter00_baseline", *DRY)) == 0
+    assert main(words(folder, "iter05_simplified", *DRY)) == 0
     assert "Done:" in capsys.readouterr().out
-    assert main(words(folder, "iter00_baseline", *DRY)) == 0
+    assert main(words(folder, "iter05_simplified", *DRY)) == 0
     capsys.readouterr()
     assert main(words(folder, "--dry-run", "--seeds", "4", "--survival-seeds", "3")) == 3
     said = capsys.readouterr()
@@ -116,7 +116,7 @@ def test_from_gate_to_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.usefixtures("with_fakes")
 def test_stages_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out"
-    assert main(words(folder, "maps", "iter00_baseline")) == 0
+    assert main(words(folder, "maps", "iter05_simplified")) == 0
     said = capsys.readouterr().out
     assert said.startswith("Asked:") and said.endswith(f"\n\n{folder}/maps.yaml\n")
     assert main(words(folder, "hypothesise")) == 3
@@ -131,7 +131,7 @@ def test_stages_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(words(folder, "approve", "1", "--by", "A <a@b.org>", "--reason", "B")) == 0
     assert main(words(folder, "gate", "1")) == 0
     assert main(words(folder, "hypothesise")) == 0
-    assert main(words(folder, "maps", "iter05_simplified")) == 2
+    assert main(words(folder, "maps", "iter06_sjf")) == 2
     assert "was made with different strategy" in capsys.readouterr().err
 
 
@@ -142,7 +142,7 @@ def test_a_critical_finding_cannot_be_approved(
     planted = [Finding("CRITICAL", "unknown-field", "configs/epp.yaml", "wieght is unknown")]
     fakes.stand_in(monkeypatch, planted)
     folder = tmp_path / "out"
-    assert main(words(folder, "iter00_baseline", *DRY)) == 3
+    assert main(words(folder, "iter05_simplified", *DRY)) == 3
     said = capsys.readouterr().err
     assert "CRITICAL unknown-field: configs/epp.yaml: wieght is unknown" in said
     assert "put its CRITICAL findings right and call this command again" in said
@@ -158,14 +158,14 @@ def test_a_real_promotion_needs_evidence(
 ) -> None:
     folder = tmp_path / "out"
     for gate in ("1", "2"):
-        assert main(words(folder, "iter00_baseline")) == 3
+        assert main(words(folder, "iter05_simplified")) == 3
         assert main(words(folder, "approve", gate, "--by", "A <a@b.org>", "--reason", "B")) == 0
     capsys.readouterr()
-    assert main(words(folder, "iter00_baseline")) == 2
+    assert main(words(folder, "iter05_simplified")) == 2
     assert "give --reports DIR with benchmark reports, or --dry-run" in capsys.readouterr().err
     (tmp_path / "reports" / "mixed" / "baseline").mkdir(parents=True)
     (tmp_path / "reports" / "mixed" / "baseline" / "1.yaml").write_text("version: '0.2'\n")
-    assert main(words(folder, "iter00_baseline", "--reports", str(tmp_path / "reports"))) == 3
+    assert main(words(folder, "iter05_simplified", "--reports", str(tmp_path / "reports"))) == 3
     assert "gate 3 is closed" in capsys.readouterr().err
 
 
@@ -193,7 +193,7 @@ def test_a_policy_file_that_changed_is_noticed(
 def test_status_names_what_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out"
     for strategy, stage, step in (
-        (["iter00_baseline"], "maps", "make it: blis-jax promote translate"),
+        (["iter05_simplified"], "maps", "make it: blis-jax promote translate"),
         ([], "translate", "look through it: blis-jax promote gate 1"),
     ):
         assert main(words(folder, stage, *strategy)) == 0

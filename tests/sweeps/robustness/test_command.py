@@ -219,7 +219,8 @@ def test_another_reference_turns_the_order_round_or_not(
         "kv-blocks=10",
     )
     assert main(words(folder, "whole.zarr", *further)) == 0
-    assert "In the reference cell (rate 400, arrival_cv 1, kv_blocks 10" in capsys.readouterr().out
+    cell = "arrival rate 400 requests/s, CV of arrivals 1, KV blocks 10 per instance"
+    assert f"In the reference cell ({cell}" in " ".join(capsys.readouterr().out.split())
     whole.with_suffix(".json").write_bytes(saved[0])
     whole.with_suffix(".csv").write_bytes(saved[1])
 
@@ -268,7 +269,7 @@ def test_another_study_is_not_gone_on_with(
         ({"--seeds": "42,x"}, "nor a list of whole numbers"),
         ({"--seeds": "42,42"}, "a seed is given twice"),
         ({"--duration": "0"}, "--duration must be above 0"),
-        ({"--requests": "5"}, "--num-requests and --duration contradict"),
+        ({"--requests": "5"}, "--requests and --duration contradict"),
         ({"--objective": "ttft_p99_ms[standard]"}, "has no requests of class standard"),
         ({"--constraint": "ttft_p99_ms[batch]<=1"}, "has no requests of class batch"),
         ({"--constraint": "ttft<2"}, "is not METRIC<=LIMIT"),

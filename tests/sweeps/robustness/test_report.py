@@ -71,8 +71,8 @@ def test_the_tree_says_the_regimes_that_were_made(verdicts) -> None:  # type: ig
     tuned = [rule for rule in rules.leaves if rule.label == "tuned"]
     assert len(tuned) == 1 and tuned[0].num_cells == tuned[0].num_right == 8
     assert set(map(str, tuned[0].where)) in (
-        {"kv_blocks ≥ 3,000", "shape is mixed"},
-        {"kv_blocks ≥ 3,000", "shape is not multiturn"},
+        {"KV blocks ≥ 3,000 per instance", "workload shape is mixed"},
+        {"KV blocks ≥ 3,000 per instance", "workload shape is not multiturn"},
     )
     assert sum(rule.num_cells for rule in rules.leaves) == len(RATES) * len(BLOCKS) * len(SHAPES)
     assert rules.accuracy == pytest.approx(1.0, abs=0.1)
@@ -85,8 +85,9 @@ def test_a_deeper_bound_replaces_a_looser_one() -> None:
     labels = ["low" if rate <= 10 else "middle" if rate <= 30 else "high" for rate in range(1, 41)]
     rules = rules_of(places, labels, depth=2)
     words = {rule.label: rule.words() for rule in rules.leaves}
-    assert words["low"] == "rate < 11" and words["high"] == "rate ≥ 31"
-    assert words["middle"] in ("rate < 31 and rate ≥ 11", "rate ≥ 11 and rate < 31")
+    below, above = "arrival rate < 31 requests/s", "arrival rate ≥ 11 requests/s"
+    assert words["low"] == below.replace("31", "11") and words["high"] == above.replace("11", "31")
+    assert words["middle"] in (f"{below} and {above}", f"{above} and {below}")
 
 
 def test_labels_without_pattern_have_no_more_accuracy_than_the_most_frequent() -> None:
@@ -124,7 +125,7 @@ def test_sentences_say_who_wins_where_and_what_fails(verdicts) -> None:  # type:
     )
     assert "tuned fails in 2 cells (2 runs REFERENCE_CRASH)" in said
     assert "rate ≥ 3,000" in said
-    assert "rate 2,000, arrival_cv 2, kv_blocks 132,139" in said
+    assert "arrival rate 2,000 requests/s, CV of arrivals 2, KV blocks 132,139 per instance" in said
     assert "surely reversed in 14 cells" in said
     assert "tuned where" in said and "8 of 8 cells (100 %)" in said
 

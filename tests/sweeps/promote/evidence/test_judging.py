@@ -120,6 +120,16 @@ def test_a_missing_arm_is_said() -> None:
     files = {path: text for path, text in three_arms(SLOW, FAST).items() if "/control/" not in path}
     found = verdict(files)
     assert (found.verdict.word, found.problem) == ("inconclusive", "missing arm")
+    assert found.verdict.reason.startswith("scene mixed has no reports of arm control; run its")
+    misspelt = {
+        path.replace("/control/", "/contrl/"): text for path, text in three_arms(SLOW, FAST).items()
+    }
+    assert "arm control; did you mean 'contrl'?" in verdict(misspelt).verdict.reason
+    elsewhere = {path.replace("/mixed/", "/mixd/"): text for path, text in files.items()}
+    reason = verdict(elsewhere).verdict.reason
+    assert (
+        "no reports of scene mixed; did you mean 'mixd'?" in reason and "mixed/ARM/RUN/" in reason
+    )
     assert verdict(files, hypothesis(arms=("baseline", "treatment"))).verdict.word == "confirmed"
 
 
