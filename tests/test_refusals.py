@@ -56,6 +56,7 @@ AT_HAND = [  # what people have, where it is given, and what they are told
     ("traces a.csv", "<!DOCTYPE html><html></html>", "it is a web page; download the file itself"),
     ("traces a.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:4d", "git lfs pull"),
     ("traces a.json", '[{"id": "a", "conversations": [{"from": "human"}]}]', "as ShareGPT has"),
+    ("traces a.jsonl", '{"session_id": "a", "turns": [{"delay": 5}]}', "give a line for each turn"),
     ("traces a.jsonl", '{"custom_id": "1", "url": "/v1", "body": {"model": "m"}}', "OpenAI's batches"),
     ("traces a.json", '{"resourceSpans": [{"scopeSpans": []}]}', "spans of OpenTelemetry"),
     ("traces a.txt", "# HELP vllm:num_requests_running x", "counters of a server"),

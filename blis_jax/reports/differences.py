@@ -14,7 +14,7 @@ from blis_jax.reports.study_pictures import pictures
 from blis_jax.reports.style import ALL_REQUESTS
 from blis_jax.reports.words import joined
 from blis_jax.statistics.intervals import Estimate
-from blis_jax.statistics.paired import BETTER, WORSE
+from blis_jax.statistics.paired import BETTER, UNCLEAR, WORSE
 
 MOST_IN_TITLE = 3  # strategies
 MOST_POINTS = 4  # beyond it the short table has the deciding metric alone
@@ -72,17 +72,16 @@ def _intervals_line(study: Study) -> str:
 
 
 def difference_table(study: Study) -> Table:
-    """Return all differences; brief are the clear ones of a few metrics."""
+    """Return all differences; brief are those of a few metrics that `_are_shown` names."""
     keys, means, changes = _keys(study.differences), _mean_columns(study), _change_columns(study)
     columns = [*keys, *means, *changes]
-    brief = _brief_metrics(study)
     rows = tuple(
         Row(
             (*(shown(difference) for _, shown in columns), difference.judgement),
-            difference.metric in brief and _is_told(difference, deciding(study)),
+            is_shown,
             difference.place,
         )
-        for difference in study.differences
+        for difference, is_shown in zip(study.differences, _are_shown(study), strict=True)
     )
     headings = [*(heading for heading, _ in columns), ""]
     percent = [at for at, heading in enumerate(headings) if heading.startswith("in %")][-1]
@@ -93,6 +92,32 @@ def difference_table(study: Study) -> Table:
         name="differences",
         brief_columns=(*range(len(keys) + len(means)), percent, len(columns)),
     )
+
+
+def _are_shown(study: Study) -> list[bool]:
+    """Say of each difference whether the short table has it: those that are clear.
+
+    Those of all requests that are not clear stand there, too, where few metrics were asked for, or where the verdict on
+    a strategy is not clear.
+    """
+    brief, metric = _brief_metrics(study), deciding(study)
+    are_clear = [row.metric in brief and _is_told(row, metric) for row in study.differences]
+    if len({(row.strategy, row.place) for row in study.differences}) > MOST_POINTS:
+        return are_clear
+    told = {
+        (row.strategy, row.place)
+        for row in study.differences
+        if row.metric == metric and _is_told(row, metric)
+    }
+    are_few = len({row.metric for row in study.differences}) <= FEW_METRICS
+
+    def is_open(row: MetricChange) -> bool:
+        is_untold = (row.strategy, row.place) not in told and row.judgement == UNCLEAR
+        return row.metric in brief and row.slo_class == ALL_REQUESTS and (are_few or is_untold)
+
+    return [
+        is_clear or is_open(row) for row, is_clear in zip(study.differences, are_clear, strict=True)
+    ]
 
 
 def _is_told(row: MetricChange, metric: str) -> bool:

@@ -10,21 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.cluster.router import short_name
 from blis_jax.core.kinds import NONE
-from blis_jax.core.types import SLO_CLASSES
 from blis_jax.metrics.metric import split_name
 from blis_jax.metrics.scalars import title_of
-from blis_jax.records.record import RunRecord, Status
-from blis_jax.statistics.intervals import CONFIDENCE
-from blis_jax.statistics.steady import (
-    LEAST_REQUESTS,
-    SteadyEstimate,
-    steady_mean,
-    steady_percentile,
-)
 
 HEADLINE_METRICS = (
     "pooled_ttft_p99_ms",
@@ -131,69 +122,6 @@ def last_gaps(config: ClusterConfig, output_len: np.ndarray) -> str | None:
     )
 
 
-# --- the steady state of one run in words, class by class -----------------------------------------
-
-
-PERCENT = 99
-_HEAD = (
-    f"{'class':<12} {'metric':<10} {'value ms':>10} {'interval':>22} {'warm-up':>8} {'worth':>8}"
-)
-
-
-def steady_lines(record: RunRecord) -> list[str]:
-    """Return a table of mean and P99 of TTFT and E2E with their intervals, and what its columns mean.
-
-    Requests that have not completed are left out, so a run that a horizon ends should be long against them.
-    """
-    requests = record.requests
-    is_complete = requests.status == Status.COMPLETED
-    lines, is_short = [_HEAD], False
-    for code, name in [(None, "all"), *enumerate(SLO_CLASSES)]:
-        chosen = is_complete & (code is None or requests.slo_class == code)
-        if code is not None and (not chosen.any() or chosen.sum() == is_complete.sum()):
-            continue
-        if chosen.sum() < LEAST_REQUESTS:
-            lines.append(
-                f"{name or 'default':<12} {chosen.sum()} requests; {LEAST_REQUESTS} are needed"
-            )
-            continue
-        for metric, values in (("TTFT", requests.ttft_us), ("E2E", requests.e2e_us)):
-            for what, estimate in _figures(values[chosen] / 1000):
-                lines.append(_row(name or "default", f"{metric} {what}", estimate))
-                is_short |= not estimate.is_enough
-    return [*lines, *_legend(is_short)]
-
-
-def _figures(values: np.ndarray) -> list[tuple[str, SteadyEstimate]]:
-    return [
-        ("mean", steady_mean(values)),
-        (f"P{PERCENT}", steady_percentile(values, PERCENT)),
-    ]
-
-
-def _row(name: str, metric: str, estimate: SteadyEstimate) -> str:
-    interval = f"[{estimate.low:.2f}, {estimate.high:.2f}]"
-    mark = "" if estimate.is_enough else "  short"
-    worth = f"{estimate.num_independent:.0f}" if np.isfinite(estimate.num_independent) else "all"
-    return (
-        f"{name:<12} {metric:<10} {estimate.value:>10.2f} {interval:>22} {estimate.num_warm_up:>8} "
-        f"{worth:>8}{mark}"
-    )
-
-
-def _legend(is_short: bool) -> list[str]:
-    lines = [
-        f"Intervals of {100 * CONFIDENCE:g} % for the steady state. Warm-up: first requests that are left out. "
-        "Worth: so many independent requests would say as much."
-    ]
-    if is_short:
-        lines.append(
-            "Short: the run is too short for this figure, and its interval holds less often than it says; "
-            "run longer, or take many seeds."
-        )
-    return lines
-
-
 # --- the first line of every output: which cluster was simulated, and as what ---------------------
 
 
@@ -220,7 +148,10 @@ def cluster_line(configs: Mapping[str, ClusterConfig], varied: Collection[str] =
     said = {part: _told(part, configs, varied) for part in _PARTS}
     by_arm = [part for part in said if said[part] is None]
     common = {part: texts for part, texts in said.items() if texts is not None}
-    names = [f"by arm: {', '.join(part.name for part in by_arm)}"] if by_arm else []
+    own, num_more = _own(configs, {*varied, *(name for part in _PARTS for name in part.settings)})
+    of_arms = [part.name for part in by_arm] + ["settings"] * bool(own)
+    of_arms += [f"{num_more} settings more"] * bool(num_more)
+    names = [f"by arm: {', '.join(of_arms)}"] if of_arms else []
     told = {part.name: texts for part, texts in common.items() if not part.is_seldom}
     for count in range(len(SHORTENED) + 1):
         words = [texts[name in SHORTENED[:count]] for name, texts in told.items()]
@@ -229,12 +160,39 @@ def cluster_line(configs: Mapping[str, ClusterConfig], varied: Collection[str] =
             break
     also = [texts[0] for part, texts in common.items() if texts[0] and part.is_seldom]
     below = [f"{'; '.join(also)}."] if also else []
-    if len(configs) <= MOST_NAMED and by_arm:
+    if len(configs) <= MOST_NAMED and (by_arm or own):
         below += [
-            f"{name}: {'; '.join(part.of_arm(config) for part in by_arm)}."
+            f"{name}: {'; '.join([*(part.of_arm(config) for part in by_arm), *own.get(name, ())])}."
             for name, config in configs.items()
         ]
     return "\n".join([line, *below])
+
+
+MOST_OWN = 6  # settings without words that are told of each arm
+_OF_MACHINES = ("tp", "dp", "hardware", "num_instances", "instances", "node_pools")  # told together
+_FOLLOW = ("alpha_coeffs", "beta_coeffs", "total_kv_blocks")  # from model and GPUs
+_NUMBERS = "policy_numbers"
+
+
+def _own(
+    configs: Mapping[str, ClusterConfig], told: Collection[str]
+) -> tuple[dict[str, list[str]], int]:
+    """Return by arm the settings in which arms differ and that have no words, as KEY=VALUE; of many, how many."""
+    values = [
+        {name: getattr(config, name) for name in FIELDS} | dict(config.policy_numbers)
+        for config in configs.values()
+    ]
+    names = dict.fromkeys(name for each in values for name in each if name != _NUMBERS)
+    own = [name for name in names if len({repr(each.get(name)) for each in values}) > 1]
+    follow = () if {"model", *_OF_MACHINES}.isdisjoint(own) else _FOLLOW
+    own = [name for name in own if name not in {*told, *_OF_MACHINES, *follow}]
+    if len(own) > MOST_OWN:
+        return {}, len(own)
+    texts = {
+        arm: [f"{name}={short_name(str(each.get(name)))}" for name in own]
+        for arm, each in zip(configs, values, strict=True)
+    }
+    return (texts if own else {}), 0
 
 
 class _Part(NamedTuple):

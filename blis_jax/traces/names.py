@@ -14,7 +14,7 @@ import numpy as np
 
 from blis_jax.lazy import pandas
 from blis_jax.traces.columns import Check, Column, plain_name
-from blis_jax.traces.rows import MOST_NAMED
+from blis_jax.traces.rows import MOST_NAMED, MOST_TOKENS
 
 _PREFIXES = ("", "num", "n", "number", "number of", "total", "request")
 _ENDINGS = (
@@ -81,9 +81,9 @@ def _with_units(listed: str) -> dict[str, str | None]:
 TIMES = _with_units(
     "arrival arrival_time timestamp time start_time request_time created_at arrived_at arrival_timestamp "
     "start_timestamp request_arrival_time request_arrival request_timestamp request_start_time request_start "
-    "send_time sent_at sent_time received_at receive_time submit_time submitted_at submission_time dispatch_time "
-    "issue_time queued_time enqueue_time relative_time arrival_offset time_offset offset created arrived arrive_time "
-    "ts datetime date_time date"
+    "send_time sent_at sent_time received_at receive_time request_received launch_time submit_time submitted_at "
+    "submission_time dispatch_time issue_time queued_time enqueue_time relative_time arrival_offset time_offset offset "
+    "created arrived arrive_time ts datetime date_time date"
 ) | {"t": None}
 DELAYS = _with_units(
     "delay"
@@ -97,6 +97,7 @@ LATENCIES = {
     "tpot": _with_units(
         "tpot itl time_per_output_token inter_token_latency mean_itl itl_mean avg_itl mean_tpot"
     ),
+    "generation": _with_units("generation_time decode_time"),  # from the first token to the last
 }
 
 # what says that a request failed
@@ -149,14 +150,50 @@ _FAILURES: tuple[tuple[tuple[str, ...], Callable[[str], bool]], ...] = (
 )
 
 
-def failure_columns(names: Sequence[str]) -> dict[str, Column]:
-    """Return the columns that say that a request failed, as 1 where it did and 0 elsewhere."""
+# what Anthropic's interface leaves out of its input_tokens
+_OF_CACHE = ("cache_read_input_tokens", "cache_creation_input_tokens")
+_FAILED_KEY, _CACHED_KEY = "failed: ", "cached: "  # how keys of further columns begin
+
+
+def further_columns(names: Sequence[str]) -> dict[str, Column]:
+    """Return the columns that say that a request failed, 1 where it did, and of prompt tokens that were cached."""
     columns = ((found_name(names, wanted), says_so) for wanted, says_so in _FAILURES)
-    return {
-        f"failed: {name}": Column((name,), parse=partial(_flags, says_so), is_text=True, default=0)
+    failed = {
+        f"{_FAILED_KEY}{name}": Column(
+            (name,), parse=partial(_flags, says_so), is_text=True, default=0
+        )
         for name, says_so in columns
         if name is not None
     }
+    is_anthropic = found_name(names, NAMES["input_tokens"]) == found_name(names, ["input_tokens"])
+    found = (found_name(names, [wanted]) for wanted in _OF_CACHE if is_anthropic)
+    cached = [name for name in found if name is not None]
+    return failed | {f"{_CACHED_KEY}{name}": Column((name,), parse=_tokens) for name in cached}
+
+
+def _tokens(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Return counts of tokens, 0 for what is none."""
+    counts = pandas.to_numeric(values, errors="coerce").fillna(0).to_numpy(np.float64)
+    return np.clip(counts, 0, MOST_TOKENS).astype(np.int64), np.ones(len(counts), bool)
+
+
+def whole_prompts(
+    columns: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return columns without the further ones, prompts with what the cache had of them, and a note on that."""
+    cached = [columns[key] for key in columns if key.startswith(_CACHED_KEY)]
+    kept = {
+        key: values
+        for key, values in columns.items()
+        if not key.startswith((_FAILED_KEY, _CACHED_KEY))
+    }
+    if not cached:
+        return kept, []
+    kept["input_tokens"] = np.minimum(sum(cached, kept["input_tokens"]), MOST_TOKENS)
+    return kept, [
+        f"prompts are input_tokens plus {' plus '.join(_OF_CACHE)}: Anthropic's input_tokens leave out what is in the "
+        "cache"
+    ]
 
 
 def _flags(says_so: Callable[[str], bool], values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
@@ -168,7 +205,7 @@ def _flags(says_so: Callable[[str], bool], values: pandas.Series) -> tuple[np.nd
 HAS_NOT_FAILED = Check(
     "failed requests (by their status or error)",
     lambda columns: np.logical_not(
-        sum((columns[key] for key in columns if key.startswith("failed: ")), np.int64(0))
+        sum((columns[key] for key in columns if key.startswith(_FAILED_KEY)), np.int64(0))
     ),
     is_fault=False,
 )
@@ -211,6 +248,8 @@ _FOREIGN = (  # what people have at hand that holds no requests with times and t
     (r"version https://git-lfs", "it stands for a file that Git LFS keeps; fetch the file itself with git lfs pull"),
     (r".*\"conversations\"\s*:", f"it has conversations, as ShareGPT has, without times and tokens; {_WITH_TIMES}"),
     (r".*\"custom_id\".*\"body\"", f"it has requests of OpenAI's batches, without times and tokens; {_WITH_TIMES}"),
+    (r".*\"(turns|messages)\"\s*:\s*\[", "it has a conversation a line; give a line for each turn, with session_id, "
+     "timestamp (or for later turns delay), input_tokens and output_tokens"),
     (r".*\"resourceSpans\"", f"it has spans of OpenTelemetry; {_WITH_TIMES}"),
     (r"# (HELP|TYPE) ", f"it has counters of a server, which are sums over requests; {_WITH_TIMES}"),
     (r"#", "its first line is a comment; begin with the columns' names"),

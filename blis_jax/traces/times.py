@@ -113,7 +113,7 @@ LONG_GAP = 20.0  # times the mean gap where all gaps are drawn alike, beyond any
 def lonely_gap(rows: TraceRows) -> str | None:
     """Return a sentence on one gap that is much of the trace: two traces, or two units, are in one file; else None."""
     gaps = np.diff(np.sort(rows.arrival_us)) / 1e6
-    if len(gaps) < FEWEST_GAPS:
+    if len(gaps) < FEWEST_GAPS or not gaps.any():
         return None
     place, span = int(np.argmax(gaps)), float(gaps.sum())
     others = (span - float(gaps[place])) / (len(gaps) - 1)

@@ -131,11 +131,13 @@ class Decision:
         answer: MEETS, FAILS or OPEN.
         attained: the share of requests in time by target; the last look's bounds are those that the answer asks of
             one target.
+        reaches: whether the runs themselves, whatever others would show, reach every target.
     """
 
     answer: str
     num_seeds: int
     attained: tuple[Estimate, ...]
+    reaches: bool = False
 
 
 def looks(num_seeds: int) -> tuple[int, ...]:
@@ -204,7 +206,8 @@ def decide(
         for share, of in zip(shares, attained, strict=True)
     ]
     answer = MEETS if all(truths) else FAILS if False in truths else OPEN
-    return Decision(answer, len(num_good), attained)
+    reaches = all(of.mean >= share for share, of in zip(shares, attained, strict=True))
+    return Decision(answer, len(num_good), attained, reaches)
 
 
 def _attained(

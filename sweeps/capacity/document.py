@@ -84,6 +84,12 @@ def _cost(answer: Smallest) -> tuple[float, int]:
     return answer.family.of(size).cost_per_hour, size
 
 
+def _likely_cost(answer: Smallest) -> tuple[float, int]:
+    """Return the cost of what is likely to serve, to sort by; what is not comes last."""
+    size = answer.likely
+    return (float("inf"), 0) if size is None else (answer.family.of(size).cost_per_hour, size)
+
+
 def _name(answer: Smallest) -> str:
     return f"{answer.arm.name} on {answer.family.of(answer.num_instances or 1)}"
 
@@ -145,7 +151,8 @@ def findings_of(
 def _verdicts(answers: Sequence[Smallest], has_prices: bool) -> Iterator[Sentence]:
     best = cheapest(answers)
     if best is None and any(_open_sizes(answer) for answer in answers):
-        yield from (_unsure(answer) for answer in answers if _open_sizes(answer))
+        unsure = [answer for answer in answers if _open_sizes(answer)]
+        yield from map(_unsure, sorted(unsure, key=_likely_cost))
         return
     if best is None:
         yield from _nearest(answers)
@@ -202,11 +209,12 @@ def _as_good(answer: Smallest) -> int | None:
 
 
 def _unsure(answer: Smallest) -> Sentence:
-    """Return how the smallest cluster fared of which the runs do not tell whether it meets the targets."""
-    size = _open_sizes(answer)[0]
+    """Return how the smallest cluster fared that met the targets in its runs; where none did, the smallest open one."""
+    size = answer.likely or _open_sizes(answer)[0]
     cluster = _machines(answer.arm, answer.family.of(size))
+    begins = "open" if answer.likely is None else "likely"
     return Sentence.of(
-        f"open: {answer.arm.name} with {cluster} had ", in_time(_least(answer, size)),
+        f"{begins}: {answer.arm.name} with {cluster} had ", in_time(_least(answer, size)),
         " in time, in ", Quantity.whole(answer.tried[size].num_seeds), " runs; that is not sure.",
     )  # fmt: skip
 
@@ -302,10 +310,10 @@ def _cost_table(
             (
                 answer.arm.name,
                 answer.family.name,
-                "open" if _open_sizes(answer) else f"> {max(answer.tried)}",
-                *"––",
-                *map(in_time, answer.tried[max(answer.tried)].attained),
-                Quantity.whole(answer.tried[max(answer.tried)].num_seeds),
+                *_unsure_size(answer),
+                "–",
+                *map(in_time, answer.tried[answer.likely or max(answer.tried)].attained),
+                Quantity.whole(answer.tried[answer.likely or max(answer.tried)].num_seeds),
             )
         )
         for answer in unable
@@ -314,6 +322,15 @@ def _cost_table(
     cost = columns.index("cost/h")
     kept = tuple(at for at in range(len(columns)) if has_prices or at != cost)
     return Table(columns, tuple(rows), num_keys=2, brief_columns=kept)
+
+
+def _unsure_size(answer: Smallest) -> tuple[str, str]:
+    """Return the cells of instances and GPUs where no size meets the targets for sure."""
+    if not _open_sizes(answer):
+        return f"> {max(answer.tried)}", "–"
+    if answer.likely is None:
+        return "open", "–"
+    return f"likely {answer.likely}", f"likely {answer.family.of(answer.likely).num_gpus}"
 
 
 def _cost_cells(answer: Smallest) -> tuple[Cell, ...]:

@@ -315,6 +315,11 @@ class Smallest:
         )
 
     @property
+    def likely(self) -> int | None:
+        """Return the fewest tried instances that met the targets in the runs made, for sure or not; None for none."""
+        return next((size for size, decision in self.tried.items() if decision.reaches), None)
+
+    @property
     def fails_at(self) -> int | None:
         """Return the most instances below that do not; None if that was not found."""
         below = [
@@ -330,6 +335,13 @@ class Smallest:
         if self.num_instances is None:
             return False
         return self.num_instances == self.family.least or self.fails_at == self.num_instances - 1
+
+
+def _fewest_between(low: int, high: int, does: Callable[[int], bool]) -> None:
+    """Halve the sizes between one that does not and one that does, down to neighbours."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if does(middle) else (middle, high)
 
 
 @dataclass(frozen=True)
@@ -349,11 +361,14 @@ class Finder:
         """Return the smallest cluster of one kind for one policy."""
         tried: dict[int, Decision] = {}
 
-        def meets(size: int) -> bool:
+        def decision(size: int) -> Decision:
             if size not in tried:
                 tried[size] = self._decision(arm, family, size, is_corrected)
                 on_size(size, tried[size])
-            return tried[size].answer == MEETS
+            return tried[size]
+
+        def meets(size: int) -> bool:
+            return decision(size).answer == MEETS
 
         least = family.least
         size = min(max(arm.config.num_instances, least), self.most)
@@ -365,10 +380,13 @@ class Finder:
             while size < self.most and not meets(min(2 * size, self.most)):
                 size = min(2 * size, self.most)
             low, high = size, min(2 * size, self.most)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if meets(middle) else (middle, high)
-        return Smallest(arm, family, dict(sorted(tried.items())))
+        _fewest_between(low, high, meets)
+        found = Smallest(arm, family, dict(sorted(tried.items())))
+        if found.num_instances is not None or found.likely is None:
+            return found
+        below = max((size for size in found.tried if size < found.likely), default=least - 1)
+        _fewest_between(below, found.likely, lambda size: decision(size).reaches)
+        return replace(found, tried=dict(sorted(tried.items())))
 
     def _decision(self, arm: Arm, family: LayoutFamily, size: int, is_corrected: bool) -> Decision:
         shares = [target.share for target in self.runs.in_time.targets]

@@ -99,6 +99,22 @@ def test_rows_without_a_clear_difference_are_left_out() -> None:
     assert len(table.rows) == len(kinds)
 
 
+def test_what_is_open_is_shown_where_few_metrics_are_asked_for_or_a_strategy_has_no_row() -> None:
+    def rows(verdicts: dict[str, str], slo_class: str = "all") -> list[str]:
+        every = [
+            difference(verdict=each, metric=name, slo_class=slo_class)
+            for name, each in verdicts.items()
+        ]
+        (table,) = findings(study(differences=every)).tables
+        return [str(row.cells[-1]) for row in table.brief().rows]
+
+    few = {"ttft_mean_ms": "better", "tpot_mean_ms": "unclear"}
+    assert rows(few) == ["better", "unclear"] and rows(few, "critical") == ["better"]
+    usual = ("ttft_mean_ms", "tpot_mean_ms", "itl_mean_ms", "goodput_rps", "output_tokens_per_s")
+    assert rows(dict.fromkeys(usual, "unclear")) == ["unclear"] * 5
+    assert rows({**dict.fromkeys(usual, "unclear"), "ttft_mean_ms": "worse"}) == ["worse"]
+
+
 def test_a_long_word_is_never_cut_inside_a_number() -> None:
     """Files and arms have names that are wider than a line, `plain.yaml:a=0.001;b=900`."""
     for shift in range(12):

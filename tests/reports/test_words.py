@@ -104,6 +104,31 @@ def test_arms_that_differ() -> None:
     assert cluster_line(many).endswith("; by arm: budget.")
 
 
+def test_settings_without_words_are_told_where_arms_differ_in_few() -> None:
+    old = PLAIN.replace(load_refresh_interval=1_000_000, in_flight_counts=False)
+    told = cluster_line({"fresh": PLAIN, "old": old}).splitlines()
+    assert told[0] == f"{SAID[:-1]}; by arm: settings."
+    assert told[1:] == [
+        "fresh: load_refresh_interval=0; in_flight_counts=True.",
+        "old: load_refresh_interval=1000000; in_flight_counts=False.",
+    ]
+    pairs = [
+        PLAIN.replace(routing_policy="power-of-two", policy_numbers={"routing.candidates": many})
+        for many in (2, 3)
+    ]
+    told = cluster_line(dict(zip("ab", pairs, strict=True))).splitlines()
+    assert [line.rpartition("=")[0] for line in told[1:]] == [
+        "a: routing.candidates",
+        "b: routing.candidates",
+    ]
+    more = {"admission_latency": 1, "routing_latency": 2, "kv_transfer_bandwidth": 3.0}
+    more |= {"network_delay": 4, "cache_signal_delay": 5}
+    many = old.replace(**more)
+    assert cluster_line({"fresh": PLAIN, "many": many}).splitlines() == [
+        f"{SAID[:-1]}; by arm: {2 + len(more)} settings more."
+    ]
+
+
 @pytest.mark.parametrize("name", list_names())
 def test_the_line_is_short_for_every_strategy(name: str) -> None:
     assert len(cluster_line({name: arm_of(name).config}).splitlines()[0]) <= words.LONGEST

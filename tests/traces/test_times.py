@@ -95,6 +95,11 @@ def test_one_long_silence_is_told(tmp_path):
         assert any(told in note for note in read_trace(path).report.notes) == is_told
 
 
+def test_a_burst_of_one_moment_has_no_silence(tmp_path):
+    trace = read_text(tmp_path, mooncake([1000] * 40))
+    assert not any("no request arrives" in note for note in trace.report.notes)
+
+
 def test_a_window_of_a_trace(tmp_path):
     text = mooncake([500, 1000, 2000, 3000, 4500])
     assert read_text(tmp_path, text, from_s=0.5, until_s=4.0).rows.arrival_us.tolist() == [

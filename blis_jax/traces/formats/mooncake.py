@@ -7,7 +7,9 @@ rightly too. Prompt tokens without an id, and all output, are private. Rows may 
 turn of a session may have a delay (ms) in place of its timestamp, from the answer to the turn before on.
 
 Qwen-Bailian's traces have the same columns, but seconds, ids of 16 tokens, and chat_id with
-parent_chat_id: a chat and those that go on from it are a session.
+parent_chat_id: a chat and those that go on from it are a session. Dynamo reads four further names of the columns, adds
+tool_wait_ms to a delay, and lets a row wait_for others by their request_id; its frontend writes the same of each
+request as dynamo.request.trace.v1 (lib/data-gen of ai-dynamo/dynamo, August 2026).
 """
 
 from __future__ import annotations
@@ -43,15 +45,46 @@ from blis_jax.workload.contents import Segments
 ODD_IDS = 1 << 62  # numbers from here on stand for ids that are words or do not fit
 LARGEST_BLOCK = 1 << 16  # that is looked for when the given block size does not fit
 BLOCK_SIZE, BAILIAN_BLOCK_SIZE = 512, 16  # tokens of a hash id
-_NAMES = ("timestamp", "delay", "input_length", "output_length", "hash_ids", "session_id")
+_NUMBERS = ("timestamp", "input_length", "output_length")
+_WAITS = ("delay", "tool_wait_ms", "wait_for")  # in place of a timestamp
+_NAMES = (*_NUMBERS, *_WAITS, "hash_ids", "session_id", "request_id")
 _BAILIAN_NAMES = ("chat_id", "parent_chat_id", "turn")  # turns are numbered by time
+_OTHER_NAMES = {
+    "created_time": "timestamp",
+    "delay_ms": "delay",
+    "input_tokens": "input_length",
+    "output_tokens": "output_length",
+}
+_DYNAMO = "dynamo.request.trace"  # how its schema begins
 
 
 def matches(sniff: Sniff) -> bool:
-    """Return whether a line is an object with the three numbers."""
+    """Return whether a line is an object with the three numbers, if named otherwise then with hash ids."""
     return any(
-        {"timestamp", "input_length", "output_length"} <= line.keys() for line in sniff.objects
+        line.keys() >= {*_NUMBERS}
+        or {_OTHER_NAMES.get(name, name) for name in line} >= {*_NUMBERS, "hash_ids"}
+        or _is_dynamo(line)
+        for line in sniff.objects
     )
+
+
+def _is_dynamo(line: dict[str, Any]) -> bool:
+    return str(line.get("schema")).startswith(_DYNAMO)
+
+
+def _of_dynamo(record: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a record of Dynamo's frontend as a row; None for one of a tool."""
+    request, context = record.get("request"), record.get("agent_context") or {}
+    if not isinstance(request, dict):
+        return None
+    replay = request.get("replay") or {}
+    return {
+        "timestamp": request.get("request_received_ms"),
+        "input_length": replay.get("input_length") or request.get("input_tokens"),
+        "output_length": request.get("output_tokens"),
+        "hash_ids": replay.get("input_sequence_hashes"),
+        "session_id": context.get("trajectory_id") or context.get("session_id"),
+    }
 
 
 class _BadLine(Exception):
@@ -70,6 +103,8 @@ class _Columns:
         self.delay = array("d")
         self.num_idle_delays = 0  # of rows that have a timestamp, too
         self.last_of_session: dict[str, float] = {}  # the time of its last turn so far
+        self.by_id: dict[str, tuple[float, str]] = {}  # time and session
+        self.num_joins = 0  # rows that wait for requests of other sessions
 
     def add(self, line: str, block_size: int, latest: float) -> None:
         """Add one request; nothing is kept of a line that is refused."""
@@ -79,6 +114,13 @@ class _Columns:
             raise _BadLine("not a JSON object") from None
         if not isinstance(request, dict):
             raise _BadLine("not a JSON object")
+        if _is_dynamo(request):
+            row = _of_dynamo(request)
+            if row is None:
+                return
+            request = row
+        elif not request.keys().isdisjoint(_OTHER_NAMES):
+            request = {_OTHER_NAMES.get(name, name): value for name, value in request.items()}
         session = self._session_of(request)
         time, delay = self._time_of(request, session, latest)
         input_len = _whole(request, "input_length", 1)
@@ -87,19 +129,27 @@ class _Columns:
         self.time.append(time)
         self.delay.append(delay)
         self.last_of_session[session] = time
+        if (name := _text(request, "request_id")) != "":
+            self.by_id[name] = time, session
         self.input_len.append(input_len)
         self.output_len.append(output_len)
         self.sessions.append(session)
 
     def _time_of(self, request: dict[str, Any], session: str, latest: float) -> tuple[float, float]:
         """Return when a row arrives, at the earliest where it waits for an answer, and the delay after that."""
-        if request.get("delay") is None or request.get("timestamp") is not None:
-            self.num_idle_delays += bool(request.get("delay"))
+        waits = any(request.get(name) is not None for name in _WAITS)
+        if not waits or request.get("timestamp") is not None:
+            self.num_idle_delays += any(map(request.get, _WAITS))
             return _number(request, "timestamp", 0, latest), NO_DELAY
-        delay = _number(request, "delay", 0, latest)
-        if not session or session not in self.last_of_session:
+        given = [name for name in _WAITS[:2] if request.get(name) is not None]
+        delay = sum(_number(request, name, 0, latest) for name in given)
+        waited = [self.by_id[name] for name in request.get("wait_for") or () if name in self.by_id]
+        self.num_joins += any(other != session for _, other in waited)
+        if session and session in self.last_of_session:
+            return self.last_of_session[session] + delay, delay
+        if not waited:
             raise _BadLine("delay, but no earlier turn of a session that it could follow")
-        return self.last_of_session[session] + delay, delay
+        return max(time for time, _ in waited) + delay, NO_DELAY
 
     def _session_of(self, request: dict[str, Any]) -> str:
         """Return the name of a row's session, empty for none; a chat has that of the chat that it goes on from."""
@@ -139,11 +189,13 @@ def read(path: Path, reading: Reading) -> TraceRows:
     """Return the requests in the order of the file."""
     objects = sniff(path).objects
     is_bailian = any({"chat_id", "parent_chat_id"} <= request.keys() for request in objects)
-    known = {*_NAMES, *(_BAILIAN_NAMES if is_bailian else ())}
-    reading.report.add_unread(name for request in objects for name in request if name not in known)
+    is_dynamo = any(map(_is_dynamo, objects))
+    known = {*_NAMES, *_OTHER_NAMES, *(_BAILIAN_NAMES if is_bailian else ())}
+    unread = (name for request in objects for name in request if name not in known)
+    reading.report.add_unread(() if is_dynamo else unread)
     reading.report.notes += several_models(request.get("model") for request in objects)
     columns, unit_us = _Columns(), reading.unit_us("s" if is_bailian else "ms")
-    block_size = reading.block_size or (BAILIAN_BLOCK_SIZE if is_bailian else BLOCK_SIZE)
+    block_size = reading.block_size or _usual_block_size(objects, is_bailian=is_bailian)
     num_bad = 0
     first_bad: list[BadRow] = []
     what, numbered = json_rows(path)
@@ -162,6 +214,11 @@ def read(path: Path, reading: Reading) -> TraceRows:
         reading.report.notes.append(
             f"{columns.num_idle_delays} rows have a timestamp and a delay: the timestamp is taken"
         )
+    if columns.num_joins:
+        reading.report.notes.append(
+            f"{columns.num_joins} rows wait for requests of other sessions (wait_for): such waits take no time here, "
+            "only the answer to the turn before in a row's own session is waited for"
+        )
     delay = np.asarray(columns.delay)
     waits = delay != NO_DELAY
     delay_us = np.where(waits, np.rint(delay * unit_us), NO_DELAY).astype(np.int64)
@@ -175,6 +232,18 @@ def read(path: Path, reading: Reading) -> TraceRows:
     )
     rows = number_turns(rows)
     return replace(rows, others={DELAY: delay_us}) if waits.any() else rows
+
+
+def _usual_block_size(objects: list[dict[str, Any]], *, is_bailian: bool) -> int:
+    """Return the tokens of a hash id that the format, or the first record of Dynamo, says."""
+    rows = (each.get("request") for each in objects if _is_dynamo(each))
+    replays = (each.get("replay") for each in rows if isinstance(each, dict))
+    stated = next(
+        (each.get("trace_block_size") for each in replays if isinstance(each, dict)), None
+    )
+    if isinstance(stated, int) and stated > 0:
+        return stated
+    return BAILIAN_BLOCK_SIZE if is_bailian else BLOCK_SIZE
 
 
 def write(rows: TraceRows, path: Path, block_size: int = BLOCK_SIZE) -> None:

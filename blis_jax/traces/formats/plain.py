@@ -49,9 +49,10 @@ from blis_jax.traces.names import (
     MODELS,
     NAMES,
     TIMES,
-    failure_columns,
     found_name,
+    further_columns,
     several_models,
+    whole_prompts,
     with_unit,
 )
 from blis_jax.traces.read import Sniff, json_rows, sniff
@@ -159,7 +160,7 @@ class _Table:
             **{name: Column((named(name),), is_text=True, default="") for name in _TEXTS},
             **{name: lists._replace(names=(name,)) for name in _SEGMENTS},
             _MODEL: Column((found_name(self.names, MODELS) or _MODEL,), is_text=True, default=""),
-            **failure_columns(self.names),
+            **further_columns(self.names),
             **self.further,
             **times.delay_columns(self.names, self._arrival(reading)),
         }
@@ -191,9 +192,9 @@ def _read(table: _Table, reading: Reading) -> TraceRows:
         parts = read_frames(
             frames(table.path, table.names, places), columns, places, reading, _CHECKS
         )
-    parts = {name: values for name, values in parts.items() if not name.startswith("failed: ")}
+    parts, notes = whole_prompts(parts)
     models = several_models(parts.pop(_MODEL))
-    reading.report.notes += models
+    reading.report.notes += notes + models
     if not models:
         reading.report.add_unread(name for name in table.names if name in MODELS)
     others = {name: parts.pop(name) for name in table.further}

@@ -62,7 +62,7 @@ def read_latencies(path: Path) -> MeasuredRun:
         if lacking is not None:
             raise ConfigError(f"{path}: {lacking}")
         named = {key: with_unit(names, wanted) for key, wanted in LATENCIES.items()}
-        if named["ttft"] is None or not (named["e2e"] or named["tpot"]):
+        if named["ttft"] is None or not (named["e2e"] or named["tpot"] or named["generation"]):
             raise ConfigError(
                 f"{path} lacks a column of latencies; needed are ttft_ms, and e2e_ms or tpot_ms"
             )
@@ -102,7 +102,9 @@ def _in_s(
         """Return TTFT and E2E in s, columns without a unit read in the usual one."""
         times = {key: rows.others[key] * TO_MS[unit or usual] / 1e3 for key, unit in units.items()}
         e2e = times.get("e2e")
-        if e2e is None:
+        if e2e is None and "generation" in times:
+            e2e = times["ttft"] + times["generation"]
+        elif e2e is None:
             after = np.where(rows.output_len > 1, times["tpot"] * (rows.output_len - 1), 0.0)
             e2e = times["ttft"] + after
         return [times["ttft"], e2e]

@@ -122,6 +122,20 @@ def test_the_smallest_cluster_is_found(answer: int) -> None:
     assert all(size <= wider <= 64 for size, wider in runs.asked)
 
 
+@pytest.mark.parametrize("answer", [1, 3, 5, 8])
+def test_the_smallest_likely_cluster_is_found_where_the_runs_are_too_few_to_be_sure(
+    answer: int,
+) -> None:
+    """32 runs show no share of 95 %: nothing is claimed, and yet the smallest size that was in time is named."""
+    runs: Any = TrueShares(lambda size: 1.0 if size >= answer else 0.9)
+    runs.seeds = range(32)
+    finder = Finder(runs, 0.95, 8)
+    arm = Arm("", ClusterConfig(num_instances=4))
+    found = finder.find(arm, FAMILY, False, lambda size, decision: None)
+    assert found.num_instances is None and found.likely == answer
+    assert len(found.tried) <= finder.num_tries
+
+
 def test_none_is_large_enough() -> None:
     runs: Any = TrueShares(lambda size: 0.5)
     found = Finder(runs, 0.95, 20).find(ARM, FAMILY, False, lambda size, decision: None)

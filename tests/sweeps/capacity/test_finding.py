@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,6 +100,18 @@ def test_the_answer_has_the_same_numbers_in_all_forms() -> None:
         "open: mine with 2 instances × 2 H100 = 4 GPUs had "
     )
     assert unknown.answer.next.startswith("more --seeds tell") and "> 2" not in text(unknown)
+    likely = replace(tried[2], reaches=True)
+    dear = Smallest(Arm("dear", config), alone, {1: tried[1], 4: likely})
+    rather = findings_of(
+        [dear, Smallest(Arm("mine", config), alone, {2: likely, 3: likely})],
+        [target],
+        {"workload": "mixed", "confidence": 0.95},
+    )
+    assert [str(each).partition(" had ")[0] for each in rather.answer.verdict] == [
+        "likely: mine with 2 instances × 2 H100 = 4 GPUs",
+        "likely: dear with 4 instances × 2 H100 = 8 GPUs",
+    ]
+    assert "likely 8" in text(rather)
 
 
 def test_the_verdict_names_a_policy_that_may_cost_no_more() -> None:

@@ -131,6 +131,64 @@ def test_malformed_lines_are_left_out(tmp_path, line):
     assert BAD_LINES[line] in trace.report.first_bad[0].reason
 
 
+def test_the_names_that_dynamo_reads_too(tmp_path):
+    names = {
+        "timestamp": "created_time",
+        "input_length": "input_tokens",
+        "output_length": "output_tokens",
+    }
+    text = lines_of((0, 1100, 5, [1, 2, 3]), (1500, 1100, 6, [1, 2, 4]))
+    other = text
+    for ours, theirs in names.items():
+        other = other.replace(f'"{ours}"', f'"{theirs}"')
+    trace = read_text(tmp_path, other)
+    assert trace.format == "mooncake" and not trace.report.notes
+    assert_same_rows(trace.rows, read_text(tmp_path, text).rows)
+
+
+def test_requests_of_agents_wait_for_tools_and_for_their_own_turn_before(tmp_path):
+    """Of Dynamo's agentic rows: r1 waits 0.5 + 1.5 s after r0, r2 begins a session, r3 joins two."""
+    rows = [
+        {"request_id": "r0", "session_id": "a", "timestamp": 100},
+        {
+            "request_id": "r1",
+            "session_id": "a",
+            "delay": 500,
+            "tool_wait_ms": 1500,
+            "wait_for": ["r0"],
+        },
+        {"request_id": "r2", "session_id": "b", "delay_ms": 50, "wait_for": ["r0"]},
+        {"request_id": "r3", "session_id": "a", "wait_for": ["r1", "r2"]},
+    ]
+    lengths = {"input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
+    trace = read_text(tmp_path, "".join(json.dumps({**row, **lengths}) + "\n" for row in rows))
+    assert trace.report.num_bad == 0
+    assert trace.rows.arrival_us.tolist() == [100_000, 150_000, 2_100_000, 2_100_000]
+    assert trace.rows.others[DELAY].tolist() == [-1, -1, 2_000_000, 0]
+    assert [
+        note for note in trace.report.notes if note.startswith("2 rows wait for requests of other")
+    ]
+
+
+def test_the_record_of_dynamos_frontend(tmp_path):
+    def record(at, session, hashes):
+        replay = {"trace_block_size": 64, "input_length": 100, "input_sequence_hashes": hashes}
+        request = {"request_received_ms": at, "output_tokens": 7, "replay": replay}
+        context = {"trajectory_id": session} if session else None
+        return {"schema": "dynamo.request.trace.v1", "request": request, "agent_context": context}
+
+    large = 14879255164371896291  # beyond 63 bits
+    start = 1777312800000
+    tool = {"schema": "dynamo.request.trace.v1", "event_type": "tool_end", "tool": {}}
+    records = [record(start, "a", [large, 5]), tool, record(start + 500, "", [large, 6])]
+    trace = read_text(tmp_path, "".join(json.dumps(each) + "\n" for each in records))
+    assert trace.format == "mooncake" and trace.report.num_bad == 0
+    assert trace.rows.arrival_us.tolist() == [0, 500_000]
+    assert trace.rows.input_len.tolist() == [100, 100] and trace.rows.output_len.tolist() == [7, 7]
+    assert trace.rows.session_names == ("a",)
+    assert shared_blocks(to_table(trace.rows, 16)[0]) == {(0, 1): 4}
+
+
 def test_limit_counts_usable_lines(tmp_path):
     text = lines_of((0, 5, 1, [])) + "bad\n" + lines_of((1, 6, 1, []), (2, 7, 1, []))
     assert read_text(tmp_path, text, limit=2).rows.input_len.tolist() == [5, 6]

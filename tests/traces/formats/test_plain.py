@@ -179,6 +179,24 @@ def test_json_lines_of_a_server_log(tmp_path):
     assert any("column without effect: model" in note for note in trace.report.notes)
 
 
+@pytest.mark.parametrize(
+    ("name", "tokens"), [("input_tokens", [1000, 1012]), ("prompt_tokens", [10, 12])]
+)
+def test_prompts_of_anthropic_have_what_was_cached(tmp_path, name, tokens):
+    """Its input_tokens leave out what the cache had; prompt_tokens, as OpenAI counts them, have it."""
+    usage = (
+        '{"timestamp": "2026-01-01T00:00:0%dZ", "usage": {"%s": %d, "cache_read_input_tokens": %s, '
+        '"cache_creation_input_tokens": %d, "output_tokens": 6}}\n'
+    )
+    path = tmp_path / "log.jsonl"
+    path.write_text(usage % (0, name, 10, "990", 0) + usage % (1, name, 12, "null", 1000))
+    trace = read_trace(path)
+    assert trace.rows.input_len.tolist() == tokens
+    assert any("input_tokens plus" in note for note in trace.report.notes) == (
+        name == "input_tokens"
+    )
+
+
 def test_faulty_cells_are_named_as_the_file_names_them(tmp_path):
     text = (
         "timestamp,prompt_tokens,completion_tokens,request_id\n0,10,4,abc\n1,0,4,abd\n2,9,4,abe\n"

@@ -161,6 +161,10 @@ TABLES = {
     "start_time_ms,num_input_tokens,num_output_tokens,time_to_first_token_ms,tpot_ms": "{ms},{i},5,30,25",
     "arrival_us,input_num_tokens,output_num_tokens,ttft_us,request_latency_ms": "{us},{i},5,30000,130",
     "arrival_s;input_tokens;output_tokens;ttft_ms;e2e_ms": "{t};{i};5;30;130",
+    # multi-round-qa of vLLM's production stack
+    ",prompt_tokens,generation_tokens,ttft,generation_time,user_id,question_id,launch_time,finish_time": (
+        "0,{i},5,0.03,0.1,1,2,{t},9"
+    ),
 }
 
 
