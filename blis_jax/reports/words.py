@@ -352,5 +352,11 @@ _PARTS = (
         "prefix caching", ("enable_prefix_caching",), _cache, "prefix caching on", is_seldom=True
     ),
     _Part("CPU tier", ("kv_cpu_blocks",), _tier, is_seldom=True),
-    _Part("cost of tp left out", ("latency_model",), _free_exchange, is_seldom=True),
+    _Part(
+        "cost of tp left out",
+        ("latency_model",),
+        _free_exchange,
+        "no cost of tp is left out",
+        is_seldom=True,
+    ),
 )

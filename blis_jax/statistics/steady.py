@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
+from blis_jax.records.record import RunRecord, Status
 from blis_jax.statistics.intervals import CONFIDENCE, skewed_bounds
 
 if TYPE_CHECKING:
@@ -129,3 +131,66 @@ def _worth(kept: np.ndarray) -> float:
     batches = _batches(kept)
     variance = float(batches.var(ddof=1)) / NUM_BATCHES * _widening(batches) ** 2
     return float(kept.var()) / variance if variance else math.inf
+
+
+# --- in words, class by class -----------------------------------------
+
+
+PERCENT = 99
+_HEAD = (
+    f"{'class':<12} {'metric':<10} {'value ms':>10} {'interval':>22} {'warm-up':>8} {'worth':>8}"
+)
+
+
+def steady_lines(record: RunRecord) -> list[str]:
+    """Return a table of mean and P99 of TTFT and E2E with their intervals, and what its columns mean.
+
+    Requests that have not completed are left out, so a run that a horizon ends should be long against them.
+    """
+    requests = record.requests
+    is_complete = requests.status == Status.COMPLETED
+    lines, is_short = [_HEAD], False
+    for code, name in [(None, "all"), *enumerate(SLO_CLASSES)]:
+        chosen = is_complete & (code is None or requests.slo_class == code)
+        if code is not None and (not chosen.any() or chosen.sum() == is_complete.sum()):
+            continue
+        if chosen.sum() < LEAST_REQUESTS:
+            lines.append(
+                f"{name or 'default':<12} {chosen.sum()} requests; {LEAST_REQUESTS} are needed"
+            )
+            continue
+        for metric, values in (("TTFT", requests.ttft_us), ("E2E", requests.e2e_us)):
+            for what, estimate in _figures(values[chosen] / 1000):
+                lines.append(_row(name or "default", f"{metric} {what}", estimate))
+                is_short |= not estimate.is_enough
+    return [*lines, *_legend(is_short)]
+
+
+def _figures(values: np.ndarray) -> list[tuple[str, SteadyEstimate]]:
+    return [
+        ("mean", steady_mean(values)),
+        (f"P{PERCENT}", steady_percentile(values, PERCENT)),
+    ]
+
+
+def _row(name: str, metric: str, estimate: SteadyEstimate) -> str:
+    interval = f"[{estimate.low:.2f}, {estimate.high:.2f}]"
+    mark = "" if estimate.is_enough else "  short"
+    worth = f"{estimate.num_independent:.0f}" if np.isfinite(estimate.num_independent) else "all"
+    return (
+        f"{name:<12} {metric:<10} {estimate.value:>10.2f} {interval:>22} {estimate.num_warm_up:>8} "
+        f"{worth:>8}{mark}"
+    )
+
+
+def _legend(is_short: bool) -> list[str]:
+    lines = [
+        f"Intervals of {100 * CONFIDENCE:g} % for the steady state. Warm-up: first requests that are left out. "
+        "Worth: so many independent requests would say as much."
+    ]
+    if is_short:
+        lines.append(
+            "Short: the run is too short for this figure, and its interval holds less often than it says; "
+            "run longer, or take many seeds."
+        )
+    return lines

@@ -51,7 +51,8 @@ from blis_jax.records.record import Status
 from blis_jax.reports.perfetto import TracedRun, write_trace
 from blis_jax.reports.words import cluster_line, last_gaps, survivors_line
 from blis_jax.results.blis_files import labels_of, results_document, results_text
-from blis_jax.results.printed_text import decision_lines, steady_lines
+from blis_jax.results.printed_text import decision_lines
+from blis_jax.statistics.steady import steady_lines
 from blis_jax.traces.rows import single_tokens
 
 if TYPE_CHECKING:
