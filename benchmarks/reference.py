@@ -23,6 +23,7 @@ from blis_jax.metrics.scalars import lookup, metric_names
 from blis_jax.policies import registry
 from blis_jax.policies.their_names import names_of
 from blis_jax.reports.render import table_lines, table_text
+from blis_jax.reports.words import unit_text
 from papers.pages import ROOT, hand_over, table_parser
 from sweeps.promote.golang import plugins
 
@@ -88,7 +89,7 @@ def metrics_table() -> str:
         ("metric", "what it is", "unit", "better", "by class"),
         (
             (
-                f"`{name}`", metric.estimand, "" if metric.unit == "1" else metric.unit, metric.direction,
+                f"`{name}`", metric.estimand, unit_text(metric.unit, "{}"), metric.direction,
                 "yes" if metric.has_classes else "no",
             )
             for name, metric in metrics

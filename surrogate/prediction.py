@@ -13,6 +13,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import finite, write_csv
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Table
+from blis_jax.reports.words import unit_text
 from blis_jax.results.dataset import save
 from blis_jax.workload.spec import WorkloadSpec, list_builtin, load_builtin, load_spec
 from surrogate.levels.predict import (
@@ -79,7 +80,7 @@ def _tables(
             doubts.append(f"point {number + 1}: do not trust this: {point['reason'].item()}")
         for place, metric in enumerate(point["output"].values):
             output = point.isel(output=place)
-            unit = f" {unit}" if (unit := str(output["unit"].item())) else ""
+            unit = unit_text(str(output["unit"].item()))
             values = [
                 _estimate(output, ("mean", "low", "high"), unit),
                 _number(output, "aleatoric_sd", unit),

@@ -28,7 +28,7 @@ from blis_jax.reports.style import (
     plain_log,
     save,
 )
-from blis_jax.reports.words import metric_name, metric_words
+from blis_jax.reports.words import metric_name, metric_words, unit_text
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -85,7 +85,7 @@ def _draw_parity(panel: Axes, data: Data, predictions: xr.Dataset, name: str, r2
         plain_log(panel, "y")
     else:
         panel.xaxis.set_major_locator(MaxNLocator(4))
-    unit = "" if data.units[place] == "1" else f" ({data.units[place]})"
+    unit = unit_text(data.units[place], " ({})")
     panel.set_title(f"{_output_name(name)}\nR² {r2:.3f}")
     panel.set_xlabel(f"simulated{unit}")
     panel.set_ylabel(f"predicted{unit}")
@@ -108,7 +108,7 @@ def draw_residuals(path: Path, data: Data, predictions: xr.Dataset, name: str) -
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
     limit = float(np.quantile(np.abs(residual), 0.995))
-    unit = "%" if is_relative else data.units[place]
+    unit = unit_text("%" if is_relative else data.units[place], " ({})")
     quantiles = {
         level: {"color": RED, "linewidth": 1.2, "linestyle": line}
         for level, line in ((0.05, "--"), (0.5, "-"), (0.95, "--"))
@@ -127,7 +127,7 @@ def draw_residuals(path: Path, data: Data, predictions: xr.Dataset, name: str) -
             panel.set_ylim(-limit, limit)
             _name_axis(panel, data.columns[at])
             if at % columns == 0:
-                panel.set_ylabel(f"residual ({unit})")
+                panel.set_ylabel(f"residual{unit}")
         num_out = int((np.abs(residual) > limit).sum())
         caption = (
             "Predicted minus simulated mean at the test points"
@@ -161,9 +161,7 @@ def _name_axis(panel: Axes, column: InputColumn) -> None:
     else:
         panel.xaxis.set_major_locator(MaxNLocator(4))
         panel.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    panel.set_xlabel(
-        f"{column.name} ({column.unit})" if column.unit not in ("", "1") else column.name
-    )
+    panel.set_xlabel(column.name + unit_text(column.unit, " ({})"))
 
 
 def draw_calibration(path: Path, table: pd.DataFrame, num_points: int) -> None:

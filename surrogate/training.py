@@ -29,6 +29,7 @@ from blis_jax.reports import render
 from blis_jax.reports.findings import Answer, Findings, Quantity, Row, Table
 from blis_jax.reports.pictures import Axis, Guide, Panel, Picture, Series, Style
 from blis_jax.reports.style import BLUE
+from blis_jax.reports.words import unit_text
 from surrogate.data import CALIBRATION, TRAIN, Data, load_all
 from surrogate.fitting.learn import MAIN, learn
 from surrogate.fitting.network import FitState, Settings, epochs_of
@@ -118,7 +119,7 @@ def learned_of(surrogate: Surrogate, data: Data, answer: Answer) -> Findings:
         width = float(
             np.mean(predictions["high"].values[:, place] - predictions["low"].values[:, place])
         )
-        unit = "" if surrogate.units[place] in ("", "1") else f" {surrogate.units[place]}"
+        unit = unit_text(surrogate.units[place])
         figures = (
             Quantity(finite(r_squared(target, told))),
             Quantity(finite(np.sqrt(np.square(target - told).mean())), unit=unit),

@@ -49,7 +49,7 @@ def candidates(
         strategy: servers and router, with settings or without.
         model: its name.
         gpu: its name.
-        asked: tensor parallelisms in place of those.
+        counts: tensor parallelisms in place of those.
 
     Raises:
         ConfigError: the model is neither fitted nor described on the GPU, or does not fit on any number of them.

@@ -200,7 +200,7 @@ def sweep() -> Case:
     )
 
     def run() -> Seconds:
-        """Return the seconds for all seeds, the saved store included; compiling apart."""
+        """Return the seconds for running and saving all seeds, and those for compiling."""
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             path = Path(folder) / "sweep.zarr"

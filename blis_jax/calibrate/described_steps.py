@@ -319,7 +319,7 @@ def _left_out(prepared: Sequence[_Prepared]) -> list[LeftOut]:
 
 
 def left_out_of(phases: Sequence[Sequence[Float[np.ndarray, " step"]]]) -> LeftOut:
-    """Return how far a model was off, from logarithms of predicted ÷ measured: for each phase those of deployments."""
+    """Return for each phase the logarithms of predicted ÷ measured of a left-out model, one for each deployment."""
     there = [[part for part in parts if len(part)] for parts in phases]
     scores = [float(np.mean([*map(score_of, parts)])) if parts else math.nan for parts in there]
     middles = [float(np.median(part)) for parts in there for part in parts]

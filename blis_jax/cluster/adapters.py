@@ -111,7 +111,7 @@ class AdapterSettings:
         option="YAML file that declares LoRA adapters; blis-2026-08", metavar="FILE", is_found=True,
     )  # fmt: skip
     lora_adapter_capacity: int = setting(
-        0, "adapters that an instance holds at a time; the file's if not given, and without one no adapter is loaded",
+        0, "most adapters that an instance holds at a time; if neither the option nor the file says it, none is loaded",
         "adapters", low=0, is_found=True,
     )  # fmt: skip
 
@@ -354,7 +354,7 @@ def _check_named(config: ClusterConfig, adapters: Iterable[str], models: Iterabl
 
 
 def remarks(config: ClusterConfig, said: Collection[str]) -> Iterator[str]:
-    """Yield what has another effect than its name says, as in BLIS; `given` are the names of the settings given."""
+    """Yield what has another effect than its name says, as in BLIS; `said` names the settings given."""
     if config.lora_config.adapters and not config.lora_adapter_capacity:
         yield (
             "adapters are declared without a capacity: none is loaded, and none takes time or memory; give "

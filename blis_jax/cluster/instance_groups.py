@@ -127,7 +127,7 @@ def _number(value: object) -> object:
 def groups_and_fleet(
     value: object, config: ClusterConfig
 ) -> tuple[tuple[InstanceGroup, ...], str, dict[str, Any]]:
-    """Read groups as `groups_of` does, and the settings that follow where `given` has sections of a
+    """Read groups as `groups_of` does, and the settings that follow where `value` has sections of a
     policy file of BLIS.
 
     Raises:
@@ -147,7 +147,7 @@ def groups_of(value: object, source: str = SETTING) -> tuple[InstanceGroup, ...]
     """Return the groups of a value or a file.
 
     Args:
-        given: groups, or mappings of their keys; or a text: the path of a YAML or JSON file with a
+        value: groups, or mappings of their keys; or a text: the path of a YAML or JSON file with a
             list of such mappings, or that list itself, beginning with `[`.
         source: what errors begin with, unless a file is read.
 

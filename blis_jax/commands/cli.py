@@ -1,7 +1,7 @@
 """What the commands share: one-sentence errors, remarks and progress, files written whole.
 
 Nothing here imports JAX before it is needed, so that help and refusals come at once. Options are in `parser`,
-options with one meaning everywhere in `shared_options`.
+options with one meaning everywhere in `options`.
 """
 
 from __future__ import annotations

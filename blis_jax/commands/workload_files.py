@@ -58,7 +58,7 @@ class _Converted(CommandOptions, title="what to convert"):
     rate: float | None = option(cli.number, None, "RPS", "preset: requests per second", shown=1.0)
     num_requests: int | None = option(cli.at_least(1), None, "N", "preset: requests", shown=100)
     defaults_filepath: str | None = option(
-        str, None, "FILE", "preset: BLIS's defaults file, for presets of its own"
+        str, None, "FILE", "preset: a defaults file of BLIS with further presets"
     )
     spec: str | None = option(str, None, "FILE", "inference-perf: the workload file")
     path: str | None = option(
@@ -197,9 +197,7 @@ def compose(options: ComposeOptions) -> int:
     """Run the command; return its exit code."""
     paths = options.from_
     if not paths:
-        raise ConfigError(
-            "--from is missing; give a workload file, and one --from for each further"
-        )
+        raise ConfigError("--from is missing; give --from FILE once for each workload file")
     print(
         written(composed([_read_workload(path) for path in paths]), "the workload made of them"),
         end="",

@@ -101,7 +101,7 @@ class Snapshots:
     cached_prompt_blocks: Int[Array, "instance"] | Absent = None
     # whether the request's LoRA adapter is loaded; likewise
     has_adapter: Bool[Array, "instance"] | Absent = None
-    # µs for this prompt alone, see asked.py; likewise
+    # µs for this prompt alone, see router_view.py; likewise
     prompt_us: Float[Array, "instance"] | Absent = None
 
 

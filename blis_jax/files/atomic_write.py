@@ -329,16 +329,16 @@ def versions() -> dict[str, str]:
 def refuse_other_work(
     path: Path, before: Mapping[str, Any], now: Mapping[str, Any], advice: str = ADVICE
 ) -> None:
-    """Refuse to go on with what differs in something that its numbers depend on; says in what.
+    """Refuse to go on with kept work where something that its numbers depend on has changed; the error names it.
 
     Args:
-        path: what is kept, for the sentence.
-        before: what the kept numbers depend on, by its name in words.
-        now: the same of the work that is wanted.
+        path: where the kept work is, for the sentence.
+        before: what the kept numbers depend on: values by names in words.
+        now: the same values for the work that is wanted.
         advice: what the user can do.
 
     Raises:
-        ConfigError: something differs, or is known of one of them only.
+        ConfigError: a value differs, or only one side has it.
     """
     names = (*now, *(name for name in before if name not in now))
     other = [name for name in names if name not in before or before[name] != now.get(name)]

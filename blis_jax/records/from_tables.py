@@ -166,9 +166,7 @@ def _columns(seen: Observation) -> dict[str, Any]:
         progress_index=xp.where(is_scheduled, progress, 0),
         ttft_parts_us=seen.first_token_parts(has_token, token_us, output_time),
         ended_step_idx=ended,
-        accepted_tokens=seen.accepted_tokens,
-        adapter=seen.adapter,
-        **seen.waits,
+        **seen.columns,
         **after_moves(seen),
     )
     columns["handed_gap_us"] = latencies.over_transfers(seen, columns, steps, output_time)
@@ -191,8 +189,8 @@ def _e2e(seen: Observation, ttft: np.ndarray, steps: Values, output_time: np.nda
         e2e = xp.where(has_moved(seen[Journey]), whole, e2e)
     if seen.keeps_output:
         is_resumed, num_tokens = lives.num_preempted > 0, xp.maximum(seen.output_len, 1)
-        if seen.accepted_tokens is not None:  # output of one step is handed out at once
-            num_tokens = num_tokens - seen.accepted_tokens
+        if "accepted_tokens" in seen.columns:  # output of one step is handed out at once
+            num_tokens = num_tokens - seen.columns["accepted_tokens"]
         whole = left - seen.arrival + output_time * num_tokens
         e2e = xp.where(is_resumed, whole, e2e)
     return e2e

@@ -99,16 +99,16 @@ class Observation(HasParts):
         self.output_len = xp.asarray(table.output_len)[:n].astype(np.int64)
         self.slo_class = xp.asarray(table.slo_class)[:n].astype(np.int64)
         self.tenant = xp.asarray(table.tenant)[:n].astype(np.int64)
-        named = getattr(table, "adapter", None) if AdapterTable in raw else None
-        self.adapter = None if named is None else xp.asarray(named)[:n] - 1
+        self.columns: dict[str, Values] = {}  # of request records, that only some runs have
+        if AdapterTable in raw and hasattr(table, "adapter"):
+            self.columns["adapter"] = xp.asarray(table.adapter)[:n] - 1
         parts: list[object] = []
         if hasattr(table, "timeout_us"):
             parts.append(Timeouts(xp.asarray(table.timeout_us)[:n].astype(np.int64)))
         self.log: np.ndarray = xp.asarray(raw.log)[:count].astype(np.int64)
         self.dyn: np.ndarray = xp.asarray(raw.dyn)[:n].astype(np.int64)
-        self.accepted_tokens = None
         if DraftTable in raw:
-            self.dyn, self.accepted_tokens = verified(raw, self.dyn, xp)
+            self.dyn, self.columns["accepted_tokens"] = verified(raw, self.dyn, xp)
         self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
         self.first_instance = self.instance
         if Journeys in raw:
@@ -133,7 +133,8 @@ class Observation(HasParts):
         self.arrival, self.log_time = arrival, log_time
         entered = entry_times(cluster, arrival, self.input_len, self.first_instance, xp)
         latency_us, self.queueing_us = cluster.routing_latency_us, entered[1]
-        self.routed_us, self.waits = gateway_waits(self.raw, entered[0], latency_us, xp)
+        self.routed_us, waits = gateway_waits(self.raw, entered[0], latency_us, xp)
+        self.columns = self.columns | waits
         self.routed_us = routed_later(self.raw, self.routed_us, xp)
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)

@@ -18,6 +18,7 @@ from blis_jax.reports.words import (
     joined,
     metric_name,
     table_title,
+    unit_text,
 )
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.statistics.paired import BETTER, SAME, UNCLEAR, WORSE
@@ -260,6 +261,5 @@ def change_value(row: MetricChange, form: Form = "interval") -> Quantity:
     """Return a difference in %, or in its unit where the reference is 0."""
     if finite(row.change.percent.mean) is not None:
         return Quantity.of(row.change.simultaneous_percent, form, unit=" %", is_signed=True)
-    unit = lookup(row.metric)[0].unit
-    shown = f" {unit}" if unit not in ("", "1") else ""
-    return Quantity.of(row.change.simultaneous, form, unit=shown, is_signed=True)
+    unit = unit_text(lookup(row.metric)[0].unit)
+    return Quantity.of(row.change.simultaneous, form, unit=unit, is_signed=True)

@@ -32,7 +32,7 @@ from blis_jax.reports.style import (
     class_style,
     class_words,
 )
-from blis_jax.reports.words import HEADLINE_METRICS, metric_name, table_title
+from blis_jax.reports.words import HEADLINE_METRICS, metric_name, table_title, unit_text
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.statistics.paired import BETTER, WORSE
 
@@ -326,7 +326,7 @@ def _seeds(study: Study, place: str, metric: str) -> Picture | None:
             )  # fmt: skip
         if len(marks) > 1:
             x = Axis(study.runs.one, most_ticks=8, is_whole=True, is_run=True)
-            y = Axis(f"difference ({unit})" if unit else "difference")
+            y = Axis(f"difference{unit_text(unit, ' ({})')}")
             rows.append([Panel(marks, x, y, f"{short(strategy)} − {short(reference)}")])
     if not rows:
         return None

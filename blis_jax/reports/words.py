@@ -61,6 +61,11 @@ def metric_name(metric: str) -> str:
     return table_title(metric).split(",")[0]
 
 
+def unit_text(unit: str, form: str = " {}") -> str:
+    """Return a unit as it stands behind a number, or in another form such as " ({})"; no text for a pure number."""
+    return "" if unit in ("", "1") else form.format(unit)
+
+
 def metric_words(name: str) -> str:
     """Return a metric, `[class]` included, as in a sentence: `TTFT P99 of critical requests`."""
     metric, slo_class = split_name(name)

@@ -129,10 +129,14 @@ def run_grid(
             raise ConfigError(f"seed {seed} is out of range; seeds are 0 to {LARGEST_SEED}")
     specs = list(spec) if isinstance(spec, Sequence) else [spec] * len(configs)
     if len(specs) != len(configs):
-        raise ConfigError(f"{len(specs)} workloads for {len(configs)} configurations; give as many")
+        raise ConfigError(
+            f"{len(specs)} workloads for {len(configs)} configurations; give one for each"
+        )
     handed = list(policies) if isinstance(policies, Sequence) else [policies] * len(configs)
     if len(handed) != len(configs):
-        raise ConfigError(f"{len(handed)} policies for {len(configs)} configurations; give as many")
+        raise ConfigError(
+            f"{len(handed)} policies for {len(configs)} configurations; give one for each"
+        )
     options = options or Options(form=default_form(), resolve_ties=False)
     points = [Point(*fields) for fields in zip(configs, specs, handed, strict=True)]
     for point, functions in _shared(points):

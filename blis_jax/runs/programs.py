@@ -324,7 +324,7 @@ def _over_devices(lanes: Callable[..., Ran]) -> Callable[..., Ran]:
 
 
 def drawn_row(plan: PlanShape, plan_params: Any, seed: jax.Array) -> tuple[tuple[Any, Any], Drawn]:
-    """Return the source of a row `(table, order)`, and what the host asks about it."""
+    """Return the drawn requests of a run with their order, and the counts by which the host chooses table sizes."""
     table, is_short = draw(plan, plan_params, jax.random.key(seed))
     most_tokens = jnp.max(table.input_len + table.output_len)
     drawn = Drawn(is_short, most_tokens, jnp.sum(table.node_blocks))

@@ -71,7 +71,7 @@ class LongRun:
         order: TieOrder,
         max_scan_steps: int,
     ) -> None:
-        """`given` is what `beginning_of` is called with; `order` is corrected in place, and holds in the end."""
+        """`inputs` are what `beginning_of` is called with; `order` is corrected in place, and holds in the end."""
         self.given, self.order, self.most_chunks = inputs, order, max_scan_steps // CHUNK
         self.has_changed = False
         self.mechanism = mechanism

@@ -153,7 +153,7 @@ class Difference:
 
 
 def joint_words(inference: Inference) -> str:
-    """Return how the intervals are made that hold for a family at once, and that agree with its verdicts."""
+    """Say how simultaneous intervals are made: they hold for a whole family, and agree with its verdicts."""
     test = "the anytime-valid t-test's" if inference.is_anytime else "Student's t"
     ends = "cut at 0 by Holm's verdict, or widened to it"
     return f"{100 * inference.confidence:g} %; {test} at Bonferroni's level, {ends}"

@@ -139,7 +139,7 @@ class TraceSource:
         configs: Iterable[ClusterConfig],
         usual: Sequence[int] = USUAL_SEEDS,
     ) -> tuple[int, ...]:
-        """Return the numbers of the runs that there are to make; `usual` where seeds matter and none is asked for."""
+        """Return the seeds of the runs, or the windows' numbers; `usual` where seeds matter and none are given."""
         if self.num_windows is not None:
             if seeds is not None:
                 raise ConfigError(

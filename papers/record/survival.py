@@ -58,13 +58,13 @@ VERDICTS = (
 
 @dataclass(frozen=True)
 class SurvivalFinding:
-    """Hold one claim at many seeds; what was read of it is in its unit.
+    """Hold the verdict on one claim at many seeds; its figures have the unit of the claim.
 
     Attributes:
         claim: what is published.
-        verdict: its word is one of VERDICTS; a statement has no reading, but seeds.
-        num_seeds: on which all runs came to their end.
-        spread: of 95 in 100 experiments with three seeds.
+        verdict: one of VERDICTS; that on a statement counts seeds and has no figure.
+        num_seeds: seeds on which every run completed.
+        spread: the range that holds 95 in 100 experiments with three seeds.
     """
 
     claim: AnyClaim

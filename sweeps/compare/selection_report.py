@@ -9,7 +9,7 @@ from blis_jax.files.atomic_write import plain
 from blis_jax.files.formats import number_of
 from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
-from blis_jax.reports.words import cluster_line, metric_words
+from blis_jax.reports.words import cluster_line, metric_words, unit_text
 from blis_jax.statistics.paired import Difference
 from blis_jax.statistics.sequential import MISSED
 from sweeps.compare.document import CommonSetting, setting_json
@@ -143,8 +143,7 @@ def _fresh(document: Mapping[str, Any]) -> tuple[Table, Remarks]:
 
 
 def _verdict(document: Mapping[str, Any]) -> str:
-    unit = lookup(document["metric"])[0].unit
-    zone = f"{document['indifference']:g} {unit if unit != '1' else ''}".strip()
+    zone = f"{document['indifference']:g}{unit_text(lookup(document['metric'])[0].unit)}"
     kept = " of those that keep the constraints" if document["constraints"] else ""
     if document["winner"] is not None:
         return f"{document['winner']} is the best{kept}, or within {zone} of the best."

@@ -100,7 +100,10 @@ class _Runs(TrackOptions, title="runs"):
         str, None, "ARM", "what predictions compare with (default: the baseline)"
     )
     over: str | None = option(
-        str, None, "NAME=V1,V2,…", "values of a setting, or of rate, for falls, rises, flat"
+        str,
+        None,
+        "NAME=V1,V2,…",
+        "setting or rate to vary, for predictions that say falls, rises or flat",
     )
 
 

@@ -37,7 +37,7 @@ class Range(ClosedPart):
 
     @property
     def claim(self) -> Claim:
-        """Return the claim that a figure lies within."""
+        """Return the claim that a figure lies within these bounds."""
         least = -math.inf if self.above is None else math.nextafter(self.above, math.inf)
         most = math.inf if self.below is None else math.nextafter(self.below, -math.inf)
         low = least if self.min is None else max(self.min, least)

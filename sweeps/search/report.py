@@ -14,7 +14,7 @@ from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, 
 from blis_jax.reports.pictures import Axis, Mark, Panel, Picture, Series, Style, Words
 from blis_jax.reports.study import words_of
 from blis_jax.reports.style import BLUE, GREEN, GREY, ORANGE, RED
-from blis_jax.reports.words import metric_words, number
+from blis_jax.reports.words import metric_words, number, unit_text
 from sweeps.claims.grammar import known_metric, our_name
 from sweeps.search.objectives import AT
 
@@ -299,7 +299,7 @@ def _ranges(
 def _axis_label(objective: Mapping[str, Any]) -> str:
     name = objective["metric"]
     metric = known_metric(name)
-    words, unit = metric_words(our_name(name)), "" if metric.unit == "1" else f" ({metric.unit})"
+    words, unit = metric_words(our_name(name)), unit_text(metric.unit, " ({})")
     if metric.name in TOKEN_RATES:
         _, slo_class = lookup(our_name(name))
         words = "throughput" + (f" of {slo_class} requests" if slo_class else "")

@@ -13,7 +13,7 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.policies import registry
 from blis_jax.reports.pictures import Axis, Bars, Guide, Mark, Panel, Picture, Series, Style, Tiles
 from blis_jax.reports.style import BLUE, GUIDE_COLOUR, STRATEGY_COLOURS, class_style, class_words
-from blis_jax.reports.words import metric_words
+from blis_jax.reports.words import metric_words, unit_text
 from sweeps.sensitivity.indices import FIGURES
 from sweeps.sensitivity.model import SIMULATOR, SURROGATE
 from sweeps.sensitivity.study import SensitivityStudy, influential
@@ -116,8 +116,7 @@ def _plane(study: SensitivityStudy, model: str, metric: str) -> Panel:
     if effects.dummy > 0:
         words = study.runs.in_text("a new draw of the seeds")
         marks.append(Guide(float(effects.dummy), "x", DUMMY, words))
-    unit = lookup(metric)[0].unit
-    suffix = f" ({unit})" if unit != "1" else ""
+    suffix = unit_text(lookup(metric)[0].unit, " ({})")
     x = Axis(f"mean size µ*{suffix}", limits=(0.0, 1.08 * end))
     return Panel(marks, x, Axis(f"spread σ{suffix}", limits=(0.0, 1.1 * top)), _title(metric))
 
@@ -202,8 +201,8 @@ def _map(study: SensitivityStudy, metric: str, pair: Any, second: np.ndarray) ->
         _edges(_positions(dimension, shares), dimension.is_log)
         for dimension, shares in zip((first, other), pair.shares, strict=True)
     ]
-    unit = lookup(metric)[0].unit
-    tiles = Tiles(edges[0], edges[1], plain(values.T), "viridis", unit="" if unit == "1" else unit)
+    unit = unit_text(lookup(metric)[0].unit, "{}")
+    tiles = Tiles(edges[0], edges[1], plain(values.T), "viridis", unit=unit)
     numbers = f"S {second[0]:.2f} [{second[1]:.2f}, {second[2]:.2f}]".replace("-", "−")
     return Panel(
         [tiles], _axis(first, _parameter_words(first, "\n")), _axis(other, _parameter_words(other, "\n")),
@@ -319,6 +318,6 @@ def _title(metric: str) -> str:
 
 def _family_words(metric: str) -> str:
     metric_found, _ = lookup(metric)
-    unit = f"\n({metric_found.unit})" if metric_found.unit != "1" else ""
+    unit = unit_text(metric_found.unit, "\n({})")
     words = textwrap.fill(metric_words(metric_found.name), 18)
     return words[0].upper() + words[1:] + unit

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
-from blis_jax.reports.words import NOTHING, metric_words
+from blis_jax.reports.words import NOTHING, metric_words, unit_text
 from sweeps.robustness.rules import shown
 from sweeps.sensitivity.effects import ANYWHERE, INSIDE, BestRange
 from sweeps.sensitivity.figure import pictures
@@ -35,7 +36,6 @@ from sweeps.sensitivity.words import (
     interaction_words,
     interval_words,
     rounded,
-    unit_words,
     value_words,
 )
 
@@ -161,7 +161,7 @@ def metric_lines(study: SensitivityStudy, model: str, metric: str) -> list[str]:
     if metric not in indices_of_model.sobol:
         return [_why_missing(values, len(indices_of_model.values))]
     low, middle, high = np.percentile(values, (5, 50, 95))
-    unit = unit_words(metric)
+    unit = unit_text(lookup(metric)[0].unit)
     lines = [
         f"median {shown(rounded(middle))}{unit} over the space, 5th to 95th percentile "
         f"{shown(rounded(low))} to {shown(rounded(high))}{unit}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.metrics.scalars import lookup
+from blis_jax.reports.words import unit_text
 from sweeps.robustness.rules import shown
 from sweeps.sensitivity.indices import MATTERS, do_meet
 from sweeps.sensitivity.study import verdicts
@@ -21,11 +22,11 @@ def effect_words(study: SensitivityStudy, model: str, metric: str, name: str) ->
     place = study.names.index(name)
     findings = study.findings[model]
     indices, effect = findings.sobol[metric], findings.effects[place]
-    along = effect.mean[study.metrics.index(metric)]
+    along, unit = effect.mean[study.metrics.index(metric)], unit_text(lookup(metric)[0].unit)
     dimension = study.dimensions[place]
     least, most = int(np.nanargmin(along)), int(np.nanargmax(along))
     ends = [
-        f"{shown(rounded(float(along[level])))}{unit_words(metric)} at "
+        f"{shown(rounded(float(along[level])))}{unit} at "
         f"{value_words(dimension.at(float(effect.shares[level])))}"
         for level in (least, most)
     ]
@@ -87,12 +88,6 @@ def value_words(value: object) -> str:
 def rounded(value: float) -> float:
     """Return four significant digits of a value."""
     return float(f"{value:.4g}")
-
-
-def unit_words(metric: str) -> str:
-    """Return the unit of a metric behind a number, nothing if it has none."""
-    unit = lookup(metric)[0].unit
-    return "" if unit == "1" else f" {unit}"
 
 
 def interval_words(figures: Sequence[float] | np.ndarray) -> str:

@@ -49,7 +49,7 @@ from blis_jax.metrics.kv import (
 from blis_jax.policies.numbers import DECLARED
 from blis_jax.records.record import Status
 from blis_jax.reports.perfetto import TracedRun, write_trace
-from blis_jax.reports.words import cluster_line, last_gaps, survivors_line
+from blis_jax.reports.words import cluster_line, last_gaps, survivors_line, unit_text
 from blis_jax.results.blis_files import labels_of, results_document, results_text
 from blis_jax.results.printed_text import decision_lines
 from blis_jax.statistics.steady import steady_lines
@@ -207,8 +207,7 @@ def _source_lines(record: RunRecord) -> list[str]:
     lines = ["=== Event Source ==="] if record.figures else []
     for name, value in record.figures.items():
         declared = DECLARED[name]
-        unit = "" if declared.unit in ("", "1") else f" {declared.unit}"
-        lines.append(f"{name}: {value:g}{unit} ({declared.meaning})")
+        lines.append(f"{name}: {value:g}{unit_text(declared.unit)} ({declared.meaning})")
     drafts = draft_figures(record)
     lines += ["=== Drafted Tokens ==="] if drafts else []
     lines += [f"{name}: {value:g}" for name, value in drafts.items()]

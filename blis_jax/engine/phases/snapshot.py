@@ -137,7 +137,7 @@ def unless_elsewhere(
     """Return the view after decisions: as it was, but for the copy of the caches, where no decision
     looks at an instance.
 
-    Each of `asked` says whether a decision is made, then about which request; about all instances
+    Each of `decisions` says whether a decision is made, then about which request; about all instances
     if no request follows.
     """
     if Elsewhere not in ctx.requests:

@@ -113,7 +113,7 @@ def splits(params: DisaggregationParams, context: GatewayContext, instance: jax.
 def splits_uncached(
     params: DisaggregationParams, context: GatewayContext, instance: jax.Array
 ) -> Any:
-    """Return whether more of the prompt than the threshold is not in the copy of the instance's cache."""
+    """Return whether the prompt tokens that the router's copy of the instance's cache lacks exceed the threshold."""
     cached = context.snapshots.cached_prompt_blocks[instance]
     tokens = context.request.input_len - cached * jnp.asarray(context.block_size, jnp.int32)
     return tokens.astype(jnp.float64) > params.threshold

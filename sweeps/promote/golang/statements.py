@@ -72,7 +72,7 @@ class LoopPlan:
         )
 
     def continues(self, node: Node) -> bool:
-        """Return whether a selection's other case is a selection of its own, so that both are one switch."""
+        """Return whether the `else` of a selection is a selection that nothing else reads: both make one switch."""
         other = node.args[2]
         return other.op == "select" and self._uses[other.order] == 1
 
