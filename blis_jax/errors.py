@@ -1,6 +1,7 @@
 """The error and the warning that a user's input can cause, and a hint for their sentences."""
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -37,6 +38,24 @@ def shortened(value: object) -> str:
     except (ValueError, RecursionError):  # thousands of digits, or nested without end
         return f"a {type(value).__name__} too long to show"
     return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
+
+
+def bounds_text(low: float, high: float, excludes_low: bool = False) -> str:
+    """Return bounds in words, such as `at least 0`; infinite ones are none."""
+    if math.isfinite(low) and math.isfinite(high):
+        is_open = f"above {low:g} and at most {high:g}"
+        return is_open if excludes_low else f"between {low:g} and {high:g}"
+    if math.isfinite(high):
+        return f"at most {high:g}"
+    if not math.isfinite(low):
+        return ""
+    return f"above {low:g}" if excludes_low else f"at least {low:g}"
+
+
+def is_within(value: float, low: float, high: float, excludes_low: bool = False) -> bool:
+    """Return whether a number is finite and within its bounds."""
+    is_above = value > low if excludes_low else value >= low
+    return is_above and value <= high and abs(value) < math.inf
 
 
 def as_option(name: str) -> str:

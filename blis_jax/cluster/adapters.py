@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.cluster.settings import setting
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import mapping
-from blis_jax.files.strict_yaml import number_at, section_of, whole_at
+from blis_jax.files.strict_yaml import number_at, section_of, value_at, whole_at
 from blis_jax.workload.table import RequestTable, with_column
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SCORER = "lora-affinity"
 LONGEST_LOAD_US, MOST_RESERVED_BYTES = 1e15, 1e18
+_MOST = 2**31 - 1
 MOST_ADAPTERS = 4096  # that can be declared: instances have a column for each
 NUMBERS = {  # and what BLIS takes where the file says nothing: µs, bytes/µs, bytes
     "load_base_latency_us": 1500.0,
@@ -144,7 +145,8 @@ def config_of(section: object, place: str) -> LoraConfig:
         if section.get(name) is not None
     }
     if section.get("adapter_capacity") is not None:
-        said["adapter_capacity"] = _whole(section["adapter_capacity"], f"{place}.adapter_capacity")
+        at = f"{place}.adapter_capacity"
+        said["adapter_capacity"] = whole_at(section["adapter_capacity"], at, -math.inf, _MOST)
     tiers = section.get("step_overhead_tiers")
     if tiers is not None:
         said["step_overhead_tiers"] = tuple(_tiers(tiers, f"{place}.step_overhead_tiers"))
@@ -160,18 +162,13 @@ def config_of(section: object, place: str) -> LoraConfig:
 
 def _adapter(entry: object, place: str) -> Adapter:
     entry = mapping(entry, place, ("id", "rank", "base_model"))
-    texts = {name: entry.get(name) or "" for name in ("id", "base_model")}
-    for name, text in texts.items():
-        if not isinstance(text, str):
-            raise ConfigError(f"{place}.{name}: got {shortened(text)}, allowed is a text")
+    texts = {
+        name: value_at(entry.get(name) or "", f"{place}.{name}", str)
+        for name in ("id", "base_model")
+    }
     if not texts["id"]:
         raise ConfigError(f"{place}.id is empty; give every adapter an id")
-    rank = _whole(entry.get("rank", 0), f"{place}.rank")
-    if rank <= 0:
-        raise ConfigError(
-            f"{place}.rank: adapter {texts['id']!r} has rank {rank}, allowed is 1 or more"
-        )
-    return Adapter(rank=rank, **texts)
+    return Adapter(rank=whole_at(entry.get("rank", 0), f"{place}.rank", 1, _MOST), **texts)
 
 
 def _check_ids(adapters: Collection[Adapter], place: str) -> None:
@@ -185,26 +182,13 @@ def _check_ids(adapters: Collection[Adapter], place: str) -> None:
 
 def _tiers(section: object, place: str) -> Iterator[OverheadTier]:
     for key, entry in mapping(section, place).items():
-        rank = _whole(int(key) if isinstance(key, str) and key.isdigit() else key, f"{place}: rank")
+        written = int(key) if isinstance(key, str) and key.isdigit() else key
+        rank = whole_at(written, f"{place}: rank", 1, _MOST)
         at = f"{place}[{rank}]"
-        if rank <= 0:
-            raise ConfigError(f"{place}: rank {rank} is not allowed, give 1 or more")
         entry = mapping(entry, at, ("k6", "k7"))
-        k6, k7 = (number_at(entry.get(name) or 0.0, f"{at}.{name}") for name in ("k6", "k7"))
-        if not (math.isfinite(k6) and k6 >= 0):
-            raise ConfigError(f"{at}.k6: got {k6:g}, allowed is a finite number at least 0")
-        if not (math.isfinite(k7) and k7 > 0):
-            raise ConfigError(
-                f"{at}.k7: got {k7:g}, but k6 is divided by it; give a finite number above 0"
-            )
+        k6 = number_at(entry.get("k6") or 0.0, f"{at}.k6", 0, math.inf)
+        k7 = number_at(entry.get("k7") or 0.0, f"{at}.k7", 0, math.inf, excludes_low=True)
         yield OverheadTier(rank, k6, k7)
-
-
-def _whole(value: object, place: str) -> int:
-    whole = whole_at(value, place)
-    if abs(whole) >= 2**31:
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a whole number below 2^31")
-    return whole
 
 
 # --- what follows for a cluster -------------------------------------------------------------------

@@ -17,7 +17,7 @@ from blis_jax.cluster.router import with_room
 from blis_jax.core.types import ROLES
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import read_text
-from blis_jax.lazy import exports
+from blis_jax.files.strict_yaml import chosen_at, read_yaml, value_at
 from blis_jax.policies import their_names
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 SETTING = "instances"
 T = TypeVar("T")
 EXAMPLE = "[{count: 2, total_kv_blocks: 20000}]"
-_of_files = exports("blis_jax.files", {"strict_yaml": ("read_yaml",)})  # help comes without PyYAML
 _SHORT = {"alpha": "alpha_coeffs", "beta": "beta_coeffs"}
 
 
@@ -64,21 +63,11 @@ class InstanceGroup:
     network_delay: int | None = None
 
     def __post_init__(self) -> None:
-        count: object = self.count  # what a file has may be anything
-        name: object = self.name
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigError(f"count must be a whole number above 0, got {shortened(count)}")
-        if not isinstance(name, str):
-            raise ConfigError(f"name must be a text, got {shortened(name)}; put it in quotes")
-        if self.role not in ROLES:
-            raise ConfigError(
-                f"role {shortened(self.role)} is not known; use one of {', '.join(ROLES)}"
-                f"{closest(self.role, ROLES)}"
-            )
-        memory = self.gpu_memory_gib
-        is_number = isinstance(memory, int | float) and not isinstance(memory, bool)
-        if memory is not None and not (is_number and 0 < memory < math.inf):
-            raise ConfigError(f"gpu_memory_gib must be above 0, got {shortened(memory)}")
+        value_at(self.count, "count", int, 1, math.inf)
+        value_at(self.name, "name", str)
+        chosen_at(self.role, "role", *ROLES)
+        if (memory := self.gpu_memory_gib) is not None:
+            value_at(memory, "gpu_memory_gib", float, 0, math.inf, excludes_low=True)
         for setting in _SHORT.values():
             object.__setattr__(self, setting, _coefficients(setting, getattr(self, setting)))
 
@@ -187,7 +176,7 @@ def _parsed(text: str) -> tuple[Any, str]:
                 Path(text), f"a list of instance groups such as {EXAMPLE}, or pools such as 1P2D"
             ),
         )
-    content = _of_files("read_yaml")(text, source)
+    content = read_yaml(text, source)
     if not content:
         raise ConfigError(f"{source}: no group is given; give a list such as {EXAMPLE}")
     return content, source

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from blis_jax.cluster import disaggregation
 from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError, shortened
 from blis_jax.files.input_files import mapping
+from blis_jax.files.strict_yaml import value_at
 from blis_jax.latency.model_description import usual_tp
 
 if TYPE_CHECKING:
@@ -146,11 +147,8 @@ def _groups_of_pools(
         names.append(name)
         groups_of_pools.append(made)
         # the memory of a kind of GPU is that of the first pool which has it
-        gib = _number(pool, "gpu_memory_gib", place)
-        if not 0 < gib < MOST_GIB:
-            raise ConfigError(
-                f"{place}: gpu_memory_gib must be above 0 and below {MOST_GIB:g}, got {gib:g}"
-            )
+        written = pool.get("gpu_memory_gib", 0.0)
+        gib = value_at(written, f"{place}: gpu_memory_gib", float, 0, MOST_GIB, excludes_low=True)
         memory.setdefault(made.gpu_type, gib)
         count = min(left, made.nodes * (made.gpus_per_node // tp))
         left -= count
@@ -161,13 +159,16 @@ def _groups_of_pools(
 
 
 def _pool(pool: Mapping[str, Any], place: str) -> NodePool:
-    gpus = _number(pool, "gpus_per_node", place, 1, is_whole=True)
-    nodes = _number(pool, "initial_nodes", place, is_whole=True)
-    kind = pool.get("gpu_type")
-    if not isinstance(kind, str) or not kind:
-        raise ConfigError(f"{place}: gpu_type must be a text, got {shortened(kind)}")
+    gpus, nodes = (
+        value_at(pool.get(key), f"{place}: {key}", int, low, math.inf)
+        for key, low in (("gpus_per_node", 1), ("initial_nodes", 0))
+    )
+    kind = value_at(pool.get("gpu_type") or None, f"{place}: gpu_type", str)
     bounds = {"min_nodes": 0, "max_nodes": nodes, **pool}
-    least, most = (_number(bounds, key, place, is_whole=True) for key in ("min_nodes", "max_nodes"))
+    least, most = (
+        value_at(bounds[key], f"{place}: {key}", int, 0, math.inf)
+        for key in ("min_nodes", "max_nodes")
+    )
     if most < max(nodes, least):
         raise ConfigError(
             f"{place}: max_nodes is {most}, below initial_nodes ({nodes}) or min_nodes ({least})"
@@ -179,11 +180,8 @@ def _pool(pool: Mapping[str, Any], place: str) -> NodePool:
 def _lifecycle(section: object, place: str) -> dict[str, float]:
     """Return how long instances load, and whether the first ones do."""
     values = mapping(section, place, _LIFECYCLE_KEYS)
-    warm = values.get("warm_start_initial_instances", False)
-    if not isinstance(warm, bool):
-        raise ConfigError(
-            f"{place}: warm_start_initial_instances must be true or false, got {shortened(warm)}"
-        )
+    warm_start = "warm_start_initial_instances"
+    warm = value_at(values.get(warm_start, False), f"{place}: {warm_start}", bool)
     delay = _delay(values, "loading_delay", place)
     lifecycle = {f"{_PREFIX}loading_delay_{name}_s": value for name, value in delay.items()}
     return lifecycle | {f"{_PREFIX}warm_start": int(warm)}
@@ -239,13 +237,7 @@ def _delay(section: Mapping[str, Any], key: str, place: str) -> dict[str, float]
     return {name: _number(delay, name, f"{place}.{key}") for name in _DELAY_KEYS}
 
 
-def _number(
-    section: Mapping[str, Any], key: str, place: str, least: int = 0, *, is_whole: bool = False
-) -> Any:
-    """Return a finite number from the least one on; 0 if the key is not there, which a whole number must be."""
-    value = section.get(key, None if is_whole else 0.0)
-    is_right = isinstance(value, int if is_whole else int | float) and not isinstance(value, bool)
-    if not (is_right and least <= value < math.inf):
-        kind = "a whole number" if is_whole else "a number"
-        raise ConfigError(f"{place}: {key} must be {kind} from {least} on, got {shortened(value)}")
-    return value if is_whole else float(value)
+def _number(section: Mapping[str, Any], key: str, place: str) -> float:
+    """Return a finite number of at least 0; 0 if the key is not there."""
+    number: float = value_at(section.get(key, 0.0), f"{place}: {key}", float, 0, math.inf)
+    return number

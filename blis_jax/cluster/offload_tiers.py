@@ -16,7 +16,7 @@ from blis_jax.cluster.machines import deployment
 from blis_jax.cluster.settings import setting
 from blis_jax.errors import ConfigError, choices, shortened
 from blis_jax.files.input_files import given_keys, mapping
-from blis_jax.files.strict_yaml import number_at, section_of, whole_at
+from blis_jax.files.strict_yaml import chosen_at, number_at, section_of, value_at, whole_at
 from blis_jax.latency.deployment import kv_bytes_per_token
 
 if TYPE_CHECKING:
@@ -138,15 +138,17 @@ def config_of(
             f"{place}.cpu_bytes_to_use is missing; give the bytes of CPU memory for KV blocks"
         )
     wholes = ("cpu_bytes_to_use", "block_size", "blocks_per_chunk", "tokens_per_hash")
-    whole = {name: _count(said[name], f"{place}.{name}") for name in wholes if name in said}
+    whole = {name: _count(said, name, place) for name in wholes if name in said}
     if "block_size" in whole and "blocks_per_chunk" in whole:
         raise ConfigError(
             f"{place}: block_size and blocks_per_chunk say the same; give one of them"
         )
-    _check_threshold(said.get("store_threshold", 0), f"{place}.store_threshold")
-    _check_policy(said.get("eviction_policy") or "lru", f"{place}.eviction_policy")
+    # 0 and 1 change nothing: tiers store every block at once
+    value_at(said.get("store_threshold", 0), f"{place}.store_threshold", int, 0, 1)
+    # arc has no rule yet, and BLIS ends with an error
+    chosen_at(said.get("eviction_policy") or "lru", f"{place}.eviction_policy", "lru")
     for name in ("offload_prompt_only", "self_describing_kv_events", "saves_prefill"):
-        _truth(said.get(name, True), f"{place}.{name}")
+        value_at(said.get(name, True), f"{place}.{name}", bool)
     tiers = said.get("secondary_tiers", ())
     if not isinstance(tiers, list | tuple) or len(tiers) > MOST_TIERS:
         raise ConfigError(
@@ -172,22 +174,16 @@ def _tier(entry: Mapping[str, Any], place: str, devices: Mapping[str, Any]) -> S
     for name in ("type", "root_dir"):
         if not isinstance(said.get(name), str) or not said[name]:
             raise ConfigError(f"{place}.{name} is missing; give {_EXAMPLES[name]}")
-    if said["type"] != "fs":
-        raise ConfigError(
-            f"{place}.type: got {shortened(said['type'])}, allowed is fs, a file system"
-        )
+    chosen_at(said["type"], f"{place}.type", "fs")
     if "direct_io" not in said:
         raise ConfigError(
             f"{place}.direct_io is missing; true: past the page cache, false: through it, which may take other times"
         )
     for name in ("direct_io", "enable_kv_events"):
-        _truth(said.get(name, True), f"{place}.{name}")
-    if said.get("locality", "LOCAL") not in ("LOCAL", "REMOTE"):
-        raise ConfigError(
-            f"{place}.locality: got {shortened(said['locality'])}, allowed is LOCAL or REMOTE"
-        )
+        value_at(said.get(name, True), f"{place}.{name}", bool)
+    chosen_at(said.get("locality", "LOCAL"), f"{place}.locality", "LOCAL", "REMOTE")
     threads = {
-        name: _count(said[name], f"{place}.{name}")
+        name: _count(said, name, place)
         for name in ("n_read_threads", "n_write_threads")
         if name in said
     }
@@ -201,9 +197,7 @@ def _tier(entry: Mapping[str, Any], place: str, devices: Mapping[str, Any]) -> S
             f"{place}: {', '.join(missing)} missing; give device_class, or {', '.join(PHYSICS)}"
         )
     for name, number in numbers.items():
-        if not math.isfinite(number) or number < 0 or (number == 0 and name in PHYSICS[:2]):
-            words = "above 0" if name in PHYSICS[:2] else "at least 0"
-            raise ConfigError(f"{place}.{name} must be finite and {words}, got {number:g}")
+        number_at(number, f"{place}.{name}", 0, math.inf, excludes_low=name in PHYSICS[:2])
     depth = int(numbers.pop("saturation_queue_depth", 1))
     rest: dict[str, Any] = numbers | threads
     return SecondaryTier(**rest, saturation_queue_depth=depth)
@@ -234,30 +228,8 @@ def _device(
     return direct | {key[start:]: value for key, value in said.items() if key in _BUFFERED}
 
 
-def _check_threshold(value: object, place: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1:
-        raise ConfigError(
-            f"{place}: got {shortened(value)}, allowed is 0 or 1, which change nothing; tiers store every block at once"
-        )
-
-
-def _check_policy(value: object, place: str) -> None:
-    if value == "arc":
-        raise ConfigError(f"{place}: arc has no rule yet, and BLIS ends with an error; give lru")
-    if value != "lru":
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is lru")
-
-
-def _truth(value: object, place: str) -> None:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is true or false")
-
-
-def _count(value: object, place: str) -> int:
-    count = whole_at(value, place)
-    if not 0 < count < 2**62:
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a whole number above 0")
-    return count
+def _count(said: Mapping[str, Any], name: str, place: str) -> int:
+    return whole_at(said[name], f"{place}.{name}", 1, 2**62)
 
 
 # --- what follows for a cluster -------------------------------------------------------------------

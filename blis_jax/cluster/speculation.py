@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ from blis_jax.core.kinds import NONE
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, choices, shortened
 from blis_jax.files.input_files import given_keys, mapping, read_text
-from blis_jax.files.strict_yaml import number_at, read_mapping
+from blis_jax.files.strict_yaml import chosen_at, number_at, read_mapping, value_at
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
-MOST_DRAFTS, MOST_RANGES = 32, 16
+MOST_DRAFTS, MOST_RANGES, MOST_US = 32, 16, 1e9
 METHODS = ("mtp", "eagle", "eagle3", "ngram", "draft_model", "medusa", "suffix")
 WITHOUT_DRAFTER = ("ngram", "suffix")  # methods that look their drafts up
 RATES = "acceptance_rate", "synthetic_acceptance_rates"
@@ -146,7 +145,8 @@ def config_of(section: object, place: str) -> SpeculativeConfig:
         raise ConfigError(
             f"{place}.num_speculative_tokens is missing; give the tokens drafted for a step, such as 3"
         )
-    num = _whole(said["num_speculative_tokens"], f"{place}.num_speculative_tokens", MOST_DRAFTS)
+    at = f"{place}.num_speculative_tokens"
+    num = value_at(said["num_speculative_tokens"], at, int, 0, MOST_DRAFTS)
     if num == 0:
         return SpeculativeConfig()
     method = said.get("method", "draft_model" if "model" in said else "ngram")
@@ -154,12 +154,10 @@ def config_of(section: object, place: str) -> SpeculativeConfig:
         raise ConfigError(
             f"{place}.method: got {shortened(method)}; {choices(str(method), METHODS)}"
         )
-    acceptance = said.get("acceptance", "drawn")
-    if acceptance not in ("drawn", "expected"):
-        raise ConfigError(
-            f"{place}.acceptance: got {shortened(acceptance)}, allowed is drawn or expected"
-        )
-    times = {name: _time(said, name, place) for name in _OURS[2:]}
+    how = chosen_at(said.get("acceptance", "drawn"), f"{place}.acceptance", "drawn", "expected")
+    times = {
+        name: number_at(said.get(name, 0.0), f"{place}.{name}", 0, MOST_US) for name in _OURS[2:]
+    }
     if method not in WITHOUT_DRAFTER and "draft_step_us" not in said:
         raise ConfigError(
             f"{place}.draft_step_us is missing: {method} runs a drafter, which takes time; give its µs for one draft "
@@ -170,24 +168,9 @@ def config_of(section: object, place: str) -> SpeculativeConfig:
         num,
         _rates(said, num, place),
         _schedule(said.get(SCHEDULE), num, f"{place}.{SCHEDULE}"),
-        acceptance,
+        how,
         **times,
     )
-
-
-def _whole(value: object, place: str, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise ConfigError(
-            f"{place}: got {shortened(value)}, allowed is a whole number from 0 to {most}"
-        )
-    return value
-
-
-def _time(said: Mapping[str, Any], name: str, place: str) -> float:
-    value = number_at(said.get(name, 0.0), f"{place}.{name}")
-    if not (math.isfinite(value) and 0 <= value <= 1e9):
-        raise ConfigError(f"{place}.{name}: got {value:g}, allowed are µs from 0 to 1e9")
-    return value
 
 
 def _rates(
@@ -226,11 +209,7 @@ def _list(value: object, num: int, place: str) -> tuple[float, ...]:
         raise ConfigError(
             f"{place}: {len(values)} rates for {num} drafted tokens; give one of each, or one number"
         )
-    rates = [number_at(rate, place) for rate in values]
-    wrong = next((rate for rate in rates if not 0 <= rate <= 1), None)
-    if wrong is not None:
-        raise ConfigError(f"{place}: got {wrong:g}, allowed is a share from 0 to 1")
-    return tuple(rates)
+    return tuple(number_at(rate, place, 0, 1) for rate in values)
 
 
 def _conditional(reach: tuple[float, ...], place: str) -> tuple[float, ...]:

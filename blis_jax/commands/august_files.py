@@ -23,7 +23,7 @@ from blis_jax.errors import (
     shortened,
 )
 from blis_jax.files.input_files import mapping, read_text
-from blis_jax.files.strict_yaml import EXPONENT, read_yaml
+from blis_jax.files.strict_yaml import EXPONENT, read_yaml, value_at
 
 _NUMBERS = {  # keys of `admission`: the options that they stand for
     "token_bucket_capacity": "token_bucket_capacity",
@@ -70,11 +70,11 @@ def options_of(path: str) -> dict[str, Any]:
         ("preemption_policy", parts["preemption"].get("policy")),
     ):
         if value:
-            options[option] = _text(value, f"{place}: {option}")
+            options[option] = value_at(value, f"{place}: {option}", str)
     machines = {name: sections[name] for name in SECTIONS if sections.get(name)}
     if shares:
         options["tenant_shares"] = {
-            str(name): _share(value, f"{place}: tenant_budgets.{name}")
+            str(name): value_at(value, f"{place}: tenant_budgets.{name}", float, 0, 1)
             for name, value in shares.items()
         }
     return options | ({"instances": machines} if machines else {})
@@ -93,19 +93,13 @@ def _as_fields(entry: object, name: str) -> Any:
     return entry
 
 
-def _share(value: object, place: str) -> float:
-    share = _number(value, place)
-    if not 0 <= share <= 1:
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a share from 0 to 1")
-    return share
-
-
 def _of_admission(section: Mapping[str, Any], place: str) -> dict[str, Any]:
-    policy = _text(section.get("policy", ""), f"{place}: policy")
+    policy = value_at(section.get("policy", ""), f"{place}: policy", str)
     settings: dict[str, Any] = {"admission_policy": policy} if policy else {}
     for key, option in _NUMBERS.items():
         if key in section:
-            settings[option] = _number(section[key], f"{place}: {key}", key in _WHOLE)
+            kind = int if key in _WHOLE else float
+            settings[option] = value_at(section[key], f"{place}: {key}", kind)
     if policy == "tier-shed":
         settings.setdefault("tier_shed_min_priority", 3)
     priorities = _by_class(section.get("slo_priorities") or {}, f"{place}: slo_priorities")
@@ -120,20 +114,20 @@ def _of_admission(section: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _of_routing(section: Mapping[str, Any], place: str) -> dict[str, Any]:
-    policy = _text(section.get("policy", ""), f"{place}: policy")
+    policy = value_at(section.get("policy", ""), f"{place}: policy", str)
     settings = {"routing_policy": policy} if policy else {}
     pairs = []
     for number, scorer in enumerate(section.get("scorers") or (), 1):
         at = f"{place}: scorer {number}"
         mapping(scorer, at, ("name", "weight"))
-        weight = _number(scorer.get("weight"), f"{at}: weight")
-        pairs.append(f"{_text(scorer.get('name'), f'{at}: name')}:{weight:g}")
+        weight = value_at(scorer.get("weight"), f"{at}: weight", float)
+        pairs.append(f"{value_at(scorer.get('name'), f'{at}: name', str)}:{weight:g}")
     return settings | ({"routing_scorers": ",".join(pairs)} if pairs else {})
 
 
 def _by_class(section: object, place: str) -> dict[str, int]:
     numbers = {
-        name: int(_number(value, f"{place}: {name}", True))
+        name: value_at(value, f"{place}: {name}", int)
         for name, value in mapping(section, place).items()
     }
     for name in numbers:
@@ -145,20 +139,6 @@ def _by_class(section: object, place: str) -> dict[str, int]:
                 stacklevel=2,
             )
     return {name: value for name, value in numbers.items() if name in SLO_CLASSES[1:]}
-
-
-def _text(value: object, place: str) -> str:
-    if not isinstance(value, str):
-        raise ConfigError(f"{place} must be a text, got {shortened(value)}")
-    return value
-
-
-def _number(value: object, place: str, is_whole: bool = False) -> float:
-    kinds = int if is_whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        words = "a whole number" if is_whole else "a number"
-        raise ConfigError(f"{place} must be {words}, got {shortened(value)}")
-    return value
 
 
 _SECTIONS = (
@@ -255,8 +235,7 @@ def preset_of(defaults_filepath: str | None, mode: str) -> Mapping[str, int] | N
     for name, value in preset.items():
         if name not in known:
             raise ConfigError(f"{place}: {shortened(name)} is unknown; {choices(str(name), known)}")
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{place}.{name}: got {shortened(value)}, allowed is a whole number")
+        value_at(value, f"{place}.{name}", int)
     return {name: preset.get(name, 0) for name in known}
 
 

@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.errors import ConfigError, as_option, closest, shortened
+from blis_jax.errors import ConfigError, as_option, bounds_text, closest, is_within, shortened
 from blis_jax.files.input_files import mapping, read_text, refuse_half_characters
 from blis_jax.lazy import yaml
 
@@ -148,23 +148,51 @@ def section_of(value: object, setting: str, block: str) -> tuple[Any, str]:
     return mapping(document, str(value), (block,)).get(block), f"{value}: {block}"
 
 
-def number_at(value: object, place: str) -> float:
-    """Return the number that a file has at a place; refuse anything else."""
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def value_at(value: Any, place: str, kind: type, *bounds: float, **bound: bool) -> Any:
+    """Return the value that a file has at a place: of this kind and, if it is a number, within `bounds_text`'s bounds.
+
+    Raises:
+        ConfigError: it is another, or infinite.
+    """
+    is_kind = isinstance(value, int | float if kind is float else kind)
+    is_kind = is_kind and (kind is bool or not isinstance(value, bool))
+    if not is_kind or (bounds and not is_within(value, *bounds, **bound)):
+        words = " ".join([_WORDS[kind], bounds_text(*bounds, **bound) if bounds else ""]).strip()
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is {words}")
+    return float(value) if kind is float else value
+
+
+def chosen_at(value: object, place: str, *allowed: str) -> str:
+    """Return the text that a file has at a place, which is one of these.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    if value not in allowed:
+        raise ConfigError(
+            f"{place}: got {shortened(value)}, allowed is {' or '.join(allowed)}{closest(value, allowed)}"
+        )
+    return str(value)
+
+
+def number_at(value: object, place: str, *bounds: float, **bound: bool) -> float:
+    """Return the number that a file has at a place, also where PyYAML takes it for a text; see `value_at`."""
     if isinstance(value, str) and EXPONENT.fullmatch(value):
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a number")
-    return float(value)
+    number: float = value_at(value, place, float, *bounds, **bound)
+    return number
 
 
-def whole_at(value: object, place: str) -> int:
+def whole_at(value: object, place: str, *bounds: float, **bound: bool) -> int:
     """Return the whole number that a file has at a place; of 2e9 or 1.5 its whole part, as Go reads YAML."""
     if isinstance(value, float) or (isinstance(value, str) and EXPONENT.fullmatch(value)):
         number = number_at(value, place)
         value = int(number) if math.isfinite(number) else value
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a whole number")
-    return value
+    whole: int = value_at(value, place, int, *bounds, **bound)
+    return whole
 
 
 def read_documents(text: str, source: str) -> list[Any]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, bounds_text, closest, is_within
 
 FIXED = "fixed"  # for `setting`: the reference gives no option, so no setting is made
 
@@ -38,20 +38,11 @@ class Number:
     @property
     def allowed(self) -> str:
         """Return the allowed values in words."""
-        if math.isfinite(self.low) and math.isfinite(self.high):
-            if self.excludes_low:
-                return f"above {self.low:g} and at most {self.high:g}"
-            return f"between {self.low:g} and {self.high:g}"
-        if math.isfinite(self.high):
-            return f"at most {self.high:g}"
-        if not math.isfinite(self.low):
-            return "any number"
-        return f"above {self.low:g}" if self.excludes_low else f"at least {self.low:g}"
+        return bounds_text(self.low, self.high, self.excludes_low) or "any number"
 
     def permits(self, value: float) -> bool:
         """Return whether the value is allowed."""
-        is_above = value > self.low if self.excludes_low else value >= self.low
-        return is_above and value <= self.high and math.isfinite(value)
+        return is_within(value, self.low, self.high, self.excludes_low)
 
     @property
     def searched(self) -> tuple[float, float] | None:

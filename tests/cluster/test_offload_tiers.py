@@ -59,7 +59,7 @@ def test_numbers_and_empty_texts_are_read_as_go_reads_them():
     assert made.cpu_bytes_to_use == 4 * 10**9
     (tier,) = made.secondary_tiers
     assert (tier.read_bandwidth, tier.write_bandwidth, tier.n_read_threads) == (1.0, 2.0, 2)
-    with pytest.raises(ConfigError, match="whole number above 0"):
+    with pytest.raises(ConfigError, match="whole number between 1"):
         config(cpu_bytes_to_use=0.5)
 
 

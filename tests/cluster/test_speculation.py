@@ -87,17 +87,17 @@ def test_drafts_take_the_corrected_profile() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"num_speculative_tokens": -1}, "whole number from 0 to 32"),
+        ({"num_speculative_tokens": -1}, "whole number between 0 and 32"),
         ({"num_speculative_tokens": None}, "num_speculative_tokens is missing"),
         ({"method": "eagel"}, "eagle"),
         ({"draft_step_us": None}, "draft_step_us is missing: eagle runs a drafter"),
-        ({"draft_step_us": -3}, "allowed are µs from 0"),
+        ({"draft_step_us": -3}, "allowed is a number between 0"),
         (
             {"acceptance_rate": None},
             "give acceptance_rate or synthetic_acceptance_rates, one of them",
         ),
         ({"synthetic_acceptance_rates": [0.1] * 3}, "not both"),
-        ({"acceptance_rate": 1.2}, "got 1.2, allowed is a share"),
+        ({"acceptance_rate": 1.2}, "got 1.2, allowed is a number between 0 and 1"),
         ({"acceptance_rate": [0.5, 0.5]}, "2 rates for 3 drafted tokens"),
         ({"acceptance_rate": {"critical": 0.5}}, "other is missing"),
         ({"acceptance_rate": {"critcal": 0.5, "other": 0.1}}, "critical"),
