@@ -1,8 +1,7 @@
 """Rows that change nothing, and putting the rows of a scan step in their places.
 
 Of each sub-tree of the state there is what a scan step writes: a row for one place of it, or the sub-tree as it is to
-be. A table may know itself which row changes nothing (`unchanged`), and the row its place (`put`). A sub-tree that
-nothing is written of, as memory's and what only hooks change, stays as it is.
+be. A sub-tree that nothing is written of, as memory's and what only hooks change, stays as it is.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from blis_jax.engine.phases.steps.decode_steps import no_earlier
 from blis_jax.prefix_index import router_index
 from blis_jax.prefix_index.news import no_news as no_index_news
 from blis_jax.prefix_index.news import with_news
+from blis_jax.tables.adapters import AdapterRow, AdapterTable
 from blis_jax.tables.context import Context
 from blis_jax.tables.gateways import (
     BeforePools,
@@ -49,6 +49,7 @@ from blis_jax.tables.journeys import (
     exits_after,
     no_exit,
 )
+from blis_jax.tables.offload import Forgotten, OffloadTable
 from blis_jax.tables.router import LateNews, LateWrite, RouterIndex, RouterWrite
 from blis_jax.tables.state import Handed, Lane, News, State, StepRecord
 from blis_jax.tables.writes import (
@@ -112,6 +113,10 @@ def _of_paid_time(ctx: Context, state: State) -> tuple[object, ...]:
     return state[PaidTime], Return(jnp.array(False))
 
 
+def _no_wait(ctx: Context) -> Forgotten:
+    return Forgotten(ctx.spare_instance, jnp.int32(ctx.shape.num_slots - 1), jnp.array(False))
+
+
 def no_news(ctx: Context) -> NewsWrite:
     """Return that there is nothing to tell."""
     return NewsWrite(ctx.spare_request, ctx.never, jnp.zeros((2,), jnp.float64))
@@ -128,6 +133,8 @@ _NOTHING: dict[type, Callable[[Context, State], tuple[object, ...]]] = {
     FirstRoutings: lambda ctx, state: (FirstRouting(ctx.never),),
     GatewayQueue: lambda ctx, state: (unchanged(state[Dispatches], state[GatewayQueue]),),
     Exits: lambda ctx, state: (no_exit(state[Exits]),),
+    AdapterTable: lambda ctx, state: (state[AdapterTable].row(ctx.spare_instance),),
+    OffloadTable: lambda ctx, state: (_no_wait(ctx),),
     Handed: lambda ctx, state: (HandedOver(jnp.zeros((), jnp.float64)),),
 } | {
     whole: lambda ctx, state, whole=whole: (state[whole],)
@@ -139,8 +146,7 @@ _NOTHING: dict[type, Callable[[Context, State], tuple[object, ...]]] = {
 def no_changes(ctx: Context, state: State) -> Parts:
     """Return what a scan step writes of the sub-trees of the state where nothing of them changes."""
     tables = [_NOTHING[type(part)](ctx, state) for part in state.own if type(part) in _NOTHING]
-    rows = [part.unchanged() for part in state.own if hasattr(part, "unchanged")]
-    return Parts(*(part for parts in tables for part in parts), *rows)
+    return Parts(*(part for parts in tables for part in parts))
 
 
 def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
@@ -230,6 +236,8 @@ _WRITE: dict[type, Callable[[Context, State, Writes], State]] = {
     QueueWrite: _write_queue,
     ExitWrite: _write_exit,
     HandedOver: _write_handed,
+    AdapterRow: lambda ctx, state, done: state.having(state[AdapterTable].put(done[AdapterRow])),
+    Forgotten: lambda ctx, state, done: state.having(done[Forgotten].put(state[OffloadTable])),
     Cold: _as_it_is,  # for the hooks of sources, likewise:
     Return: _as_it_is,
 }
@@ -317,10 +325,7 @@ def write(ctx: Context, state: State, done: Writes) -> State:
     state = ctx.memory.write(ctx, state, done)
     for change in done.own:
         put_in_place = _WRITE.get(type(change))
-        if hasattr(change, "put"):
-            state = change.put(state)
-        else:
-            state = put_in_place(ctx, state, done) if put_in_place else state.having(change)
+        state = put_in_place(ctx, state, done) if put_in_place else state.having(change)
     return dataclasses.replace(
         state,
         stale=done.stale,

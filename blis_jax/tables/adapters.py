@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import jax
     from jaxtyping import Array, Bool, Float, Int, Real
 
-    from blis_jax.tables.state import State
 
 NO_ADAPTER = -1
 
@@ -76,15 +75,6 @@ class AdapterRow:
         turn = self.turn + is_it.astype(jnp.int32)
         return self.replace(turn=turn, used=jnp.where(here, turn, self.used))
 
-    def put(self, state: State) -> State:
-        """Return the state with the row in its place."""
-        table = state[AdapterTable]
-        rows = {
-            name: getattr(table, name).at[self.instance].set(getattr(self, name))
-            for name in _COLUMNS
-        }
-        return state.having(AdapterTable(**rows))
-
 
 _COLUMNS = tuple(field.name for field in dataclasses.fields(AdapterRow))[1:]
 
@@ -124,6 +114,9 @@ class AdapterTable:
         """Return what an instance has."""
         return AdapterRow(instance, *(getattr(self, name)[instance] for name in _COLUMNS))
 
-    def unchanged(self) -> AdapterRow:
-        """Return the row that is written where nothing changes."""
-        return self.row(jnp.int32(self.turn.shape[0] - 1))
+    def put(self, row: AdapterRow) -> AdapterTable:
+        """Return the table with a row in its place."""
+        rows = {
+            name: getattr(self, name).at[row.instance].set(getattr(row, name)) for name in _COLUMNS
+        }
+        return AdapterTable(**rows)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int
 
     from blis_jax.core.types import EngineShape
-    from blis_jax.tables.state import State
 
 
 class WaitPhase(enum.IntEnum):
@@ -125,11 +124,6 @@ class OffloadTable:
     counts: Int[Array, "*lane instance count"]
     contents: KnownContents
 
-    def unchanged(self) -> Forgotten:
-        """Return that no wait is forgotten."""
-        rows, slots = self.waits.phase.shape[-2:]
-        return Forgotten(jnp.int32(rows - 1), jnp.int32(slots - 1), jnp.array(False))
-
     @classmethod
     def first(cls, shape: EngineShape, num_tiers: int) -> OffloadTable:
         """Return tiers without contents."""
@@ -170,13 +164,12 @@ class Forgotten:
     slot: Int[Array, ""]
     is_it: Bool[Array, ""]
 
-    def put(self, state: State) -> State:
-        """Return the state in which it is forgotten."""
-        table = state[OffloadTable]
+    def put(self, table: OffloadTable) -> OffloadTable:
+        """Return the tiers without that wait."""
         phase, at = table.waits.phase, (self.instance, self.slot)
         kept = jnp.where(self.is_it, jnp.int32(WaitPhase.NONE), phase[at])
         waits = dataclasses.replace(table.waits, phase=phase.at[at].set(kept))
-        return state.having(dataclasses.replace(table, waits=waits))
+        return dataclasses.replace(table, waits=waits)
 
 
 def waits_of(table: OffloadTable, instance: jax.Array, request: jax.Array) -> jax.Array:

@@ -123,7 +123,8 @@ class AdapterLoads(InstanceSource):
             return state
         row, is_late = state[AdapterTable].row(done.instance), event.due.kind == EventKind.DEADLINE
         is_it = event.is_cluster & is_late & (row.held_at < ctx.never)
-        return row.replace(left_at=jnp.where(is_it, event.due.cluster, row.left_at)).put(state)
+        left = row.replace(left_at=jnp.where(is_it, event.due.cluster, row.left_at))
+        return state.having(state[AdapterTable].put(left))
 
     # --- hooks of steps -----------------------------------------------------------------------
 
