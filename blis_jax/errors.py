@@ -40,7 +40,7 @@ def shortened(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
 
 
-def bounds_text(low: float, high: float, excludes_low: bool = False) -> str:
+def bounds_text(low: float, high: float, *, excludes_low: bool = False) -> str:
     """Return bounds in words, such as `at least 0`; infinite ones are none."""
     if math.isfinite(low) and math.isfinite(high):
         is_open = f"above {low:g} and at most {high:g}"
@@ -52,7 +52,7 @@ def bounds_text(low: float, high: float, excludes_low: bool = False) -> str:
     return f"above {low:g}" if excludes_low else f"at least {low:g}"
 
 
-def is_within(value: float, low: float, high: float, excludes_low: bool = False) -> bool:
+def is_within(value: float, low: float, high: float, *, excludes_low: bool = False) -> bool:
     """Return whether a number is finite and within its bounds."""
     is_above = value > low if excludes_low else value >= low
     return is_above and value <= high and abs(value) < math.inf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, word, words
 from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError
@@ -37,8 +37,8 @@ examples:
 class _Test(CommandOptions, title="test"):
     """Options for the levels of the test, and for its table."""
 
-    confidence: float = option(cli.number, 0.9, "P", "confidence of the intervals")
-    level: float = option(cli.number, 0.01, "P", "significance level of the test")
+    confidence: float = option(values.number, 0.9, "P", "confidence of the intervals")
+    level: float = option(values.number, 0.01, "P", "significance level of the test")
     output: str | None = option(str, None, "PATH", "table to write, .csv")
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import AllSwitch, CommandOptions, OverwriteSwitch, option, word
 from blis_jax.commands.options.outputs import output_path
 from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
@@ -51,7 +51,7 @@ class _Output(CommandOptions, title="output"):
     """Options for the metrics to predict, and for the confidence of intervals."""
 
     metrics: str | None = option(str, None, "LIST", "metrics to show (default: all)")
-    confidence: float = option(cli.number, 0.9, "P", "confidence of the intervals")
+    confidence: float = option(values.number, 0.9, "P", "confidence of the intervals")
     output: str | None = option(
         str, None, "PATH", "table to write, .csv, or everything as .nc or .zarr"
     )
@@ -68,7 +68,7 @@ class _Seeds(SeedOptions, title="seeds"):
         str, None, "NAME", "built-in workload or .yaml file that the seeds draw from (default: the dataset's)",
     )  # fmt: skip
     level: str | None = option(
-        cli.one_of(BY_BASELINE, BY_REQUESTS), None, "NAME", "what the level of these seeds comes from: "
+        values.OneOf(BY_BASELINE, BY_REQUESTS), None, "NAME", "what the level of these seeds comes from: "
         f"{BY_BASELINE}, the baseline's runs on them, or {BY_REQUESTS}, their requests alone (default: "
         f"{BY_BASELINE}, where the baseline can be simulated)",
     )  # fmt: skip

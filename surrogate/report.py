@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option
 from blis_jax.files.atomic_write import refuse_existing
 from surrogate.coverage import MOST_WANTED, PairOptions
@@ -38,7 +38,7 @@ class _Report(CommandOptions, title="report"):
         str, None, "A,B,…", "training points of the learning curve (default: halves of halves), or none",
     )  # fmt: skip
     curve_steps: int | None = option(
-        cli.whole, None, "N", "gradient steps of its ensembles (default: MODEL's)"
+        values.whole, None, "N", "gradient steps of its ensembles (default: MODEL's)"
     )
     seeds_data: str | None = option(
         str, None, "DATA",

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, switch, words
 from blis_jax.errors import ConfigError, as_option
 from blis_jax.files.atomic_write import refuse_existing
@@ -39,14 +39,14 @@ examples:
 class _Fit(CommandOptions, title="fit"):
     """Options for the fit."""
 
-    members: int = option(cli.whole, 5, "N", "networks of the ensemble")
-    width: int = option(cli.whole, 64, "N", "units in each layer")
-    depth: int = option(cli.whole, 3, "N", "hidden layers")
-    steps: int = option(cli.whole, 8_000, "N", "gradient steps of every member")
-    batch: int = option(cli.whole, 256, "N", "points in a gradient step")
-    learning_rate: float = option(cli.number, 2e-3, "R", "highest learning rate")
+    members: int = option(values.whole, 5, "N", "networks of the ensemble")
+    width: int = option(values.whole, 64, "N", "units in each layer")
+    depth: int = option(values.whole, 3, "N", "hidden layers")
+    steps: int = option(values.whole, 8_000, "N", "gradient steps of every member")
+    batch: int = option(values.whole, 256, "N", "points in a gradient step")
+    learning_rate: float = option(values.number, 2e-3, "R", "highest learning rate")
     random_state: int = option(
-        cli.whole, 0, "N", "seed of the starts and the order of the points", also="seed"
+        values.whole, 0, "N", "seed of the starts and the order of the points", also="seed"
     )
     seeds_data: str | None = option(
         str, None, "DATA",
@@ -57,7 +57,7 @@ class _Fit(CommandOptions, title="fit"):
         str, None, "METRIC",
         "its lowest quarter gets intervals of its own (default: ttft_p99_ms[critical], or the first output)",
     )  # fmt: skip
-    train_points: int | None = option(cli.whole, None, "N", "only the first N training points")
+    train_points: int | None = option(values.whole, None, "N", "only the first N training points")
 
 
 _LIMITS = {

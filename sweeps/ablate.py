@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import CommandOptions, option, word
 from blis_jax.commands.options.outputs import ReportOptions
 from blis_jax.errors import ConfigError
@@ -42,7 +42,7 @@ class _Design(CommandOptions, title="design"):
         str, None, "LIST", "NAME=MEMBER,…;NAME=…: settings, single scorers or usual groups that belong together",
     )  # fmt: skip
     design: str = option(
-        cli.one_of("single", "pairs", "full"), "single", "NAME",
+        values.OneOf("single", "pairs", "full"), "single", "NAME",
         "single: each alone and each left out; pairs: also every two; full: all combinations",
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import AllSwitch, CommandOptions, option, words
 from blis_jax.commands.options.outputs import PageOption, outputs_of
 from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
@@ -44,12 +44,12 @@ class _Asked(CommandOptions, title="question"):
         "instances=1P3D;2P2D: each ARM with each; repeat it", is_repeated=True,
     )  # fmt: skip
     rate: tuple[float, ...] = option(
-        cli.numbers,
+        values.numbers,
         (),
         "R,…",
         "requests per second (default: parts of the rate at which a cluster is full)",
     )
-    confidence: float = option(cli.number, 0.95, "P", "confidence of intervals")
+    confidence: float = option(values.number, 0.95, "P", "confidence of intervals")
 
 
 class _Requests(CountedRequests, title="requests"):
@@ -60,7 +60,7 @@ class _Requests(CountedRequests, title="requests"):
     )
     seeds: str | None = seeds_option(f"default: {NUM_SEEDS}")
     num_requests: int | None = option(
-        cli.at_least(100), None, "N", "requests of a run for each instance", shown=NUM_REQUESTS
+        values.at_least(100), None, "N", "requests of a run for each instance", shown=NUM_REQUESTS
     )
 
 

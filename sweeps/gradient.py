@@ -6,7 +6,7 @@ import sys
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import (
     AllSwitch,
     CommandOptions,
@@ -47,11 +47,11 @@ class _Gradient(CommandOptions, title="gradient"):
     metrics: str = option(
         str, "ttft_mean_ms,ttft_p99_ms,e2e_mean_ms", "LIST", "metrics, [class] behind"
     )
-    pairs: int = option(cli.whole, NUM_PAIRS, "N", "antithetic pairs of perturbed points")
+    pairs: int = option(values.whole, NUM_PAIRS, "N", "antithetic pairs of perturbed points")
     law: str = option(
-        cli.one_of("normal", "uniform"), "normal", "NAME", "distribution of the perturbations"
+        values.OneOf("normal", "uniform"), "normal", "NAME", "distribution of the perturbations"
     )
-    random_state: int = option(cli.whole, 0, "N", "seed of the perturbations")
+    random_state: int = option(values.whole, 0, "N", "seed of the perturbations")
 
 
 class GradientOptions(

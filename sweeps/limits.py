@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import AllSwitch, option, words
 from blis_jax.commands.options.cluster_flags import InstancesOption
 from blis_jax.commands.options.outputs import PageOption, outputs_of
@@ -46,7 +46,7 @@ class _Asked(FitOption, InstancesOption, ArmRequests, CountedRequests, title="qu
         "sheddable=300,500,1000,2000, of others 1000,2000); repeat it", is_repeated=True,
     )  # fmt: skip
     seeds: str | None = seeds_option(f"default: {NUM_SEEDS}")
-    confidence: float = option(cli.number, 0.95, "P", "of all differences of the map together")
+    confidence: float = option(values.number, 0.95, "P", "of all differences of the map together")
 
 
 class LimitsOptions(

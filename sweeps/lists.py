@@ -11,7 +11,7 @@ from importlib import resources
 from itertools import takewhile
 from typing import NamedTuple
 
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.parser import Parser
 from blis_jax.core.kinds import KINDS
 from blis_jax.errors import ConfigError, closest
@@ -237,7 +237,9 @@ def _body(name: str, arguments: Sequence[str] | None) -> int:
     about = f"List {LISTS[name].about}" if name else "List the names of a kind"
     parser = Parser(prog=f"python -m {NAME}", description=f"{about}, a line each.\n")
     if not name:
-        parser.add_argument("name", metavar="LIST", type=cli.one_of(*LISTS), help=", ".join(LISTS))
+        parser.add_argument(
+            "name", metavar="LIST", type=values.OneOf(*LISTS), help=", ".join(LISTS)
+        )
     parser.add_argument(
         "text",
         metavar="TEXT",
@@ -248,11 +250,11 @@ def _body(name: str, arguments: Sequence[str] | None) -> int:
     if name in ("", "policies"):
         numbers = "print the reference tables of policies with all numbers, in Markdown"
         parser.add_argument("--numbers", action="store_true", help=numbers)
-    values = parser.given(sys.argv[1:] if arguments is None else arguments)
-    if values.get("numbers"):
+    options = parser.given(sys.argv[1:] if arguments is None else arguments)
+    if options.get("numbers"):
         print(policies_page(all_policies()), end="")
         return 0
-    print("\n".join(_shown(name or values["name"], values.get("text", ""))))
+    print("\n".join(_shown(name or options["name"], options.get("text", ""))))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import AllSwitch, CommandOptions, option
 from blis_jax.commands.options.cluster_flags import InstancesOption
 from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
@@ -42,19 +42,19 @@ class _Budget(CommandOptions, title="budget"):
         str, None, "NAME",
         "denoised, ensemble, gp_minimize, pareto, random, sobol or grid (default: the file's)",
     )  # fmt: skip
-    calls: int | None = option(cli.whole, None, "N", "points to try (default: the file's)")
+    calls: int | None = option(values.whole, None, "N", "points to try (default: the file's)")
     initial: int | None = option(
-        cli.whole, None, "N", "points before a model is used (default: the file's)"
+        values.whole, None, "N", "points before a model is used (default: the file's)"
     )
     batch: int | None = option(
-        cli.whole, None, "N", "points chosen and run at a time (default: the file's)"
+        values.whole, None, "N", "points chosen and run at a time (default: the file's)"
     )
     rungs: tuple[int, ...] | None = option(
-        cli.wholes, None, "4,16",
+        values.wholes, None, "4,16",
         "numbers of seeds after which a point is dropped unless it may be the best (default: the file's)",
     )  # fmt: skip
     random_state: int | None = option(
-        cli.whole, None, "N", "seed of the search itself (default: the file's)"
+        values.whole, None, "N", "seed of the search itself (default: the file's)"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import (
     AllSwitch,
     CommandOptions,
@@ -172,7 +172,7 @@ class _Asked(CommandOptions, title="question"):
     )  # fmt: skip
     strategy: str = option(str, USUAL_ARM, "ARM", "servers and router, STRATEGY[:NAME=VALUE;…]")
     tp: tuple[int, ...] = option(
-        cli.wholes,
+        values.wholes,
         (),
         "A,B,…",
         "tensor parallelism to try (default: all that are fitted on the GPU)",
@@ -181,8 +181,8 @@ class _Asked(CommandOptions, title="question"):
         str, (), "KEY=VALUES", f"settings to try (default: {BUDGETS}); repeat it", is_repeated=True
     )
     roles: bool = switch("also split every cluster into pools for prefill and decode")
-    confidence: float = option(cli.number, 0.95, "P", "of each cluster's answer")
-    max_instances: int = option(cli.at_least(1), MOST_INSTANCES, "N", "largest cluster to try")
+    confidence: float = option(values.number, 0.95, "P", "of each cluster's answer")
+    max_instances: int = option(values.at_least(1), MOST_INSTANCES, "N", "largest cluster to try")
 
 
 class _Requests(CountedRequests, title="requests"):
@@ -193,7 +193,7 @@ class _Requests(CountedRequests, title="requests"):
     )
     seeds: str | None = seeds_option("how many may be used at most; default: as capacity")
     rate: float | None = option(
-        cli.number, None, "R", "requests per second in place of the workload's"
+        values.number, None, "R", "requests per second in place of the workload's"
     )
 
 

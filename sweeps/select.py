@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import AllSwitch, CommandOptions, option, words
 from blis_jax.commands.options.cluster_flags import InstancesOption
 from sweeps.runs.options import FitOption, RequestOptions, ResultFile, check_statistics
@@ -40,7 +40,7 @@ class _Choice(CommandOptions, title="choice"):
         str, "pooled_ttft_p99_ms[critical]", "METRIC", "metric to choose by, such as output_tokens_per_s",
     )  # fmt: skip
     indifference: float | None = option(
-        cli.number, None, "X", "differences below it do not matter, in the metric's unit"
+        values.number, None, "X", "differences below it do not matter, in the metric's unit"
     )
     constraint: tuple[str, ...] = option(
         str, (), "BOUND",
@@ -48,18 +48,18 @@ class _Choice(CommandOptions, title="choice"):
         is_repeated=True,
     )  # fmt: skip
     tolerance: float = option(
-        cli.number, TOLERANCE, "P", "a constraint missed by less than P % of its limit may count as kept",
+        values.number, TOLERANCE, "P", "a constraint missed by less than P % of its limit may count as kept",
     )  # fmt: skip
-    confidence: float = option(cli.number, 0.95, "P", "probability of choosing rightly")
-    most_seeds: int = option(cli.whole, MOST_SEEDS, "N", "the most seeds to choose on")
+    confidence: float = option(values.number, 0.95, "P", "probability of choosing rightly")
+    most_seeds: int = option(values.whole, MOST_SEEDS, "N", "the most seeds to choose on")
     fresh_seeds: int = option(
-        cli.at_least(2), FRESH_SEEDS, "N", "seeds on which the winner is compared in the end"
+        values.at_least(2), FRESH_SEEDS, "N", "seeds on which the winner is compared in the end"
     )
     search: str | None = option(
         str, None, "FILE", "result of blis-jax optimize whose best points are arms, too"
     )
     finalists: int | None = option(
-        cli.at_least(1), None, "N", "how many points of the search", shown=5
+        values.at_least(1), None, "N", "how many points of the search", shown=5
     )
 
 

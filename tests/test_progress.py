@@ -11,6 +11,7 @@ import pytest
 from blis_jax import backend, progress
 from blis_jax.commands import cli
 from blis_jax.commands.door.dispatch import main as door
+from blis_jax.commands.parser import Parser
 from blis_jax.errors import ConfigError
 from blis_jax.progress import Board, Display, Phase
 
@@ -156,7 +157,7 @@ def test_a_quiet_command_shows_nothing_unless_it_is_part_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(progress.SWITCH)
-    parser = cli.Parser(prog="some")
+    parser = Parser(prog="some")
     parser.add_switches("switches", {"quiet": "print nothing"})
     seen = []
 
@@ -204,12 +205,12 @@ def test_progress_and_errors_begin_with_the_same_words(
     monkeypatch.delenv(progress.SWITCH)
     seen = []
 
-    def given(self: cli.Parser, arguments: object) -> None:
+    def given(self: Parser, arguments: object) -> None:
         assert progress._shown is not None
         seen.append(progress._shown.name)
         raise ConfigError("no")
 
-    monkeypatch.setattr(cli.Parser, "given", given)
+    monkeypatch.setattr(Parser, "given", given)
     assert door(["compose", "--from", "x"]) == 2
     assert seen == ["blis-jax compose"]
     assert capsys.readouterr().err == "blis-jax compose: error: no\n"

@@ -21,7 +21,7 @@ from blis_jax import lazy, progress
 from blis_jax.backend import prepare_backend
 from blis_jax.calibrate.validation import LATENCIES, STATISTICS, figures
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError
 from blis_jax.reports.render import table_lines
@@ -61,17 +61,17 @@ class CalibrationCoverageOptions(
 ):
     """Options of the command."""
 
-    repetitions: int = option(cli.at_least(2), 40, "N", "servers of each kind")
-    first: int = option(cli.at_least(0), 0, "N", "seed of the first server")
+    repetitions: int = option(values.at_least(2), 40, "N", "servers of each kind")
+    first: int = option(values.at_least(0), 0, "N", "seed of the first server")
     kind: str | None = option(
-        cli.one_of(*KINDS), None, "NAME", "one disturbance: independent, neighbours alike, "
+        values.OneOf(*KINDS), None, "NAME", "one disturbance: independent, neighbours alike, "
         "or context not fitted (default: all)",
     )  # fmt: skip
-    num_requests: int = option(cli.at_least(20), 150, "N", "measured requests of each run")
+    num_requests: int = option(values.at_least(20), 150, "N", "measured requests of each run")
     starts: int = option(
-        cli.at_least(1), 8, "N", "starting points of each fit, as in blis_jax.calibrate"
+        values.at_least(1), 8, "N", "starting points of each fit, as in blis_jax.calibrate"
     )
-    explore: bool = option(cli.truth, True, "BOOL", "as in blis_jax.calibrate")
+    explore: bool = option(values.truth, True, "BOOL", "as in blis_jax.calibrate")
     kept: str = option(str, "out/coverage/calibration.jsonl", "FILE", "servers that are done")
 
 

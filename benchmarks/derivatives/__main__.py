@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.derivatives.cases import Pathwise, Smoothed, cases
 from blis_jax import lazy, progress
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
@@ -71,7 +71,7 @@ class DerivativesOptions(
 ):
     """Options of the command."""
 
-    seeds: int = option(cli.at_least(2), 1000, "N", "seeds of the finite differences")
+    seeds: int = option(values.at_least(2), 1000, "N", "seeds of the finite differences")
     cases: str | None = option(str, None, "LIST", f"cases to run, of {', '.join(CASES)}")
     surrogate: Path | None = option(
         Path, None, "FOLDER", "a surrogate of iteration 8 whose gradient is added"

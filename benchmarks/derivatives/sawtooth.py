@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.derivatives.cases import cases
 from blis_jax import lazy, progress
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.commands.options.outputs import figure_path
 from blis_jax.policies.seeds import FIXED
@@ -52,8 +52,8 @@ they do not. Prints both beside the whole change, and draws one request's TTFT.
 class SawtoothOptions(CommandOptions, title="sizes", command=NAME, description=_DESCRIPTION):
     """Options of the command."""
 
-    seeds: int = option(cli.at_least(2), 20, "N", "seeds of the requests")
-    grid: int = option(cli.at_least(2), 400, "N", "steps of β0")
+    seeds: int = option(values.at_least(2), 20, "N", "seeds of the requests")
+    grid: int = option(values.at_least(2), 400, "N", "steps of β0")
     figure: str = option(str, "none", "PATH", "picture to write, .png")
 
 

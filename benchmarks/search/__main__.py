@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import CommandOptions, option, switch
 
 NAME = "benchmarks.search"
@@ -51,15 +51,15 @@ class _What(CommandOptions, title="what"):
 
     strategy: str = option(str, "iter08_token_budget", "NAME", "strategy whose space is searched")
     engines: str = option(str, ENGINES, "A,B,…", "engines to compare")
-    repetitions: int = option(cli.at_least(1), 20, "N", "searches with each engine")
+    repetitions: int = option(values.at_least(1), 20, "N", "searches with each engine")
     first_repetition: int = option(
-        cli.at_least(0), 0, "N", "random state of the first; the others follow"
+        values.at_least(0), 0, "N", "random state of the first; the others follow"
     )
-    calls: int = option(cli.at_least(2), 200, "N", "evaluations of a search")
-    initial: int = option(cli.at_least(1), 16, "N", "evaluations before a model is used")
-    batch: int = option(cli.at_least(1), 8, "N", "points chosen and run at a time")
+    calls: int = option(values.at_least(2), 200, "N", "evaluations of a search")
+    initial: int = option(values.at_least(1), 16, "N", "evaluations before a model is used")
+    batch: int = option(values.at_least(1), 8, "N", "points chosen and run at a time")
     judging_seeds: int = option(
-        cli.at_least(2), 256, "N", "seeds of --choose, --report, --ends and --scan"
+        values.at_least(2), 256, "N", "seeds of --choose, --report, --ends and --scan"
     )
     beside: Path | None = option(
         Path, None, "TABLE", "judged points of other engines, into --report's table"
@@ -70,7 +70,7 @@ class _What(CommandOptions, title="what"):
     within: float | None = option(
         float, None, "MS", "what is near enough (default: 1 % of the reference's score)"
     )
-    looks: int = option(cli.at_least(1), 1, "N", "looks at the pairs that a plan has")
+    looks: int = option(values.at_least(1), 1, "N", "looks at the pairs that a plan has")
     ends: Path | None = option(
         Path, None, "TABLE", "score the ends of earlier searches again, from their table"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.options import (
     AllSwitch,
     CommandOptions,
@@ -66,15 +66,15 @@ class _Trace(CommandOptions, title="trace"):
     """Options for reading the run."""
 
     format: str | None = option(
-        cli.one_of( "vllm-bench", "trace-v2", "latency-csv", "vllm-bench-serve", "sglang-bench-serving", "guidellm",
+        values.OneOf( "vllm-bench", "trace-v2", "latency-csv", "vllm-bench-serve", "sglang-bench-serving", "guidellm",
         "inference-perf", "aiperf", "genai-perf", "llm-d-benchmark-report", ), None, "NAME",
         "TRACE's format, where its content does not show it; vllm-bench is the engine's requests.jsonl",
     )  # fmt: skip
     stage: int | None = option(
-        cli.at_least(0), None, "N", "which run of a TRACE with several, from 0"
+        values.at_least(0), None, "N", "which run of a TRACE with several, from 0"
     )
     warm_up: int = option(
-        cli.at_least(0),
+        values.at_least(0),
         0,
         "N",
         "requests at the beginning that arrive, but are not measured: a cold start",
@@ -96,7 +96,7 @@ class _Fit(CommandOptions, title="fit"):
     """Options for which coefficients are fitted, and how."""
 
     fit_first: int | None = option(
-        cli.whole, None, "N", "fit on the first N requests, predict the others"
+        values.whole, None, "N", "fit on the first N requests, predict the others"
     )
     terms: str | None = option(
         str, None, "LIST",
@@ -105,16 +105,16 @@ class _Fit(CommandOptions, title="fit"):
         "per token of context, of the latency model blackbox-context", shown=USUAL_TERMS,
     )  # fmt: skip
     context_term: bool | None = option(
-        cli.truth, None, "BOOL", "fit beta3 of blackbox-context too", shown=False
+        values.truth, None, "BOOL", "fit beta3 of blackbox-context too", shown=False
     )
-    starts: int | None = option(cli.whole, None, "N", "starting points", shown=8)
+    starts: int | None = option(values.whole, None, "N", "starting points", shown=8)
     explore: bool | None = option(
-        cli.truth, None, "BOOL",
+        values.truth, None, "BOOL",
         "intervals over all fits that do nearly as well, of a form with a cost of context too; two to three "
         "times the simulations", shown=True,
     )  # fmt: skip
     random_state: int | None = option(
-        cli.at_least(0), None, "N", "seed of the starting points", shown=0
+        values.at_least(0), None, "N", "seed of the starting points", shown=0
     )
     residual: str | None = option(
         str,
@@ -127,29 +127,31 @@ class _Fit(CommandOptions, title="fit"):
 class _Server(CommandOptions, title="server, where the run's own files are silent or wrong"):
     """Settings of the server that was measured."""
 
-    num_instances: int | None = option(cli.whole, None, "N", "engines behind one router")
+    num_instances: int | None = option(values.whole, None, "N", "engines behind one router")
     routing_policy: str | None = option(
         str, None, "NAME", "how requests find an engine (default: least-loaded)"
     )
     max_num_running_reqs: int | None = option(
-        cli.whole, None, "N", "most requests in the running batch"
+        values.whole, None, "N", "most requests in the running batch"
     )
-    max_num_scheduled_tokens: int | None = option(cli.whole, None, "N", "token budget of one step")
+    max_num_scheduled_tokens: int | None = option(
+        values.whole, None, "N", "token budget of one step"
+    )
     long_prefill_token_threshold: int | None = option(
-        cli.whole, None, "N", "most prompt tokens in a step"
+        values.whole, None, "N", "most prompt tokens in a step"
     )
-    block_size_in_tokens: int | None = option(cli.whole, None, "N", "tokens of a KV block")
-    total_kv_blocks: int | None = option(cli.whole, None, "N", "KV blocks of one instance")
+    block_size_in_tokens: int | None = option(values.whole, None, "N", "tokens of a KV block")
+    total_kv_blocks: int | None = option(values.whole, None, "N", "KV blocks of one instance")
 
 
 class _Engine(CommandOptions, title="engine, where measured steps do not name it"):
     """What ran the steps that were measured."""
 
     model: str | None = option(str, None, "NAME", "the model, as the engine calls it")
-    tp: int | None = option(cli.whole, None, "N", "GPUs that share the model's tensors")
-    dp: int | None = option(cli.whole, None, "N", "ranks of data parallelism")
+    tp: int | None = option(values.whole, None, "N", "GPUs that share the model's tensors")
+    dp: int | None = option(values.whole, None, "N", "ranks of data parallelism")
     ep: int | None = option(
-        cli.whole, None, "N", "GPUs that share the experts; 1 without expert parallelism"
+        values.whole, None, "N", "GPUs that share the experts; 1 without expert parallelism"
     )
 
 
@@ -170,7 +172,7 @@ class _Output(FigureOption, title="output"):
     output: str | None = option(
         str, None, "FILE", "result, to be read by --coefficients-from", shown=USUAL_OUTPUT
     )
-    log: str = option(cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much to say")
+    log: str = option(values.OneOf(*cli.LOG_LEVELS), "warn", "LEVEL", "how much to say")
 
 
 class CalibrateOptions(

@@ -24,9 +24,7 @@ from typing import Any
 
 from blis_jax import backend, progress
 from blis_jax.commands.lacking import advice_on
-from blis_jax.commands.parser import Flag, Parser, as_called, as_typed
-from blis_jax.commands.values import OneOf as one_of
-from blis_jax.commands.values import at_least, number, numbers, truth, whole, wholes
+from blis_jax.commands.parser import as_called, as_typed
 from blis_jax.errors import (
     ConfigError,
     ConfigWarning,
@@ -36,8 +34,6 @@ from blis_jax.errors import (
 )
 from blis_jax.files.atomic_write import clear_leftovers
 from blis_jax.files.input_files import place_of
-
-__all__ = ["Flag", "Parser", "at_least", "number", "numbers", "one_of", "truth", "whole", "wholes"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of what cannot be written to the end
 EXIT_BAD_INPUT = 2

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.august_files import preset_of
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, option, word
@@ -55,8 +55,10 @@ class _Converted(CommandOptions, title="what to convert"):
     """Options for the conversion: its source, and what the source does not say."""
 
     name: str | None = option(str, None, "NAME", f"preset: one of {', '.join(PRESETS)}")
-    rate: float | None = option(cli.number, None, "RPS", "preset: requests per second", shown=1.0)
-    num_requests: int | None = option(cli.at_least(1), None, "N", "preset: requests", shown=100)
+    rate: float | None = option(
+        values.number, None, "RPS", "preset: requests per second", shown=1.0
+    )
+    num_requests: int | None = option(values.at_least(1), None, "N", "preset: requests", shown=100)
     defaults_filepath: str | None = option(
         str, None, "FILE", "preset: a defaults file of BLIS with further presets"
     )
@@ -65,13 +67,17 @@ class _Converted(CommandOptions, title="what to convert"):
         str, None, "FOLDER", "servegen: the folder of chunk-*-trace.csv and chunk-*-dataset.json"
     )
     window_duration_seconds: int | None = option(
-        cli.at_least(1), None, "S", "servegen: seconds that each period lasts", shown=600
+        values.at_least(1), None, "S", "servegen: seconds that each period lasts", shown=600
     )
     drain_timeout_seconds: int | None = option(
-        cli.at_least(0), None, "S", "servegen: seconds without requests between periods", shown=180
+        values.at_least(0),
+        None,
+        "S",
+        "servegen: seconds without requests between periods",
+        shown=180,
     )
     time: str | None = option(
-        cli.one_of(*PERIODS_OF_DAY), None, "NAME", "servegen: one period; all three if not given"
+        values.OneOf(*PERIODS_OF_DAY), None, "NAME", "servegen: one period; all three if not given"
     )
 
 
@@ -82,7 +88,7 @@ class ConvertOptions(
 ):  # fmt: skip
     """Options of the command."""
 
-    kind: str | None = word("KIND", ", ".join(_OPTIONS), cli.one_of(*_OPTIONS))
+    kind: str | None = word("KIND", ", ".join(_OPTIONS), values.OneOf(*_OPTIONS))
 
 
 @ConvertOptions.as_main

@@ -38,11 +38,11 @@ class Number:
     @property
     def allowed(self) -> str:
         """Return the allowed values in words."""
-        return bounds_text(self.low, self.high, self.excludes_low) or "any number"
+        return bounds_text(self.low, self.high, excludes_low=self.excludes_low) or "any number"
 
     def permits(self, value: float) -> bool:
         """Return whether the value is allowed."""
-        return is_within(value, self.low, self.high, self.excludes_low)
+        return is_within(value, self.low, self.high, excludes_low=self.excludes_low)
 
     @property
     def searched(self) -> tuple[float, float] | None:

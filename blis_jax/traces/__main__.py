@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax import progress
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, trace_flags, word
 from blis_jax.commands.options.trace_flags import GivenTrace
@@ -46,14 +46,18 @@ exit codes: 0 done; 2 input that cannot be used, nothing was written.
 class _Output(CommandOptions, title="output"):
     """Options for the output, and for what is counted."""
 
-    seed: int = option(cli.whole, trace_flags.DEFAULT_SEED, "N", "seed of whatever is drawn")
+    seed: int = option(values.whole, trace_flags.DEFAULT_SEED, "N", "seed of whatever is drawn")
     output: str | None = option(str, None, "FILE", "file for the trace in another format")
     output_format: str = option(
-        cli.one_of(*sorted(set(trace_flags.FORMAT_NAMES) - {"servegen", "benchmark"})), "plain", "NAME",
+        values.OneOf(*sorted(set(trace_flags.FORMAT_NAMES) - {"servegen", "benchmark"})), "plain", "NAME",
         "its format; FILE ends in .csv, for mooncake in .jsonl, for plain Parquet in .parquet",
     )  # fmt: skip
     block_size_in_tokens: int = option(
-        cli.whole, 16, "N", "tokens of a KV block, to count what prompts share", also="block-size"
+        values.whole,
+        16,
+        "N",
+        "tokens of a KV block, to count what prompts share",
+        also="block-size",
     )
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError
 
@@ -41,7 +41,7 @@ class _What(CommandOptions, title="what"):
         str, None, "FOLDER", "folder of the four runs (default: shared/data beside the checkout)"
     )
     runs: str = option(str, ",".join(RUNS), "LIST", "runs to fit")
-    starts: int = option(cli.whole, 4, "N", "starting points of each fit")
+    starts: int = option(values.whole, 4, "N", "starting points of each fit")
     output: str = option(str, "out/calibration", "FOLDER", "where fits, figures and tables go")
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import pandas
@@ -51,7 +51,7 @@ class PrefillOptions(CommandOptions, title="what", command=NAME, description=_DE
         "github.com/Mutinifni/splitwise-sim",
     )  # fmt: skip
     largest_fitted: int = option(
-        cli.whole, LARGEST_FITTED, "N", "requests in the largest batch of the fit"
+        values.whole, LARGEST_FITTED, "N", "requests in the largest batch of the fit"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import CommandOptions, SchedulerOption, option, switch
 from blis_jax.errors import ConfigError
 from sweeps.runs.options import PartOption
@@ -48,13 +48,13 @@ class _What(CommandOptions, title="what"):
         str, None, "A,B,…", "only these rows of the record, as its tables name them"
     )
     seeds: int | None = option(
-        cli.whole, None, "N", "also compute every claim on N seeds, with intervals"
+        values.whole, None, "N", "also compute every claim on N seeds, with intervals"
     )
     rng: str | None = option(
-        cli.one_of("reference", "jax"), None, "NAME", "who draws the requests of the N seeds: jax (from seed 0 "
+        values.OneOf("reference", "jax"), None, "NAME", "who draws the requests of the N seeds: jax (from seed 0 "
         "on), or reference (from 42 on)", shown="jax",
     )  # fmt: skip
-    figure_seeds: int = option(cli.whole, FIGURE_SEEDS, "N", "seeds of the figures' data")
+    figure_seeds: int = option(values.whole, FIGURE_SEEDS, "N", "seeds of the figures' data")
     output: str | None = option(
         str, None, "FOLDER", "where results, data, figures and parts go (default: out/RECORD)"
     )

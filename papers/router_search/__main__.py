@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import option
 from blis_jax.lazy import Module
 from papers.pages import TableOptions, csv_of, folder_of_tables, rows_of, show, write_text
@@ -44,12 +44,12 @@ class RouterSearchOptions(
     """Options of the command."""
 
     programs: int = option(
-        cli.at_least(0),
+        values.at_least(0),
         450,
         "N",
         "programs of each search; 0 judges the formulas that come with the package again",
     )
-    minutes: float = option(cli.number, 60.0, "M", "after which no further program begins")
+    minutes: float = option(values.number, 60.0, "M", "after which no further program begins")
     data: str | None = option(
         str, None, "FOLDER",
         "workloads of the published winner (default: ../shared/data/openevolve_blis_router)",

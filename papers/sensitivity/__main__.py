@@ -6,7 +6,7 @@ import sys
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import CommandOptions, SchedulerOption, option, switch
 from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
 from sweeps.sensitivity.__main__ import NUM_ROWS, NUM_SEEDS
@@ -39,7 +39,7 @@ class _What(SeedOptions, title="what"):
     spaces: str = option(str, ",".join(SPACES), "A,B,…", "strategies whose spaces are looked at")
     surrogates: str | None = option(str, None, "FOLDER", "with a surrogate named as each space")
     base: int | None = option(
-        cli.whole, None, "N", "rows of the Saltelli design, a power of two", shown=NUM_ROWS
+        values.whole, None, "N", "rows of the Saltelli design, a power of two", shown=NUM_ROWS
     )
     seeds: str | None = seeds_option(f"default: {NUM_SEEDS}")
     output: str | None = option(str, None, "FOLDER", "where studies and tables go", shown=FOLDER)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.options import CommandOptions, SchedulerOption, option, switch
 from blis_jax.errors import ConfigError, closest
 from papers.surrogate.tables import OF_SEEDS, SPACES
@@ -47,7 +47,7 @@ class _What(CommandOptions, title="what"):
 
     spaces: str = option(str, ",".join(SPACES), "LIST", f"of {', '.join(SPACES)}")
     parts: str = option(str, ",".join(PARTS), "LIST", f"of {', '.join(PARTS)}")
-    scale: float = option(cli.number, 1.0, "R", "share of the points and steps")
+    scale: float = option(values.number, 1.0, "R", "share of the points and steps")
     output: str = option(str, FOLDER, "FOLDER", "where datasets, surrogates and tables go")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import option, switch
 from blis_jax.errors import ConfigError
 from papers.pages import PartedTableOptions, folder_of_tables, rows_of, show
@@ -43,7 +43,7 @@ class TwoTracksOptions(
     """Options of the command."""
 
     seeds: int | None = option(
-        cli.at_least(2), None, "N", "seeds of the joint table (default: 64, from 6000 on)"
+        values.at_least(2), None, "N", "seeds of the joint table (default: 64, from 6000 on)"
     )
     searches: Path | None = option(
         Path, None, "FOLDER", "files of sweeps.optimize, named as their strategies"

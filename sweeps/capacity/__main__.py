@@ -6,7 +6,7 @@ import sys
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import (
     AllSwitch,
     CommandOptions,
@@ -74,9 +74,9 @@ class _Asked(CommandOptions, title="question"):
         "routing_policy=weighted,round-robin: an answer for each value of each ARM; repeat it", is_repeated=True,
     )  # fmt: skip
     confidence: float = option(
-        cli.number, 0.95, "P", "of the whole answer, of each policy and kind of cluster"
+        values.number, 0.95, "P", "of the whole answer, of each policy and kind of cluster"
     )
-    max_instances: int = option(cli.at_least(1), MOST_INSTANCES, "N", "largest cluster to try")
+    max_instances: int = option(values.at_least(1), MOST_INSTANCES, "N", "largest cluster to try")
 
 
 class _Clusters(CommandOptions, title="clusters"):
@@ -89,7 +89,7 @@ class _Clusters(CommandOptions, title="clusters"):
     )  # fmt: skip
     model: str | None = option(str, None, "NAME", "model of --gpus (default: the ARM's)")
     tp: int | None = option(
-        cli.at_least(1),
+        values.at_least(1),
         None,
         "N",
         "tensor parallelism of --gpus (default: the ARM's; of another --model its own)",

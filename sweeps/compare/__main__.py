@@ -6,7 +6,7 @@ import sys
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import CommandOptions, option, words
 from blis_jax.commands.options.outputs import ReportOptions
 from blis_jax.commands.options.seed_options import DecidingOptions
@@ -69,7 +69,7 @@ class _Judgement(CommandOptions, title="judgement"):
         str, None, "STRATEGY", "strategy whose success criteria judge all arms (default: each arm's own)",
     )  # fmt: skip
     inert: str | None = option(
-        cli.one_of("records", "mechanisms", "scorers"), None, "HOW",
+        values.OneOf("records", "mechanisms", "scorers"), None, "HOW",
         "how to find mechanisms that did nothing: records looks at the runs; mechanisms also runs each arm "
         "without each mechanism; scorers also without each scorer, which takes several times as long (beside "
         "--routers: records)", shown="mechanisms",
@@ -81,7 +81,11 @@ class CoefficientOptions(FitOption, title="latency coefficients"):
 
     usual_draws: ClassVar[int] = NUM_DRAWS
     draws: int | None = option(
-        cli.whole, None, "N", "draws of the coefficients, with --coefficients-from", shown=NUM_DRAWS
+        values.whole,
+        None,
+        "N",
+        "draws of the coefficients, with --coefficients-from",
+        shown=NUM_DRAWS,
     )
 
 

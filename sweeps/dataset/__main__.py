@@ -6,7 +6,7 @@ import sys
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import CommandOptions, OutputSwitches, option, switch
 from sweeps.runs.options import ArmRequests, PartOption, StrategyWord
 
@@ -39,30 +39,30 @@ examples:
 class _Sizes(CommandOptions, title="sizes"):
     """Options for the number of points of each role, and of their seeds."""
 
-    points: int = option(cli.whole, 3072, "N", "training points, a Sobol sequence")
-    calibration: int = option(cli.whole, 512, "N", "calibration points, independent draws")
-    test: int = option(cli.whole, 1024, "N", "test points, independent draws")
-    seeds: int | None = option(cli.whole, None, "N", "seeds of the pool", shown=NUM_SEEDS)
+    points: int = option(values.whole, 3072, "N", "training points, a Sobol sequence")
+    calibration: int = option(values.whole, 512, "N", "calibration points, independent draws")
+    test: int = option(values.whole, 1024, "N", "test points, independent draws")
+    seeds: int | None = option(values.whole, None, "N", "seeds of the pool", shown=NUM_SEEDS)
     train_seeds: int | None = option(
-        cli.whole, None, "N", "seeds of the pool for each training point, in turns", shown=TRAIN_SEEDS,
+        values.whole, None, "N", "seeds of the pool for each training point, in turns", shown=TRAIN_SEEDS,
     )  # fmt: skip
     other_points: int = option(
-        cli.whole, 0, "N", "test points also run on as many seeds of another pool"
+        values.whole, 0, "N", "test points also run on as many seeds of another pool"
     )
     first_seed: int | None = option(
-        cli.whole, None, "N",
+        values.whole, None, "N",
         "first seed of the pool; the others follow (default: 0; 42, which is BLIS's, with --rng reference)",
     )  # fmt: skip
     branch: int = option(
-        cli.at_least(0), 0, "N",
+        values.at_least(0), 0, "N",
         "further calibration points, and as many test points, at which a limit is off (prefill_crit 0), a "
         "branch that draws hardly meet",
     )  # fmt: skip
     own_seeds: int = option(
-        cli.at_least(0), 0, "N",
+        values.at_least(0), 0, "N",
         "seeds of each point, of a deck of --seeds that its role alone has; 0 for one pool",
     )  # fmt: skip
-    random_state: int = option(cli.at_least(0), 0, "N", "seed of the points")
+    random_state: int = option(values.at_least(0), 0, "N", "seed of the points")
 
 
 class _Requests(ArmRequests, title="requests"):
@@ -84,7 +84,7 @@ class _Requests(ArmRequests, title="requests"):
         "misses, rejections)",
     )  # fmt: skip
     rng: str = option(
-        cli.one_of("reference", "jax"), "jax", "NAME",
+        values.OneOf("reference", "jax"), "jax", "NAME",
         "who draws the requests: jax as blis-jax sweep does, or reference as BLIS does",
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import AllSwitch, CommandOptions, PlainSwitches, option, word
 from blis_jax.commands.options.outputs import PageOption, outputs_of
 from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
@@ -39,7 +39,7 @@ class _Programs(CommandOptions, title="what"):
     )
     task: str | None = word("TASK.yaml", "what the search was given")
     published: float | None = option(
-        cli.number, None, "X", "the gain that the search tells, %, in place of the task's"
+        values.number, None, "X", "the gain that the search tells, %, in place of the task's"
     )
 
 
@@ -54,9 +54,9 @@ class _Seeds(SeedOptions, title="requests"):
 class _Statistics(CommandOptions, title="statistics"):
     """How sure."""
 
-    confidence: float = option(cli.number, 0.95, "P", "confidence of intervals and verdicts")
-    bootstrap: int = option(cli.whole, 9999, "N", "resamples of the seeds, from 15 seeds on")
-    random_state: int = option(cli.at_least(0), 0, "N", "seed of the resampling")
+    confidence: float = option(values.number, 0.95, "P", "confidence of intervals and verdicts")
+    bootstrap: int = option(values.whole, 9999, "N", "resamples of the seeds, from 15 seeds on")
+    random_state: int = option(values.at_least(0), 0, "N", "seed of the resampling")
 
 
 class _Result(CommandOptions, title="output"):

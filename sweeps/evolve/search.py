@@ -7,7 +7,7 @@ from pathlib import Path
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, word
 from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError
@@ -35,9 +35,11 @@ class _Task(CommandOptions, title="what"):
     """The task, and how long the search is."""
 
     task: str | None = word("TASK.yaml", "cluster, workloads, baseline, seeds, score, guards")
-    programs: int = option(cli.at_least(1), 300, "N", "programs that compute different functions")
-    minutes: float = option(cli.number, 60.0, "M", "after which no further program begins")
-    random_state: int = option(cli.at_least(0), 0, "N", "seed of the search")
+    programs: int = option(
+        values.at_least(1), 300, "N", "programs that compute different functions"
+    )
+    minutes: float = option(values.number, 60.0, "M", "after which no further program begins")
+    random_state: int = option(values.at_least(0), 0, "N", "seed of the search")
     output: str = option(str, USUAL, "PATH", "Python file to write; the block of Go goes beside it")
 
 

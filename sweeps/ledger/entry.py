@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import (
     CommandOptions,
     OverwriteSwitch,
@@ -124,7 +124,7 @@ class _Hypothesis(CommandOptions, title="hypothesis"):
     origin: str | None = option(str, None, "TEXT", "where the hypothesis comes from")
     name: str | None = option(str, None, "TEXT", "name in the table (default: the strategy's)")
     evidence: str | None = option(
-        cli.one_of("judge", "published-claim"), None, "KIND", "in place of runs: judge or published-claim",
+        values.OneOf("judge", "published-claim"), None, "KIND", "in place of runs: judge or published-claim",
     )  # fmt: skip
     predict: tuple[str, ...] = option(
         str, (), "CLAIM",
@@ -280,7 +280,7 @@ class StatusOptions(
     """Options of `status`."""
 
     null_limit: int | None = option(
-        cli.whole, None, "K", "null iterations to stop after (default: the track's)"
+        values.whole, None, "K", "null iterations to stop after (default: the track's)"
     )
     objective: str | None = option(
         str, None, "METRIC", "what the best is best at (default: the track's)"

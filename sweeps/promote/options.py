@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from blis_jax import lazy
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.options import CommandOptions, option, switch, word, words
 from blis_jax.commands.options.seed_options import (
     RequestCount,
@@ -127,7 +127,7 @@ class Evidence(RequestCount, SeedOptions, title="evidence"):
     )
     seeds: str | None = seeds_option(f"of the dry run; default: {NUM_SEEDS}")
     survival_seeds: int = option(
-        cli.at_least(3), NUM_SURVIVAL_SEEDS, "N", "seeds of the table of what the gain survives"
+        values.at_least(3), NUM_SURVIVAL_SEEDS, "N", "seeds of the table of what the gain survives"
     )
     dry_run: bool = switch("make the reports by simulation; everything that follows says so")
     resume: bool = switch("go on with the evidence that a stopped call left")

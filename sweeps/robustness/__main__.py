@@ -6,7 +6,7 @@ import sys
 from typing import Any, ClassVar
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import (
     AllSwitch,
     CommandOptions,
@@ -107,13 +107,19 @@ class _Design(CommandOptions, title="cells"):
     """Options for the cells to run."""
 
     design: str = option(
-        cli.one_of("sobol", "latin-hypercube", "grid"), "sobol", "NAME",
+        values.OneOf("sobol", "latin-hypercube", "grid"), "sobol", "NAME",
         "sobol or latin-hypercube: --cells cells, spread evenly; grid: all combinations",
     )  # fmt: skip
     cells: int | None = option(
-        cli.whole, None, "N", "cells to run; fewer if the axes have fewer combinations", shown=1024
+        values.whole,
+        None,
+        "N",
+        "cells to run; fewer if the axes have fewer combinations",
+        shown=1024,
     )
-    random_state: int = option(cli.whole, 0, "N", "seed of the design, the bootstrap and the trees")
+    random_state: int = option(
+        values.whole, 0, "N", "seed of the design, the bootstrap and the trees"
+    )
     reference: str | None = option(
         str, None, "NAME=VALUE,…",
         "regime whose order of strategies the others are compared with (default: the ledger's, or the nearest "
@@ -126,10 +132,10 @@ class _Requests(DrawnOptions, title="requests"):
 
     seeds: str | None = seeds_option(f"the same in every cell; default: {NUM_SEEDS}")
     duration: float | None = option(
-        cli.number, None, "S", "seconds in which requests come, in every cell", shown=0.5
+        values.number, None, "S", "seconds in which requests come, in every cell", shown=0.5
     )
     num_requests: int | None = option(
-        cli.whole, None, "N", "requests in every cell, whatever the rate, in place of --duration"
+        values.whole, None, "N", "requests in every cell, whatever the rate, in place of --duration"
     )
 
 
@@ -145,9 +151,9 @@ class _Verdict(MeasuredOptions, title="verdict"):
         "constraint (default: ttft_p99_ms[sheddable]<=200% and tokens_per_sec>=95%)", is_repeated=True,
     )  # fmt: skip
     confidence: float = option(
-        cli.number, 0.95, "P", "bootstrap probability that a recommendation needs"
+        values.number, 0.95, "P", "bootstrap probability that a recommendation needs"
     )
-    depth: int = option(cli.whole, 3, "N", "depth of the decision tree")
+    depth: int = option(values.whole, 3, "N", "depth of the decision tree")
 
 
 class _Output(FigureOption, title="output"):
@@ -184,7 +190,7 @@ class RobustnessOptions(
     usual_most_seeds: ClassVar[int] = MOST_SEEDS
     arms: tuple[str, ...] = words("ARM", "two strategies or more")
     most_seeds: int | None = option(
-        cli.whole, None, "N",
+        values.whole, None, "N",
         f"the most seeds that --precision and --decide take in a cell (default: {MOST_SEEDS})",
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from blis_jax.cluster.config import FIELDS, nearest_setting
 from blis_jax.cluster.named_policies import is_policy_number
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.errors import ConfigError
 from sweeps.runs.requests import WORKLOAD_PREFIX
 from sweeps.strategies.arms import Arm
@@ -136,14 +136,14 @@ def _value(name: str, text: str) -> Any:
 
 def _readers(name: str) -> Callable[[str], Any]:
     by_type: dict[Any, Callable[[str], Any]] = {
-        "int": cli.whole,
-        "float": cli.number,
-        "bool": cli.truth,
+        "int": values.whole,
+        "float": values.number,
+        "bool": values.truth,
         "str": str,
     }
     if is_policy_number(name):
-        return cli.number
-    return str if name == "instances" else by_type.get(FIELDS[name].type, cli.numbers)
+        return values.number
+    return str if name == "instances" else by_type.get(FIELDS[name].type, values.numbers)
 
 
 def _is_tuple(name: str) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_jax.cluster.revisions import ROUTER_SIGNALS
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import (
     AllSwitch,
     CommandOptions,
@@ -69,7 +69,7 @@ class ArmRequests(RequestCount, title="requests"):
         str, None, "NAME", "built-in workload or .yaml file (default: the strategy's)"
     )
     rate: float | None = option(
-        cli.number, None, "R", "requests per second in place of the workload's"
+        values.number, None, "R", "requests per second in place of the workload's"
     )
 
 
@@ -95,7 +95,7 @@ class SignalsOption(CommandOptions, title="cluster"):
     """What every router sees."""
 
     signals: str | None = option(
-        cli.one_of(*ROUTER_SIGNALS), None, "NAME",
+        values.OneOf(*ROUTER_SIGNALS), None, "NAME",
         f"what every router sees and how it picks, in place of what the strategy says: {', '.join(ROUTER_SIGNALS)}",
     )  # fmt: skip
 
@@ -104,11 +104,11 @@ class StatisticsOptions(CommandOptions, title="statistics"):
     """Metrics, intervals and verdicts."""
 
     metrics: str | None = option(str, None, "LIST", "metrics to compare, each taken of every class")
-    confidence: float = option(cli.number, 0.95, "P", "confidence of intervals and verdicts")
-    bootstrap: int = option(cli.whole, 9999, "N", "resamples of the seeds, from 15 seeds on")
-    random_state: int = option(cli.at_least(0), 0, "N", "seed of the resampling")
+    confidence: float = option(values.number, 0.95, "P", "confidence of intervals and verdicts")
+    bootstrap: int = option(values.whole, 9999, "N", "resamples of the seeds, from 15 seeds on")
+    random_state: int = option(values.at_least(0), 0, "N", "seed of the resampling")
     block_s: float | None = option(
-        cli.number, None, "S", "seconds of the blocks of arrivals that the intervals of one trace resample "
+        values.number, None, "S", "seconds of the blocks of arrivals that the intervals of one trace resample "
         "(default: by how long differences stay alike)",
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ import sys
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import AllSwitch, CommandOptions, OutputSwitches, option, switch
 from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
 from blis_jax.commands.options.trace_flags import StudyTrace
@@ -52,7 +52,7 @@ class _What(CommandOptions, title="what"):
     )  # fmt: skip
     surrogate: str | None = option(str, None, "FOLDER", "a surrogate to look at as well")
     model: str | None = option(
-        cli.one_of("simulator", "surrogate", "both"), None, "NAME",
+        values.OneOf("simulator", "surrogate", "both"), None, "NAME",
         "simulator, surrogate or both (default: both if a surrogate is given)",
     )  # fmt: skip
     within: str = option(
@@ -65,15 +65,15 @@ class _What(CommandOptions, title="what"):
 class _Sizes(CommandOptions, title="sizes"):
     """Options for the number of points and seeds."""
 
-    base: int = option(cli.whole, NUM_ROWS, "N", "rows of the Saltelli design, a power of two")
-    trajectories: int = option(cli.whole, 20, "N", "trajectories of the Morris screening")
-    gradients: int = option(cli.whole, 64, "N", "points that derivatives are taken at")
-    levels: int = option(cli.whole, 9, "N", "values of a parameter at which its effect is taken")
-    bases: int = option(cli.whole, 16, "N", "points that an effect is averaged over")
-    pairs: int = option(cli.whole, 3, "N", "pairs of parameters with a map")
-    random_state: int = option(cli.whole, 0, "N", "seed of designs and resampling")
-    confidence: float = option(cli.number, 0.95, "P", "confidence of intervals")
-    bootstrap: int = option(cli.whole, 1000, "N", "resamples of the rows")
+    base: int = option(values.whole, NUM_ROWS, "N", "rows of the Saltelli design, a power of two")
+    trajectories: int = option(values.whole, 20, "N", "trajectories of the Morris screening")
+    gradients: int = option(values.whole, 64, "N", "points that derivatives are taken at")
+    levels: int = option(values.whole, 9, "N", "values of a parameter at which its effect is taken")
+    bases: int = option(values.whole, 16, "N", "points that an effect is averaged over")
+    pairs: int = option(values.whole, 3, "N", "pairs of parameters with a map")
+    random_state: int = option(values.whole, 0, "N", "seed of designs and resampling")
+    confidence: float = option(values.number, 0.95, "P", "confidence of intervals")
+    bootstrap: int = option(values.whole, 1000, "N", "resamples of the rows")
 
 
 class _Switches(OutputSwitches, title="switches"):

@@ -15,9 +15,10 @@ from typing import Any
 from blis_jax.cluster import config as cluster
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.setting_values import all_values, config_of_values, is_later, plain_value
-from blis_jax.commands.cli import Flag, Parser, whole
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.options.cluster_flags import add_cluster_flags
+from blis_jax.commands.parser import Flag, Parser
+from blis_jax.commands.values import whole
 from blis_jax.core.kinds import KINDS
 from blis_jax.errors import ConfigError, ConfigWarning, as_option
 from blis_jax.files.input_files import with_absolute_files

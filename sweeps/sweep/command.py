@@ -10,7 +10,7 @@ import threading
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.options import (
     AllSwitch,
     FigureOption,
@@ -44,7 +44,7 @@ def _stream(text: str) -> str:
             "many seeds are drawn by the JAX generator; for the requests that BLIS draws from one "
             "seed use blis-jax run --seed N"
         )
-    return cli.one_of("jax")(text)
+    return values.OneOf("jax")(text)
 
 
 _DESCRIPTION = """\
@@ -128,10 +128,10 @@ class _How(SlotsOption, title="engine"):
     """The device and its programs."""
 
     device: str | None = option(
-        cli.one_of("cpu", "gpu"), None, "NAME", "cpu or gpu (default: JAX's choice)"
+        values.OneOf("cpu", "gpu"), None, "NAME", "cpu or gpu (default: JAX's choice)"
     )
     clock: str = option(
-        cli.one_of(*CLOCKS), "int32", "NAME", "int32 (35 minutes), int64 or float64"
+        values.OneOf(*CLOCKS), "int32", "NAME", "int32 (35 minutes), int64 or float64"
     )
 
 

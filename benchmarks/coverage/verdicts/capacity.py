@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.options import CommandOptions, option
 from papers.pages import print_rows
 from sweeps.capacity.deciding import ServiceTarget, decide, looks
@@ -78,8 +78,8 @@ class CapacityCoverageOptions(
 ):
     """Options of the command."""
 
-    repetitions: int = option(cli.at_least(10), 2000, "N", "clusters of each kind")
-    seeds: int = option(cli.at_least(16), 256, "N", "seeds at most")
+    repetitions: int = option(values.at_least(10), 2000, "N", "clusters of each kind")
+    seeds: int = option(values.at_least(16), 256, "N", "seeds at most")
 
 
 @CapacityCoverageOptions.as_main

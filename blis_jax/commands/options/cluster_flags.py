@@ -12,9 +12,10 @@ from blis_jax.cluster.offload_tiers import OffloadSettings
 from blis_jax.cluster.router import BatchSettings, FlowSettings, RouterSettings
 from blis_jax.cluster.settings import DeclaredSetting, declared_in
 from blis_jax.cluster.speculation import SpeculativeSettings
-from blis_jax.commands.cli import Flag, Parser, at_least, number, numbers, one_of, truth, whole
 from blis_jax.commands.help import HIDDEN, USUAL_SETTINGS
 from blis_jax.commands.options import CommandOptions, option
+from blis_jax.commands.parser import Flag, Parser
+from blis_jax.commands.values import OneOf, at_least, number, numbers, truth, whole
 from blis_jax.core.kinds import GATEWAY, INSTANCE, KINDS, MEMORY
 from blis_jax.errors import as_option
 from blis_jax.latency.registry import MODELS
@@ -119,7 +120,7 @@ def _numbers(places: Collection[str]) -> tuple[Flag, ...]:
 
 _PREEMPTION_POLICY = Flag(
     "preemption-policy",
-    one_of("fcfs", "priority"),
+    OneOf("fcfs", "priority"),
     None,
     "NAME",
     "priority: the same as --slo-preemption true, under the name of blis-2026-08; fcfs: false",

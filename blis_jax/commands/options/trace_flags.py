@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import lazy, progress
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError, as_option
@@ -62,33 +62,33 @@ class GivenTrace(CommandOptions, title="trace"):
         str, None, "FILE", "recorded trace, or a benchmark's result; a folder for ServeGen"
     )
     trace_format: str | None = option(
-        cli.one_of(*FORMAT_NAMES), None, "NAME",
+        values.OneOf(*FORMAT_NAMES), None, "NAME",
         f"{', '.join(FORMAT_NAMES)}; detected if not given",
     )  # fmt: skip
     trace_header: str | None = option(
         str, None, "FILE", "YAML header of a TraceV2 trace; the file beside it if not given"
     )
     trace_block_size: int | None = option(
-        cli.whole, None, "N", "tokens that one hash id of a Mooncake trace stands for", shown=512
+        values.whole, None, "N", "tokens that one hash id of a Mooncake trace stands for", shown=512
     )
     trace_stage: int | None = option(
-        cli.whole, None, "N", "run of a benchmark file that holds several, from 0"
+        values.whole, None, "N", "run of a benchmark file that holds several, from 0"
     )
     time_unit: str | None = option(
-        cli.one_of(*TIME_UNITS), None, "UNIT",
+        values.OneOf(*TIME_UNITS), None, "UNIT",
         "unit of the trace's times: s, ms, us, ns, or auto for the first that can be true (default: the format's)",
     )  # fmt: skip
     from_: float | None = option(
-        cli.number, None, "S", "take the requests from S seconds after the first one on, which becomes time 0",
+        values.number, None, "S", "take the requests from S seconds after the first one on, which becomes time 0",
     )  # fmt: skip
     until: float | None = option(
-        cli.number, None, "S", "take the requests before S seconds after the first one"
+        values.number, None, "S", "take the requests before S seconds after the first one"
     )
     time_scale: float | None = option(
-        cli.number, None, "F", "factor on arrival times; 0.5 doubles the rate", shown=1.0
+        values.number, None, "F", "factor on arrival times; 0.5 doubles the rate", shown=1.0
     )
     limit: int | None = option(
-        cli.whole, None, "N", "usable rows to read, from the start of the file or of --from"
+        values.whole, None, "N", "usable rows to read, from the start of the file or of --from"
     )
     slo_mix: str | None = option(
         str, None, "MIX", "class weights for requests without a class: critical:0.2,standard:0.5,sheddable:0.3",
@@ -99,7 +99,7 @@ class GivenTrace(CommandOptions, title="trace"):
         "sessions for a mooncake, burstgpt or plain trace that has them, else none",
     )  # fmt: skip
     strict: bool | None = option(
-        cli.truth, None, "BOOL", "refuse a trace with malformed rows", shown=False
+        values.truth, None, "BOOL", "refuse a trace with malformed rows", shown=False
     )
 
 
@@ -107,7 +107,7 @@ class StudyTrace(GivenTrace, title="trace"):
     """A trace that a study runs whole or in windows."""
 
     trace_windows: int | None = option(
-        cli.at_least(1), None, "N",
+        values.at_least(1), None, "N",
         "cut the trace into N equal spans of arrivals, each a run of its own that begins on an idle cluster",
         also="windows",
     )  # fmt: skip

@@ -7,8 +7,8 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.named_policies import numbered
-from blis_jax.commands import cli
-from blis_jax.commands.cli import Notes, Parser
+from blis_jax.commands import cli, values
+from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import (
     CommandOptions,
     OverwriteSwitch,
@@ -19,6 +19,7 @@ from blis_jax.commands.options import (
     trace_flags,
 )
 from blis_jax.commands.options.cluster_flags import SlotsOption
+from blis_jax.commands.parser import Parser
 from blis_jax.commands.run import scores
 from blis_jax.errors import UnsupportedError
 from blis_jax.policies.contract import Policies
@@ -32,17 +33,17 @@ class DecisionTraceOptions(CommandOptions, title="decisions of the run"):
     """Options for printing the decisions of admission and the router."""
 
     trace_level: str = option(
-        cli.one_of("none", "decisions"),
+        values.OneOf("none", "decisions"),
         "none",
         "LEVEL",
         "whether --summarize-trace prints the decisions",
     )
     counterfactual_k: int = option(
-        cli.at_least(0), 0, "N", "above 0: print also by how much a better instance was missed; all instances "
+        values.at_least(0), 0, "N", "above 0: print also by how much a better instance was missed; all instances "
         "count, as in BLIS",
     )  # fmt: skip
     summarize_trace: bool = option(
-        cli.truth,
+        values.truth,
         False,
         "BOOL",
         "with --trace-level decisions, print what admission and the router decided",
@@ -152,44 +153,44 @@ class WorkloadOptions(CommandOptions, title="workload"):
         "trace of --workload traces, as in BLIS: --trace FILE --trace-format blis-csv",
     )
     num_requests: int | None = option(
-        cli.whole, None, "N", "requests to draw (default: the file's number, else 100)"
+        values.whole, None, "N", "requests to draw (default: the file's number, else 100)"
     )
     requests: str | None = option(
         str, None, "FILE", "recorded requests (.npz, the golden workload format)"
     )
     rng: str | None = option(
-        cli.one_of(*STREAMS), None, "NAME", "random stream of the drawn requests: reference (BLIS's own), or jax (of "
+        values.OneOf(*STREAMS), None, "NAME", "random stream of the drawn requests: reference (BLIS's own), or jax (of "
         "sweeps: other requests of the same laws)", shown=STREAM,
     )  # fmt: skip
     timeout: float | None = option(
-        cli.number, None, "S", "s after which a request is given up, negative for never, under --profile "
+        values.number, None, "S", "s after which a request is given up, negative for never, under --profile "
         "blis-2026-08; if not given 300, in workload files what they say",
     )  # fmt: skip
     lazy_generation: bool | None = option(
-        cli.truth, None, "BOOL", "BLIS's way to save memory; the results are the same, and so this has no effect",
+        values.truth, None, "BOOL", "BLIS's way to save memory; the results are the same, and so this has no effect",
         shown=False,
     )  # fmt: skip
 
 
 def _length(default: int, words: str) -> Any:
-    return option(cli.whole, None, "N", f"{words} length", shown=default)
+    return option(values.whole, None, "N", f"{words} length", shown=default)
 
 
 class SimpleOptions(CommandOptions, title="simple workloads (lengths in tokens, for distribution)"):
     """Options of --workload; the lengths are those of distribution alone."""
 
     rate: float | None = option(
-        cli.number, None, "RPS", "requests per second, evenly spaced", shown=1.0
+        values.number, None, "RPS", "requests per second, evenly spaced", shown=1.0
     )
     concurrency: int | None = option(
-        cli.whole, None, "N", "users in place of a rate, each of whom sends again after an answer; under --profile "
+        values.whole, None, "N", "users in place of a rate, each of whom sends again after an answer; under --profile "
         "blis-2026-08", shown=0,
     )  # fmt: skip
     think_time_ms: int | None = option(
-        cli.whole, None, "MS", "ms from an answer to the user's next request", shown=0
+        values.whole, None, "MS", "ms from an answer to the user's next request", shown=0
     )
     prefix_tokens: int | None = option(
-        cli.whole, None, "N", "tokens that all prompts begin with", shown=0
+        values.whole, None, "N", "tokens that all prompts begin with", shown=0
     )
     prompt_tokens: int | None = _length(512, "mean prompt")
     prompt_tokens_stdev: int | None = _length(256, "standard deviation of the prompt")
@@ -205,10 +206,13 @@ class RunFiles(CommandOptions, title="run"):
     """Seed and end of a run, and what is written of it."""
 
     seed: int | None = option(
-        cli.whole, None, "N", "seed of the drawn requests (default: the workload file's, else 42)"
+        values.whole,
+        None,
+        "N",
+        "seed of the drawn requests (default: the workload file's, else 42)",
     )
     horizon: int | None = option(
-        cli.whole, None, "US", "µs after which the simulation stops; none if not given"
+        values.whole, None, "US", "µs after which the simulation stops; none if not given"
     )
     results_path: str | None = option(
         str, None, "PATH", "file for figures and all requests (JSON); a folder for --scenario",
@@ -223,7 +227,7 @@ class RunFiles(CommandOptions, title="run"):
     timeline: str | None = outputs.timeline_option()
     trace_output: str | None = trace_flags.output_option()
     log: str = option(
-        cli.one_of(*cli.LOG_LEVELS),
+        values.OneOf(*cli.LOG_LEVELS),
         "warn",
         "LEVEL",
         "how much is said on stderr: " + ", ".join(cli.LOG_LEVELS),
@@ -234,20 +238,20 @@ class EngineOptions(SlotsOption, title="engine"):
     """Options of the engine itself."""
 
     clock: str = option(
-        cli.one_of("int32", "int64", "float64"), "int32", "TYPE",
+        values.OneOf("int32", "int64", "float64"), "int32", "TYPE",
         "type of simulated time: int32 (64 bits beyond 35 minutes), int64 or float64",
     )  # fmt: skip
     variant: str | None = option(
-        cli.one_of("scheduling", "routing", "blis-2026-02", "blis-2026-08"), None, "NAME",
+        values.OneOf("scheduling", "routing", "blis-2026-02", "blis-2026-08"), None, "NAME",
         "BLIS's revision, or its track of February 2026, to reproduce; in routing, slo-gated looks at queue depth",
         also="profile", shown="scheduling",
     )  # fmt: skip
     corrected: bool | None = option(
-        cli.truth, None, "BOOL", "simulate without the reference's defects: leaked blocks, overlapping steps and "
+        values.truth, None, "BOOL", "simulate without the reference's defects: leaked blocks, overlapping steps and "
         "others", shown=False,
     )  # fmt: skip
     no_cache: bool = option(
-        cli.truth, False, "BOOL",
+        values.truth, False, "BOOL",
         "do not keep compiled programs in $JAX_COMPILATION_CACHE_DIR or else ~/.cache/blis_jax/xla",
     )  # fmt: skip
 

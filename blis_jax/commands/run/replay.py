@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import lazy
 from blis_jax.cluster.disaggregation import OF_ONE_POOL
 from blis_jax.cluster.node_pools import AUTOSCALER, POOLS
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.august_files import options_of
-from blis_jax.commands.cli import Notes, Parser
+from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, trace_flags
+from blis_jax.commands.parser import Parser
 from blis_jax.commands.run.flags import RunOptions, add_options
 from blis_jax.errors import ConfigError, as_option
 from blis_jax.files.atomic_write import refuse_existing, write_json
@@ -50,9 +51,11 @@ class _Replay(CommandOptions, title="replay"):
 
     trace_header: str | None = option(str, None, "FILE", "YAML header of the trace")
     trace_data: str | None = option(str, None, "FILE", "rows of the trace (CSV)")
-    seed: int = option(cli.whole, trace_flags.DEFAULT_SEED, "N", "seed of whatever policies draw")
+    seed: int = option(
+        values.whole, trace_flags.DEFAULT_SEED, "N", "seed of whatever policies draw"
+    )
     horizon: int | None = option(
-        cli.whole, None, "US", "µs after which the simulation stops; if not given twice the last arrival",
+        values.whole, None, "US", "µs after which the simulation stops; if not given twice the last arrival",
     )  # fmt: skip
     results_path: str | None = option(
         str, None, "FILE", "file for the latencies of completed requests, a JSON list"
@@ -61,17 +64,17 @@ class _Replay(CommandOptions, title="replay"):
         str, None, "FILE", "file for the figures and every request (JSON)"
     )
     session_mode: str = option(
-        cli.one_of("fixed", "closed-loop"), "fixed", "NAME",
+        values.OneOf("fixed", "closed-loop"), "fixed", "NAME",
         "fixed: later rounds of sessions arrive as recorded; closed-loop: when the round before is answered",
     )  # fmt: skip
     think_time_ms: int | None = option(
-        cli.whole, None, "MS", "closed-loop: ms from answer to next round; if not given the trace's", shown=0,
+        values.whole, None, "MS", "closed-loop: ms from answer to next round; if not given the trace's", shown=0,
     )  # fmt: skip
     think_time_dist: str | None = option(
         str, None, "LAW", "closed-loop: likewise, such as lognormal:mu=2.0,sigma=0.6,max=30s"
     )
-    lazy_generation: bool = option(cli.truth, False, "BOOL", "without effect, as in BLIS")
-    log: str = option(cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much is said on stderr")
+    lazy_generation: bool = option(values.truth, False, "BOOL", "without effect, as in BLIS")
+    log: str = option(values.OneOf(*cli.LOG_LEVELS), "warn", "LEVEL", "how much is said on stderr")
     trace_output: str | None = trace_flags.output_option()
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
+from blis_jax.commands import cli, values
 from blis_jax.commands.options import OverwriteSwitch, option, word
 from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError
@@ -40,7 +40,7 @@ class RunPredictOptions(
 
     runs: str | None = word("RUNS.csv", "the runs")
     model: str = option(
-        cli.one_of(*MODELS), FITTED, "NAME", "fitted: step and client times fitted to public runs of such "
+        values.OneOf(*MODELS), FITTED, "NAME", "fitted: step and client times fitted to public runs of such "
         "servers; trained-physics: as BLIS publishes it",
     )  # fmt: skip
     model_configs: str | None = option(
@@ -49,7 +49,7 @@ class RunPredictOptions(
     output: str | None = option(
         str, None, "FILE", "CSV file to write (default: RUNS_predicted.csv)"
     )
-    log: str = option(cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much to say")
+    log: str = option(values.OneOf(*cli.LOG_LEVELS), "warn", "LEVEL", "how much to say")
 
 
 @RunPredictOptions.as_main

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blis_jax import ClusterConfig, figures_of, run_grid
-from blis_jax.commands.cli import whole
 from blis_jax.commands.options import CommandOptions, option
+from blis_jax.commands.values import whole
 from blis_jax.files.atomic_write import write_csv
 from blis_jax.lazy import pandas as pd
 from blis_jax.workload.spec import WorkloadSpec, override, parse_spec

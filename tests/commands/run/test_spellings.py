@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blis_jax import run
-from blis_jax.commands import cli
+from blis_jax.commands import values
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.commands.run.workload import with_workload_spec
 from blis_jax.errors import ConfigError
@@ -59,10 +59,10 @@ def test_a_workload_that_is_no_workload(
     ("text", "value"), [("0x10", 16), ("2_0", 20), ("-0b11", -3), ("0o17", 15)]
 )
 def test_whole_numbers_in_the_spellings_of_the_reference(text: str, value: int) -> None:
-    assert cli.whole(text) == value
+    assert values.whole(text) == value
 
 
 @pytest.mark.parametrize("text", ["010", "00", "2__0", "0x", "1e3", "0xg", " 1", "9" * 80])
 def test_whole_numbers_that_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"whole number|base 8"):
-        cli.whole(text)
+        values.whole(text)
