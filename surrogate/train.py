@@ -55,7 +55,7 @@ class _Fit(CommandOptions, title="fit"):
     )  # fmt: skip
     best_of: str | None = option(
         str, None, "METRIC",
-        "its lowest quarter gets intervals of its own (default: ttft_p99_ms[critical], or the first output)",
+        "output whose lowest quarter gets intervals of its own (default: ttft_p99_ms[critical], or the first)",
     )  # fmt: skip
     train_points: int | None = option(values.whole, None, "N", "only the first N training points")
 

@@ -46,7 +46,7 @@ class _Asked(FitOption, InstancesOption, ArmRequests, CountedRequests, title="qu
         "sheddable=300,500,1000,2000, of others 1000,2000); repeat it", is_repeated=True,
     )  # fmt: skip
     seeds: str | None = seeds_option(f"default: {NUM_SEEDS}")
-    confidence: float = option(values.number, 0.95, "P", "of all differences of the map together")
+    confidence: float = option(values.number, 0.95, "P", "confidence of all differences together")
 
 
 class LimitsOptions(

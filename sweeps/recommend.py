@@ -181,7 +181,7 @@ class _Asked(CommandOptions, title="question"):
         str, (), "KEY=VALUES", f"settings to try (default: {BUDGETS}); repeat it", is_repeated=True
     )
     roles: bool = switch("also split every cluster into pools for prefill and decode")
-    confidence: float = option(values.number, 0.95, "P", "of each cluster's answer")
+    confidence: float = option(values.number, 0.95, "P", "confidence of each cluster's answer")
     max_instances: int = option(values.at_least(1), MOST_INSTANCES, "N", "largest cluster to try")
 
 

@@ -110,8 +110,8 @@ class _Fit(CommandOptions, title="fit"):
     starts: int | None = option(values.whole, None, "N", "starting points", shown=8)
     explore: bool | None = option(
         values.truth, None, "BOOL",
-        "intervals over all fits that do nearly as well, of a form with a cost of context too; two to three "
-        "times the simulations", shown=True,
+        "make intervals from all fits that do nearly as well, also of a form with a cost per token of context; "
+        "takes two to three times the simulations", shown=True,
     )  # fmt: skip
     random_state: int | None = option(
         values.at_least(0), None, "N", "seed of the starting points", shown=0
@@ -120,7 +120,7 @@ class _Fit(CommandOptions, title="fit"):
         str,
         None,
         "FILE:NAME",
-        "what bends the law of steps, such as surrogate/step_network.py:network",
+        "function that corrects the step law, such as surrogate/step_network.py:network",
     )
 
 
@@ -162,7 +162,7 @@ class _Described(CommandOptions, title="models whose steps were not measured"):
         str, None, "FILE", "config.json of the steps' model, where it has no shipped description"
     )
     hardware: str | None = option(
-        str, None, "GPU", "that ran the steps, whose bandwidth and peak the law from descriptions has", shown="B300",
+        str, None, "GPU", "GPU that ran the steps; the law from descriptions has its speeds", shown="B300",
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class PoolSettings:
         False, "transfers under way share the bandwidth with the one that starts"
     )
     prefill_routing_scorers: str = setting(
-        "", "name:weight pairs of a router of the prefill pool's own; decode-routing-scorers for the decode pool",
+        "", "name:weight pairs for a router of the prefill pool alone; decode-routing-scorers for the decode pool",
         words="a name of [Policies](policies.md), or `path/to/file.py:Name`, each with `:weight` above 0",
         metavar="LIST",
     )  # fmt: skip
@@ -68,15 +68,15 @@ class PoolSettings:
         "", "GPU type that decides the KV blocks of the prefill pool, and no step time; --hardware if not given",
         metavar="GPU",
     )  # fmt: skip
-    decode_hardware: str = setting("", "likewise of the decode pool", metavar="GPU")
+    decode_hardware: str = setting("", "the same for the decode pool", metavar="GPU")
     prefill_latency_model: str = setting(
         "", "latency model of the prefill pool: trained-physics or roofline; --latency-model if not given",
     )  # fmt: skip
-    decode_latency_model: str = setting("", "likewise of the decode pool")
+    decode_latency_model: str = setting("", "the same for the decode pool")
     prefill_max_model_len: int = setting(
         0, "--max-model-len of the prefill pool; 0: the same", "tokens", low=0
     )
-    decode_max_model_len: int = setting(0, "likewise of the decode pool", "tokens", low=0)
+    decode_max_model_len: int = setting(0, "the same for the decode pool", "tokens", low=0)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class MemorySettings:
     )
     enable_prefix_caching: bool = setting(
         True,
-        "leading KV blocks of a prompt are found by their content; false: every prompt is computed whole",
+        "reuse cached KV blocks of a prompt's beginning; false: compute every prompt whole",
     )
     kv_cpu_blocks: int = setting(
         0, "KV blocks in CPU memory per instance; 0: no CPU tier", "blocks", low=0

@@ -41,11 +41,12 @@ class FlowSettings:
         100, "concurrency: requests at an instance that count as full", "requests", low=0, excludes_low=True,
     )  # fmt: skip
     usage_limit_threshold: float = setting(
-        1.0, "saturation (above 0, at most 1) that holds back the least urgent band; the most urgent one has 1",
+        1.0, "saturation (above 0, at most 1) from which the least urgent requests are held back; the most urgent at 1",
         "share", low=0, high=1, excludes_low=True,
     )  # fmt: skip
     dispatch_order: str = setting(
-        "fifo", "fifo or priority, which both serve urgent classes first, or slo-deadline inside a class and tenant",
+        "fifo", "fifo or priority, which both serve urgent classes first, or slo-deadline: the earliest deadline of a "
+        "class and tenant",
         choices=("fifo", "priority", "slo-deadline"),
     )  # fmt: skip
     slo_targets: str = setting(

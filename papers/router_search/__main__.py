@@ -49,7 +49,9 @@ class RouterSearchOptions(
         "N",
         "programs of each search; 0 judges the formulas that come with the package again",
     )
-    minutes: float = option(values.number, 60.0, "M", "after which no further program begins")
+    minutes: float = option(
+        values.number, 60.0, "M", "minutes after which no further program begins"
+    )
     data: str | None = option(
         str, None, "FOLDER",
         "workloads of the published winner (default: ../shared/data/openevolve_blis_router)",

@@ -70,11 +70,14 @@ class _Asked(CommandOptions, title="question"):
         also="policy", is_repeated=True,
     )  # fmt: skip
     grid: tuple[str, ...] = option(
-        str, (), "KEY=VALUES", "a setting that is asked about, too, such as max_num_batched_tokens=2048,8192 or "
-        "routing_policy=weighted,round-robin: an answer for each value of each ARM; repeat it", is_repeated=True,
+        str, (), "KEY=VALUES", "a setting with values to compare, such as max_num_batched_tokens=2048,8192 or "
+        "routing_policy=weighted,round-robin: each ARM gets an answer for each value; repeat it", is_repeated=True,
     )  # fmt: skip
     confidence: float = option(
-        values.number, 0.95, "P", "of the whole answer, of each policy and kind of cluster"
+        values.number,
+        0.95,
+        "P",
+        "confidence of the answer for each policy and kind of cluster as a whole",
     )
     max_instances: int = option(values.at_least(1), MOST_INSTANCES, "N", "largest cluster to try")
 

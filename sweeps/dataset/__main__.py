@@ -55,12 +55,12 @@ class _Sizes(CommandOptions, title="sizes"):
     )  # fmt: skip
     branch: int = option(
         values.at_least(0), 0, "N",
-        "further calibration points, and as many test points, at which a limit is off (prefill_crit 0), a "
-        "branch that draws hardly meet",
+        "further calibration points, and as many test points, at which a limit is switched off (prefill_crit 0): "
+        "random points hardly meet that",
     )  # fmt: skip
     own_seeds: int = option(
         values.at_least(0), 0, "N",
-        "seeds of each point, of a deck of --seeds that its role alone has; 0 for one pool",
+        "seeds of each point, drawn from a pool of --seeds that only its role uses; 0: one pool for all points",
     )  # fmt: skip
     random_state: int = option(values.at_least(0), 0, "N", "seed of the points")
 

@@ -39,7 +39,7 @@ class _Programs(CommandOptions, title="what"):
     )
     task: str | None = word("TASK.yaml", "what the search was given")
     published: float | None = option(
-        values.number, None, "X", "the gain that the search tells, %, in place of the task's"
+        values.number, None, "X", "gain in % that the search reports, in place of the task's"
     )
 
 

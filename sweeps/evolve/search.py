@@ -38,7 +38,9 @@ class _Task(CommandOptions, title="what"):
     programs: int = option(
         values.at_least(1), 300, "N", "programs that compute different functions"
     )
-    minutes: float = option(values.number, 60.0, "M", "after which no further program begins")
+    minutes: float = option(
+        values.number, 60.0, "M", "minutes after which no further program begins"
+    )
     random_state: int = option(values.at_least(0), 0, "N", "seed of the search")
     output: str = option(str, USUAL, "PATH", "Python file to write; the block of Go goes beside it")
 

@@ -124,7 +124,7 @@ class _Hypothesis(CommandOptions, title="hypothesis"):
     origin: str | None = option(str, None, "TEXT", "where the hypothesis comes from")
     name: str | None = option(str, None, "TEXT", "name in the table (default: the strategy's)")
     evidence: str | None = option(
-        values.OneOf("judge", "published-claim"), None, "KIND", "in place of runs: judge or published-claim",
+        values.OneOf("judge", "published-claim"), None, "KIND", "evidence in place of runs: judge or published-claim",
     )  # fmt: skip
     predict: tuple[str, ...] = option(
         str, (), "CLAIM",
@@ -137,9 +137,11 @@ class _Result(CommandOptions, title="result"):
     """The result of a row."""
 
     verdict: str | None = option(
-        str, None, "WORD", "of a row that has no prediction for runs to judge"
+        str, None, "WORD", "verdict on a row without predictions that runs could judge"
     )
-    findings: str | None = option(str, None, "TEXT", "what was found; later with note")
+    findings: str | None = option(
+        str, None, "TEXT", "what the runs show, in words; `ledger note` adds it later"
+    )
     from_: str | None = option(
         str, None, "FILE",
         "add all rows of a YAML file that are not there yet, or the row whose runs merge has joined (.jsonl)",
@@ -248,7 +250,7 @@ class CheckOptions(
     """Options of `check`."""
 
     anchor: str | None = option(
-        str, None, "HASH", "of a record, kept elsewhere, that must still be there"
+        str, None, "HASH", "hash of a record that must still be there; keep it outside the ledger"
     )
 
 
@@ -283,7 +285,7 @@ class StatusOptions(
         values.whole, None, "K", "null iterations to stop after (default: the track's)"
     )
     objective: str | None = option(
-        str, None, "METRIC", "what the best is best at (default: the track's)"
+        str, None, "METRIC", "metric by which the best row is the best (default: the track's)"
     )
 
     def check_sense(self) -> None:

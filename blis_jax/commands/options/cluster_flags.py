@@ -38,10 +38,12 @@ MODEL_FLAGS = (
     Flag("coefficients-from", str, None, "FIT", "result of calibrate, in place of --alpha-coeffs, --beta-coeffs"),
 )  # fmt: skip
 ADAPTER_FLAGS = (
-    Flag("lora-load-base-latency-us", number, None, "US", "time to load an adapter beside its bytes; if not given, as "
-         "the next two, the file's of --lora-config, else 1500"),
-    Flag("lora-load-bandwidth-bytes-us", number, None, "X", "bytes of an adapter that are loaded in a µs; else 2e6"),
-    Flag("lora-footprint-bytes-per-rank", number, None, "BYTES", "bytes of an adapter for each rank; else 2e6"),
+    Flag("lora-load-base-latency-us", number, None, "US", "µs to load an adapter, beside the time for its bytes; if "
+         "not given, that of --lora-config, else 1500"),
+    Flag("lora-load-bandwidth-bytes-us", number, None, "X", "bytes of an adapter loaded per µs; if not given, that of "
+         "--lora-config, else 2e6"),
+    Flag("lora-footprint-bytes-per-rank", number, None, "BYTES", "bytes of an adapter per rank; if not given, that of "
+         "--lora-config, else 2e6"),
     Flag("lora-scorer-weight", number, None, "X", "put the scorer lora-affinity with this weight behind those of "
          "weighted routing"),
 )  # fmt: skip

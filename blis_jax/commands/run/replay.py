@@ -71,7 +71,10 @@ class _Replay(CommandOptions, title="replay"):
         values.whole, None, "MS", "closed-loop: ms from answer to next round; if not given the trace's", shown=0,
     )  # fmt: skip
     think_time_dist: str | None = option(
-        str, None, "LAW", "closed-loop: likewise, such as lognormal:mu=2.0,sigma=0.6,max=30s"
+        str,
+        None,
+        "LAW",
+        "closed-loop: law of the time from answer to next round, such as lognormal:mu=2.0,sigma=0.6,max=30s",
     )
     lazy_generation: bool = option(values.truth, False, "BOOL", "without effect, as in BLIS")
     log: str = option(values.OneOf(*cli.LOG_LEVELS), "warn", "LEVEL", "how much is said on stderr")

@@ -62,14 +62,14 @@ class ScoreOptions(
         f"print whether the run was saturated at its end, by {', '.join(DETECTORS)} or all",
     )
     saturation_config: str | None = option(
-        str, None, "FILE", "YAML file with numbers of threshold, backlog-drift"
+        str, None, "FILE", "YAML file with numbers for the detectors threshold and backlog-drift"
     )
     saturation_report: str | None = option(
-        str, None, "FILE", "file for what they say after every event (JSON)"
+        str, None, "FILE", "file for what the detectors say after every event (JSON)"
     )
     saturation_final_window: str | None = option(
-        str, None, "TIME", "time before the last event in which their verdict is voted on, such as 30s; if not "
-        "given the file's window, else 30s",
+        str, None, "TIME", "time before the last event in which the detectors vote on their verdict, such as 30s; "
+        "if not given the file's window, else 30s",
     )  # fmt: skip
 
 
