@@ -27,6 +27,7 @@ from blis_jax.latency.step_law import (
     OF_ROWS,
     TERMS,
     StepSums,
+    after_steps,
     sums_of,
     time_of_context,
     time_of_prompts,
@@ -143,13 +144,7 @@ def _decode_steps(
     beta: Float[Array, "coefficient"], batch: StepBatch
 ) -> Callable[[jax.Array], jax.Array]:
     sums = sums_of(batch)
-    time = _after_contexts(beta, sums)
-
-    def after(steps: jax.Array) -> jax.Array:
-        context = sums.context + steps.astype(jnp.float64) * sums.decodes
-        return jnp.maximum(time(context), LEAST_US)
-
-    return after
+    return after_steps(sums, _after_contexts(beta, sums))
 
 
 def _step_time(beta: Float[Array, "coefficient"], batch: StepBatch) -> jax.Array:

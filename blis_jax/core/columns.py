@@ -35,6 +35,11 @@ Vector: TypeAlias = Any  # an array, or Columns
 T = TypeVar("T")
 
 
+def with_entry(table: jax.Array, value: jax.Array, at: jax.Array) -> jax.Array:
+    """Return a table of scalars with one of them in its place."""
+    return lax.dynamic_update_slice(table, value[None], (at,))
+
+
 def is_apart(value: object) -> TypeGuard[Columns]:
     """Return whether a value is a vector with its entries apart."""
     return isinstance(value, Columns)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.columns import PastTable, Row, RowTable, Vector, apart, put, selected
+from blis_jax.core.columns import PastTable, Row, RowTable, Vector, apart, put, selected, with_entry
 from blis_jax.core.pytrees import Parts
 from blis_jax.core.types import REJECTED
 from blis_jax.engine.phases.policy_calls import instance_row
@@ -190,7 +190,7 @@ def _write_late(ctx: Context, state: State, done: Writes) -> State:
 def _write_news(ctx: Context, state: State, done: Writes) -> State:
     news, change = state[News], done[NewsWrite]
     latencies = _put(news.latencies, change.latencies[None], change.request, jnp.int32(0))
-    return state.having(News(_put(news.due, change.due[None], change.request), latencies))
+    return state.having(News(with_entry(news.due, change.due, change.request), latencies))
 
 
 def _write_journey(ctx: Context, state: State, done: Writes) -> State:
@@ -206,7 +206,7 @@ def _write_reservation(ctx: Context, state: State, done: Writes) -> State:
 def _write_first_routing(ctx: Context, state: State, done: Writes) -> State:
     table = state[FirstRoutings].at
     first = jnp.minimum(table[done.routed], done[FirstRouting].at)
-    return state.having(FirstRoutings(_put(table, first[None], done.routed)))
+    return state.having(FirstRoutings(with_entry(table, first, done.routed)))
 
 
 def _write_queue(ctx: Context, state: State, done: Writes) -> State:
@@ -219,7 +219,7 @@ def _write_exit(ctx: Context, state: State, done: Writes) -> State:
 
 def _write_handed(ctx: Context, state: State, done: Writes) -> State:
     value = done[HandedOver].value
-    return state.having(Handed(_put(state[Handed].value, value[None], done.routed)))
+    return state.having(Handed(with_entry(state[Handed].value, value, done.routed)))
 
 
 def _as_it_is(ctx: Context, state: State, done: Writes) -> State:
@@ -247,7 +247,7 @@ _WRITE: dict[type, Callable[[Context, State, Writes], State]] = {
 def _write_expected(ctx: Context, state: State, done: Writes) -> jax.Array:
     if not ctx.mechanism.uses_prefix_index:
         return state.past.expected
-    return _put(state.past.expected, done.slot.row.expected_blocks[None], done.routed)
+    return with_entry(state.past.expected, done.slot.row.expected_blocks, done.routed)
 
 
 def _write_local(state: State, done: Writes) -> tuple[tuple[object, object], ...]:
@@ -273,7 +273,7 @@ def _write_requests(ctx: Context, state: State, done: Writes) -> PastTable:
     return PastTable(
         (
             _put_row(table.rows, past.numbers, done.slot.request),
-            _put(places, done.routed_to[None], done.routed),
+            with_entry(places, done.routed_to, done.routed),
             _write_expected(ctx, state, done),
         )
     )

@@ -239,6 +239,12 @@ def value_at(name: str, wanted: str, kind: type[T], decorator: str) -> T:
     )
 
 
+def shipped_names(package: str, *folder: str) -> tuple[str, ...]:
+    """Return the names of the YAML files in a folder of an installed package, sorted and without their ending."""
+    files = resources.files(package).joinpath(*folder).iterdir()
+    return tuple(sorted(file.name[:-5] for file in files if file.name.endswith(".yaml")))
+
+
 def mapping(value: object, place: str, known: Collection[str] | None = None) -> Mapping[Any, Any]:
     """Return what a file has at a place, if that is a mapping, of these keys alone where they are given.
 

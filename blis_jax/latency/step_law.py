@@ -182,7 +182,18 @@ def time_of_context(
 
 def _decode_steps(beta: Float[Array, "term"], batch: StepBatch) -> Callable[[jax.Array], jax.Array]:
     sums = sums_of(batch)
-    time = time_of_context(beta, sums)
+    return after_steps(sums, time_of_context(beta, sums))
+
+
+def after_steps(
+    sums: StepSums, time: Callable[[jax.Array], jax.Array]
+) -> Callable[[jax.Array], jax.Array]:
+    """Return what says the time of a decode step n steps later, when each context has n tokens more.
+
+    Args:
+        sums: the batch now.
+        time: µs of a step without a prompt, by the tokens of all contexts in decode.
+    """
 
     def after(steps: jax.Array) -> jax.Array:
         context = sums.context + steps.astype(jnp.float64) * sums.decodes

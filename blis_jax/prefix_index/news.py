@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.columns import choose
+from blis_jax.core.columns import choose, with_entry
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.prefix_index.router_index import own_blocks_there, own_row, prompt_of
 from blis_jax.tables.context import Context, decision_key
@@ -101,7 +101,7 @@ def with_news(late: LateNews, done: LateWrite) -> LateNews:
     names = jax.tree.map(put, late.own.only(RemovedNames), done.own)
     return dataclasses.replace(
         late,
-        told_us=lax.dynamic_update_slice(late.told_us, done.told_us[None], (done.place,)),
+        told_us=with_entry(late.told_us, done.told_us, done.place),
         about=lax.dynamic_update_slice(late.about, done.about[:, None], (zero, done.place)),
         num_told=done.num_told,
         own=late.own.having(*names),

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.columns import as_int, branch
+from blis_jax.core.columns import as_int, branch, with_entry
 from blis_jax.core.exact import full_blocks
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import Parts
@@ -156,8 +156,7 @@ def write(ctx: Context, router: RouterIndex, done: RouterWrite) -> RouterIndex:
     parts: list[object] = []
     if PrivateBlocks in router:
         number, at = first + jnp.int32(depth), own_row(ctx, done.request, done.instance)
-        touched = lax.dynamic_update_slice(router[PrivateBlocks].touched, number[None], (at,))
-        parts.append(PrivateBlocks(touched))
+        parts.append(PrivateBlocks(with_entry(router[PrivateBlocks].touched, number, at)))
     on_path = _put_on_path(ctx, router.touched, done, numbers)
     if Routings in router:
         parts.append(_with_routing(router, done))

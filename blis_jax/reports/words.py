@@ -97,9 +97,9 @@ def target_line(targets: Mapping[str, Mapping[str, float]], classes: Sequence[st
     return f"Goodput counts completed requests within their class's targets: {', '.join(texts)}."
 
 
-def joined(words: Sequence[str]) -> str:
+def joined(words: Sequence[str], last: str = "and") -> str:
     """Join words as `a, b and c`."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def survivors_line(completed: int, arrived: int) -> str:
@@ -235,11 +235,20 @@ def _instances(config: ClusterConfig) -> str:
         (kind, sum(count for *_, count in same))
         for kind, same in groupby(kinds, lambda kind: kind[:2])
     ]
+    return machines_text([(count, role, *gpus) for (role, gpus), count in merged])
+
+
+def machines_text(parts: Sequence[tuple[int, str, int, str]]) -> str:
+    """Return instances and GPUs: `3 instances × 2 A100-80 = 6 GPUs`.
+
+    Args:
+        parts: of each kind of instance how many there are, its role, its GPUs and their name, or none.
+    """
     texts = [
         f"{count} {f'{role} ' * (role != 'both')}instance{'s' * (count != 1)} × {number} {gpu or 'GPU'}"
-        for (role, (number, gpu)), count in merged
+        for count, role, number, gpu in parts
     ]
-    total = sum(count * number for (_, (number, _)), count in merged)
+    total = sum(count * number for count, _, number, _ in parts)
     return f"{' + '.join(texts)} = {total} GPU{'s' * (total != 1)}"
 
 

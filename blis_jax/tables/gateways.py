@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.columns import with_entry
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import SLO_CLASSES, EngineShape, Mechanism, never
 from blis_jax.tables.context import Context
@@ -378,21 +379,20 @@ def written(
     dispatches: Dispatches, queue: GatewayQueue, change: QueueWrite
 ) -> tuple[Dispatches, GatewayQueue]:
     """Return the queue with the change in its places; of several for one request the last one stays."""
-
-    def put(table: jax.Array, value: jax.Array, at: jax.Array) -> jax.Array:
-        return lax.dynamic_update_slice(table, value[None], (at,))
-
     place, following, previous = dispatches.place, queue.following, queue.previous
     for entry in range(3):
         before, behind = change.before[entry], change.behind[entry]
-        following, previous = put(following, behind, before), put(previous, before, behind)
-        place = put(place, change.place[entry], change.request[entry])
-    at = put(dispatches.at, change.dispatched, change.request[2])
+        following, previous = (
+            with_entry(following, behind, before),
+            with_entry(previous, before, behind),
+        )
+        place = with_entry(place, change.place[entry], change.request[entry])
+    at = with_entry(dispatches.at, change.dispatched, change.request[2])
     spare = jnp.int32(dispatches.place.shape[0] - 1)
     whose = jnp.where(change.order_at < spare, change.request[2], spare)
     return Dispatches(place, at), GatewayQueue(
-        order=put(queue.order, change.request[2], change.order_at),
-        turn=put(queue.turn, change.order_at, whose),
+        order=with_entry(queue.order, change.request[2], change.order_at),
+        turn=with_entry(queue.turn, change.order_at, whose),
         following=following,
         previous=previous,
         num_dispatched=change.num_dispatched,

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from blis_jax.core.columns import Moment, Row, Whole, selected
+from blis_jax.core.columns import Moment, Row, Whole, selected, with_entry
 from blis_jax.core.groups import Groups
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import EngineShape, never
@@ -106,15 +106,11 @@ def no_exit(exits: Exits) -> ExitWrite:
 
 def exits_after(exits: Exits, change: ExitWrite) -> Exits:
     """Return the tables with the change in its place."""
-
-    def put(table: jax.Array, value: jax.Array, at: jax.Array) -> jax.Array:
-        return lax.dynamic_update_slice(table, value[None], (at,))
-
     return Exits(
         change.leaving,
-        put(exits.step_index, change.step_index, change.request),
-        put(exits.record, change.record, change.request),
-        put(exits.keeps_batch, change.keeps_batch, change.instance),
+        with_entry(exits.step_index, change.step_index, change.request),
+        with_entry(exits.record, change.record, change.request),
+        with_entry(exits.keeps_batch, change.keeps_batch, change.instance),
     )
 
 
@@ -221,9 +217,7 @@ class Journeys:
         group = groups.of(request)
         rows, due = groups.rows(group), Journey.time_columns.DUE
         least = jnp.min(rows.take(times)[:, due], initial=never(times.dtype), where=rows.is_in)
-        return Journeys(
-            numbers, times, lax.dynamic_update_slice(self.first_due, least[None], (group,))
-        )
+        return Journeys(numbers, times, with_entry(self.first_due, least, group))
 
 
 @pytree
@@ -254,9 +248,7 @@ class Reservations:
         group, ends = groups.of(request), reservation.ends
         ends = jnp.where((ends < never(ends.dtype)) & (request < groups.num_requests), ends, -1)
         latest = jnp.maximum(self.last_end[group], ends.astype(self.last_end.dtype))
-        return Reservations(
-            numbers, times, lax.dynamic_update_slice(self.last_end, latest[None], (group,))
-        )
+        return Reservations(numbers, times, with_entry(self.last_end, latest, group))
 
 
 @pytree

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from blis_jax.core.types import OLD_CLASSES
 from blis_jax.errors import ConfigError, ConfigWarning, choices, closest, shortened
-from blis_jax.files.input_files import check_regular
+from blis_jax.files.input_files import check_regular, shipped_names
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.workload.inference_perf import first_clients
 from blis_jax.workload.length_laws import UNKNOWN_KEY
@@ -172,8 +172,7 @@ def with_zipf(spec: WorkloadSpec, exponent: float) -> WorkloadSpec:
 
 def list_builtin() -> tuple[str, ...]:
     """Return the names of the workloads that come with the package."""
-    folder = resources.files("blis_jax") / "data" / "workloads"
-    return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
+    return shipped_names("blis_jax", "data", "workloads")
 
 
 def load_builtin(name: str, revision: str | None = FIRST_REVISION) -> WorkloadSpec:

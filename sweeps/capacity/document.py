@@ -10,11 +10,11 @@ from blis_jax.files.atomic_write import finite
 from blis_jax.files.formats import number_of
 from blis_jax.reports.findings import Answer as FiveLines
 from blis_jax.reports.findings import Cell, Findings, Quantity, Remarks, Row, Sentence, Table
-from blis_jax.reports.words import joined
+from blis_jax.reports.words import joined, machines_text
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.traces.source import STREAM
 from sweeps.capacity.deciding import Decision, ServiceTarget
-from sweeps.capacity.finding import BOTH, Layout, Smallest
+from sweeps.capacity.finding import Layout, Smallest
 from sweeps.capacity.picture import in_time, name_in, picture
 from sweeps.claims.words import OPEN
 from sweeps.strategies.arms import Arm
@@ -275,14 +275,11 @@ def _sentence(answer: Smallest) -> str:
 
 
 def _machines(arm: Arm, layout: Layout) -> str:
-    """Return instances and GPUs: `3 instances × 2 A100-80 = 6 GPUs`."""
-    parts = [
-        f"{part.count}{'' if part.role == BOTH else f' {part.role}'} instance{'s' * (part.count > 1)} × "
-        f"{part.hardware.num_gpus} {part.hardware.gpu or arm.config.hardware or 'GPU'}"
+    kinds = [
+        (part.count, part.role, part.hardware.num_gpus, part.hardware.gpu or arm.config.hardware)
         for part in layout.parts
     ]
-    total = layout.num_gpus
-    return f"{' + '.join(parts)} = {total} GPU{'s' * (total > 1)}"
+    return machines_text(kinds)
 
 
 def _open_sizes(answer: Smallest) -> list[int]:

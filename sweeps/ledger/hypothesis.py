@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.strict_yaml import sentence
+from blis_jax.reports.words import joined
 from blis_jax.statistics.sequential import StoppingRule
 from sweeps.claims.grammar import CHANGED, FLAT, REGION, Claim, parse_claim
 from sweeps.claims.judge import HypothesisRule
@@ -208,7 +209,7 @@ def _check_pairs(hypothesis: Hypothesis) -> None:
     if hypothesis.type not in allowed:
         raise ValueError(
             f"type {hypothesis.type} does not go with family {hypothesis.family}; use "
-            f"{_either(allowed)}, or another family"
+            f"{joined(allowed, 'or')}, or another family"
         )
     is_exact = hypothesis.type == DETERMINISTIC
     if is_exact != (hypothesis.vvuq == VERIFICATION):
@@ -302,7 +303,3 @@ _NEEDS: dict[str, tuple[Any, str]] = {
         "two metrics or more, one of them better and the others not worse",
     ),
 }
-
-
-def _either(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

@@ -31,7 +31,7 @@ from blis_jax.files.atomic_write import (
 )
 from blis_jax.files.strict_yaml import read_mapping, read_yaml, sentence
 from sweeps.promote.promotion import Files
-from sweeps.tracks.problem import rendered
+from sweeps.tracks.problem import rendered, signed
 
 # --- texts: YAML with the same bytes for the same data, templates ---------------------------------
 
@@ -155,8 +155,8 @@ def percent(change: Any) -> str:
     if mean is None:
         return NOT_MEASURED
     if low is None or high is None:
-        return f"{_signed(mean)} % (no interval)"
-    return f"{_signed(mean)} % [{_signed(low)}, {_signed(high)}]"
+        return f"{signed(mean)} % (no interval)"
+    return f"{signed(mean)} % [{signed(low)}, {signed(high)}]"
 
 
 def number(value: float | None) -> str:
@@ -175,11 +175,6 @@ def filled(text: object) -> str:
 def _part(estimate: Any, name: str) -> float | None:
     value = estimate.get(name) if isinstance(estimate, Mapping) else getattr(estimate, name, None)
     return finite(value)
-
-
-def _signed(value: float) -> str:
-    text = f"{abs(value):.1f}"
-    return text if float(text) == 0 else f"{'−' if value < 0 else '+'}{text}"
 
 
 def listed(value: Any) -> str:

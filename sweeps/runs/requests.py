@@ -17,6 +17,7 @@ from blis_jax.commands.options.seed_options import SeedOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError, choices, closest
+from blis_jax.files.input_files import shipped_names
 from blis_jax.latency.model_description import beyond_context
 from blis_jax.metrics.measure import Measure
 from blis_jax.traces.source import STREAM, USUAL_SEEDS, TraceSource
@@ -50,8 +51,7 @@ WORKLOAD_PREFIX = "workload."  # of an axis that is a number of the workload
 
 def list_own() -> tuple[str, ...]:
     """Return the workloads that come with this package, beside those of blis_jax."""
-    folder = resources.files("sweeps") / FOLDER
-    return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
+    return shipped_names("sweeps", FOLDER)
 
 
 def list_workloads() -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from blis_jax.cluster.instance_groups import groups_of
 from blis_jax.cluster.named_policies import is_policy_number
 from blis_jax.cluster.router import with_room
 from blis_jax.errors import ConfigError, ConfigWarning, as_option, choices, closest
-from blis_jax.files.input_files import read_text
+from blis_jax.files.input_files import read_text, shipped_names
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.policies.their_names import ours, setting_named
 from sweeps.strategies.moved import tell_of, today
@@ -114,8 +114,7 @@ def parse_strategy(text: str, source: str, folder: Path | None = None) -> Strate
 
 def list_library() -> tuple[str, ...]:
     """Return the names of the strategies that come with the package."""
-    folder = resources.files("sweeps") / FOLDER
-    return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
+    return shipped_names("sweeps", FOLDER)
 
 
 def load_strategy(name_or_path: str) -> Strategy:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from blis_jax.core.columns import as_int, choose
+from blis_jax.core.columns import as_int, choose, with_entry
 from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import HasParts
@@ -302,7 +301,7 @@ def with_victim(victims: QueueVictims, victim: jax.Array, now: jax.Array) -> Que
     spare = jnp.int32(victims.order.shape[0] - 1)
     at = jnp.where(victim < spare, victims.num_chosen, spare)
     return QueueVictims(
-        order=lax.dynamic_update_slice(victims.order, victim[None], (at,)),
+        order=with_entry(victims.order, victim, at),
         num_chosen=victims.num_chosen + as_int(victim < spare),
         num_gone=victims.num_gone,
         due=jnp.where(victim < spare, now, victims.due),
