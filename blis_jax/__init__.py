@@ -130,4 +130,4 @@ __getattr__ = exports(
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "policies", *(name for name in globals() if name.startswith("__"))])

@@ -109,7 +109,11 @@ def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str],
 
     def get(name: str) -> Any:
         if name not in places:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}",
+                name=name,
+                obj=import_module(package),
+            )
         module, own = places[name]
         return getattr(import_module(module), own)
 

@@ -211,6 +211,8 @@ def figures_of(
     """
     if keep not in (KEEP_FIGURES, KEEP_RECORDS):
         raise ConfigError(f"keep is {keep!r}; give {KEEP_FIGURES!r} or {KEEP_RECORDS!r}")
+    if isinstance(names, str):
+        raise ConfigError(f"names: got the text {names!r}; give a list, [{names!r}]")
     names = tuple(names)
     targets, measure = targets or SloTargets(), measure or Measure({})
     if keep == KEEP_RECORDS and store is not None:

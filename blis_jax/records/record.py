@@ -324,7 +324,7 @@ class RunRecord:
         completed = int(np.sum(requests.status == Status.COMPLETED))
         return (
             f"RunRecord({self.outcome.name}: {completed:,} of {len(requests.status):,} requests completed on "
-            f"{self.num_instances} instances; to_dataframe(), to_dataset())"
+            f"{self.num_instances} instance{'s' * (self.num_instances != 1)}; to_dataframe(), to_dataset())"
         )
 
     @property

@@ -59,6 +59,11 @@ def simulate(
     Raises:
         ConfigError: a policy, a number or a table cannot be used.
     """
+    if not isinstance(table, RequestTable):
+        raise ConfigError(
+            f"the requests are a {type(table).__name__}; make a table of them: draw_requests(workload, seed=42, "
+            "block_size=16)[0], or to_table(rows, 16)[0] of what read_trace returns"
+        )
     options = options or Options()
     row = Row(config, table, policy_seed(seed), policies)
     return Runner(options, num_rows=1).alone(GivenRun(row, options))
@@ -122,6 +127,7 @@ def run_grid(
     Raises:
         ConfigError: nothing was given to run, a seed is out of range, or the lengths do not agree.
     """
+    _refuse_other_kinds(configs, spec, seeds)
     if not configs or not len(seeds):
         raise ConfigError("a grid needs at least one configuration and one seed; none was given")
     for seed in seeds:
@@ -143,6 +149,20 @@ def run_grid(
         point.functions = functions
     runs = drawn_runs(points, seeds, options, known or {})
     return _gridded(configs, seeds, runs, summarize, options, progress, known, on_row)
+
+
+def _refuse_other_kinds(configs: object, spec: object, seeds: object) -> None:
+    """Refuse one thing where a list is asked for, and a name in place of a workload."""
+    if isinstance(seeds, int):
+        raise ConfigError(
+            f"seeds: got the number {seeds}; give a list of them, such as range({seeds})"
+        )
+    if isinstance(spec, str):
+        raise ConfigError(
+            f"the workload is the text {spec!r}; give load_builtin({spec!r}), or load_spec(path) of a file"
+        )
+    if isinstance(configs, ClusterConfig):
+        raise ConfigError("configs: got one ClusterConfig; give a list of them")
 
 
 def run_given(

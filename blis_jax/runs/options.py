@@ -6,7 +6,14 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from blis_jax.errors import ConfigError, choices
 from blis_jax.lazy import jax
+
+WORDS = {
+    "clock": ("int32", "int64", "float64", "continuous"),
+    "form": ("rows", "lanes"),
+    "kv_model": ("auto", "no-eviction", "block-level"),
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,9 @@ class Options:
         list_blocks: least number of KV blocks of one request at block level.
         num_shared_blocks: least number of shared KV blocks at block level.
         num_evictions: least number of preemptions recorded at block level.
+
+    Raises:
+        ConfigError: `clock`, `form` or `kv_model` is none of these words.
     """
 
     num_slots: int | None = None  # per instance; found by itself if None
@@ -50,6 +60,14 @@ class Options:
     list_blocks: int = 16
     num_shared_blocks: int = 16
     num_evictions: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuse words that name nothing."""
+        for name, words in WORDS.items():
+            if getattr(self, name) not in words:
+                raise ConfigError(
+                    f"{name} {getattr(self, name)!r}: {choices(getattr(self, name), words)}"
+                )
 
 
 def default_form() -> str:

@@ -83,7 +83,7 @@ class Request(_Part):
     seeds: list[int] | None = Field(None, min_length=1, description="of the requests, each once")
     rng: Literal["reference", "jax"] = Field(
         "reference",
-        description="who draws the requests: BLIS's streams, or those of blis_jax.sweep",
+        description="who draws the requests: BLIS's streams, or others of the same laws, by JAX",
     )
     metrics: list[str] | None = Field(
         None, min_length=1, description="such as ttft_p99_ms[critical]; the usual ones if left out"

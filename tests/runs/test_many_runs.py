@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -331,3 +331,31 @@ def test_rows_under_pressure_are_run_again_at_block_level(
             table, _ = draw(plan.shape, plan.params, jax.random.key(seed))
         alone = simulate(tight, jax.tree.map(np.asarray, table), OPTIONS)
         assert_equal(record, alone, but=("num_repairs",))
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (lambda: Options(clock="cont"), "use one of int32, int64, float64, continuous"),
+        (lambda: figures_of("ttft_p99_ms"), "give a list"),
+        (
+            lambda: many_runs.over_params(ClusterConfig(), load_builtin("mixed"), 4),
+            "give a list of them",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: many_runs.over_seeds(ClusterConfig(), "mixed", [3]),
+            r"give load_builtin\('mixed'\)",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: many_runs.over_seeds(ClusterConfig(), load_builtin("mixed"), 3),
+            r"such as range\(3\)",
+        ),  # type: ignore[arg-type]
+        (lambda: simulate(ClusterConfig(), load_builtin("mixed")), "draw_requests"),  # type: ignore[arg-type]
+    ],
+    ids=["clock", "figures", "one cluster", "requests", "seeds", "workload"],
+)
+def test_what_is_of_another_kind_is_refused_with_what_to_give(
+    ask: Callable[[], object], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        ask()

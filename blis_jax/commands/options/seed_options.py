@@ -53,7 +53,7 @@ class DrawnOptions(SeedOptions, title="requests"):
 
     rng: str | None = option(
         OneOf("reference", "jax"), None, "NAME",
-        "who draws the requests: reference draws those of BLIS, jax those of blis_jax.sweep", shown="reference",
+        "who draws the requests: reference draws those of BLIS, jax others of the same laws", shown="reference",
     )  # fmt: skip
 
     @property

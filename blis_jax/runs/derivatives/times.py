@@ -270,7 +270,7 @@ def _check(direction: Direction) -> None:
             known = ", ".join(DIRECTIONS)
             raise ConfigError(
                 f"derivative with respect to {name!r} is not pathwise; known are {known}; "
-                "for what acts through decisions see sweeps.sensitivity.smoothed"
+                "blis_jax.gradient has those of what acts through decisions"
             )
 
 
