@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.revisions import aligns_chunks
 from blis_jax.commands import values
 from blis_jax.commands.options import (
     AllSwitch,
@@ -110,12 +111,14 @@ def how_to_start(smallest: Smallest) -> tuple[list[str], dict[str, Any] | None]:
 
 def vllm_command(config: ClusterConfig) -> str:
     """Return the command line that starts one instance."""
-    flags = {
+    flags: dict[str, int | str] = {
         "tensor-parallel-size": config.tp,
         "max-num-batched-tokens": config.max_num_scheduled_tokens,
         "max-num-seqs": config.max_num_running_reqs,
         "block-size": config.block_size_in_tokens,
     }
+    if aligns_chunks(config):
+        flags["mamba-cache-mode"] = config.mamba_cache_mode
     words = [f"--{name} {value}" for name, value in flags.items()]
     caching = (
         "--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching"

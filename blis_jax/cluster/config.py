@@ -290,7 +290,7 @@ def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 # what follows from other settings where it is not given; each reads what those before it have found
 DERIVATIONS = (
-    *(revisions.defaults, speculation.defaults, adapters.defaults),
+    *(revisions.defaults, revisions.of_vllm, adapters.defaults),
     *(step_times.defaults, revisions.limits, router.limits),
 )
 

@@ -1,4 +1,4 @@
-"""What belongs to one revision of the reference alone, and is refused in the other.
+"""What belongs to one revision of the reference alone, or to vLLM, and is refused in the others.
 
 `blis-2026-08` names the policies of February's revision and of its own; some of its names mean another policy.
 """
@@ -8,9 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.cluster.disaggregation import has_pools
+from blis_jax.cluster.instance_groups import per_instance
+from blis_jax.cluster.machines import deployment
+from blis_jax.cluster.router import is_as_vllm
+from blis_jax.cluster.speculation import READS_STATES
 from blis_jax.core.kinds import NONE
 from blis_jax.errors import ConfigError
-from blis_jax.latency.model_description import model_description
+from blis_jax.latency.deployment import block_tokens
+from blis_jax.latency.model_description import is_shipped, model_description
 from blis_jax.latency.registry import SIZED
 
 if TYPE_CHECKING:
@@ -30,6 +36,7 @@ _GONE: dict[str, Any] = {
     "slo_priority_bridge": False,
     "slo_prefill": False,
     "preemption_mode": "restart",
+    "mamba_cache_mode": "none",
     "precise_kv_routing": False,
     "enable_prefix_caching": True,
     "load_refresh_interval": 0,
@@ -72,6 +79,23 @@ def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
     }
 
 
+def of_vllm(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
+    """Return that a run with what vLLM alone does is without the defects of BLIS, and preempts as vLLM does.
+
+    Where prompts are cut at KV blocks, these are the model's.
+
+    Raises:
+        ConfigError: the model has no such blocks that are known, and none are given.
+    """
+    is_used = aligns_chunks(config) or config.speculative_config.num_speculative_tokens
+    if not is_used or config.is_august or ("corrected" in said and not config.corrected):
+        return {}
+    as_vllm: dict[str, Any] = {"corrected": True, "preemption_mode": "recompute"}
+    if aligns_chunks(config) and "block_size_in_tokens" not in said:
+        as_vllm["block_size_in_tokens"] = _block_of_states(config)
+    return {name: value for name, value in as_vllm.items() if name not in said}
+
+
 def limits(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
     """Return the longest request of August's revision: as given, else of the model; never longer than the KV cache."""
     if not config.is_august:
@@ -104,6 +128,8 @@ def check(config: ClusterConfig) -> None:
             raise ConfigError(
                 "preemption_mode recompute is for the corrected profile; set corrected (--corrected), or leave it out"
             )
+        if aligns_chunks(config):
+            _check_aligned(config)
         return
     for name, value in _GONE.items():
         if getattr(config, name) != value:
@@ -128,6 +154,83 @@ def check(config: ClusterConfig) -> None:
             "blackbox"
         )
 
+
+# --- chunks of vLLM's for models with linear attention --------------------------------------------
+
+
+def aligns_chunks(config: ClusterConfig) -> bool:
+    """Return whether prompts are cut where the state of linear attention can be kept."""
+    return config.mamba_cache_mode == "align"
+
+
+def _block_of_states(config: ClusterConfig) -> int:
+    """Return the tokens of a KV block as vLLM chooses them for the model, whose linear attention keeps a state."""
+    if config.model_config or is_shipped(config.model):
+        served = deployment(config, config.hardware, config.tp, config.dp)
+        if served.model.kinds.linear:
+            return block_tokens(served)
+    raise ConfigError(
+        f"mamba_cache_mode align: no linear attention is known of {config.model or 'a model without a name'}, and "
+        "block_size is not given; give it as vLLM logs it (Setting attention block size to … tokens), or leave "
+        "mamba_cache_mode out"
+    )
+
+
+def num_dropped_blocks(config: ClusterConfig) -> int | None:
+    """Return how many whole blocks at the end of a prompt keep no state that is looked up again; None: no cuts.
+
+    A drafter that reads the model's own states gives up the last one, which it has to compute again.
+    """
+    if not aligns_chunks(config):
+        return None
+    drafts = config.speculative_config
+    return int(drafts.num_speculative_tokens > 0 and drafts.method in READS_STATES)
+
+
+def _check_aligned(config: ClusterConfig) -> None:
+    """Refuse chunks without room for a block, with which vLLM does not start, and KV that comes from elsewhere."""
+    if not is_as_vllm(config):
+        raise ConfigError(
+            f"mamba_cache_mode align: the profile {config.profile} claims to be equal to BLIS, which cuts no prompt at "
+            "a block; take blis-2026-02 with corrected (--corrected true), or leave mamba_cache_mode out"
+        )
+    needed = {"preemption_mode": "recompute", "enable_prefix_caching": True}
+    for name, value in needed.items():
+        if getattr(config, name) != value:
+            raise ConfigError(
+                f"mamba_cache_mode align: vLLM cuts so with {name} {value} alone, and it is {getattr(config, name)}; "
+                "leave one of them out"
+            )
+    size = config.block_size_in_tokens
+    limits = {
+        "max_num_batched_tokens": per_instance(config, "max_num_scheduled_tokens"),
+        "long_prefill_token_threshold": per_instance(config, "long_prefill_token_threshold"),
+    }
+    if config.slo_prefill or any(per_instance(config, "slo_prefill")):
+        for name in ("slo_prefill_critical", "slo_prefill_sheddable"):
+            limits[name] = per_instance(config, name)
+    for name, values in limits.items():
+        for tokens in values:
+            if 0 < tokens < size:
+                raise ConfigError(
+                    f"mamba_cache_mode align: {name} {tokens} is below block_size {size}, so a chunk would never be a "
+                    "whole block; give at least as many tokens, or a smaller block_size"
+                )
+    others = {
+        f"hand_over_policy {config.hand_over_policy}": config.hand_over_policy != NONE,
+        f"cluster_policy {config.cluster_policy}": config.cluster_policy != NONE,
+        "pools of instances": has_pools(config),
+        "kv_cpu_blocks": any(per_instance(config, "kv_cpu_blocks")),
+    }
+    for name, is_so in others.items():
+        if is_so:
+            raise ConfigError(
+                f"mamba_cache_mode align: {name} has no rule beside it, since vLLM's takes no KV from elsewhere; leave "
+                "one of them out"
+            )
+
+
+# --- signals of llm-d's router --------------------------------------------------------------------
 
 ROUTER_SIGNALS = ("llm-d-router-0.10",)  # what routers see, by the scheduler that they are those of
 SCRAPE_US = 50_000  # the router's least interval between looks at its servers

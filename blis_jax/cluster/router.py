@@ -301,6 +301,12 @@ class BatchSettings:
         0, "threshold of sheddable requests, tokens; 0: none", "tokens", low=0
     )
     slo_preemption: bool = setting(False, "evict the least priority instead of the batch tail")
+    mamba_cache_mode: str = setting(
+        "none",
+        "where prompts are cut: align at whole KV blocks, where vLLM keeps the state of linear attention (with "
+        "--corrected); none by budget and threshold alone",
+        choices=("none", "align"), metavar="MODE",
+    )  # fmt: skip
     preemption_mode: str = setting(
         "restart",
         "what becomes of an evicted request: restart makes its output again, as in BLIS; recompute keeps it and "

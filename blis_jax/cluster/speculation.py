@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 MOST_DRAFTS, MOST_RANGES, MOST_US = 32, 16, 1e9
 METHODS = ("mtp", "eagle", "eagle3", "ngram", "draft_model", "medusa", "suffix")
 WITHOUT_DRAFTER = ("ngram", "suffix")  # methods that look their drafts up
+READS_STATES = (
+    "mtp",
+    "eagle",
+    "eagle3",
+)  # methods whose drafter goes on from the model's own states
 RATES = "acceptance_rate", "synthetic_acceptance_rates"
 SCHEDULE = "num_speculative_tokens_per_batch_size"
 _OURS = "acceptance_rate", "acceptance", "draft_step_us", "draft_token_us"
@@ -258,17 +263,6 @@ def _ends(key: str) -> tuple[int, ...]:
 
 
 # --- what follows for a cluster -------------------------------------------------------------------
-
-
-def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
-    """Return that the run is without the defects of BLIS, whose revisions that are reproduced draft nothing, and
-    preempts as vLLM does.
-    """
-    is_off = not config.speculative_config.num_speculative_tokens
-    if is_off or config.is_august or ("corrected" in said and not config.corrected):
-        return {}
-    as_vllm = {"corrected": True, "preemption_mode": "recompute"}
-    return {name: value for name, value in as_vllm.items() if name not in said}
 
 
 def check(config: ClusterConfig) -> None:

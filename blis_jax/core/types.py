@@ -131,6 +131,8 @@ class Mechanism(OfEachKind):
     has_offload_tiers: bool = False  # KV blocks are off-loaded to tiers with transfers
     offload_saves_prefill: bool = False  # and what comes back is not computed again
     num_drafts: int = 0  # tokens that a request drafts for a step, at most; 0: none ever does
+    # where prompts are cut at whole KV blocks, the last of these that keep no state; None: they are not cut there
+    num_dropped_blocks: int | None = None
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
     rules: RevisionRules = FEBRUARY_RULES

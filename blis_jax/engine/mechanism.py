@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.cluster import disaggregation, step_times
+from blis_jax.cluster import disaggregation, revisions, step_times
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier
 from blis_jax.cluster.named_policies import Chosen, ChosenRouter, made_once, numbered
@@ -112,6 +112,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         has_offload_tiers=has_tiers(config),
         offload_saves_prefill=config.kv_offload_config.saves_prefill,
         num_drafts=num_draft_columns(config),
+        num_dropped_blocks=revisions.num_dropped_blocks(config),
         defects=_defects(config),
         rules=_rules(config),
     )
@@ -174,6 +175,8 @@ def _defects(config: ClusterConfig) -> Defects:
 def _rules(config: ClusterConfig) -> RevisionRules:
     if config.is_august:
         return AUGUST_RULES
+    if revisions.aligns_chunks(config):  # a prompt ahead of others may take all of the budget
+        return dataclasses.replace(VLLM_RULES, passes_over=True)
     return VLLM_RULES if config.preemption_mode == "recompute" else FEBRUARY_RULES
 
 

@@ -5,7 +5,7 @@ February such a member goes on as if it had been served, and its lag tells how o
 over: it makes no progress in the step, and its lag is the number of the last such step. See `stays.py`.
 
 Members that draft tokens ask for room for these, too, and their part of the budget is set aside when a step begins:
-another such value.
+another such value. A third one says where prompts are cut beside the threshold and the budget, with any memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import as_int
+from blis_jax.core.exact import full_blocks
 from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import LAST
 from blis_jax.memory.allocation import Answer, Refusal, attempt, attempt_with_tier
 from blis_jax.memory.block_tables.block_rows import BlockRows, Tenant, no_block_rows
 from blis_jax.memory.block_tables.contents import found_blocks
@@ -238,3 +240,67 @@ class DraftRoom(Lookahead):
         upcoming = state[DraftTable].accepted[subject.instance, subject.slot]
         accepted = subject.past.progress - subject.fixed.input_len - upcoming
         return jnp.where(subject.in_decode, steps + accepted, steps)
+
+
+class Chunks:
+    """Where prompts are cut: by default only where the threshold of the request's class or the budget says."""
+
+    def cut(self, ctx: Context, subject: Subject, start: jax.Array, tokens: jax.Array) -> jax.Array:
+        """Return the tokens of a chunk that begins at `start` and may have so many."""
+        return tokens
+
+    def asks(self, subject: Subject, demand: Demand) -> jax.Array:
+        """Return whether a request asks for its tokens."""
+        return demand.asks
+
+    def is_granted(self, subject: Subject, demand: Demand, is_granted: jax.Array) -> jax.Array:
+        """Return whether a visit is over for good, given what memory says."""
+        return is_granted
+
+    def left(self, subject: Subject, visit: Visit, budget: jax.Array) -> jax.Array:
+        """Return what is left of the budget after a visit, given what the tokens leave."""
+        return budget
+
+    def visits_all(self, ctx: Context, slots: SlotRows, work: Work, visits: jax.Array) -> jax.Array:
+        """Return whether each member of a step is visited in turn, given whether it must be for another reason."""
+        return visits
+
+
+@dataclass(frozen=True)
+class AlignedChunks(Chunks):
+    """Chunks that end where the state of linear attention can be kept: at a whole KV block (vLLM, mode `align`).
+
+    A chunk that ends before the last such place of the prompt has whole blocks, none goes across that place, and one
+    behind it is cut nowhere. Where no whole block is left of the budget, a member gets nothing in the step and those
+    behind it go on; a waiting request ends the admission.
+    """
+
+    dropped: int  # blocks before that place in which no state is looked up again: 1 with a drafter that reads states
+
+    def cut(self, ctx: Context, subject: Subject, start: jax.Array, tokens: jax.Array) -> jax.Array:
+        """Return the tokens up to such a place, or all of them."""
+        size, prompt = ctx.shape.block_size, subject.fixed.input_len
+        last = jnp.maximum(full_blocks(prompt, size) - self.dropped, 0) * size
+        end, whole = start + tokens, full_blocks(tokens, size) * size
+        crosses = (start < last) & (last < end)
+        return jnp.where(end < last, whole, jnp.where(crosses, last - start, tokens))
+
+    def asks(self, subject: Subject, demand: Demand) -> jax.Array:
+        """Return false where no token is left of what the prompt still needs."""
+        is_whole = demand.start >= subject.fixed.input_len
+        return demand.asks & ((demand.tokens > 0) | is_whole | subject.is_forced)
+
+    def is_granted(self, subject: Subject, demand: Demand, is_granted: jax.Array) -> jax.Array:
+        """Return false of a waiting request that gets nothing: it does not join the batch."""
+        return is_granted & (demand.asks | ~subject.is_queued)
+
+    def left(self, subject: Subject, visit: Visit, budget: jax.Array) -> jax.Array:
+        """Return 0 behind such a request."""
+        return jnp.where(subject.is_queued & ~visit.asks, 0, budget)
+
+    def visits_all(self, ctx: Context, slots: SlotRows, work: Work, visits: jax.Array) -> jax.Array:
+        """Return true where prompts ahead of members in decode may take their tokens: a chunk may be the larger one."""
+        is_prefill = (slots.order != LAST) & (slots.finish == LAST)
+        most = jnp.sum(jnp.where(is_prefill, slots.input_len, 0), dtype=jnp.int32)
+        budget = ctx.params.cluster.max_num_scheduled_tokens[slots.instance]
+        return visits | ((most > 0) & (most + work.inst.num_decode > budget))

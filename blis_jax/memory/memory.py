@@ -29,7 +29,7 @@ from blis_jax.tables.writes import SlotWrite, no_slot
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
-    from blis_jax.memory.attempts import Lookahead, Unreached
+    from blis_jax.memory.attempts import Chunks, Lookahead, Unreached
     from blis_jax.memory.block_tables.takes import Uses
     from blis_jax.memory.preempted import Preempted
     from blis_jax.tables.writes import Writes
@@ -211,6 +211,7 @@ class Memory(ABC, Generic[S, R]):
     unreached: Unreached
     uses: Uses
     lookahead: Lookahead
+    chunks: Chunks
 
     @abstractmethod
     def no_rows(self, ctx: Context) -> R:

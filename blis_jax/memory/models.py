@@ -10,7 +10,14 @@ import jax
 
 from blis_jax.core.types import EngineShape, Mechanism
 from blis_jax.memory.allocation import refused_later, refused_whole
-from blis_jax.memory.attempts import GOES_ON, IS_PASSED_OVER, DraftRoom, Lookahead
+from blis_jax.memory.attempts import (
+    GOES_ON,
+    IS_PASSED_OVER,
+    AlignedChunks,
+    Chunks,
+    DraftRoom,
+    Lookahead,
+)
 from blis_jax.memory.block_level import BlockLevel
 from blis_jax.memory.block_tables.operations import pin, release, restore, roll_back, take
 from blis_jax.memory.block_tables.takes import JudgedUses, Uses
@@ -48,10 +55,12 @@ def memory_of(shape: EngineShape, mechanism: Mechanism) -> Memory[Any, Any]:
     rules = mechanism.rules
     unreached = _last((GOES_ON, True), (IS_PASSED_OVER, rules.passes_over))
     lookahead = _last((Lookahead, True), (DraftRoom, mechanism.num_drafts > 0))()
+    dropped = mechanism.num_dropped_blocks
+    chunks = Chunks() if dropped is None else AlignedChunks(dropped)
     if not shape.num_blocks:
-        return NoEviction(Preempted(), unreached, Uses(), lookahead)
+        return NoEviction(Preempted(), unreached, Uses(), lookahead, chunks)
     refusal = _last((refused_later, True), (refused_whole, rules.refuses_whole))
-    behind = unreached, _uses(mechanism), lookahead, refusal
+    behind = unreached, _uses(mechanism), lookahead, chunks, refusal
     return BlockLevel(_preempted(mechanism), *behind, _victims(mechanism))
 
 

@@ -334,7 +334,7 @@ class NoEviction(Memory[OnPath, PathRows]):
         due = left == 0
         # a member passed over by the budget takes its blocks at other steps than the record would tell
         is_pure = is_pure & (sequential < SEQUENTIAL_LAGGING) & ~jnp.any(due)
-        visit_all = (sequential > 0) & ~is_pure
+        visit_all = self.chunks.visits_all(ctx, slots, work, (sequential > 0) & ~is_pure)
         counted = jnp.where(visit_all, 0, work.inst.num_decode - count_of(due))
         return Plan(visit_all, counted, is_pure, jnp.min(left), ~visit_all)
 

@@ -36,6 +36,10 @@ _ADAPTERS = "adapters are declared in a file, lora_config, under the profile bli
 _TYPE = (
     "KV memory is counted in blocks: num_gpu_blocks_override says how many; a smaller type has more"
 )
+_STATES = (
+    "with mamba_cache_mode=align the state of linear attention is kept at whole KV blocks, of block_size tokens, as in "
+    "vLLM"
+)
 NOT_HERE = {  # of vLLM's and SGLang's servers: what is done here in their place
     **dict.fromkeys(("pipeline_parallel_size", "expert_parallel_size", "pp_size", "ep_size"), _PARALLEL),
     **dict.fromkeys(("decode_context_parallel_size", "prefill_context_parallel_size"), _PARALLEL),
@@ -44,6 +48,7 @@ NOT_HERE = {  # of vLLM's and SGLang's servers: what is done here in their place
     **dict.fromkeys(("dtype", "quantization", "enforce_eager", "async_scheduling", "compilation_config"), _OF_ENGINE),
     **dict.fromkeys(("enable_lora", "max_loras", "max_lora_rank", "lora_modules"), _ADAPTERS),
     **dict.fromkeys(("kv_cache_dtype", "calculate_kv_scales"), _TYPE),
+    "mamba_block_size": _STATES,
     **dict.fromkeys(("swap_space", "kv_offloading_size"), "KV blocks beside those of the GPU are kv_cpu_blocks"),
     **dict.fromkeys(("request_rate", "num_prompts", "random_input_len", "random_output_len"), _LOAD),
     "kv_transfer_config": "prefill and decode apart are instances=1P2D, and KV beyond the GPU is kv_cpu_blocks or "

@@ -50,8 +50,9 @@ def gaps_us(seen: Observation) -> Int[np.ndarray, "preemption"]:
     current = xp.where(seen.lives.in_decode, seen.dyn[:, Dyn.TOKEN_RECORD], -1)
     token = _next_tokens(of, decode - 1, ends, current, xp)
     spent = seen.ends(token) - seen.starts(rows[:, Eviction.RECORD])
-    gaps = xp.where((token >= 0) & ~is_cut, spent, -1)
-    return gaps[~is_cut] if xp is np else gaps  # in numpy only preemptions have rows
+    is_eviction = is_entry & (rows[:, Eviction.SCHEDULED_RECORD] >= 0)
+    gaps = xp.where((token >= 0) & is_eviction, spent, -1)
+    return gaps[is_eviction] if xp is np else gaps  # in numpy only preemptions have rows
 
 
 def num_resumed(seen: Observation, gaps: Values) -> Values:

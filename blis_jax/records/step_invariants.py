@@ -304,7 +304,7 @@ def latencies_of_completed_requests(record: RunRecord) -> int:
     """
     requests = record.requests
     counts = completed_itl_counts(record)
-    if record.steps.num_completed_itl is not None and not record.is_august:
+    if requests.handed_gap_us is not None:
         values, weights = itl_values(record)
         is_done = requests.status == Status.COMPLETED
         missing = requests.after_first_us[is_done].sum() - (values * weights).sum()

@@ -12,6 +12,7 @@ import numpy as np
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.instance_groups import InstanceGroup
+from blis_jax.cluster.revisions import aligns_chunks
 from blis_jax.cluster.router import short_name
 from blis_jax.core.kinds import NONE
 from blis_jax.metrics.metric import split_name
@@ -284,9 +285,10 @@ def _budget(config: ClusterConfig) -> str:
 
 def _chunks(config: ClusterConfig) -> str:
     if config.slo_prefill:
-        return "chunks by class"
+        return "chunks by class" + ", cut at blocks" * aligns_chunks(config)
     most = config.long_prefill_token_threshold
-    return f"chunks of {most:,}" if most else "chunks by budget"
+    chunks = f"chunks of {most:,}" if most else "chunks by budget"
+    return f"{chunks}, cut at blocks" if aligns_chunks(config) else chunks
 
 
 def _cache(config: ClusterConfig) -> str:
@@ -356,7 +358,7 @@ _PARTS = (
     _Part("model", ("model",), _model, short=lambda config: _model(config).rpartition("/")[2]),
     _Part("instances", (), _instances, short=_few_words),
     _Part("budget", ("max_num_scheduled_tokens", "max_num_running_reqs"), _budget),
-    _Part("chunks", ("long_prefill_token_threshold", "slo_prefill"), _chunks),
+    _Part("chunks", ("long_prefill_token_threshold", "slo_prefill", "mamba_cache_mode"), _chunks),
     _Part("router", ("routing_policy", "routing_scorers"), _router, short=_short_router),
     _Part(
         "drafts", ("speculative_config",), _drafts, "no drafts", is_seldom=True, short=_short_drafts

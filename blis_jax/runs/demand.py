@@ -15,6 +15,7 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance
 from blis_jax.cluster.offload_tiers import cpu_capacity
+from blis_jax.cluster.revisions import aligns_chunks
 from blis_jax.cluster.step_times import merges_steps, name_of
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape, Mechanism
@@ -189,7 +190,7 @@ def slots_for(config: ClusterConfig, table: RequestTable) -> int:
     inputs, outputs = (
         np.asarray(x, np.float64)[is_real] for x in (table.input_len, table.output_len)
     )
-    chunks = np.ceil(inputs / _chunk(config))
+    chunks = np.ceil(inputs / _chunk(config)) + aligns_chunks(config)
     prefill_us = chunks * beta[0] + inputs * beta[1]
     span_us = max(arrival[-1] - arrival[0], 1.0) * config.num_instances
     if prefill_us.sum() + outputs.sum() * beta[2] > BUSY * span_us:
@@ -203,14 +204,17 @@ def slots_for(config: ClusterConfig, table: RequestTable) -> int:
 
 def _num_chunks(config: ClusterConfig, table: RequestTable) -> int:
     """Steps in which prompts are computed, one request at a time and nothing cached."""
-    return int(np.sum(-(-np.asarray(table.input_len, np.int64) // _chunk(config))))
+    chunks = -(-np.asarray(table.input_len, np.int64) // _chunk(config))
+    return int(np.sum(chunks + aligns_chunks(config)))
 
 
 def _chunk(config: ClusterConfig) -> int:
     """Prompt tokens of a request in a step, on the instance that takes the fewest."""
     thresholds = per_instance(config, "long_prefill_token_threshold")
     limits = [threshold for threshold in thresholds if threshold > 0]
-    return min(per_instance(config, "max_num_scheduled_tokens") + limits)
+    tokens = min(per_instance(config, "max_num_scheduled_tokens") + limits)
+    size = config.block_size_in_tokens
+    return tokens // size * size if aligns_chunks(config) else tokens
 
 
 def _largest(config: ClusterConfig, coefficients: str) -> list[float]:

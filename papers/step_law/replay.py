@@ -18,10 +18,11 @@ import pandas
 
 from blis_jax.calibrate.step_fit import fitted, samples_of
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.latency.model_description import is_shipped, model_description
 from blis_jax.reports.render import table_text
 from blis_jax.runs.closed_loop import simulate_closed_loop
 from blis_jax.traces.closed_loop import closed_loop_of_rows
-from blis_jax.traces.measured.steps import EngineSteps
+from blis_jax.traces.measured.steps import EngineSteps, MeasuredEngine
 from blis_jax.traces.rows import DELAY, NO_DELAY, make_rows
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ def simulated(
     requests: Sequence[Served],
     begins_ms: Float[np.ndarray, " step"] | None = None,
     between_ms: float = 0.0,
+    engine: MeasuredEngine | None = None,
 ) -> WholeRun:
     """Return what the simulator makes of the same requests, each user's next one after the answer before.
 
@@ -166,6 +168,7 @@ def simulated(
         requests: what is served.
         begins_ms: when each step of the file began, which says when users come; None: all from the start.
         between_ms: from an answer to the next prompt, which counts as TTFT.
+        engine: whose linear attention, if it has any, says where prompts are cut.
     """
     users = pandas.Series([request.user for request in requests])
     turn = users.groupby(users).cumcount().to_numpy()
@@ -182,6 +185,7 @@ def simulated(
     config = ClusterConfig(
         num_instances=1, latency_model="step-law", alpha_coeffs=(0.0, 0.0, 0.0), beta_coeffs=tuple(beta),
         max_num_scheduled_tokens=TOKENS, max_num_running_reqs=SEQUENCES, total_kv_blocks=ENOUGH_BLOCKS, corrected=True,
+        **_cuts(engine),
     )  # fmt: skip
     workload = closed_loop_of_rows(rows)
     assert workload is not None
@@ -189,6 +193,15 @@ def simulated(
     ms = np.repeat(record.steps.duration_us, record.steps.num_steps) / 1e3
     ttft_ms = np.mean(record.requests.ttft_us) / 1e3 + between_ms * np.mean(turn > 0)
     return _whole_run(ms, record.requests.left_us.max() / 1e6, requests, ttft_ms)
+
+
+def _cuts(engine: MeasuredEngine | None) -> dict[str, Any]:
+    """Return where the engine cuts prompts, as vLLM does by itself where a model has linear attention."""
+    if engine is None or not is_shipped(engine.model):
+        return {}
+    if not model_description(engine.model).kinds.linear:
+        return {}
+    return {"mamba_cache_mode": "align", "model": engine.model.lower(), "tp": engine.tp}
 
 
 def _whole_run(ms: Any, seconds: float, requests: Sequence[Served], waits: Any) -> WholeRun:
@@ -236,7 +249,9 @@ def _both(
     samples, _ = samples_of(steps.part(np.arange(len(steps)) < len(steps) // 2))
     begins_ms = np.concatenate([[0.0], np.cumsum(load.ms)[:-1]])
     between_ms = STEPS_BETWEEN * float(np.median(load.ms[: len(load) // 2]))
-    return measured(load, requests), simulated(fitted(samples), requests, begins_ms, between_ms)
+    return measured(load, requests), simulated(
+        fitted(samples), requests, begins_ms, between_ms, steps.engine
+    )
 
 
 def _figures(run: WholeRun) -> Float[np.ndarray, " figure"]:

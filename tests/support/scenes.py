@@ -109,7 +109,14 @@ FLAGS: dict[str, Any] = {
     for name in (
         *("routing_picker", "policy_numbers", "load_refresh_interval", "snapshot_phases"),
         *("in_flight_counts", "prefix_index_delay", "num_gateways", "prefix_index_loss"),
-        *("network_delay", "preemption_mode", "instances", "tenant_budgets", *OF_WHAT_IS_SERVED),
+        *(
+            "network_delay",
+            "preemption_mode",
+            "mamba_cache_mode",
+            "instances",
+            "tenant_budgets",
+            *OF_WHAT_IS_SERVED,
+        ),
         *(kind.setting for kind in KINDS.values() if kind.is_optional),
         *(kind.decode_setting for kind in ROUTER),
         *declared_in(FlowSettings),

@@ -76,7 +76,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "priority numbers": _numbers(("priority", "scheduler")),
     "numbers of policies": (_NUMBERS,),
     "priority bridge": ("slo_priority_bridge",),
-    "chunks": ("long_prefill_token_threshold",),
+    "chunks": ("long_prefill_token_threshold", "mamba_cache_mode"),
     "chunks by class": ("slo_prefill", "slo_prefill_critical", "slo_prefill_sheddable"),
     "token budget": ("max_num_scheduled_tokens",),
     "batch size": ("max_num_running_reqs",),

@@ -10,7 +10,7 @@ from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import numbered
-from blis_jax.cluster.revisions import SCRAPE_US
+from blis_jax.cluster.revisions import SCRAPE_US, aligns_chunks
 from blis_jax.policies.contract import Policy
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.promote.llmd.documents import TargetTypes
@@ -150,6 +150,7 @@ def flags_of_engine(promotion: Promotion, config: ClusterConfig) -> dict[str, An
         "enable-chunked-prefill": True,
         "long-prefill-token-threshold": prefill_threshold(promotion, config)[0],
         "enable-prefix-caching": config.enable_prefix_caching,
+        **({"mamba-cache-mode": config.mamba_cache_mode} if aligns_chunks(config) else {}),
         "scheduling-policy": "priority" if known_as(config.scheduler) in BY_PRIORITY else "fcfs",
     }
     if config.kv_cpu_blocks:

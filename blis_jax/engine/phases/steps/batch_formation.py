@@ -48,7 +48,7 @@ def serve(
     wanted = hand_overs.demanded(ctx, state, subject, wanted, comes)
     demand = memory.remembered(work, subject, wanted)
     grant = memory.allocate(ctx, state, work, subject, demand)
-    visit = ctx.worked_out(lambda: _visit(subject, demand, grant, comes))
+    visit = ctx.worked_out(lambda: _visit(ctx, subject, demand, grant, comes))
     moves, work = hand_overs.ask(ctx, state, work, subject, visit)
     rows = memory.rows_of_visit(ctx, state, work, subject, grant, visit)
     past = _past(ctx, work, subject, demand, visit)
@@ -81,8 +81,9 @@ def _demand(ctx: Context, work: Work, subject: Subject, found: Found, comes: jax
     start = jnp.where(in_decode, subject.position, start)
     start = jnp.where(subject.is_queued, hits * ctx.shape.block_size, start)
     chunk = chunk_of(ctx, budget, subject.fixed, start, subject.instance)
+    chunk = ctx.memory.chunks.cut(ctx, subject, start, chunk)
     chunk = jnp.where(comes, subject.fixed.input_len - start, chunk)
-    return Demand(
+    demand = Demand(
         asks=ctx.memory.lookahead.asks(
             subject, (subject.is_forced | (budget > 0)) & ~subject.is_idle
         ),
@@ -91,16 +92,18 @@ def _demand(ctx: Context, work: Work, subject: Subject, found: Found, comes: jax
         hits=hits,
         found=found,
     )
+    return dataclasses.replace(demand, asks=ctx.memory.chunks.asks(subject, demand))
 
 
-def _visit(subject: Subject, demand: Demand, grant: Grant, comes: jax.Array) -> Visit:
+def _visit(ctx: Context, subject: Subject, demand: Demand, grant: Grant, comes: jax.Array) -> Visit:
     """What the request gets; its last step is known as soon as its prompt is computed."""
     tokens = jnp.where(demand.asks, demand.tokens, 0)
     done = jnp.where(subject.is_queued, demand.start, subject.past.progress) + tokens
     is_in = subject.in_batch | subject.is_queued
+    is_granted = ctx.memory.chunks.is_granted(subject, demand, grant.is_granted)
     gains = grant.is_granted & is_in & ~subject.in_decode & (done >= subject.fixed.input_len)
     counted = jnp.where(comes, as_int(demand.asks), tokens)
-    return Visit(demand.asks, grant.is_granted, tokens, counted, comes, done, gains)
+    return Visit(demand.asks, is_granted, tokens, counted, comes, done, gains)
 
 
 def stale_tokens(ctx: Context, subject: Subject) -> jax.Array:
@@ -126,8 +129,12 @@ def _counted(ctx: Context, work: Work, subject: Subject, grant: Grant, visit: Vi
     of_lane = {
         "cursor": cursor,
         "num_to_visit": lane.num_to_visit - as_int(is_member),
-        "budget": lane.budget
-        - ctx.memory.lookahead.charged(subject, jnp.where(is_granted, visit.counted, 0)),
+        "budget": ctx.memory.chunks.left(
+            subject,
+            visit,
+            lane.budget
+            - ctx.memory.lookahead.charged(subject, jnp.where(is_granted, visit.counted, 0)),
+        ),
         "prefill_tokens": lane.prefill_tokens + jnp.where(in_decode, 0, change),
         "decode_tokens": lane.decode_tokens + jnp.where(in_decode, change, 0),
         "num_waiting": lane.num_waiting - as_int(joins),
