@@ -58,6 +58,7 @@ OTHER: dict[str, Any] = {
     "kv_offload_config": KvOffloadConfig(cpu_bytes_to_use=2**30),
     "speculative_config": SpeculativeConfig("ngram", 2, (("", (0.5, 0.5)),)),
     "slo_targets": "critical=70",
+    "mamba_cache_mode": "align",
     "slo_threshold_standard": 20_000,
     "slo_threshold_sheddable": 20_000,
 }  # fmt: skip
