@@ -66,6 +66,8 @@ AT_HAND = [  # what people have, where it is given, and what they are told
     ("traces a.csv", "timestamp,isl,osl\n05/01/2026 10:00:00 PM,9,9", "nor a date and time like"),
     ("traces https://example.org/t.csv", "", "https://example.org/t.csv is an address; download"),
     ("calibrate a.txt", "===== Serving Benchmark Result =====\nMean TTFT (ms): 9.1", "--save-detailed"),
+    ("calibrate a.csv", "Metric,avg,min,max,p99\nTime to First Token (ms),24,1,2,3", "profile_export_aiperf"),
+    ("compare vllm llm-d-default --workload mixed --rate inf", "", "such as 100000"),
     ("calibrate a.json", json.dumps(_VLLM_JSON), "vllm bench latency or throughput"),
     ("compare vllm a.yaml", _ROUTER, "routing_scorers=queue-scorer:2,prefix-cache-scorer:3'"),
     ("compare vllm a.yaml", "replicaCount: 3", "it is a file of Kubernetes or Helm"),

@@ -342,4 +342,12 @@ def how_to_predict(load: Load) -> str:
             words.append(f"{flag} {mean:.0f} {flag}-stdev {max(spread, 1):.0f} {flag}-min 1")
     command = " ".join([*words, "--results-path FILE"])
     unsaid = "" if is_paced else " with the rate that the client sent, which its file does not say"
-    return f"to hold a simulation against the figures, give --predicted FILE, made for instance by {command}{unsaid}"
+    is_spaced = math.isnan(load.max_open) and not load.rate_per_s > ALL_AT_ONCE_PER_S
+    chance = (
+        "; --rate spaces requests evenly, and most clients draw their gaps, which makes longer queues: a workload file "
+        "with arrival: {process: poisson} does so"
+    )
+    return (
+        "to hold a simulation against the figures, give --predicted FILE, made for instance by "
+        f"{command}{unsaid}{chance * is_spaced}"
+    )

@@ -103,11 +103,13 @@ def joined(words: Sequence[str], last: str = "and") -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
-def survivors_line(completed: int, arrived: int) -> str:
-    """Return of how many requests the figures are where not all have completed."""
+def survivors_line(completed: int, arrived: int, others: Mapping[str, int] | None = None) -> str:
+    """Return of how many requests the figures are where not all have completed; `others` counts them by their end."""
+    ended = ", ".join(f"{count:,} {name}" for name, count in (others or {}).items())
+    ended = f" ({ended})" if ended else ""
     if not completed:
-        return f"none of the {arrived:,} requests that arrived has completed: there is no E2E and no TPOT"
-    of_all = f"{completed:,} of the {arrived:,} requests that arrived have completed"
+        return f"none of the {arrived:,} requests that arrived has completed{ended}: there is no E2E and no TPOT"
+    of_all = f"{completed:,} of the {arrived:,} requests that arrived have completed{ended}"
     return f"{of_all}; latencies are of those that came so far"
 
 

@@ -259,6 +259,8 @@ _FOREIGN = (  # what people have at hand that holds no requests with times and t
      "and give the JSON file"),
     (r".*\"(avg_latency|elapsed_time)\"\s*:", "it has figures of vllm bench latency or throughput, whose requests do "
      f"not arrive one after the other; {_WITH_TIMES}"),
+    (r"Metric,\s*avg\b", "it has figures of AIPerf or GenAI-Perf; give profile_export.jsonl, or for the figures "
+     "profile_export_aiperf.json, which lie beside it"),
     (r"[^{]*\bmean_(ttft|tpot|itl|e2el)_ms\b", f"it has figures of whole runs, one a line; {_WITH_TIMES}"),
     (r"[\d.eE+:TZ -]+([,;\t][\d.eE+:TZ -]*)+\s*$", "its first line has numbers and no names; write the "
      "columns' names above it, such as timestamp,input_tokens,output_tokens"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -320,6 +321,11 @@ def workload_for(
     if rate is None:
         return spec, name
     check_rate(spec, "--rate")
+    if not math.isfinite(rate):
+        raise ConfigError(
+            f"--rate: got {rate:g}, allowed is a number of requests per second; for all at once, as a client with "
+            "rate inf sends them, give one far above what the cluster carries, such as 100000"
+        )
     return override(spec, aggregate_rate=rate), f"{name} at {rate:g} requests/s"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,11 +171,22 @@ MOST_LEFT = 0.02  # of the requests, which the end of a run may leave unfinished
 
 
 def _note_survivors(record: RunRecord, source: Source, notes: Notes) -> None:
-    """Say of how many requests the figures are, where many have not completed, or have a single token."""
+    """Say of how many requests and tokens the figures are, where these are not all, or single tokens."""
     arrived = len(record.requests.status)
-    completed = int(np.count_nonzero(record.requests.status == Status.COMPLETED))
+    is_complete = record.requests.status == Status.COMPLETED
+    completed = int(np.count_nonzero(is_complete))
     if completed < (1 - MOST_LEFT) * arrived:
-        notes.warn(survivors_line(completed, arrived))
+        others = Counter(
+            Status(status).name.lower().replace("_", " ")
+            for status in record.requests.status[~is_complete].tolist()
+        )
+        notes.warn(survivors_line(completed, arrived, others))
+    made = int(record.requests.output_len[is_complete].sum())
+    if source.is_trace and record.instances.total_output_tokens.sum() + completed == made:
+        notes.warn(
+            f"total_output_tokens and tokens_per_sec leave out the first token of each request, as BLIS's do; {made:,} "
+            "output tokens were made"
+        )
     if not source.is_trace and (single := single_tokens(record.requests.output_len)):
         notes.warn(single)
 

@@ -76,18 +76,14 @@ def _lists_benchmark(result: Mapping[str, Any], source: str, tool: str) -> Bench
     rate_per_s = math.inf if is_at_once else of("request_rate")
     limit = of("max_concurrency")
     is_limited = math.isfinite(limit)
-    pace = "all at once" if math.isinf(rate_per_s) else f"{rate_per_s:g}/s"
+    is_ramp = bool(result.get("ramp_up_strategy"))
+    rate_per_s = math.nan if is_ramp else rate_per_s
+    pace = "all at once" if math.isinf(rate_per_s) else "ramped" if is_ramp else f"{rate_per_s:g}/s"
     if is_limited:
         pace = f"{pace}, at most {limit:.0f} open"
     settings = ServerSettings(model=result.get("model_id"))
     notes = [closed_loop(limit)] if is_limited else []
-    is_ramp = bool(result.get("ramp_up_strategy"))
-    if (
-        math.isinf(rate_per_s)
-        and not is_limited
-        and not is_ramp
-        and isinstance(result.get("ttfts"), list)
-    ):
+    if math.isinf(rate_per_s) and not is_limited and isinstance(result.get("ttfts"), list):
         result = {"start_times": [0.0] * len(result["ttfts"]), **result}
     lacking = [name for name in _LISTS if not isinstance(result.get(name), list)]
     ttfts, errors = result.get("ttfts"), result.get("errors")

@@ -440,7 +440,25 @@ def test_figures_of_survivors_are_called_so(capsys):
     completed = blocks_of(printed.out)["cluster"]["completed_requests"]
     arrived = blocks_of(printed.out)["cluster"]["injected_requests"]
     assert 0 < completed < arrived
-    assert f"{completed} of the {arrived} requests that arrived have completed" in printed.err
+    assert f"{completed} of the {arrived} requests that arrived have completed (" in printed.err
+
+
+@simulating
+def test_a_trace_tells_who_gave_up_and_how_many_tokens_were_made(tmp_path, capsys):
+    """BLIS counts tokens without the first of each request; three of four requests wait 30 ms at most."""
+    path = tmp_path / "t.csv"
+    rows = "".join(f"0,1000,50,{30_000 * (at > 0)}\n" for at in range(4))
+    path.write_text(f"arrival_s,input_tokens,output_tokens,timeout_us\n{rows}")
+    steps = ["--alpha-coeffs", "0,0,0", "--beta-coeffs", "5000,10,100"]
+    assert run.main(["--model", "m", *steps, "--trace", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert "1 of the 4 requests that arrived have completed (3 timed out)" in printed.err
+    assert "output tokens were made" not in printed.err  # the others made some, too
+    path.write_text("arrival_s,input_tokens,output_tokens\n0,1000,5\n1,10,7\n")
+    assert run.main(["--model", "m", *steps, "--trace", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert blocks_of(printed.out)["cluster"]["total_output_tokens"] == 10
+    assert "12 output tokens were made" in printed.err
 
 
 def test_given_coefficients_win_and_bring_the_references_blocks():

@@ -262,6 +262,17 @@ def test_lists_of_sglang_at_once_can_be_fitted(tmp_path: Path):
         read_measured(written(tmp_path, {**at_once, "max_concurrency": 4}))
 
 
+def test_no_rate_is_proposed_for_a_ramp(tmp_path: Path):
+    """vllm bench serve --ramp-up-strategy states the rate inf; its requests came at other times."""
+    ramp = {"request_rate": "inf", "ramp_up_strategy": "linear", "max_concurrency": None}
+    figures = {"request_throughput": 5.0, "mean_ttft_ms": 20.0, "completed": 30}
+    lists = {"input_lens": [100] * 30, "output_lens": [3] * 30, "ttfts": [0.1] * 30}
+    lists |= {"itls": [[0.01, 0.01]] * 30, "errors": [""] * 30}
+    found = read_result(written(tmp_path, {**ramp, **figures, **lists}))
+    assert isinstance(found, Summary)
+    assert "arrivals are unknown" in found.lacking and "--rate RPS" in how_to_predict(found.load)
+
+
 def test_a_proposed_command_draws_the_means_that_were_sent():
     """The deviation of the lists, as far as a normal law with the mean can have it."""
     command = how_to_predict(Load(10, 2.0, 500.0, 66.0, 100.0, 300.0))
@@ -270,6 +281,10 @@ def test_a_proposed_command_draws_the_means_that_were_sent():
     assert "--output-tokens 66 --output-tokens-stdev 26 --output-tokens-min 1" in command
     assert "--rate RPS" in how_to_predict(Load(10)) and "its file does not say" in how_to_predict(
         Load(10)
+    )
+    assert "process: poisson" in command
+    assert "poisson" not in how_to_predict(Load(10, np.inf)) + how_to_predict(
+        Load(10, max_open=4.0)
     )
     assert GaussianLengths(66, 26, 1, 7000).drawn_mean == pytest.approx(66, rel=0.01)
 
