@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 from blis_jax import progress
 from blis_jax.commands.run.requests import draw_requests, run_of_users
 from blis_jax.errors import ConfigError
-from blis_jax.lazy import joblib
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
 from blis_jax.runs.closed_loop import placed as placed_in
 from blis_jax.runs.closed_loop import simulate_closed_loop
 from blis_jax.runs.driver import Runner, Timing
 from blis_jax.runs.many_runs import Grid, simulate
-from blis_jax.runs.options import Options, default_form, num_workers
+from blis_jax.runs.options import Options, default_form, num_workers, side_by_side
 from blis_jax.runs.runs import Row
 from blis_jax.traces.closed_loop import closed_loop_of_rows, loop_rows
 from blis_jax.traces.source import TraceSource
@@ -133,10 +132,8 @@ def _drawn_of_each(
     yield made
     is_reference = stream != "jax" and isinstance(source, WorkloadSpec)
     if is_reference and num_workers() > 1 and len(others) * made[0].num_rows >= MANY:
-        each = joblib.delayed(run_of_reference)
-        side_by_side = joblib.Parallel(n_jobs=num_workers(), return_as="generator")
-        tables = side_by_side(each(source, seed, block_size) for seed in others)
-        yield from map(_with_requests, tables, others)
+        runs = side_by_side(run_of_reference, ((source, seed, block_size) for seed in others))
+        yield from map(_with_requests, runs, others)
     else:
         yield from (_drawn_of(source, seed, block_size, stream) for seed in others)
 
