@@ -70,6 +70,9 @@ class TracesOptions(
     trace: str | None = word("FILE", "the trace, or a benchmark's result; a folder for ServeGen")
 
 
+SHORT_S, LONG_S = 600.0, 6 * 3600.0  # spans without a busiest minute, and with a busiest hour
+
+
 @TracesOptions.as_main
 def main(options: TracesOptions) -> int:
     """Run the command; return its exit code."""
@@ -115,6 +118,7 @@ def summary(trace: Trace, block_size: int = 16) -> Mapping[str, str]:
         "malformed rows": f"{trace.report.num_bad:,}",
         "span": f"{span_s:,.3f} s",
         "rate": f"{(len(rows) - 1) / span_s:,.3f} requests/s" if span_s else "all at once",
+        **_busiest(rows.arrival_us / 1e6),
         "prompt tokens": _spread(rows.input_len),
         "output tokens": _spread(rows.output_len),
         "classes": ", ".join(
@@ -130,6 +134,20 @@ def summary(trace: Trace, block_size: int = 16) -> Mapping[str, str]:
         f"{int((table.path_nodes >= 0).sum(axis=1).max())}",
     }
     return words
+
+
+def _busiest(arrival_s: np.ndarray) -> dict[str, str]:
+    """Return the rate of the busiest minute, of a trace of many hours the busiest hour; nothing for a short trace."""
+    span_s = float(np.ptp(arrival_s))
+    if span_s < SHORT_S:
+        return {}
+    name, length_s = ("minute", 60.0) if span_s < LONG_S else ("hour", 3600.0)
+    counts = np.searchsorted(arrival_s, arrival_s + length_s) - np.arange(len(arrival_s))
+    begin = int(np.argmax(counts))
+    after_s = float(arrival_s[begin] - arrival_s[0])
+    return {
+        f"busiest {name}": f"{counts[begin] / length_s:,.3f} requests/s, from second {after_s:,.0f} on"
+    }
 
 
 def _spread(tokens: np.ndarray) -> str:

@@ -141,7 +141,8 @@ def dates(*names: str) -> Column:
 
 
 def _nanoseconds(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-    times = pandas.to_datetime(values, utc=True, format="ISO8601", errors="coerce")
+    texts = values.str.replace(r" (UTC|GMT|Z)$", "Z", regex=True)
+    times = pandas.to_datetime(texts, utc=True, format="ISO8601", errors="coerce")
     is_good = (times.dt.year >= _FIRST_YEAR) & (times.dt.year <= _LAST_YEAR)
     filled = times.where(is_good, pandas.Timestamp(0, tz="UTC"))
     return filled.dt.as_unit("ns").astype(np.int64).to_numpy(), is_good.to_numpy()

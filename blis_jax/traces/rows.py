@@ -143,6 +143,26 @@ def number_turns(rows: TraceRows) -> TraceRows:
     return replace(rows, round_index=np.where(rows.session == NO_CODE, np.int32(0), turn))
 
 
+def sessions_of_clients(rows: TraceRows, notes: list[str]) -> TraceRows:
+    """Return rows whose sessions are of one client each, where clients number their sessions alike; with a note."""
+    has_one = rows.session != NO_CODE
+    pairs = rows.client.astype(np.int64) * (int(rows.session.max(initial=0)) + 1) + rows.session
+    codes, kept = pandas.factorize(pairs[has_one])
+    if len(kept) == len(np.unique(rows.session[has_one])):
+        return rows
+    notes.append(
+        "several clients have a session of one name: each client's is taken as a session of its own"
+    )
+    session = np.full(len(rows), NO_CODE, np.int32)
+    session[has_one] = codes
+    first = np.flatnonzero(has_one)[np.unique(codes, return_index=True)[1]]
+    names = tuple(
+        f"{rows.client_names[rows.client[row]]}/{rows.session_names[rows.session[row]]}"
+        for row in first.tolist()
+    )
+    return replace(rows, session=session, session_names=names)
+
+
 def by_arrival(rows: TraceRows) -> TraceRows:
     """Return the rows by time; those of one microsecond stay in the order of the file."""
     if not np.any(np.diff(rows.arrival_us) < 0):

@@ -188,6 +188,22 @@ def test_the_command_summarises_and_converts(tmp_path, capsys):
     assert "has 1 malformed row, the first at line 9" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("slow_gap", "named"),
+    [(2, {}), (30, {"busiest minute": "3.333"}), (600, {"busiest hour": "0.057"})],
+)
+def test_a_ramp_shows_beside_the_mean_rate(tmp_path, slow_gap, named):
+    """Sixty slow gaps, then 200 requests within a minute: 200 in 60 s, 205 in 3,600 s."""
+    moments = np.concatenate([np.arange(60) * slow_gap, 60 * slow_gap + np.arange(200) * 0.3])
+    rows = "".join(f"{at:.1f},50,5\n" for at in moments)
+    trace = read_text(tmp_path, f"arrival_s,input_tokens,output_tokens\n{rows}")
+    figures = command.summary(trace)
+    begin = f"{60 * slow_gap:,}" if slow_gap == 30 else ""
+    assert {name for name in figures if name.startswith("busiest")} == {*named}
+    for name, rate in named.items():
+        assert figures[name].startswith(f"{rate} requests/s, from second {begin}")
+
+
 def test_help_names_every_format(capsys):
     with pytest.raises(SystemExit):
         command.main(["--help"])

@@ -65,6 +65,7 @@ from blis_jax.traces.rows import (
     TraceRows,
     make_rows,
     number_turns,
+    sessions_of_clients,
 )
 from blis_jax.workload.contents import Segments
 
@@ -213,9 +214,10 @@ def _read(table: _Table, reading: Reading) -> TraceRows:
         prefix_len=parts.pop("prefix_tokens"),
         **_with_ids(parts, table, reading),
     )
+    has_turns = found_name(table.names, NAMES["round_index"]) is not None
+    rows = rows if has_turns else sessions_of_clients(rows, reading.report.notes)
     rows = replace(rows, others={**rows.others, **others}) if others else rows
     rows = times.after_answers(rows, placed, table.names, reading) if placed else rows
-    has_turns = found_name(table.names, NAMES["round_index"]) is not None
     return rows if has_turns else number_turns(rows)
 
 
@@ -238,15 +240,13 @@ def write(rows: TraceRows, path: Path) -> None:
         table["timeout_us"] = rows.timeout_us
     if DELAY in rows.others:
         delay_us = pandas.Series(rows.others[DELAY], dtype="Int64")
-        waits = delay_us != NO_DELAY
-        table[DELAY] = delay_us.where(waits)
+        table[DELAY] = delay_us.where(waits := delay_us != NO_DELAY)
         table["arrival_us"] = pandas.Series(rows.arrival_us, dtype="Int64").where(~waits)
     if rows.segments is not None:
         for name, values in zip(_SEGMENTS, (rows.segments.content, rows.segments.end), strict=True):
             table[name] = [" ".join(map(str, part)) for part in _split(values, rows.segments.ptr)]
     frame = pandas.DataFrame(table)
-    is_parquet = path.suffix == ".parquet"
-    if is_parquet:
+    if is_parquet := path.suffix == ".parquet":
         _need_pyarrow(path)
     with replacing(path) as written:
         if is_parquet:

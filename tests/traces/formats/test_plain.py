@@ -219,6 +219,26 @@ def test_turns_of_a_session_share_what_was_said_unless_told_otherwise(tmp_path):
     assert not shared_blocks(to_table(apart.rows, 16)[0])
 
 
+def test_sessions_that_every_client_numbers_anew_are_sessions_of_their_own(tmp_path):
+    text = "arrival_s,user_id,session_id,input_tokens,output_tokens\n" + "".join(
+        f"{at},u{at % 2},{at // 6 + 1 if at < 10 else ''},100,20\n" for at in range(12)
+    )
+    trace = read_text(tmp_path, text)
+    assert trace.rows.session.tolist() == [0, 1] * 3 + [2, 3] * 2 + [-1, -1]
+    assert trace.rows.session_names == ("u0/1", "u1/1", "u0/2", "u1/2")
+    assert trace.rows.round_index.tolist() == [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 0, 0]
+    assert any("each client's" in note for note in trace.report.notes)
+    alone = read_text(tmp_path, text.replace("u1", "u0"))
+    assert alone.rows.session_names == ("1", "2")
+    assert not any("each client's" in note for note in alone.report.notes)
+
+
+def test_dates_may_name_utc_in_words(tmp_path):
+    text = "timestamp,prompt_tokens,completion_tokens\n2026-01-01T00:00:00Z,9,9\n"
+    text += "2026-01-01 00:00:03 UTC,9,9\n2026-01-01 00:00:05 GMT,9,9\n"
+    assert read_text(tmp_path, text).rows.arrival_us.tolist() == [0, 3_000_000, 5_000_000]
+
+
 def test_names_that_are_numbers_and_ids_that_are_none(tmp_path):
     path = tmp_path / "log.jsonl"
     rows = [
