@@ -180,6 +180,38 @@ class DescribedLaw:
         return cls(numbers, tuple(document["models"]), str(document["gpu"]), factor)
 
 
+def carried_over(
+    us: Float[np.ndarray, " step"],
+    source: MeasuredEngine,
+    target: MeasuredEngine,
+    model: ModelDescription,
+    sums: StepSums,
+    gpu: str = GPU,
+) -> Float[np.ndarray, " step"]:
+    """Return times of steps, µs, on other GPUs of a model, from what the law of one measured deployment says of them.
+
+    They go with what the description says of both, with the numbers that the fit begins with. Steps with prompts stay
+    as they are on as many GPUs: these share what tokens cost, whatever the ranks are.
+
+    Args:
+        us: what the law of the measured deployment says.
+        source: the measured deployment.
+        target: the wanted one, of the same model.
+        model: its description.
+        sums: the steps.
+        gpu: what ran them.
+
+    Raises:
+        ConfigError: the GPU is not known.
+    """
+    ours, theirs = (
+        step_us(_START, loads_of(engine, model, gpu, sums)) for engine in (target, source)
+    )
+    stays = (sums.prompt_tokens > 0) & (source.tp * source.dp == target.tp * target.dp)
+    carried: np.ndarray = np.where(stays, us, us * ours / theirs)
+    return carried
+
+
 # --- the fit --------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.calibrate.described_steps import GPU, Describe, DescribedLaw, fit_described
+from blis_jax.calibrate.described_steps import (
+    GPU,
+    Describe,
+    DescribedLaw,
+    carried_over,
+    fit_described,
+)
 from blis_jax.calibrate.step_fit import (
     SCALES,
     SCALES_OF_STEPS,
@@ -37,10 +43,11 @@ if TYPE_CHECKING:
 
 KIND, LAW = "step law", "step-law"
 FORMAT = number_of(KIND)
-OWN, ACROSS, NEAREST, DESCRIBED = (
+OWN, ACROSS, NEAREST, CARRIED, DESCRIBED = (
     "its own fit",
     "fit across the model's deployments",
     "fit of another deployment",
+    "fit of another deployment and what the model's description says of both",
     "the model's description and fits to other models",
 )
 
@@ -137,8 +144,14 @@ class StepFits:
                 ms = law.predicted_ms(steps.engine, description, steps.sums)
                 return PredictedSteps(ms, DESCRIBED, law.factor)
         beta, which = self.beta_of(steps.run, steps.engine)
-        residual = residual_of(self.latency_model)
-        return PredictedSteps(law_us(beta, steps.sums, residual) / 1e3, which)
+        us = law_us(beta, steps.sums, residual_of(self.latency_model))
+        description = describe(model) if which == NEAREST else None
+        if description is not None:
+            gpu = GPU if self.described is None else self.described.gpu
+            (source, *_) = (fit.engine for fit in self.deployments if fit.engine.model == model)
+            us = carried_over(us, source, steps.engine, description, steps.sums, gpu)
+            which = CARRIED
+        return PredictedSteps(us / 1e3, which)
 
     def named(self, run: str) -> DeploymentFit:
         """Return the fit of a run; of the only one where no name is given.

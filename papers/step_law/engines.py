@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.calibrate.described_steps import fit_described, held_out
+from blis_jax.calibrate.described_steps import carried_over, fit_described, held_out
 from blis_jax.calibrate.step_fit import (
     beta_across,
     fit_across,
@@ -179,11 +179,22 @@ def _without(
     nearest = rest[0]
     rows = []
     for engine in held:
-        beta = nearest.fit.beta if across is None else beta_across(across, engine.steps.engine)
-        law = law_us(beta, engine.steps.sums) / 1e3
+        to, sums = engine.steps.engine, engine.steps.sums
+        if across is None:
+            law = law_us(nearest.fit.beta, sums)
+            description = _describe(to.model)
+            if description is not None:
+                law = carried_over(law, nearest.steps.engine, to, description, sums)
+        else:
+            law = law_us(beta_across(across, to), sums)
         line = np.mean([_line(other.steps, engine.steps) for other in rest], axis=0)
         rows.append(
-            [label, engine.fit.run, medians_of(engine.steps, law), medians_of(engine.steps, line)]
+            [
+                label,
+                engine.fit.run,
+                medians_of(engine.steps, law / 1e3),
+                medians_of(engine.steps, line),
+            ]
         )
     return rows
 

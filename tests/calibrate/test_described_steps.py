@@ -17,7 +17,7 @@ from blis_jax.calibrate.described_steps import (
     loads_of,
     step_us,
 )
-from blis_jax.calibrate.step_fits import DESCRIBED
+from blis_jax.calibrate.step_fits import CARRIED, DESCRIBED, NEAREST, StepFits
 from blis_jax.latency.model_description import model_description
 from blis_jax.latency.step_law import StepSums
 from blis_jax.traces.measured.steps import MeasuredEngine, read_steps
@@ -38,10 +38,13 @@ def sums_of(table: pd.DataFrame) -> StepSums:
     return StepSums(*values[:-1], np.sqrt(values[-1]))
 
 
-def made(model: str, pace: float = 1.0, seed: int = 0, num: int = 300) -> pd.DataFrame:
+def made(
+    model: str, pace: float = 1.0, seed: int = 0, num: int = 300, tp: int = 1, dp: int = 1
+) -> pd.DataFrame:
     """Steps that take as long as the law says of the model, times its pace."""
-    table = made_steps(num, seed=seed).assign(model=model, run=model)
-    loads = loads_of(MeasuredEngine(model), model_description(model), "B300", sums_of(table))
+    table = made_steps(num, seed=seed).assign(model=model, run=model, tp=tp, dp=dp)
+    engine = MeasuredEngine(model, tp, dp)
+    loads = loads_of(engine, model_description(model), "B300", sums_of(table))
     return table.assign(latency_ms=pace * step_us(NUMBERS, loads) / 1e3)
 
 
@@ -61,6 +64,26 @@ def test_a_known_law_predicts_a_model_that_it_has_not_seen(tmp_path):
     assert np.max(np.abs(ms / other.ms - 1)) < 0.03
     for steps, predicted, factor in held_out(runs, model_description):
         assert np.max(np.abs(predicted / steps.ms - 1)) < 0.05 and factor < 1.02
+
+
+def test_one_deployment_and_the_description_say_other_gpus(tmp_path):
+    """A model that takes 1.3 times as long as its description says, measured on one GPU and asked for on four."""
+    file = read_steps(file_of(tmp_path, made(MODELS[0], 1.3, num=600)))
+    fits = StepFits.of(file, "made", model_description)
+    (other,) = read_steps(file_of(tmp_path, made(MODELS[0], 1.3, seed=4, tp=4))).runs
+    carried, plain = fits.predicted(other, model_description), fits.predicted(other)
+    assert (carried.which, plain.which) == (CARRIED, NEAREST)
+    assert np.median(np.abs(carried.ms / other.ms - 1)) < 0.05
+    assert np.median(np.abs(plain.ms / other.ms - 1)) > 0.5
+
+
+def test_prompts_stay_as_they_are_on_as_many_gpus(tmp_path):
+    file = read_steps(file_of(tmp_path, made(MODELS[1], num=600, tp=2, dp=2)))
+    fits = StepFits.of(file, "made", model_description)
+    (other,) = read_steps(file_of(tmp_path, made(MODELS[1], seed=4, tp=1, dp=4))).runs
+    ratio = fits.predicted(other, model_description).ms / fits.predicted(other).ms
+    has_prompt = other.sums.prompt_tokens > 0
+    assert np.all(ratio[has_prompt] == 1) and np.all(ratio[~has_prompt] != 1)
 
 
 def test_fewer_than_two_described_models_say_nothing(tmp_path):

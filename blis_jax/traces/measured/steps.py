@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.files.input_files import check_regular, open_text, read_json
 from blis_jax.latency.step_law import StepSums
 from blis_jax.lazy import pandas
@@ -63,7 +63,7 @@ class MeasuredEngine(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineSteps:
-    """Steps of one deployment in the order of their file; `rows` are their places in it."""
+    """Steps of one deployment in the order of their numbers, or of their file; `rows` are their places in it."""
 
     run: str
     engine: MeasuredEngine
@@ -150,6 +150,12 @@ def read_steps(path: Path, engine: Mapping[str, str | int] | None = None) -> Ste
         if left
         else []
     )
+    notes += [
+        f"run {steps.run} has numbers of steps more than once; if these are several deployments or workers, give "
+        "each a run or a worker_id of its own"
+        for steps in runs
+        if len(np.unique(np.stack([steps.sequence, steps.number]), axis=1).T) < len(steps)
+    ]
     if np.all(numbers["sum_decode_kv_tokens"] == 0):
         notes.append(
             "the file does not say how long contexts are, so nothing is told of reading the KV cache"
@@ -186,7 +192,9 @@ def _run_of(
         if who
         else np.zeros(len(steps_of_run), int)
     )
-    number = steps_of_run[STEP].to_numpy() if STEP in steps_of_run else np.arange(len(steps_of_run))
+    number = np.arange(len(steps_of_run))
+    if STEP in steps_of_run:
+        number = _numbers(path, steps_of_run, STEP, rows)
     prompts = np.where(values["sum_prefill_tokens"] > 0, values["num_prefill_requests"], 0.0)
     sums = StepSums(
         prompts=prompts,
@@ -198,9 +206,18 @@ def _run_of(
     )
     ms = values[LATENCY]
     steps = EngineSteps(name, engine, np.asarray(rows), sequence, number, sums, ms)
+    steps = steps.part(_in_order(steps))
+    ms, sums = steps.ms, steps.sums
     steps = steps.part((ms > 0) & (sums.prompt_tokens + sums.decodes > 0))
     _refuse_other_units(path, steps)
     return steps
+
+
+def _in_order(steps: EngineSteps) -> np.ndarray:
+    """Return the places of steps in the order in which each worker made them: that of the file, or of their numbers."""
+    goes_back = (np.diff(steps.number) < 0) & (np.diff(steps.sequence) == 0)
+    places = np.arange(len(steps))
+    return np.lexsort((places, steps.number)) if goes_back.any() else places
 
 
 def _refuse_other_units(path: Path, steps: EngineSteps) -> None:
@@ -213,17 +230,27 @@ def _refuse_other_units(path: Path, steps: EngineSteps) -> None:
         )
 
 
-def _numbers(path: Path, table: pandas.DataFrame, name: str) -> np.ndarray:
-    usual = COLUMNS[name]
+def _numbers(
+    path: Path, table: pandas.DataFrame, name: str, rows: np.ndarray | None = None
+) -> np.ndarray:
+    """Return a column as numbers; `rows` are places in the file where the table is a part of it."""
     if name not in table:
+        usual = COLUMNS[name]
         if usual is None:
-            raise ConfigError(f"{path} has no column {name}; needed are {', '.join(_needed())}")
+            near = closest(name, tuple(map(str, table.columns)))
+            raise ConfigError(
+                f"{path} has no column {name}; needed are {', '.join(_needed())}{near}"
+            )
         return np.full(len(table), usual)
     values: np.ndarray = pandas.to_numeric(table[name], errors="coerce").to_numpy(np.float64)
-    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
-    if bad.size:
+    is_count = name.startswith("num_")
+    is_good = np.isfinite(values) & (values >= 0) & (~is_count | (values == np.floor(values)))
+    if not is_good.all():
+        row = int(np.argmin(is_good))
+        said, place = str(table[name].iloc[row]), row if rows is None else int(rows[row])
+        number = "a whole number" if is_count else "a number"
         raise ConfigError(
-            f"{path}, row {bad[0] + 1}: {name} is {table[name].iloc[bad[0]]!r}; give a number of at least 0"
+            f"{path}, row {place + 1}: {name} is {said or 'empty'}; give {number} of at least 0"
         )
     return values
 
@@ -239,6 +266,10 @@ def _table(path: Path) -> Any:
             table = pandas.read_parquet(check_regular(path))
         except FileNotFoundError:
             raise ConfigError(f"{path} does not exist; give a file of measured steps") from None
+        except ImportError:
+            raise ConfigError(
+                f"{path} needs pyarrow; install blis-jax[parquet] or use CSV"
+            ) from None
         except (ValueError, OSError) as error:
             raise ConfigError(
                 f"{path} is not a Parquet file ({error}); give a table of steps"

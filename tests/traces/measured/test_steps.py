@@ -1,6 +1,7 @@
 """Measured steps as tables, as Dynamo writes them and as vLLM logs them."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -118,11 +119,27 @@ def test_a_file_of_steps_is_known_where_a_column_is_missing(tmp_path: Path, miss
         ),
         (
             "latency_ms,sum_prefill_tokens,num_decode_requests\n5,-1,3\n",
-            "row 1: sum_prefill_tokens is",
+            "row 1: sum_prefill_tokens is -1; give a number",
         ),
         (
             "latency_ms,sum_prefill_tokens,num_decode_requests\n5,0,3\nx,0,3\n",
-            "row 2: latency_ms is 'x'",
+            "row 2: latency_ms is x; give a number of at least 0",
+        ),
+        (
+            "latency_ms,sum_prefill_tokens,num_decode_requests\n5,0,3\n,0,3\n",
+            "row 2: latency_ms is empty; give a number of at least 0",
+        ),
+        (
+            "latency_ms,sum_prefill_tokens,num_decode_requests\n5,0,2.5\n",
+            "row 1: num_decode_requests is 2.5; give a whole number",
+        ),
+        (
+            "latency_ms,sum_prefill_tokens,decode_requests\n5,0,2\n",
+            "no column num_decode_requests; needed are .*; did you mean 'decode_requests'",
+        ),
+        (
+            "latency_ms,sum_prefill_tokens,num_decode_requests,step,run\n5,0,2,1,a\n5,0,2,1,b\n5,0,2,x,b\n",
+            "row 3: step is x; give a number",
         ),
         ("latency_ms,sum_prefill_tokens,num_decode_requests\n", "has no steps"),
         (
@@ -159,3 +176,29 @@ def test_metadata_that_does_not_say_the_engine_is_refused(tmp_path: Path):
     (tmp_path / "a.parquet").write_text("none")
     with pytest.raises(ConfigError, match="is not a Parquet file"):
         read_steps(tmp_path / "a.parquet")
+
+
+def test_steps_go_by_their_numbers_where_the_file_has_them_in_another_order(tmp_path: Path):
+    path = tmp_path / "steps.csv"
+    path.write_text(
+        "step,latency_ms,sum_prefill_tokens,num_decode_requests\n3,7,0,3\n1,5,0,1\n2,6,0,2\n"
+    )
+    file = read_steps(path)
+    assert file.runs[0].ms.tolist() == [5, 6, 7] and file.runs[0].rows.tolist() == [1, 2, 0]
+    assert file.notes[:-1] == ()
+
+
+def test_two_deployments_under_one_name_are_noted(tmp_path: Path):
+    path = tmp_path / "steps.csv"
+    rows = "".join(f"{step},5,0,1\n" for step in (1, 2, 3, 1, 2, 3))
+    path.write_text("step,latency_ms,sum_prefill_tokens,num_decode_requests\n" + rows)
+    assert "run steps has numbers of steps more than once" in read_steps(path).notes[0]
+
+
+def test_parquet_without_pyarrow_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "steps.parquet"
+    path.write_bytes(b"PAR1")
+    for name in ("pyarrow", "fastparquet"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=r"needs pyarrow; install blis-jax\[parquet\]"):
+        read_steps(path)
