@@ -12,6 +12,7 @@ import numpy as np
 from blis_jax.calibrate.described_steps import carried_over, fit_described, held_out
 from blis_jax.calibrate.step_fit import (
     beta_across,
+    errors_by_phase,
     fit_across,
     fit_deployment,
     fitted,
@@ -94,6 +95,7 @@ def tables(path: Path) -> tuple[list[str], list[TriedEngine]]:
         limits.second_half(runs),
         limits.networks(runs),
         _across(runs),
+        _from_one(runs),
         _models(runs),
         _servers(runs),
     ]
@@ -179,14 +181,9 @@ def _without(
     nearest = rest[0]
     rows = []
     for engine in held:
-        to, sums = engine.steps.engine, engine.steps.sums
-        if across is None:
-            law = law_us(nearest.fit.beta, sums)
-            description = _describe(to.model)
-            if description is not None:
-                law = carried_over(law, nearest.steps.engine, to, description, sums)
-        else:
-            law = law_us(beta_across(across, to), sums)
+        law = _carried(nearest, engine)
+        if across is not None:
+            law = law_us(beta_across(across, engine.steps.engine), engine.steps.sums)
         line = np.mean([_line(other.steps, engine.steps) for other in rest], axis=0)
         rows.append(
             [
@@ -197,6 +194,42 @@ def _without(
             ]
         )
     return rows
+
+
+def _carried(source: TriedEngine, target: TriedEngine) -> np.ndarray:
+    """Return what the law of one deployment says of another's steps, µs, carried over as the description says."""
+    steps, law = target.steps, law_us(source.fit.beta, target.steps.sums)
+    description = _describe(steps.engine.model)
+    if description is None:
+        return law
+    return carried_over(law, source.steps.engine, steps.engine, description, steps.sums)
+
+
+def _from_one(runs: Sequence[TriedEngine]) -> str:
+    """Return how far deployments are off by the fit to another one of their model alone, means over all pairs."""
+    head = ["model", "pairs", "the other's law", "carried over by the description", "nearer so in"]
+    rows = []
+    for model in dict.fromkeys(run.steps.engine.model for run in runs):
+        of_model = [run for run in runs if run.steps.engine.model == model]
+        medians = [
+            [
+                [errors.median for errors in errors_by_phase(target.steps, us / 1e3).values()]
+                for us in (law_us(source.fit.beta, target.steps.sums), _carried(source, target))
+            ]
+            for source in of_model
+            for target in of_model
+            if source.steps.engine != target.steps.engine
+        ]
+        if medians:
+            pairs = np.maximum(np.array(medians), 1e-6)  # `[pair, law, phase]`
+            cells = [
+                three(dict(zip(PHASES, means, strict=True)))
+                for means in np.exp(np.nanmean(np.log(pairs), axis=0)).tolist()
+            ]
+            nearer = " / ".join(map(str, (pairs[:, 1] < pairs[:, 0]).sum(axis=0).tolist()))
+            rows.append([model, str(len(pairs)), *cells, nearer])
+    words = "By the fit to one other deployment, geometric means of the median errors, %:\n\n"
+    return words + table_text(head, rows)
 
 
 def _models(runs: Sequence[TriedEngine]) -> str:
