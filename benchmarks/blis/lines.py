@@ -18,6 +18,7 @@ Table = dict[str, tuple[float, tuple[Any, ...]]]
 
 LINES = 16
 OUT = "OUT/"  # stands for the folder into which a program writes
+METRICS = "m.json"  # the file of metrics there
 SCORERS = (
     *("prefix-affinity", "precise-prefix-cache", "no-hit-lru", "queue-depth", "kv-utilization"),
     *("load-balance", "active-requests", "running-requests", "load-aware", "vllm-dp"),
@@ -114,6 +115,7 @@ OF_SIMPLE: Table = {
     "output-tokens-min": (0.3, (1, 5)),
     "output-tokens-max": (0.2, (65, 300)),
 }
+RATES = ("1", "5", "20", "80", "300", "1000000")
 
 
 class Line(NamedTuple):
@@ -160,7 +162,7 @@ def _model_of(words: list[str]) -> list[str]:
 
 def _files(draw: Draw, path: Path) -> list[str]:
     written = ["--trace-output", f"{OUT}t"] if draw.has(0.3) else []
-    written += ["--metrics-path", f"{OUT}m.json"] if draw.has(0.4) else []
+    written += ["--metrics-path", f"{OUT}{METRICS}"] if draw.has(0.4) else []
     shown = ["--trace-level", "decisions", "--summarize-trace"] if draw.has(0.15) else []
     if draw.has(0.12):
         written += ["--detectors", "all", "--saturation-report", f"{OUT}s.json"]
@@ -202,7 +204,7 @@ def _cluster(draw: Draw, path: Path, without: set[str]) -> tuple[list[str], tupl
         policy = draw.shape.choice(("weighted",) * 3 + ("least-loaded", "always-busiest"))
         is_weighted = policy == "weighted"
         words += ["--routing-policy", policy]
-        words += ["--routing-scorers", _scorers(draw)] if is_weighted and draw.has(0.7) else []
+        words += ["--routing-scorers", scorers(draw)] if is_weighted and draw.has(0.7) else []
     if count > 1 and draw.has(0.35):
         words += _pools(draw, count)
     words += draw.options(OF_FLOW, OF_PROGRAM) if draw.has(0.3) else []
@@ -233,7 +235,7 @@ def _pools(draw: Draw, count: int) -> list[str]:
         words += ["--encode-instances", "1", "--encode-decider", decider]
     words += draw.options(OF_POOLS, OF_PROGRAM)
     for pool in ("prefill", "decode"):
-        words += [f"--{pool}-routing-scorers", _scorers(draw)] if draw.has(0.3) else []
+        words += [f"--{pool}-routing-scorers", scorers(draw)] if draw.has(0.3) else []
     return words
 
 
@@ -264,8 +266,9 @@ def _model(draw: Draw) -> list[str]:
     return words
 
 
-def _scorers(draw: Draw) -> str:
-    chosen = draw.shape.sample(SCORERS, draw.shape.randint(1, 4))
+def scorers(draw: Draw, names: tuple[str, ...] = SCORERS) -> str:
+    """Return some scorers with weights, as `--routing-scorers` takes them."""
+    chosen = draw.shape.sample(names, draw.shape.randint(1, 4))
     return ",".join(f"{name}:{draw.value.choice((1, 2, 3, 0.5, 1.7))}" for name in chosen)
 
 
@@ -279,22 +282,17 @@ def _requests(draw: Draw, path: Path, adapters: tuple[str, ...]) -> list[str]:
     if kind < 0.84:
         name = draw.value.choice(("chatbot", "contentgen", "summarization", "multidoc"))
         return ["--workload", name, "--rate", draw.value.choice(("2", "10", "30")), *number]
-    lengths = [
-        "--prompt-tokens",
-        "200",
-        "--output-tokens",
-        "60",
-        *draw.options(OF_SIMPLE, OF_PROGRAM),
-    ]
+    lengths = simple_lengths(draw)
     if kind < 0.92:
         think = ["--think-time-ms", draw.value.choice(("10", "500"))] if draw.has(0.5) else []
         return ["--concurrency", draw.value.choice(("1", "4", "20")), *number, *think, *lengths]
-    return [
-        "--rate",
-        draw.value.choice(("1", "5", "20", "80", "300", "1000000")),
-        *number,
-        *lengths,
-    ]
+    return ["--rate", draw.value.choice(RATES), *number, *lengths]
+
+
+def simple_lengths(draw: Draw) -> list[str]:
+    """Return the options of a simple workload's lengths."""
+    usual = ("--prompt-tokens", "200", "--output-tokens", "60")
+    return [*usual, *draw.options(OF_SIMPLE, OF_PROGRAM)]
 
 
 def _converted(draw: Draw, path: Path) -> Line:

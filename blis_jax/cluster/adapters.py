@@ -361,8 +361,3 @@ def check(config: ClusterConfig) -> None:
         raise ConfigError(
             "lora_config is part of the revision blis-2026-08 alone; take the profile blis-2026-08, or leave it out"
         )
-    if has_adapters(config) and config.cluster_policy != "none":
-        raise ConfigError(
-            f"lora_config: instances that {config.cluster_policy} makes or stops have no rule for adapters yet; leave "
-            "cluster_policy out, or adapter_capacity"
-        )

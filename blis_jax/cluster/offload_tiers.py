@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.machines import deployment
@@ -73,6 +73,9 @@ class KvOffloadConfig:
         False  # not BLIS's: what comes back is not computed again, and takes its time
     )
     secondary_tiers: tuple[SecondaryTier, ...] = ()
+    per_block_bytes: int | None = None  # where the header of a trace says it
+    # what changes nothing, for the headers of traces; `secondary_tiers` has that of each
+    words: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def has_jitter(self) -> bool:
@@ -82,6 +85,7 @@ class KvOffloadConfig:
     def plain(self) -> dict[str, Any]:
         """Return the content as `config_of` reads it, with the numbers of the tiers in the place of classes."""
         said = {name: value for name, value in vars(self).items() if value is not None}
+        del said["words"]
         tiers = [
             {"type": "fs", "root_dir": "/", "direct_io": True} | dataclasses.asdict(tier)
             for tier in self.secondary_tiers
@@ -112,19 +116,28 @@ def given_config(value: object, devices: Mapping[str, Any] = DEVICES) -> KvOfflo
     """
     if isinstance(value, KvOffloadConfig):
         return value
-    if value == dataclasses.asdict(KvOffloadConfig()):  # as a saved configuration has it
+    if _is_nothing(value):
         return KvOffloadConfig()
     section, place = section_of(value, "kv_offload_config", "kv_offload")
     if section is None:
         raise ConfigError(f"{value}: the block kv_offload is missing; begin the file with it")
-    more = RAMP if isinstance(value, Mapping) else ()
-    return config_of(section, place, devices, (*_TIER_KEYS, *more))
+    if not isinstance(value, Mapping):
+        return config_of(section, place, devices)
+    return config_of(section, place, devices, (*_KEYS, "per_block_bytes"), (*_TIER_KEYS, *RAMP))
+
+
+def _is_nothing(value: object) -> bool:
+    """Whether it is no tiers as a saved configuration has them."""
+    if not isinstance(value, Mapping) or value.get("cpu_bytes_to_use") != 0:
+        return False
+    return value.items() <= vars(KvOffloadConfig()).items()
 
 
 def config_of(
     section: object,
     place: str,
     devices: Mapping[str, Any] = DEVICES,
+    keys: Collection[str] = _KEYS,
     tier_keys: Collection[str] = _TIER_KEYS,
 ) -> KvOffloadConfig:
     """Return what the mapping below `kv_offload` says.
@@ -132,12 +145,15 @@ def config_of(
     Raises:
         ConfigError: a key is unknown, or a value is not allowed.
     """
-    said = given_keys(section, place, _KEYS)
+    said = given_keys(section, place, keys)
     if "cpu_bytes_to_use" not in said:
         raise ConfigError(
             f"{place}.cpu_bytes_to_use is missing; give the bytes of CPU memory for KV blocks"
         )
-    wholes = ("cpu_bytes_to_use", "block_size", "blocks_per_chunk", "tokens_per_hash")
+    wholes = (
+        *("cpu_bytes_to_use", "block_size", "blocks_per_chunk", "tokens_per_hash"),
+        "per_block_bytes",
+    )
     whole = {name: _count(said, name, place) for name in wholes if name in said}
     if "block_size" in whole and "blocks_per_chunk" in whole:
         raise ConfigError(
@@ -166,6 +182,13 @@ def config_of(
                 (tier, f"{place}.secondary_tiers[{n}]") for n, tier in enumerate(tiers)
             )
         ),
+        whole.get("per_block_bytes"),
+        {
+            name: said[name]
+            for name in ("tokens_per_hash", "self_describing_kv_events")
+            if name in said
+        }
+        | {"secondary_tiers": [{**tier} for tier in tiers]},
     )
 
 
@@ -232,6 +255,74 @@ def _count(said: Mapping[str, Any], name: str, place: str) -> int:
     return whole_at(said[name], f"{place}.{name}", 1, 2**62)
 
 
+# --- headers of traces ----------------------------------------------------------------------------
+
+
+def header_of(offload: KvOffloadConfig, block_size: int, num_bytes: int) -> dict[str, Any]:
+    """Return the tiers as BLIS writes them into the header of a trace, resolved; nothing without tiers.
+
+    Args:
+        offload: the tiers.
+        block_size: tokens of a KV block on the GPU.
+        num_bytes: those of such a block.
+    """
+    if not offload.cpu_bytes_to_use:
+        return {}
+    words, usual = offload.words, {"block_size": block_size, "tokens_per_hash": block_size}
+    said: dict[str, Any] = {
+        "cpu_bytes_to_use": offload.cpu_bytes_to_use,
+        "per_block_bytes": num_bytes,
+        "block_size": words.get("block_size", usual["block_size"]),
+        "blocks_per_chunk": 1,
+        "tokens_per_hash": words.get("tokens_per_hash", usual["tokens_per_hash"]),
+        "eviction_policy": "lru",
+        "offload_prompt_only": offload.offload_prompt_only,
+        "self_describing_kv_events": words.get("self_describing_kv_events", False),
+    }
+    rows: list[Mapping[str, Any]] = words.get("secondary_tiers") or [{}] * len(
+        offload.secondary_tiers
+    )
+    tiers = [_row(tier, row) for tier, row in zip(offload.secondary_tiers, rows, strict=True)]
+    return said | ({"secondary_tiers": tiers} if tiers else {})
+
+
+def _row(tier: SecondaryTier, words: Mapping[str, Any]) -> dict[str, Any]:
+    usual: dict[str, Any] = {
+        **{
+            "type": "fs",
+            "root_dir": "/",
+            "n_read_threads": 16,
+            "n_write_threads": 16,
+            "locality": "",
+        },
+        **{"enable_kv_events": False, "direct_io": True, "device_class": ""},
+    }
+    given = {name: words[name] for name in usual if words.get(name) is not None}
+    row = usual | given | dataclasses.asdict(tier)
+    return {name: value for name, value in row.items() if value != ""}
+
+
+def of_header(block: Mapping[str, Any], place: str) -> KvOffloadConfig:
+    """Return the tiers that the header of a trace has, whose numbers count whatever its classes are called.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is not allowed.
+    """
+    tiers = [
+        {name: value for name, value in mapping(tier, place).items() if name != "device_class"}
+        for tier in block.get("secondary_tiers") or ()
+    ]
+    chunk = {name: block.get(name) for name in ("block_size", "blocks_per_chunk")}
+    if chunk["blocks_per_chunk"] not in (1, None):
+        raise ConfigError(
+            f"{place}: {chunk['blocks_per_chunk']} blocks per chunk have no rule yet, and BLIS ends with an error"
+        )
+    said = {name: value for name, value in block.items() if name not in chunk}
+    made = given_config({**said, "secondary_tiers": tiers})
+    words = {name: block[name] for name in block if name not in ("cpu_bytes_to_use",)}
+    return dataclasses.replace(made, words=words)
+
+
 # --- what follows for a cluster -------------------------------------------------------------------
 
 
@@ -242,6 +333,8 @@ def has_tiers(config: ClusterConfig) -> bool:
 
 def block_bytes(config: ClusterConfig) -> int:
     """Return the bytes of a KV block on the GPUs of one instance, with the tensor parallelism of the cluster."""
+    if config.kv_offload_config.per_block_bytes is not None:
+        return config.kv_offload_config.per_block_bytes
     served = deployment(config, config.hardware, config.tp, config.dp)
     return int(kv_bytes_per_token(served) * config.block_size_in_tokens)
 
@@ -287,9 +380,4 @@ def _problems(config: ClusterConfig) -> Iterator[str]:
         yield (
             f"cpu_bytes_to_use {offload.cpu_bytes_to_use} is less than the {block_bytes(config)} bytes of one KV "
             "block; give more"
-        )
-    if config.cluster_policy != "none":
-        yield (
-            f"instances that {config.cluster_policy} makes or stops have no rule for off-load tiers yet; leave one of "
-            "them out"
         )

@@ -116,7 +116,8 @@ def check(config: ClusterConfig) -> None:
     if not config.is_august:
         if config.max_model_len:
             raise ConfigError(
-                "max_model_len exists only in the revision blis-2026-08; leave it out, or take the profile blis-2026-08"
+                "max_model_len limits requests in the revision blis-2026-08 alone, BLIS of February passes it over; "
+                "leave it out, or take the profile blis-2026-08"
             )
         for name in ("kv_cpu_blocks", "precise_kv_routing"):
             if getattr(config, name) and not config.enable_prefix_caching:

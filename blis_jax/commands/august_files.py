@@ -1,6 +1,7 @@
-"""Files that options of BLIS's revision of August 2026 name: policies, defaults, GPUs, a model's folder.
+"""Files that options of BLIS name: policies; and in its revision of August 2026 defaults, GPUs, a model's folder.
 
-Sources: `cmd/default_config.go`, `cmd/hfconfig.go`, `resolveLatencyConfig` in `cmd/root.go`."""
+Sources: `sim/bundle.go` of both revisions, and of August `cmd/default_config.go`, `cmd/hfconfig.go`,
+`resolveLatencyConfig` in `cmd/root.go`."""
 
 from __future__ import annotations
 
@@ -42,12 +43,16 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "preemption": ("policy",),
 }
 _KNOWN = (*_KEYS, "scheduler", "tenant_budgets", *SECTIONS)
+_KEYS_OF_FEBRUARY = {
+    "admission": ("policy", "token_bucket_capacity", "token_bucket_refill_rate"),
+    **{name: _KEYS[name] for name in ("routing", "priority")},
+}
 _TEXTS = ("name", "policy", "scheduler", "gpu_type")
 _GATES = ("tier-shed", "gaie-legacy")  # admission by the priorities of classes
 
 
-def options_of(path: str) -> dict[str, Any]:
-    """Read a BLIS policy file as options, by name.
+def options_of(path: str, is_august: bool = True) -> dict[str, Any]:
+    """Read a policy file of BLIS's revision of August 2026, or of February, as options, by name.
 
     `instances` has its sections about machines, `tenant_shares` the budgets by the names of tenants.
 
@@ -56,18 +61,20 @@ def options_of(path: str) -> dict[str, Any]:
     """
     place = f"--policy-config {path}"
     sections = read_yaml(read_text(Path(path), "a policy file of BLIS"), path) or {}
-    mapping(sections, place, _KNOWN)
+    keys_of = _KEYS if is_august else _KEYS_OF_FEBRUARY
+    mapping(sections, place, _KNOWN if is_august else (*keys_of, "scheduler"))
     sections = {name: _as_fields(value, name) for name, value in sections.items()}
     shares = mapping(sections.get("tenant_budgets") or {}, f"{place}: tenant_budgets")
     parts = {}
-    for name, keys in _KEYS.items():
+    for name, keys in keys_of.items():
         parts[name] = mapping(sections.get(name) or {}, f"{place}: {name}", keys)
     options = _of_admission(parts["admission"], f"{place}: admission")
     options |= _of_routing(parts["routing"], f"{place}: routing")
-    # `priority` is without effect there, too
+    # in August `priority` is without effect
+    ordered = "preemption" if is_august else "priority"
     for option, value in (
         ("scheduler", sections.get("scheduler")),
-        ("preemption_policy", parts["preemption"].get("policy")),
+        (f"{ordered}_policy", parts[ordered].get("policy")),
     ):
         if value:
             options[option] = value_at(value, f"{place}: {option}", str)
@@ -121,7 +128,7 @@ def _of_routing(section: Mapping[str, Any], place: str) -> dict[str, Any]:
         at = f"{place}: scorer {number}"
         mapping(scorer, at, ("name", "weight"))
         weight = value_at(scorer.get("weight"), f"{at}: weight", float)
-        pairs.append(f"{value_at(scorer.get('name'), f'{at}: name', str)}:{weight:g}")
+        pairs.append(f"{value_at(scorer.get('name'), f'{at}: name', str)}:{weight!r}")
     return settings | ({"routing_scorers": ",".join(pairs)} if pairs else {})
 
 

@@ -180,12 +180,9 @@ def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
         resolved_settings.setdefault("latency_model", "trained-physics")
     resolved_settings = with_files(resolved_settings, resolved_settings.get("revision") == AUGUST)
     path = resolved_settings.pop("policy_config", None)
-    if path is not None and resolved_settings.get("revision") != AUGUST:
-        raise ConfigError(
-            "--policy-config is read with --profile blis-2026-08; give that profile, or options"
-        )
     if path is not None:
-        resolved_settings = options_of(path) | resolved_settings
+        is_august = resolved_settings.get("revision") == AUGUST
+        resolved_settings = options_of(path, is_august) | resolved_settings
     interval = resolved_settings.pop("model_autoscaler_interval_us", None)
     if interval is not None:
         resolved_settings |= {

@@ -164,6 +164,7 @@ def write_replayed(
     record: RunRecord,
     rows: TraceRows,
     limits: Mapping[str, Mapping[str, float]] | None = None,
+    tiers: Mapping[str, Any] | None = None,
 ) -> str:
     """Write a run of given requests as BLIS's `replay --trace-output` does, the header beside them.
 
@@ -175,6 +176,7 @@ def write_replayed(
         record: the run.
         rows: its requests, in the same order.
         limits: for goodput, in ms by class and dimension; the header says them.
+        tiers: that KV blocks were off-loaded to, as the header says them.
 
     Returns:
         A remark on what the format could not hold, empty if nothing is lost.
@@ -183,7 +185,7 @@ def write_replayed(
     if rows.segments is not None:
         remark, rows = PRIVATE, dataclasses.replace(rows, segments=None)
     outcome, order = _revised_outcome(record, len(rows)), np.argsort(rows.file_row, kind="stable")
-    _write_in_order(Path(path), rows.take(order), _taken(outcome, order), limits)
+    _write_in_order(Path(path), rows.take(order), _taken(outcome, order), limits, tiers)
     return remark
 
 
@@ -193,6 +195,7 @@ def write_first_rounds(
     places: Int[np.ndarray, " first"],
     rows: TraceRows,
     limits: Mapping[str, Mapping[str, float]] | None = None,
+    tiers: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a run whose later rounds waited for their answers as BLIS does: without those rounds.
 
@@ -201,7 +204,7 @@ def write_first_rounds(
         record: the run.
         places: of the other requests in the record, by their arrival.
         rows: all requests of the trace, by arrival.
-        limits: as for `write_replayed`.
+        limits: as for `write_replayed`, and so `tiers`.
     """
     in_session = rows.session != NO_CODE
     begins = np.full(len(rows.session_names) + 1, len(rows))  # the last place is of NO_CODE
@@ -213,7 +216,7 @@ def write_first_rounds(
     request = np.empty(len(first), np.int64)
     request[np.argsort(written.arrival_us, kind="stable")] = places
     outcome = _revised_outcome(record, len(record.requests.arrival_us))
-    _write_in_order(Path(path), written, _taken(outcome, request), limits)
+    _write_in_order(Path(path), written, _taken(outcome, request), limits, tiers)
 
 
 def _write_in_order(
@@ -221,9 +224,11 @@ def _write_in_order(
     rows: TraceRows,
     outcome: Mapping[str, Any],
     limits: Mapping[str, Mapping[str, float]] | None,
+    tiers: Mapping[str, Any] | None,
 ) -> None:
     numbered = dataclasses.replace(rows, request_id=np.arange(len(rows)))
-    trace_v3.write(numbered, path, revised_header(limits or {}, mode="replayed"), outcome)
+    header = revised_header(limits or {}, mode="replayed", kv_offload=tiers or None)
+    trace_v3.write(numbered, path, header, outcome)
 
 
 def _taken(columns: Mapping[str, Any], rows: Int[np.ndarray, " row"]) -> dict[str, Any]:

@@ -97,7 +97,12 @@ _POINTERS = ("cv", "shape", "scale", "trace_rate", "timeout", "slo_target_us", "
 
 def yaml_text(document: Mapping[str, Any]) -> str:
     """Return the text of a workload given as the mapping of a YAML file that has been checked."""
-    return "".join(f"{line}\n" for line in _mapping(_ordered(document, "workload"), 0))
+    return as_blis_writes(_ordered(document, "workload"))
+
+
+def as_blis_writes(document: Mapping[str, Any]) -> str:
+    """Return the YAML text of a mapping as BLIS writes it, in the order that it has."""
+    return "".join(f"{line}\n" for line in _mapping(document, 0))
 
 
 def _ordered(mapping: Mapping[Any, Any], kind: str) -> dict[str, Any]:

@@ -81,3 +81,28 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, Any], said: str
     given = {"revision": "blis-2026-08", "kv_offload_config": {"cpu_bytes_to_use": 10**9}}
     with pytest.raises(ConfigError, match=said):
         ClusterConfig(**given | changes)
+
+
+def test_the_header_of_a_trace_brings_the_tiers_back_with_its_own_numbers():
+    tier = TIER | {"device_class": "disk", "direct_io": False, "locality": "REMOTE"}
+    said = {"cpu_bytes_to_use": 10**9, "tokens_per_hash": 64, "secondary_tiers": [tier]}
+    block = offload_tiers.header_of(offload_tiers.config_of(said, "file", DEVICES), 16, 131072)
+    (row,) = block["secondary_tiers"]
+    assert (block["block_size"], block["tokens_per_hash"], block["eviction_policy"]) == (
+        16,
+        64,
+        "lru",
+    )
+    assert (row["device_class"], row["read_bandwidth"], row["n_read_threads"]) == (
+        "disk",
+        1800.0,
+        16,
+    )
+    made = offload_tiers.of_header(block, "t.yaml")  # "disk" is no class of BLIS's defaults
+    assert made.secondary_tiers[0].saturation_queue_depth == 3
+    assert offload_tiers.header_of(made, 32, 131072) == block
+    replayed = ClusterConfig(revision="blis-2026-08", kv_offload_config=made)
+    assert offload_tiers.cpu_capacity(replayed) == 10**9 // 131072
+    assert config_of_values(all_values(replayed)) == replayed
+    with pytest.raises(ConfigError, match="4 blocks per chunk"):
+        offload_tiers.of_header(block | {"blocks_per_chunk": 4}, "t.yaml")

@@ -59,10 +59,33 @@ def test_values_are_those_of_the_fields_of_blis(tmp_path: Path) -> None:
         "token_bucket_capacity": 1000.0,
         "token_bucket_refill_rate": 0.05,
         "routing_policy": "weighted",
-        "routing_scorers": "queue-depth:1",
+        "routing_scorers": "queue-depth:1.0",
     }
     with pytest.raises(ConfigError, match="foo"):
         options_of(file_of(tmp_path, "foo: ~"))
+    weighed = "routing: {scorers: [{name: queue-depth, weight: 0.123456789}]}"
+    assert options_of(file_of(tmp_path, weighed)) == {"routing_scorers": "queue-depth:0.123456789"}
+
+
+def test_a_file_of_february_has_a_priority_and_no_machines(tmp_path: Path) -> None:
+    text = """
+admission: {policy: token-bucket, token_bucket_capacity: 900}
+routing: {policy: weighted, scorers: [{name: slo-priority, weight: 2}]}
+priority: {policy: slo-tiered}
+scheduler: priority-fcfs
+"""
+    given = {"policy_config": file_of(tmp_path, text), "model": MODEL, "token_bucket_capacity": 5.0}
+    config = cluster_config(given)
+    assert (config.admission_policy, config.priority_policy) == ("token-bucket", "slo-tiered")
+    assert (config.scheduler, config.token_bucket_capacity) == ("priority-fcfs", 5.0)
+    assert list(config.scorers()) == [("slo-priority", 2.0)]
+    for key in (
+        "node_pools: []",
+        "admission: {gaie_qd_threshold: 1}",
+        "preemption: {policy: fcfs}",
+    ):
+        with pytest.raises(ConfigError, match="is unknown"):
+            options_of(file_of(tmp_path, key), is_august=False)
 
 
 CLIENT = (

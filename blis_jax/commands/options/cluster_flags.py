@@ -48,8 +48,8 @@ ADAPTER_FLAGS = (
          "weighted routing"),
 )  # fmt: skip
 POOL_FLAGS = (
-    Flag("policy-config", str, None, "FILE", "policy file of blis-2026-08: admission, routing, scheduler, "
-         "preemption, node pools, autoscaler; options that are given count before it"),
+    Flag("policy-config", str, None, "FILE", "policy file of BLIS: admission, routing, scheduler, priority; of "
+         "blis-2026-08 also preemption, node pools, autoscaler; options that are given count before it"),
     Flag("model-autoscaler-interval-us", number, None, "US", "time between two ticks of the autoscaler of "
          "blis-2026-08, 0: none; the policy file's if not given"),
 )  # fmt: skip

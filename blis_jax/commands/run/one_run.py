@@ -135,7 +135,8 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
         cli.say(NAME, f"error: no result: {record.outcome.sentence}; {record.outcome.advice}")
         return cli.EXIT_UNSUPPORTED
     limits = wanted_scores.limits
-    remark = requests.write_trace(options, record, source, limits, (table, names), trace, run)
+    asked = (options, config, record, source, limits)
+    remark = requests.write_trace(*asked, (table, names), trace, run)
     if remark:
         notes.warn(remark)
     _note_inert_tier(config, record, notes)

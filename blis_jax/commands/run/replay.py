@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import lazy
+from blis_jax.cluster import offload_tiers
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.disaggregation import OF_ONE_POOL
 from blis_jax.cluster.node_pools import AUTOSCALER, POOLS
 from blis_jax.commands import cli, values
@@ -20,6 +22,7 @@ from blis_jax.commands.parser import Parser
 from blis_jax.commands.run.flags import RunOptions, add_options
 from blis_jax.errors import ConfigError, as_option
 from blis_jax.files.atomic_write import refuse_existing, write_json
+from blis_jax.traces.formats.trace_v3 import header_of
 from blis_jax.traces.read import TraceOptions, read_trace
 from blis_jax.traces.rows import Report
 from blis_jax.workload.source import REVISED
@@ -105,6 +108,7 @@ def _command(arguments: Sequence[str] | None) -> int:
     as_run, users = _as_run(named), _users(options)
     if as_run["variant"] == REVISED:
         _refuse(as_run)
+        as_run |= _tiers(as_run)
     if as_run.pop("fitness_weights", None) is not None:
         notes.warn(
             "--fitness-weights has no effect in replay, as in BLIS; `run --trace` prints a fitness"
@@ -182,6 +186,30 @@ def _refuse(options: Mapping[str, Any]) -> None:
             f"{as_option(name)} has no effect without --prefill-instances, and BLIS's replay refuses it; give "
             "--prefill-instances and --decode-instances, or leave it out"
         )
+
+
+def _tiers(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The off-load tiers of the run that wrote the trace, as its header has them: they count, as in BLIS."""
+    named, path = options.get("kv_offload_config"), str(options["trace_header"])
+    header = header_of(Path(path))
+    size = options.get("block_size_in_tokens", ClusterConfig.block_size_in_tokens)
+    given = None if named is None else offload_tiers.given_config(named)
+    block = None if header is None else header.kv_offload
+    if not block:
+        if given is not None and header is not None and header.mode != "real":
+            raise ConfigError(
+                f"--kv-offload-config: {path} has no kv_offload, and BLIS's replay adds no tiers to a simulated run; "
+                "leave it out, or give run --trace FILE"
+            )
+        return {}
+    recorded = offload_tiers.of_header(block, f"{path}: kv_offload")
+    asked, had = (offload_tiers.header_of(one or recorded, size, 0) for one in (given, recorded))
+    if asked != had:
+        raise ConfigError(
+            f"--kv-offload-config: {named} is not what {path} has as kv_offload, which counts in a replay, as in BLIS; "
+            "leave it out"
+        )
+    return {"kv_offload_config": recorded}
 
 
 def _horizon_us(settings: Mapping[str, Any]) -> int:

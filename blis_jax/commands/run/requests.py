@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+from blis_jax.cluster.offload_tiers import block_bytes, has_tiers, header_of
 from blis_jax.commands import cli
 from blis_jax.commands.run.flags import LATEST_US, RunOptions, router_watched
 from blis_jax.commands.run.workload import is_revised
@@ -279,6 +280,7 @@ def with_deadlines(table: RequestTable, names: WorkloadNames) -> RequestTable:
 
 def write_trace(
     options: RunOptions,
+    config: ClusterConfig,
     record: RunRecord,
     source: Source,
     limits: Limits,
@@ -290,6 +292,7 @@ def write_trace(
 
     Args:
         options: those of the run.
+        config: the cluster.
         record: what happened in it.
         source: where its requests are from.
         limits: for its header.
@@ -300,7 +303,9 @@ def write_trace(
     """
     if options.trace_output is None:
         return ""
-    path = Path(options.trace_output)
+    path, size = Path(options.trace_output), config.block_size_in_tokens
+    offload = config.kv_offload_config
+    tiers = header_of(offload, size, block_bytes(config)) if has_tiers(config) else None
     with cli.writing(path):
         if is_revised(source):
             assert source.spec is not None
@@ -309,16 +314,16 @@ def write_trace(
                 drawn(source.spec, source.seed, source.timeout_us),
                 requests=run.arrived() if run else None,
                 record=record,
-                header=write.revised_header(limits, workload_seed=source.seed),
+                header=write.revised_header(limits, workload_seed=source.seed, kv_offload=tiers),
             )
             return ""
         if trace is not None and run is not None:
             places = np.flatnonzero(run.num_created == 0)
             places = places[np.argsort(run.rows[places])]
-            write.write_first_rounds(path, record, places, trace.rows, limits)
+            write.write_first_rounds(path, record, places, trace.rows, limits, tiers)
             return ""
         clients = tuple(client.id for client in source.spec.clients) if source.spec else ()
         rows = write.from_table(*requests, clients) if trace is None else trace.rows
         if record.is_august:
-            return write.write_replayed(path, record, rows, limits)
+            return write.write_replayed(path, record, rows, limits, tiers)
         return write.write_run(path, record, rows, options.workload_spec or "")

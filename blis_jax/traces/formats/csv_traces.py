@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing, write_csv
 from blis_jax.lazy import pandas
 from blis_jax.traces.columns import (
@@ -240,6 +241,11 @@ def _read_blis(path: Path, reading: Reading) -> TraceRows:
     num_rows = len(arrival_us)
     if reading.horizon_us is not None and (arrival_us > reading.horizon_us).any():
         num_rows = int(np.argmax(arrival_us > reading.horizon_us))
+    if len(arrival_us) and not num_rows:
+        raise ConfigError(
+            f"the first request arrives after {arrival_us[0]} µs, past the horizon of {reading.horizon_us} µs, so that "
+            "nothing is left to simulate; raise --horizon"
+        )
     prompts, outputs = parts["input"][:num_rows], parts["output"][:num_rows]
     # as bytes that differ where tokens do
     sequences = [

@@ -160,17 +160,14 @@ def write(
     header = header or Header()
     settings = {"trace_version": 2, **header.model_dump(exclude_defaults=True)}
     settings |= {name: getattr(header, name) for name in ("time_unit", "mode", "warm_up_requests")}
-    write_pair(path, _table(rows, outcome or {}), settings)
+    write_pair(path, _table(rows, outcome or {}), yaml.safe_dump(settings, sort_keys=False))
 
 
-def write_pair(
-    path: Path, table: Mapping[str, Any], settings: dict[str, Any], indent: int | None = None
-) -> None:
-    """Write the rows at `path`, and their header beside them."""
+def write_pair(path: Path, table: Mapping[str, Any], header: str) -> None:
+    """Write the rows at `path`, and the text of their header beside them."""
     write_csv(path, pandas.DataFrame(table))
     with replacing(path.with_suffix(".yaml")) as written:
-        text = yaml.safe_dump(settings, sort_keys=False, indent=indent)
-        written.write_text(text, encoding="utf-8")
+        written.write_text(header, encoding="utf-8")
 
 
 def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:

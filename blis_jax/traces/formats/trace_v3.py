@@ -17,7 +17,6 @@ import numpy as np
 from pydantic import Field
 
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import whole_numbers
 from blis_jax.traces.columns import Check, Column, counts, numbers, whole
 from blis_jax.traces.delimited import read_columns
 from blis_jax.traces.formats import trace_v2
@@ -43,6 +42,7 @@ from blis_jax.traces.rows import (
 )
 from blis_jax.workload.length_laws import Strict, Whole
 from blis_jax.workload.revised_spec import ClassTargets
+from blis_jax.workload.written import as_blis_writes
 
 COLUMNS = (
     *("request_id", "client_id", "tenant_id", "slo_class", "session_id", "round_index"),
@@ -115,8 +115,8 @@ def read(path: Path, reading: Reading) -> TraceRows:
     header = header_of(path, reading.header)
     if header is not None and header.kv_offload:
         reading.report.notes.append(
-            f"kv_offload of the header ({', '.join(header.kv_offload)}) is not replayed: without --kv-offload-config "
-            "FILE the instances have no such tiers"
+            f"kv_offload of the header ({', '.join(header.kv_offload)}) counts in `replay` alone: elsewhere, without "
+            "--kv-offload-config FILE, the instances have no such tiers"
         )
     parts = columns_of(path, reading)
     arrival_us = _arrivals(parts)
@@ -207,7 +207,7 @@ def write(
     always = ("trace_version", "time_unit", "mode", "warm_up_requests")
     first = {name: getattr(header, name) for name in always}
     table = _table(rows, dict(outcome or {}))
-    write_pair(path, table, whole_numbers(first | settings), indent=4)
+    write_pair(path, table, as_blis_writes(first | settings))
 
 
 def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -54,6 +54,9 @@ def requests_of(document: dict[str, Any]) -> list[dict[str, Any]]:
 def test_text_and_files_are_those_of_blis(name: str, tmp_path: Path, capsys: Any):
     recorded = json.loads((FOLDER / f"{name}.json").read_text())
     words = ["--profile", "blis-2026-08", *recorded["arguments"]]
+    for file, document in recorded.get("files", {}).items():
+        (tmp_path / file).write_text(yaml.safe_dump(document))
+        words[words.index(file)] = str(tmp_path / file)
     if recorded.get("workload"):
         (tmp_path / "workload.yaml").write_text(yaml.safe_dump(recorded["workload"]))
         words += ["--workload-spec", str(tmp_path / "workload.yaml")]

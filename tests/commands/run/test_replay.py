@@ -6,6 +6,7 @@ import pandas
 import pytest
 
 from blis_jax.commands.door.dispatch import main as door
+from blis_jax.commands.run import replay
 from blis_jax.commands.run.replay import latencies, main
 from tests.traces.formats.test_trace_v3 import HEADER, YAML, line
 
@@ -175,6 +176,32 @@ def test_refusals_are_one_sentence(words, code, said, capsys):
     assert main(words) == code
     out, err = capsys.readouterr()
     assert out == "" and said in err and err.count("\n") == 1
+
+
+TIERS = "kv_offload: {{cpu_bytes_to_use: {}}}\n"
+
+
+def test_the_tiers_of_the_header_count(tmp_path, monkeypatch, capsys):
+    seen = []
+    monkeypatch.setattr(
+        replay.one_run, "simulate_one", lambda options, *_: seen.append(options) or 0
+    )
+    (tmp_path / "same.yaml").write_text(TIERS.format(10**9))
+    (tmp_path / "other.yaml").write_text(TIERS.format(10**8))
+    named = [*MODEL, *FILES, "--kv-offload-config"]
+    assert main([*named, "same.yaml"]) == 0  # of a measured run the header cannot say them
+    (tmp_path / "t.yaml").write_text(YAML.replace("real", "generated"))
+    assert main([*named, "same.yaml"]) == 2
+    assert "t.yaml has no kv_offload" in capsys.readouterr().err
+    (tmp_path / "t.yaml").write_text(
+        YAML
+        + TIERS.format("1000000000, per_block_bytes: 5000, block_size: 16, tokens_per_hash: 16")
+    )
+    assert main([*named, "other.yaml"]) == 2
+    assert "is not what t.yaml has as kv_offload" in capsys.readouterr().err
+    for words in ([*named, "same.yaml"], named[:-1]):
+        assert main(words) == 0
+        assert seen[-1].named["kv_offload_config"].per_block_bytes == 5000
 
 
 def test_latencies_leave_out_later_rounds_and_what_did_not_complete():

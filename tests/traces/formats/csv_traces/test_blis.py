@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blis_jax.errors import ConfigError
 from blis_jax.traces.formats import csv_traces
 from blis_jax.traces.read import read_trace
 from blis_jax.traces.rows import to_table
@@ -72,6 +73,8 @@ def test_reading_ends_at_the_first_arrival_after_the_horizon(tmp_path):
     assert len(read_text(tmp_path, text).rows) == 3
     assert len(read_text(tmp_path, text, horizon_us=2_500_000).rows) == 1
     assert len(read_text(tmp_path, text, horizon_us=3_000_000).rows) == 3
+    with pytest.raises(ConfigError, match=r"the first request arrives after .* raise --horizon"):
+        read_text(tmp_path, text, horizon_us=1)
 
 
 tokens = st.lists(st.integers(0, 1), min_size=1, max_size=12)
