@@ -167,7 +167,8 @@ def cluster_line(configs: Mapping[str, ClusterConfig], varied: Collection[str] =
         if len(line) <= LONGEST:
             break
     also = [texts[0] for part, texts in common.items() if texts[0] and part.is_seldom]
-    below = [f"{'; '.join(also)}."] if also else []
+    rare = "; ".join(also)
+    below = [f"{rare[0].upper()}{rare[1:]}."] if also else []
     if len(configs) <= MOST_NAMED and (by_arm or own):
         below += [
             f"{name}: {'; '.join([*(part.of_arm(config) for part in by_arm), *own.get(name, ())])}."
@@ -361,7 +362,12 @@ _PARTS = (
     _Part("instances", (), _instances, short=_few_words),
     _Part("budget", ("max_num_scheduled_tokens", "max_num_running_reqs"), _budget),
     _Part("chunks", ("long_prefill_token_threshold", "slo_prefill", "mamba_cache_mode"), _chunks),
-    _Part("router", ("routing_policy", "routing_scorers"), _router, short=_short_router),
+    _Part(
+        "router",
+        ("routing_policy", "routing_scorers", "hand_over_policy"),
+        _router,
+        short=_short_router,
+    ),
     _Part(
         "drafts", ("speculative_config",), _drafts, "no drafts", is_seldom=True, short=_short_drafts
     ),

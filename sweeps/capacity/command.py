@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,13 +63,15 @@ def size_clusters(
 
     `starting` says how the best is started, and the configuration of its router.
     """
+    began = time.monotonic()
     question = _question(options)
     setting = {**question.setting, "command": command}
     journal = _journal(question, paths.beside(".jsonl"))
     with cli.resumable(options.command, journal.path), journal.held(options.resume):
         runs = _runs(question, journal)
         answers = [_found(question, runs, arm, family) for arm, family in question.clusters]
-        return _written(question, runs, answers, setting, paths, options, starting)
+        made = runs.num_runs, time.monotonic() - began
+        return _written(question, made, answers, setting, paths, options, starting)
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -219,8 +222,10 @@ def _requests(options: CapacityOptions, arms: Sequence[Arm]) -> StudyRequests:
     name = options.workload or ""
 
     def workload() -> tuple[WorkloadSpec, str]:
-        spec, _ = workload_for(name, (), options.num_requests, "WORKLOAD", options.rate)
-        return spec, name
+        spec, said = workload_for(name, (), options.num_requests, "WORKLOAD", options.rate)
+        if options.rate is None and spec.aggregate_rate is not None:
+            said = f"{name} at {spec.aggregate_rate:g} requests/s"
+        return spec, said
 
     configs = [arm.config for arm in arms]
     return requests_of(options, options.command, workload, configs, options.usual_seeds)
@@ -311,7 +316,7 @@ def _found(question: _Question, runs: CountedRuns, arm: Arm, family: LayoutFamil
 
 def _written(
     question: _Question,
-    runs: CountedRuns,
+    made: tuple[int, float],
     answers: Sequence[Smallest],
     setting: Mapping[str, Any],
     paths: OutputPaths,
@@ -320,7 +325,7 @@ def _written(
 ) -> int:
     """Write the files, print the words, and return the exit code."""
     findings = findings_of(
-        answers, question.targets, setting, question.has_prices, runs.num_runs, starting is not None
+        answers, question.targets, setting, question.has_prices, made, starting is not None
     )
     best = cheapest(answers)
     lines, router = starting(best) if starting is not None and best is not None else ([], None)

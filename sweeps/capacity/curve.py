@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +66,13 @@ def to_document(
     }
 
 
-def findings_of(curves: Sequence[RateCurve], setting: Mapping[str, Any], num_runs: int) -> Findings:
-    """Return the answer, every point as a table, and the picture."""
+def findings_of(
+    curves: Sequence[RateCurve],
+    setting: Mapping[str, Any],
+    num_runs: int,
+    seconds: float | None = None,
+) -> Findings:
+    """Return the answer, every point as a table, and the picture; `seconds` are those of this call."""
     seeds, level = len(setting["seeds"]), f"{100 * setting['confidence']:g} %"
     names = joined([curve.arm.name for curve in curves])
     names = names if len(curves) <= MOST_SAID else f"{len(curves)} clusters"
@@ -76,6 +82,7 @@ def findings_of(curves: Sequence[RateCurve], setting: Mapping[str, Any], num_run
             verdict=(*map(_said, curves[:MOST_SAID]), *_front_said(curves)),
             sure=Sentence.of(f"{level} for each figure by itself, over {seeds} seeds; the front is of means."),
             price=Sentence.of(Quantity.whole(num_runs), " runs."),
+            time=None if seconds is None else Sentence.of(Quantity(seconds, like=10.0), " s in all."),
             next="blis-jax recommend MODEL GPU --targets … finds the smallest cluster for a target.",
             cluster=setting["cluster"],
         ),
@@ -85,22 +92,25 @@ def findings_of(curves: Sequence[RateCurve], setting: Mapping[str, Any], num_run
 
 
 def _said(curve: RateCurve) -> Sentence:
-    first, last = curve.points[0], curve.points[-1]
+    ends = [curve.points[at] for at in dict.fromkeys((0, len(curve.points) - 1))]
     gpus = f" on {curve.num_gpus} GPU{'s' * (curve.num_gpus > 1)}"
     return Sentence.of(
-        f"{curve.arm.name}{gpus} is full at ", Quantity.of(curve.full), " requests/s. From ",
-        *_point_said(first), " to ", *_point_said(last), ".",
+        f"{curve.arm.name}{gpus} is full at ", Quantity.of(curve.full), " requests/s.",
+        *(part for point in ends for part in _point_said(point)),
     )  # fmt: skip
 
 
 def _point_said(point: CurvePoint) -> Iterator[str | Quantity]:
     figures = point.figures
-    yield Quantity.of(figures[GPU], "bare")
-    yield " tokens/s per GPU with TTFT P99 "
+    yield " At "
+    yield Quantity(point.rate)
+    yield " requests/s: TTFT P99 "
     yield Quantity.of(figures["ttft_p99_ms"], "bare")
-    yield " ms and "
+    yield " ms, "
     yield Quantity.of(figures[USER], "bare")
-    yield " tokens/s per user"
+    yield " tokens/s per user, "
+    yield Quantity.of(figures[GPU], "bare")
+    yield " tokens/s per GPU."
 
 
 def _front_said(curves: Sequence[RateCurve]) -> Iterator[Sentence]:
@@ -212,6 +222,7 @@ def drawn(
     named_arms = arms_of(options.arms or (USUAL_ARM,), fit=options.coefficients_from)
     arms = at_each_place(named_arms, options.grid)
     arms = as_served(arms, is_real=False)
+    began = time.monotonic()
     spec = workload_from(options.workload, "--workload", follows=False)
     per_instance = options.num_requests or usual_requests
     seeds, stream = seeds_of(options, usual_seeds, options.stream), options.stream
@@ -228,7 +239,8 @@ def drawn(
     with cli.resumable(options.command, journal.path), journal.held(options.resume):
         measuring = Measuring(spec, per_instance, seeds, stream, options.confidence, journal)
         curves = _curves(measuring, arms, options.rate)
-        findings = findings_of(curves, setting, measuring.num_runs)
+        seconds = time.monotonic() - began
+        findings = findings_of(curves, setting, measuring.num_runs, seconds)
         document = to_document(curves, setting, findings)
         title = "Latency against throughput"
         files = outputs.study_files(findings, document, paths, title, command, versions())

@@ -102,15 +102,15 @@ def findings_of(
     targets: Sequence[ServiceTarget],
     setting: Mapping[str, Any],
     has_prices: bool = False,
-    num_made: int | None = None,
+    made: tuple[int, float] | None = None,
     is_recommended: bool = False,
 ) -> Findings:
     """Return the answer, what each cluster costs and what was tried.
 
-    `num_made` are the runs of this call; `is_recommended` says that GPU and model are given and settings are tried.
+    `made` are the runs of this call and its seconds; `is_recommended` says that GPU and model are given and settings
+    are tried.
     """
     runs = sum(decision.num_seeds for smallest in answers for decision in smallest.tried.values())
-    made = None if num_made is None else Sentence.of(Quantity.whole(num_made), " of them made now.")
     level = f"{100 * setting['confidence']:g} %"
     more = "more --trace-windows" if setting.get("stream") == STREAM else "more --seeds"
     return Findings(
@@ -125,7 +125,7 @@ def findings_of(
             ),
             price=Sentence.of(Quantity.whole(runs), " runs."),
             next=_next(answers, more, is_recommended),
-            time=made,
+            time=None if made is None else _took(runs, *made),
             cluster=setting.get("cluster", ""),
         ),
         (
@@ -146,6 +146,15 @@ def findings_of(
         ),
         (picture(answers, targets),),
     )
+
+
+def _took(num_runs: int, num_made: int, seconds: float) -> Sentence:
+    """Return how many runs this call made, and how long it took."""
+    of_them = (
+        "All" if num_made == num_runs else Quantity.whole(num_made),
+        " of them made now, in ",
+    )
+    return Sentence.of(*of_them, Quantity(seconds, like=10.0), " s.")
 
 
 def _verdicts(answers: Sequence[Smallest], has_prices: bool) -> Iterator[Sentence]:
@@ -183,7 +192,7 @@ def _nearest(answers: Sequence[Smallest]) -> Iterator[Sentence]:
     best = max(answers, key=lambda answer: _least(answer, max(answer.tried)).mean)
     most = max(best.tried)
     yield Sentence.of(
-        "no cluster of at most ", Quantity.whole(most), f" instances does; {best.arm.name} with ",
+        "no cluster of at most ", Quantity.whole(most), f" instance{'s' * (most > 1)} does; {best.arm.name} with ",
         f"{_machines(best.arm, best.family.of(most))} has ", in_time(_least(best, most)), " in time.",
     )  # fmt: skip
     if few := _as_good(best):
@@ -237,11 +246,12 @@ def _shares(
     best = cheapest(answers)
     if best is not None:
         size = str(best.family.of(best.num_instances or 0))
-        yield f"; with {size} instance{'s' * (size != '1')}, in time: "
+        yield f"; with {size} instance{'s' * (size != '1')} "
         attained = best.tried[best.num_instances or 0].attained
         for at, (target, share) in enumerate(zip(targets, attained, strict=True)):
-            yield f"{', ' * (at > 0)}{target.slo_class} by {target.limit_name} "
+            yield ", " * (at > 0)
             yield in_time(share)
+            yield f" of {target.slo_class} requests keep their {target.limit_name}"
 
 
 def _next(answers: Sequence[Smallest], more: str, is_recommended: bool) -> str:
@@ -254,7 +264,7 @@ def _next(answers: Sequence[Smallest], more: str, is_recommended: bool) -> str:
     if any(_open_sizes(answer) for answer in answers):
         return f"{more} close what is open."
     if is_recommended:
-        return "--tp, --grid and --strategy try others; another GPU is another MODEL GPU."
+        return "--tp, --grid and --strategy try other servers; ask again with another GPU to compare it."
     return "--strategy NAME asks the same of another policy; --gpus A,B of other GPUs."
 
 

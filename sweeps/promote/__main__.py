@@ -224,7 +224,8 @@ def _status(words: list[str]) -> int:
     elif "no findings yet" in missing:
         step = f"look through it: blis-jax promote {missing.partition(':')[0]} --output {folder_options.folder()}"
     elif missing:
-        step = "put its CRITICAL findings right, or reject."
+        findings = store.path(findings_path(int(missing.removeprefix("gate ")[0])))
+        step = f"mend what is CRITICAL in {findings} and make the stages again, or reject."
         if gates.may_be_approved(missing):
             step = "mend what that gate found, or approve it with a reason."
     render.show_answer(

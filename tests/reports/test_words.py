@@ -6,6 +6,7 @@ import pytest
 
 import blis_jax.metrics.further  # noqa: F401  (registers the metrics of searches)
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.metrics.metric import METRICS
 from blis_jax.reports import answers, words
 from blis_jax.reports.words import cluster_line
@@ -52,13 +53,24 @@ def test_arms_that_differ_are_named() -> None:
     assert told.splitlines()[0] == f"{SAID[:-1]}; by arm: prefix caching."
 
 
+def test_pools_are_told_once() -> None:
+    pools = PLAIN.replace(
+        instances=(InstanceGroup(1, role="prefill"), InstanceGroup(2, role="decode"))
+    )
+    told = cluster_line({"a": pools.replace(hand_over_policy="pools"), "b": PLAIN})
+    assert told.splitlines()[1:] == [
+        "a: 1 prefill instance × 1 L4 + 2 decode instances × 1 L4 = 3 GPUs; router round-robin, hand-over pools.",
+        "b: 2 instances × 1 L4 = 2 GPUs; router round-robin.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "before", "after"),
     [
         ({"num_instances": 1, "tp": 4}, "2 instances × 1 L4 = 2", "1 instance × 4 L4 = 4"),
         ({"long_prefill_token_threshold": 256}, "chunks by budget", "chunks of 256"),
         ({"slo_prefill": True}, "by budget", "by class"),
-        ({"enable_prefix_caching": False}, "defects.", "defects.\nprefix caching off."),
+        ({"enable_prefix_caching": False}, "defects.", "defects.\nPrefix caching off."),
         ({"kv_cpu_blocks": 3000}, "defects.", "defects.\nCPU tier of 3,000 KV blocks."),
         ({"corrected": False}, "without BLIS's defects", "as BLIS of February 2026, defects included"),
         (

@@ -58,7 +58,7 @@ def test_going_on_runs_nothing_again(folder: Path, capsys: pytest.CaptureFixture
     assert main(words(folder, "answer.json", "--resume")) == 0
     printed = capsys.readouterr().out
     answer = json.loads(before)
-    assert "0 of them made now." in printed
+    assert "0 of them made now, in " in printed
     for line in answer["lines"]:
         heading, _, said = line.partition(": ")
         assert f"{heading}:" in printed and said in " ".join(printed.split())

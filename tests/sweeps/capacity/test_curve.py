@@ -100,7 +100,7 @@ def test_a_point_that_another_beats_is_not_of_the_front() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["--rate", "0"], "--rate: a rate is not above 0"),
+        (["--rate", "0"], "--rate: 0 is not above 0"),
         (["--seeds", "1"], "--seeds: 1 run is too few for an interval"),
         (["--workload", "stationry"], "did you mean 'stationary'?"),
         (["--grid", "tp"], "--grid: 'tp' is not KEY=VALUE"),

@@ -76,7 +76,10 @@ def test_the_answer_has_the_same_numbers_in_all_forms() -> None:
     assert lines["Verdict"] == (
         "mine does with 3 instances × 2 H100 = 6 GPUs; 1 is too few, 2 open."
     )
-    assert "in time: critical by TTFT 99.91 % [99.50, 100.00]" in lines["Sure"]
+    assert (
+        "with 3 instances 99.91 % [99.50, 100.00] of critical requests keep their TTFT."
+        in lines["Sure"]
+    )
     assert lines["Price"] == "1600 runs."
     assert "more --seeds" in lines["Next"] and "do not tell whether 2 instances" in text(findings)
     recorded = {"workload": "t.csv", "confidence": 0.95, "stream": "recorded"}
@@ -87,7 +90,7 @@ def test_the_answer_has_the_same_numbers_in_all_forms() -> None:
     fails = [Smallest(Arm("mine", config), alone, {1: tried[1]})]
     none = findings_of(fails, [target], {"workload": "mixed", "confidence": 0.95})
     assert str(none.answer.verdict[0]).startswith(
-        "no cluster of at most 1 instances does; mine with 1 instance × 2 H100 = 2 GPUs has 50.0"
+        "no cluster of at most 1 instance does; mine with 1 instance × 2 H100 = 2 GPUs has 50.0"
     )
     assert none.answer.next.startswith("allow more --max-instances") and "> 1" in text(none)
     piled = [Smallest(Arm("mine", config), alone, {2: tried[1], 4: tried[1]})]
