@@ -29,7 +29,7 @@ $(installed): pyproject.toml constraints.txt
 	touch $@
 
 sweep: $(installed)
-	$(venv_python) -m blis_jax.sweep --vmap-seeds 256
+	$(venv_python) -m blis_jax.sweep --seeds 256
 
 # worksteal: neighbouring tests run in one process, where they share what is compiled.
 pytest := $(venv_python) -m pytest -n $(WORKERS) --dist worksteal

@@ -19,9 +19,6 @@
 # %%
 import os
 
-import numpy as np
-from matplotlib import pyplot as plt
-
 import blis_jax
 
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
@@ -43,31 +40,19 @@ found
 # %%
 print(found)
 
-# %%
-found.plot()
-
 # %% [markdown]
 # ## Total indices
 # The share of a metric's variance that a parameter has to do with, alone or together with others. An interval that
 # reaches below what a parameter without any effect gets is not distinguishable from noise.
 
 # %%
-simulator = found.to_dataset().sel(model="simulator")
-figure, axes = plt.subplots(
-    1, simulator.sizes["metric"], figsize=(10, 2.8), layout="constrained", sharey=True
-)
-for axis, metric in zip(axes, simulator["metric"].values, strict=True):
-    one = simulator.sel(metric=metric)
-    place = np.arange(one.sizes["parameter"])
-    value, low, high = one["total_order"].values.T  # of each parameter, with its interval
-    axis.barh(place, value, color="C0")
-    axis.hlines(place, low, high, color="k", lw=1)
-    axis.set_title(metric, fontsize=9)
-    axis.set_xlabel("total index")
-    axis.set_xlim(0, None)
-axes[0].set_yticks(place, simulator["parameter"].values)
-axes[0].invert_yaxis()
-plt.show()
+found.plot()
+
+# %% [markdown]
+# The same numbers with their intervals, as a labelled dataset:
+
+# %%
+found.to_dataset()["total_order"].sel(model="simulator").to_series().unstack().round(3)
 
 # %% [markdown]
 # A parameter that is nothing to every class can be fixed at any value in its range: the search becomes smaller.

@@ -100,7 +100,7 @@ many.to_csv(POINTS, index=False)
 start = time.perf_counter()
 everywhere = blis_jax.predict_by_surrogate(MODEL, POINTS, metrics=METRIC).to_dataset()
 print(f"{len(many) / (time.perf_counter() - start):,.0f} points/s, reading and writing included")
-best = many.iloc[int(everywhere["mean"].sel(output=METRIC).argmin())]
+best = many.iloc[int(everywhere["mean"].sel(output=METRIC).values.argmin())]
 best.round(3)
 
 # %% [markdown]

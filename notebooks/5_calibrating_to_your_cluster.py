@@ -89,7 +89,7 @@ plt.show()
 # %%
 few = {"num_requests": 100} if IS_SMALL else {}
 found = blis_jax.compare(
-    "dealt=vllm", "least=vllm:routing_policy=least-loaded", coefficients_from=FIT,
+    "eight=vllm", "four=vllm:num_instances=4", coefficients_from=FIT,
     draws=4 if IS_SMALL else 24, seeds=3 if IS_SMALL else 10, metrics="ttft_p99_ms", **few,
 )  # fmt: skip
 print(found)

@@ -64,7 +64,7 @@ class GradientOptions(
 
     arm: str | None = word("ARM", "the configuration")
     seeds: str | None = seeds_option(f"default: {NUM_SEEDS}")
-    output: str | None = option(str, None, "PATH", "JSON to write")
+    output: str | None = option(str, None, "PATH", "result to write, .json")
 
 
 @GradientOptions.as_main

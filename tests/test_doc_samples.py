@@ -19,6 +19,7 @@ PAGES = (
     "docs/how-to/capacity.md",
     "docs/how-to/first-questions.md",
     "docs/how-to/curve.md",
+    "docs/tutorials/first-steps.md",
 )
 COMMAND = re.compile(r"^(?:blis-jax|python -m sweeps\.) ?(.+)$")
 GAP = "…"

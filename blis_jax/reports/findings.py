@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Form = Literal["interval", "half", "bare"]
 
 
+WHOLE = 1000.0  # its decimals, none, are those of a whole number
+
+
 class Quantity(NamedTuple):
     """A number with its interval, as all outputs show it; None where there is none."""
 
@@ -37,7 +40,7 @@ class Quantity(NamedTuple):
     @classmethod
     def whole(cls, number: int) -> Quantity:
         """Return a whole number."""
-        return cls(number, like=1000.0)
+        return cls(number, like=WHOLE)
 
     def __str__(self) -> str:
         """Return the text, such as `−75.7 % [−76.1, −75.3]` or, as half, `302.3 ± 4.3`."""

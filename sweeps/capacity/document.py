@@ -328,7 +328,7 @@ def _cost_table(
     columns = ("policy", "cluster", "instances", "GPUs", "cost/h", *map(str, targets), "seeds")
     cost = columns.index("cost/h")
     kept = tuple(at for at in range(len(columns)) if has_prices or at != cost)
-    return Table(columns, tuple(rows), num_keys=2, brief_columns=kept)
+    return Table(columns, tuple(rows), name="answers", num_keys=2, brief_columns=kept)
 
 
 def _unsure_size(answer: Smallest) -> tuple[str, str]:

@@ -312,7 +312,7 @@ def table(gradients: Mapping[str, SmoothedGradient]) -> Table:
                 Quantity(float(slope.gradient[at]), float(low[at]), float(high[at])),
                 Quantity(float(slope.variance_of_seeds[at] ** 0.5)),
                 Quantity(float(slope.variance_of_draws[at] ** 0.5)),
-                Quantity(parameter.width),
+                Quantity(parameter.width, unit=" of the setting"),
                 Quantity(100 * slope.share_changed, unit=" %"),
             )
         )

@@ -9,6 +9,7 @@ import html
 import inspect
 import io
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from blis_jax.commands.parser import Parser, called_as, declared, is_kept_whole
 from blis_jax.errors import ConfigError, choices
 from blis_jax.lazy import pandas, xarray
 from blis_jax.reports import render
-from blis_jax.reports.findings import Cell, Findings, Quantity, Table
+from blis_jax.reports.findings import WHOLE, Cell, Findings, Quantity, Table
 
 if TYPE_CHECKING:
     from blis_jax.reports import drawing
@@ -52,7 +53,7 @@ QUESTIONS = {
     "optimize": _Question("optimize", ".json"),
     "predict_by_surrogate": _Question("surrogate predict", ".zarr"),
     "recommend": _Question("recommend", ".json"),
-    "robustness": _Question("robustness", ".json"),
+    "robustness": _Question("robustness", ".zarr"),
     "select": _Question("select", ".json"),
     "sensitivity": _Question("sensitivity", "/"),
     "sweep": _Question("sweep", ".zarr"),
@@ -130,8 +131,8 @@ class StudyResult:
         made = xarray.Dataset({name: ("row", frame[name]) for name in frame})
         for name in frame:
             made[name].attrs["long_name"] = name
-            if name in frame.attrs["units"]:
-                made[name].attrs["units"] = frame.attrs["units"][name]
+            if unit := frame.attrs["units"].get(name):
+                made[name].attrs["units"] = unit
         made.attrs["answer"] = self.verdict
         return made.set_coords(list(frame)[: chosen.num_keys])
 
@@ -173,36 +174,61 @@ class StudyResult:
         return tables[name]
 
 
+UNIT = re.compile(
+    r"(?:^|, |\bin | )(ms|µs|s|%|1/s|tokens/s(?: per \w+)?|requests/s)(?=[,:) ]|$)"
+)  # in a heading or a title
+
+
 def _frame(table: Table) -> pandas.DataFrame:
     """Return the rows with numbers as numbers."""
     columns: dict[str, list[Any]] = {}
     units: dict[str, str] = {}
+    has_row_units = not {"metric", "unit"}.isdisjoint(table.columns)
     for at, heading in enumerate(table.columns):
-        name, cells = heading or "verdict", [row.cells[at] for row in table.rows]
-        numbers = [cell for cell in cells if isinstance(cell, Quantity)]
-        columns[name] = (
-            [_value(cell, "mean") for cell in cells] if numbers else list(map(str, cells))
+        name, cells = (
+            heading or ("verdict" if at else "rank"),
+            [row.cells[at] for row in table.rows],
         )
+        numbers = [cell for cell in cells if isinstance(cell, Quantity)]
+        made = {
+            name: [_value(cell, "mean") for cell in cells]
+            if numbers
+            else _texts(cells, at < table.num_keys)
+        }
         if any(cell.low is not None for cell in numbers):
-            columns |= {
+            made |= {
                 f"{name} {end}": [_value(cell, end) for cell in cells] for end in ("low", "high")
             }
-        of_cells = {cell.unit.strip() for cell in numbers}
-        if len(of_cells) == 1 and (unit := of_cells.pop()):
-            units |= dict.fromkeys([column for column in columns if column.startswith(name)], unit)
-    if "metric" in columns and "unit" not in columns:  # `TTFT mean, ms`
-        named = {
-            "unit": [
-                str(column).rpartition(", ")[2] if ", " in str(column) else ""
-                for column in columns["metric"]
+        if numbers:
+            units |= dict.fromkeys(made, _unit(heading, numbers, table.title, has_row_units))
+        columns |= made
+        if name == "metric" and "unit" not in table.columns:  # `TTFT mean, ms`
+            columns["unit"] = [
+                str(cell).rpartition(", ")[2] if ", " in str(cell) else "" for cell in cells
             ]
-        }
-        at = list(columns).index("metric") + 1
-        pairs = list(columns.items())
-        columns = dict([*pairs[:at], *named.items(), *pairs[at:]])
     frame = pandas.DataFrame(columns)
     frame.attrs["units"] = units
     return frame
+
+
+def _unit(heading: str, numbers: Sequence[Quantity], title: str, has_row_units: bool) -> str:
+    """Return the unit of a column: its numbers', its heading's, that of each row, the title's, or 1."""
+    of_cells = {cell.unit.strip() for cell in numbers} - {""}
+    if len(of_cells) == 1:
+        return of_cells.pop()
+    if named := UNIT.search(heading.partition(" [")[0]):
+        return named[1]
+    if has_row_units and not all(cell.like == WHOLE for cell in numbers):
+        return "that of `unit`"
+    named = UNIT.search(title)
+    return named[1] if named else "1"
+
+
+def _texts(cells: Sequence[Cell], are_keys: bool) -> list[Any]:
+    """Return texts as numbers where all of them are and none names a row."""
+    with contextlib.suppress(ValueError):
+        return list(map(str if are_keys else float, map(str, cells)))
+    return list(map(str, cells))
 
 
 def _value(cell: Cell, end: str) -> float | None:

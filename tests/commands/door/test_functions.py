@@ -16,6 +16,7 @@ from blis_jax import ConfigError, StudyResult
 from blis_jax.commands.door import functions
 from blis_jax.commands.door.catalogue import COMMANDS
 from blis_jax.commands.door.functions import QUESTIONS
+from blis_jax.reports.findings import Answer, Findings, Quantity, Row, Table
 from tests.sweeps.busy import NUM_SEEDS, write_strategies
 
 SMALL = {
@@ -39,6 +40,13 @@ def test_every_function_is_listed_and_explains_its_command(name: str) -> None:
     told = pydoc.render_doc(function, renderer=pydoc.plaintext)
     assert keywords and all(f"    {key}: " in told for key in keywords)
     assert not {"quiet", "all", "help"} & {*keywords}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_what_is_only_read_back_ends_as_its_command_asks(name: str) -> None:
+    told = inspect.getdoc(getattr(functions, name)) or ""
+    (output,) = [line for line in told.splitlines() if line.strip().startswith("output: ")]
+    assert QUESTIONS[name].ending.strip("/") in output
 
 
 def test_a_result_is_text_tables_and_a_page_of_a_notebook(
@@ -67,8 +75,34 @@ def test_tables_have_numbers_intervals_and_units(result: StudyResult) -> None:
     assert {"class", "metric"} <= set(dataset.coords)
     assert dataset["base"].attrs["long_name"] == "base"
     np.testing.assert_array_equal(dataset["base"], frame["base"])
+    assert dataset["base"].attrs["units"] == "that of `unit`"
+    assert dataset["in % [95 %] low"].attrs["units"] == "%"
+    parts = result.to_dataset("TTFT by component, ms (mean over seeds)")
+    assert parts["TTFT"].attrs["units"] == "ms"
     with pytest.raises(ConfigError, match="table 'differnces': use one of differences"):
         result.to_dataset("differnces")
+
+
+def test_columns_have_the_units_of_numbers_headings_rows_or_title() -> None:
+    columns = ("", "TTFT P99, ms", "in % of a", "GPUs", "of the whole", "")
+    cells = (
+        "1",
+        Quantity(3.0),
+        Quantity(-5.0, -6.0, -4.0),
+        Quantity.whole(2),
+        Quantity(9.0, unit=" %"),
+        "better",
+    )
+    frame = StudyResult(
+        Findings(Answer.of(*"abcde"), (Table(columns, (Row(cells),)),), ())
+    ).to_dataframe()
+    assert list(frame) == [
+        "rank", "TTFT P99, ms", "in % of a", "in % of a low", "in % of a high", "GPUs", "of the whole", "verdict",
+    ]  # fmt: skip
+    assert list(frame.attrs["units"].values()) == ["ms", "%", "%", "%", "1", "%"]
+    points = Table(("parameter", "value"), (Row(("8", "1e-3")), Row(("9", "2.5"))))
+    frame = StudyResult(Findings(Answer.of(*"abcde"), (points,), ())).to_dataframe()
+    assert frame["parameter"].tolist() == ["8", "9"] and frame["value"].tolist() == [0.001, 2.5]
 
 
 def test_a_picture_is_a_figure_that_a_notebook_shows(result: StudyResult) -> None:
