@@ -113,7 +113,7 @@ def _requests(draw: Draw, path: Path) -> list[str]:
     kind = draw.shape.random()
     if kind < 0.78:
         file = path.with_suffix(".yaml")
-        file.write_text(yaml.safe_dump(_older(workload(draw, ()), draw.value), sort_keys=False))
+        file.write_text(yaml.safe_dump(_older(workload(draw, ())), sort_keys=False))
         return ["--workload-spec", str(file)]
     if kind < 0.86:
         _csv(draw.value, path.with_suffix(".csv"))
@@ -125,17 +125,16 @@ def _requests(draw: Draw, path: Path) -> list[str]:
     return ["--rate", draw.value.choice(RATES), *number, *simple_lengths(draw)]
 
 
-def _older(drawn: dict[str, Any], value: random.Random) -> dict[str, Any]:
+def _older(drawn: dict[str, Any]) -> dict[str, Any]:
     """Return a workload file without what came later."""
     clients = [_of_client(client) for client in drawn.get("clients", ())]
     for client in clients:
         client.setdefault("rate_fraction", 0.5)
         client.setdefault("arrival", {"process": "poisson"})
-        turns = client.get("reasoning", {}).get("multi_turn", {})
-        if turns and value.random() < 0.1:
-            turns["max_rounds"] = 0
-    newer = ("cohorts", "goodput_slo_targets", "clients")
-    return {name: part for name, part in drawn.items() if name not in newer} | {"clients": clients}
+    newer = ("cohorts", "goodput_slo_targets")
+    older = {name: part for name, part in drawn.items() if name not in newer}
+    rate = {"aggregate_rate": older.get("aggregate_rate") or 25.0}
+    return older | {"clients": clients} | (rate if clients else {})
 
 
 def _of_client(part: Any, name: str = "") -> Any:

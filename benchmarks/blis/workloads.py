@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 CLASSES = ("critical", "standard", "sheddable", "batch", "background")
+OLD_CLASSES = {"critical": "realtime", "standard": "interactive"}
 LLAMA = "meta-llama/llama-3.1-8b-instruct"
 ZERO = {"type": "constant", "params": {"value": 0}}
 
@@ -82,11 +83,32 @@ def workload(draw: Draw, adapters: tuple[str, ...]) -> dict[str, Any]:
     }
     if not has_users and draw.has(0.15):
         drawn["cohorts"] = [_cohort(value, has_classes, has_sessions, prefix)]
+    if draw.has(0.08):
+        _absolute(value, drawn)
+    if draw.has(0.06):
+        drawn["version"] = value.choice(("1", "", "3"))
+        for client in clients:
+            client["slo_class"] = OLD_CLASSES.get(client["slo_class"], client["slo_class"])
     if draw.has(0.06):
         drawn["horizon"] = value.choice((1, 500000, 3000000))
     if draw.has(0.08):
         drawn["goodput_slo_targets"] = {value.choice(CLASSES): {"ttft_ms": 200.0, "e2e_ms": 2000.0}}
     return drawn
+
+
+def _absolute(value: random.Random, drawn: dict[str, Any]) -> None:
+    """Give windows their own rates in place of a rate that clients share; one of them may lack it."""
+    drawn["aggregate_rate"] = 0
+    for client in drawn["clients"]:
+        if "concurrency" not in client:
+            client["lifecycle"] = {"windows": _windows(value)}
+            for window in client["lifecycle"]["windows"][value.random() < 0.05 :]:
+                window.setdefault("trace_rate", 20.0)
+    for cohort in drawn.get("cohorts", ()):
+        for name in ("drain", "diurnal") if value.random() < 0.9 else ():
+            cohort.pop(name, None)
+        spike = {"start_time_us": 200000, "duration_us": 900000}
+        cohort["spike"] = cohort.get("spike", spike) | {"trace_rate": 30.5}
 
 
 def session_free(draw: Draw) -> dict[str, Any]:
@@ -273,45 +295,10 @@ def inference_perf(value: random.Random) -> dict[str, Any]:
     }
 
 
-# --- files of adapters, off-load tiers, policies, node pools and detectors -----------------------
+# --- files of policies and node pools --------------------------------------------------------------
 
 
 GPUS = ("H100", "A100-SXM", "A100-80", "L40S")
-DEVICES = ("nvme_gen4", "nvme_gen3", "sata_ssd", "cpu_dram", "s3")
-
-
-def adapters(draw: Draw, path: Path) -> tuple[str, ...]:
-    """Write a file of LoRA adapters; return their names."""
-    value, names = draw.value, [f"a{index}" for index in range(draw.shape.choice((1, 3, 8)))]
-    based = {"base_model": LLAMA} if draw.has(0.2) and draw.has(0.5) else {}
-    entries = [{"id": name, "rank": value.choice((4, 8, 16, 20, 64)), **based} for name in names]
-    lora: dict[str, Any] = {"adapters": entries}
-    lora |= {"adapter_capacity": value.randint(1, 4)} if draw.has(0.9) else {}
-    if draw.has(0.3):
-        lora["step_overhead_tiers"] = {8: {"k6": 0.05, "k7": 0.7}, 32: {"k6": 0.2, "k7": 1.3}}
-    if draw.has(0.3):
-        lora["load_base_latency_us"] = value.choice((0.0, 2500.5, 40000.0))
-    path.write_text(yaml.safe_dump({"lora": lora}))
-    return tuple(names)
-
-
-def offload(draw: Draw, path: Path) -> None:
-    """Write a file of tiers for KV blocks."""
-    value = draw.value
-    block = 2 * 2**20  # bytes of 16 tokens of Llama 3.1 8B
-    tiered: dict[str, Any] = {"cpu_bytes_to_use": value.choice((3, 20, 60, 200, 3000)) * block}
-    tiers = []
-    for _ in range(draw.shape.choice((0, 1, 1, 2))):
-        tier: dict[str, Any] = {"type": "fs", "root_dir": "/kv", "direct_io": value.random() < 0.7}
-        tier["device_class"] = value.choice(DEVICES)
-        if value.random() < 0.3:
-            tier |= {"read_bandwidth": value.choice((90.5, 900.0)), "base_latency": 2500.5}
-        if value.random() < 0.4:
-            tier |= {"n_read_threads": value.randint(1, 4), "n_write_threads": value.randint(1, 4)}
-        tiers.append(tier)
-    tiered |= {"secondary_tiers": tiers} if tiers else {}
-    tiered |= {"offload_prompt_only": False} if draw.has(0.3) else {}
-    path.write_text(yaml.safe_dump({"kv_offload": tiered}))
 
 
 def policies(draw: Draw, path: Path) -> None:
@@ -337,6 +324,8 @@ def policies(draw: Draw, path: Path) -> None:
         if draw.has(0.5):
             priorities = {name: value.randint(-9, 9) for name in value.sample(CLASSES, 2)}
             chosen["admission"]["slo_priorities"] = priorities
+        if draw.has(0.3):
+            chosen["admission"]["slo_targets"] = {"critical": 90000, "batch": 700000}
     if draw.has(0.3):
         chosen["tenant_budgets"] = {
             "a": value.choice((0, 0.002, 0.02)),
@@ -367,9 +356,11 @@ def _nodes(draw: Draw) -> dict[str, Any]:
         "initial_nodes": draw.shape.randint(1, 3),
     }
     pool |= {"min_nodes": 1, "max_nodes": 4}
+    other = {"name": "q", "gpu_type": value.choice(GPUS), "cost_per_hour": value.choice((1.0, 9.0))}
+    pools = [pool, pool | other] if draw.has(0.3) else [pool]
     loading = {"mean": value.choice((0.0, 0.5, 2.0)), "stddev": value.choice((0.0, 0.1))}
     nodes: dict[str, Any] = {
-        "node_pools": [pool],
+        "node_pools": pools,
         "instance_lifecycle": {
             "loading_delay": loading,
             "warm_start_initial_instances": draw.has(0.7),
@@ -377,20 +368,15 @@ def _nodes(draw: Draw) -> dict[str, Any]:
     }
     if draw.has(0.6):
         limits = {"scale_down_boundary": 0.3, "scale_up_threshold": 0.7}
+        limits |= {"avg_input_tokens": 90.0} if draw.has(0.3) else {}
+        steady = {
+            "scale_up_stabilization_window_us": 200000,
+            "scale_down_stabilization_window_us": 600000,
+        }
         nodes["autoscaler"] = {
             "interval_us": value.choice((100000, 250000, 500000)),
             "hpa_scrape_delay": {"mean": value.choice((0.0, 0.1))},
             "analyzer": {"kv_cache_threshold": value.choice((0.01, 0.05)), **limits},
+            **(steady if draw.has(0.3) else {}),
         }
     return nodes
-
-
-def saturation(draw: Draw, path: Path) -> None:
-    """Write a file of numbers of the detectors of saturation."""
-    drift = {
-        "window_size_sec": draw.value.choice((1, 2)),
-        "min_windows": 2,
-        "warmup_windows": draw.value.choice((0, 1)),
-    }
-    limits = {"threshold_ms": draw.value.choice((80.5, 900.0))}
-    path.write_text(yaml.safe_dump({"threshold": limits, "backlog_drift": drift}))

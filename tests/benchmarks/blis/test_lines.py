@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.blis import lines
 from blis_jax.cluster.config import AUGUST
 from blis_jax.commands.door.catalogue import COMMANDS
@@ -15,6 +17,7 @@ from tests.commands.run.test_blis_options import REPLAY, RUN
 OF_THE_MACHINE = {"defaults-filepath", "hardware-config", "log", "model-config-folder"}
 
 
+@pytest.mark.filterwarnings("ignore::blis_jax.errors.ConfigWarning")  # of files of version 1
 def test_a_line_is_the_same_each_time_and_known(tmp_path: Path) -> None:
     commands = set()
     for number in range(0, 90 * lines.LINES, lines.LINES + 1):
