@@ -87,7 +87,7 @@ def workload(draw: Draw, adapters: tuple[str, ...]) -> dict[str, Any]:
         _absolute(value, drawn)
     if draw.has(0.06):
         drawn["version"] = value.choice(("1", "", "3"))
-        for client in clients:
+        for client in clients if drawn["version"] != "3" else ():
             client["slo_class"] = OLD_CLASSES.get(client["slo_class"], client["slo_class"])
     if draw.has(0.06):
         drawn["horizon"] = value.choice((1, 500000, 3000000))
