@@ -128,7 +128,7 @@ class Line(NamedTuple):
 
 
 def line(number: int, folder: Path) -> Line:
-    """Return one line; the files that it names are written into the folder, but for what `first` writes."""
+    """Draw one command line, and write the files that it names, but for those that its `first` command writes."""
     draw = Draw(number, LINES)
     kind = draw.shape.random()
     if kind < 0.04:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable
 from typing import Any
 
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, closest, is_within
 
 
 def whole(text: str) -> int:
@@ -84,15 +85,22 @@ class OneOf:
         return text
 
 
-def number_within(label: str, text: str, low: float, high: float, is_whole: bool) -> float:
+def number_within(
+    label: str,
+    text: str,
+    low: float = -math.inf,
+    high: float = math.inf,
+    is_whole: bool = False,
+) -> float:
     """Read a number in a part of an option's value; `label` says in refusals where the number stands."""
     try:
         value = int(text) if is_whole else float(text)
     except ValueError:
         what = "a whole number" if is_whole else "a number"
         raise ConfigError(f"{label}: {text!r} is not {what}") from None
-    if not low <= value <= high:
-        raise ConfigError(f"{label}: {text} is out of range; allowed is {low:g} to {high:g}")
+    if not is_within(value, low, high):
+        allowed = f"{low:g} to {high:g}" if math.isfinite(high) else "a finite number"
+        raise ConfigError(f"{label}: {text} is out of range; allowed is {allowed}")
     return value
 
 

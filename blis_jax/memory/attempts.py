@@ -170,7 +170,7 @@ IS_PASSED_OVER = Unreached(
 
 
 class Lookahead:
-    """The room beyond the next token that members in decode ask for: by default none, and they take budget in turn."""
+    """The blocks that members in decode ask for beyond their next token: by default none."""
 
     def due(
         self, ctx: Context, slots: SlotRows, in_last: Int[Array, "slot"], due: Bool[Array, "slot"]

@@ -292,7 +292,7 @@ class Memory(ABC, Generic[S, R]):
         """Plan who is visited in a step that begins; `is_pure` says whether the batch only decodes."""
 
     def takes_at_once(self, ctx: Context) -> bool:
-        """Return whether a change of used blocks ends a run of equal steps, which goes on nevertheless."""
+        """Return whether members of a batch that only decodes take blocks without a visit."""
         return False
 
     def no_takes(self, ctx: Context) -> Parts:

@@ -177,7 +177,7 @@ class Resumed(Preempted):
 
 
 class ResumedElsewhere(Resumed):
-    """The same where requests move."""
+    """Preempted requests that keep their output, where requests move between instances."""
 
     def stored_len(self, state: State, request: Int[Array, ""], tokens: jax.Array) -> jax.Array:
         """Return `tokens` with those that the request has kept."""

@@ -236,7 +236,7 @@ def take_chain(
 def add_chain(
     chains: Vector, time: jax.Array, count: jax.Array, never: jax.Array
 ) -> tuple[Vector, jax.Array]:
-    """Return the step events with `count` more at `time`; and whether they fit."""
+    """Add `count` step events at `time`; return the events, and whether there was room."""
     if is_apart(chains):
         place, entries = jnp.int32(0), []
         for entry in chains.entries:

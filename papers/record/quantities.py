@@ -77,7 +77,7 @@ class ClaimRuns:
         return values_at + self.plus.column(self.claim.plus.of)
 
     def base(self, of: str = "") -> np.ndarray | None:
-        """Return what the values are compared with; None if with nothing."""
+        """Return the values to compare with; None if the claim compares with nothing."""
         if self.claim.of == GAP:
             return self.at.column(f"{TAIL}[critical]")
         return None if self.against is None else self.against.column(of or self.claim.of)

@@ -181,7 +181,7 @@ class OwnPart:
 
 @dataclass(frozen=True)
 class OwnData:
-    """A dataset of own seeds in memory; parts of the branch are in those of their kind."""
+    """Runs on seeds of each point's own, in memory; calibration and test points of the branch are among the others."""
 
     train: OwnPart
     calibration: OwnPart

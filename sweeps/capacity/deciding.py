@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.commands.values import number_within
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.measure import split_target, target_texts
@@ -95,28 +96,17 @@ def _target(text: str, classes: Collection[str]) -> ServiceTarget:
             f"--targets: no request is of class {slo_class!r} here; there are {', '.join(classes)}, or use all"
         )
     limit, at, percent = value.partition("@")
-    share = _number(text, percent.removesuffix("%")) / 100 if at else USUAL_PERCENT / 100
+    label = f"--targets: {text!r}"
+    share = number_within(label, percent.removesuffix("%")) / 100 if at else USUAL_PERCENT / 100
     if not 0 < share < 1:
         raise ConfigError(
             f"--targets: {text!r} asks for {percent} %; a share above 0 and below 100 % can be told "
             "from runs, such as @99"
         )
-    limit_ms = _number(text, limit.removesuffix("ms"))
+    limit_ms = number_within(label, limit.removesuffix("ms"))
     if not limit_ms > 0:
         raise ConfigError(f"--targets: {text!r} has a limit of {limit} ms; it must be above 0")
     return ServiceTarget(slo_class, figure, limit_ms, share)
-
-
-def _number(text: str, number: str) -> float:
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ConfigError(
-            f"--targets: {number!r} in {text!r} is no number of ms or percent; write critical.ttft_ms=200@99"
-        )
-    return value
 
 
 FIRST_LOOK = 32  # seeds; the number doubles from look to look

@@ -79,7 +79,7 @@ def arm_record(text: str) -> ArmRecord:
 def arm_records(
     strategy: str, baseline: str, reference: str | None, over: str
 ) -> dict[str, ArmRecord]:
-    """Return every arm that a hypothesis needs, by role; along a setting, by `NAME=VALUE`."""
+    """Return the arms that a hypothesis needs, by role; those along a setting by `NAME=VALUE`."""
     arms = {STRATEGY: arm_record(strategy), BASELINE: arm_record(baseline)}
     if reference:
         arms[REFERENCE] = arm_record(reference)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunDecisions:
-    """Values of the scorers before clamping, and what they could have been about."""
+    """The scorers' values at each routing decision of a run, before clamping, with loads and prefix matches then."""
 
     names: tuple[str, ...]
     weights: Float[np.ndarray, "scorer"]  # sum to 1

@@ -171,9 +171,8 @@ class _Judged:
     question: Question
 
     def at(self, weights: np.ndarray, cells: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
-        """Return which constraints are kept `[weighting, cell, strategy, constraint]`, and the
-        objective of strategies that do not fail and keep all, infinite for others `[weighting,
-        cell, strategy]`.
+        """Return which constraints hold `[weighting, cell, strategy, constraint]`, and the objective `[weighting, cell,
+        strategy]`: infinite where a strategy fails or breaks a constraint.
         """
         failed = self.has_failed[cells]
         kept = np.ones((len(weights), *failed.shape, len(self.bounded)), bool)

@@ -70,7 +70,7 @@ class Goal:
 
 
 class Valuation:
-    """Turns the runs of a point into its worth, as a strategy wants it."""
+    """Scores the runs of a point by a strategy's objectives."""
 
     def __init__(self, strategy: Strategy, has_loads: bool = False) -> None:
         """Checks the names of all metrics; `has_loads`: every run has the figures of all loads."""

@@ -352,9 +352,7 @@ def _warn_of_idle_options(
 
 
 def dashed(config: ClusterConfig) -> dict[str, Any]:
-    """Return the configuration under the reference's flag names; what the other revision lacks only
-    where it was given.
-    """
+    """Return the configuration by the reference's flag names; of later settings only those with other values."""
     names = [name for name in FIELDS if name not in _OURS and not is_later(config, name)]
     return {name.replace("_", "-"): plain_value(getattr(config, name)) for name in names}
 

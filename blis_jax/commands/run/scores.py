@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.commands.options.trace_flags import GivenTrace
+from blis_jax.commands.values import number_within
 from blis_jax.errors import ConfigError, as_option, choices, shortened
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import json_text, write_text
@@ -106,7 +107,7 @@ def scores_of(
         name, colon, text = (part.strip() for part in pair.partition(":"))
         if not colon:
             raise ConfigError(f"--fitness-weights: {pair!r} must be NAME:WEIGHT")
-        weights[name] = _number("--fitness-weights", name, text)
+        weights[name] = number_within(f"--fitness-weights: {name}", text)
     if weights:
         try:
             check_weights(weights)
@@ -302,10 +303,3 @@ def _checked(
         limits += "" if high >= 2**43 else ", at most 1" if key in _UP_TO_ONE else ", below 1"
         raise ConfigError(f"{place}.{key}: got {shortened(value)}, allowed is {words} {limits}")
     return float(value)
-
-
-def _number(option: str, name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"{option}: {name}: {shortened(text)} is not a number") from None

@@ -110,11 +110,11 @@ class Waiting:
         )
 
     def oldest(self, of: Bool[Array, "slo_class"]) -> jax.Array:
-        """Return who of these classes came first, the spare request if nobody is there."""
+        """Return the request of these classes that came first, the spare request if none waits."""
         return jnp.min(jnp.where(of, self.oldest_of, self.ctx.spare_request))
 
     def youngest(self, of: Bool[Array, "slo_class"]) -> jax.Array:
-        """Return who of these classes came last, a number below 0 if nobody is there."""
+        """Return the request of these classes that came last, a number below 0 if none waits."""
         return jnp.max(jnp.where(of & (self.num_queued > 0), self.youngest_of, -1))
 
     def fold(
@@ -220,7 +220,7 @@ def pick(
     def fold(
         so_far: tuple[jax.Array, jax.Array, jax.Array], some: QueuedRequests
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return who came first of the tenant in turn, the earliest deadline, and whose it is."""
+        """Return the first request of the tenant in turn, the earliest deadline, and the request that has it."""
         first, least, soonest = so_far
         in_flow = some.is_queued & of_band[some.slo_class] & (some.tenant == tenant)
         deadline = jnp.where(in_flow, _deadlines(ctx, some), NO_DEADLINE)

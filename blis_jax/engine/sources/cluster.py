@@ -133,7 +133,7 @@ class ChangeSource(ClusterSource):
         return change_cluster(ctx, state, due.cluster)
 
     def settle(self, ctx: Context, state: State, event: NextEvent, done: Writes) -> State:
-        """Return the state in which instances that come up are cold, and whom a request knows no longer."""
+        """Return the state in which instances that come up have empty caches, and their requests no blocks there."""
         return strange(ctx, cooled(ctx, state, done[Cold].is_it), done)
 
 

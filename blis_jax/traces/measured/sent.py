@@ -147,7 +147,7 @@ class Sent:
     gaps: list[tuple[float, float]] = field(default_factory=list)  # seen, and between its tokens
 
     def add(self, start_s: float, tokens: tuple[float, float], ttft_s: float, e2e_s: float) -> None:
-        """Add a request that was answered; `tokens` of its prompt and its output."""
+        """Add a request that was answered; `tokens` are the counts of its prompt and of its output."""
         if not (math.isfinite(start_s) and all(count >= 1 for count in tokens)):
             is_uncounted = any(map(math.isnan, tokens)) or (ttft_s > 0 and 0 in tokens)
             lacks_lengths = math.isfinite(start_s) and is_uncounted

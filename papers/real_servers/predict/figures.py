@@ -82,9 +82,7 @@ def figure(name: str, requests: SimulatedRequests, chosen: Bool[np.ndarray, " re
 
 
 def part_of(scene: Scene, stage: int | None) -> str:
-    """Return which part of a run a figure is of: `all`, the `first` stage, where the server is new, or
-    a `later` one.
-    """
+    """Name the part of a run that a figure covers: `all`, the `first` stage (on a fresh server) or a `later` one."""
     is_staged = isinstance(scene.load, StagedLoad)
     if is_staged and len(scene.load.stages) == 1:  # type: ignore[union-attr]
         return "first"

@@ -268,9 +268,9 @@ class StepExpressions(StepTypes):
         return "None"
 
     def guess_of(self, condition: Node, body: Node) -> str:
-        """Return the code of how many passes a loop has whose ends move toward each other, or whose number is divided.
+        """Guess how many passes a loop makes whose ends move toward each other, or whose number is divided; as code.
 
-        It is a guess; `None` where there is none.
+        It is the text `None` for other loops.
         """
         ends = (
             [field(condition, name) for name in ("left", "right")]

@@ -213,7 +213,7 @@ class GoValue:
         return self.axes == (LIST,)
 
     def named(self, name: str, keeps: bool) -> GoValue:
-        """Return the variable that has this value; one that is assigned again `keeps` nothing else of it."""
+        """Return a variable with this value; `keeps` is false where it is assigned again, so no more is known of it."""
         return GoValue(
             name, self.kind, self.axes,
             is_own=self.is_own and keeps, extent=self.extent * keeps, has=self.has,

@@ -32,11 +32,11 @@ class ScoredRouter:
 
     Attributes:
         policy: the router.
-        scorers: whose scores it may read, with their weights.
-        place: of the scores among the equations of its trace, from the end.
+        scorers: the scorers that it may read, with their weights.
+        place: which equation of its trace has the scores, counted from the end.
         sign: 1 where the greatest number is chosen, -1 where the least one is.
         draws: whether ties are broken by BLIS's seeded stream; else one of them, mostly the first, is chosen always.
-        is_everywhere: whether it is so below 0, too, and not above what the router begins with alone, such as -1.
+        is_everywhere: whether this holds for scores of any size, not only above the router's first value, such as -1.
     """
 
     policy: Policy

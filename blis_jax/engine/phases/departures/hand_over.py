@@ -230,7 +230,7 @@ class Splitting(HandingOver):
         return jnp.where(moves, 0, jnp.where(comes, jnp.maximum(left, 0), left))
 
     def first_token(self, made: Past, subject: Subject, visit: Visit, is_new: jax.Array) -> Past:
-        """Return the row as if a request that comes had made its first token in the step before."""
+        """Return the row in which a request that arrives with its KV has made its first token one step earlier."""
         comes = visit.comes & is_new
         return made.replace(
             progress=jnp.where(comes, subject.fixed.input_len, made.progress),

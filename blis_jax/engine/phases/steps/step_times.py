@@ -79,7 +79,7 @@ def factors_of(
     instance: jax.Array,
     written: SlotWrite | None,
 ) -> list[jax.Array]:
-    """Return by what the step of the batch takes longer, of all hooks."""
+    """Return the factors by which hooks lengthen the step of the batch."""
     return [
         factor for hook in ctx.hooks for factor in hook.factors(ctx, state, work, instance, written)
     ]
