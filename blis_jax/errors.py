@@ -40,6 +40,11 @@ def shortened(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
 
 
+def capital(text: str) -> str:
+    """Return a text with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
 def bounds_text(low: float, high: float, *, excludes_low: bool = False) -> str:
     """Return bounds in words, such as `at least 0`; infinite ones are none."""
     if math.isfinite(low) and math.isfinite(high):

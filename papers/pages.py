@@ -15,6 +15,7 @@ from blis_jax import lazy
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import SchedulerOption, option, switch
+from blis_jax.errors import capital
 from blis_jax.files.atomic_write import replacing
 from blis_jax.files.input_files import open_text
 from blis_jax.files.strict_yaml import read_yaml
@@ -53,9 +54,7 @@ class Result(NamedTuple):
             "On what": self.on_what,
             "So what": self.so,
         }
-        return "\n".join(
-            f"> **{head}** {words[0].upper()}{words[1:]}  " for head, words in lines.items()
-        )
+        return "\n".join(f"> **{head}** {capital(words)}  " for head, words in lines.items())
 
 
 def results() -> list[Result]:

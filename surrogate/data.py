@@ -147,16 +147,19 @@ def _dataset_at(paths: Sequence[Path]) -> xr.Dataset:
     return datasets[0]
 
 
+def refuse_unfinished(path: str | Path, outcomes: np.ndarray) -> None:
+    """Refuse a dataset some of whose runs have no outcome yet."""
+    if num_left := int((outcomes == NOT_RUN).sum()):
+        raise ConfigError(
+            f"{path} is not finished: {num_left} runs are missing; go on with --resume of the command that makes it"
+        )
+
+
 def _data_of(path: Path, dataset: xr.Dataset, roles: Sequence[str]) -> Data:
     outcome = dataset["outcome"].values
     of_role = dataset["role"].values
     needed = {*roles, BASELINE, *(BRANCH[role] for role in roles if role in BRANCH)}
-    num_left = int((outcome[np.isin(of_role, [*needed])] == NOT_RUN).sum())
-    if num_left:
-        raise ConfigError(
-            f"{path} is not finished: {num_left} runs are missing; go on with --resume of the "
-            "command that makes it"
-        )
+    refuse_unfinished(path, outcome[np.isin(of_role, [*needed])])
     columns = from_json(dataset.attrs["parameters"])
     names = [str(name) for name in dataset["metric"].values]
     units = [str(unit) for unit in dataset["unit"].values]

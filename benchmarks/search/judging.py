@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.stats import beta, binom
+from scipy.stats import binom, binomtest
 
 from benchmarks.search.turbo import (
     NUM_SEEDS,
@@ -306,10 +306,8 @@ def ratio_of(
 
 def share_interval(hits: int, count: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return the exact interval (Clopper and Pearson) of a share that was met `hits` times of `count`."""
-    tail = (1 - confidence) / 2
-    low = float(beta.ppf(tail, hits, count - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
-    return low, high
+    ends = binomtest(hits, count).proportion_ci(confidence)
+    return float(ends.low), float(ends.high)
 
 
 def needed(places: Sequence[int], is_near: Sequence[bool]) -> float:

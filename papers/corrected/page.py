@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_jax.commands import cli
+from blis_jax.errors import capital
 from blis_jax.metrics.metric import split_name
 from blis_jax.reports.render import table_lines
 from papers.corrected import profiles
@@ -172,11 +173,11 @@ def _moved(claim: Row, setting: str) -> str:
     exact, corrected = (scale * float(claim[f"moved {name}"]) for name in ("exact", "corrected"))
     label = metric_label(metric)
     values = f"{exact:,.1f} {unit} exact, {corrected:,.1f} {unit} corrected"
-    return f"{label[:1].upper()}{label[1:]} of `{setting}`: {values}."
+    return f"{capital(label)} of `{setting}`: {values}."
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{capital(text)}."
 
 
 _PARTS_WORDS = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands import cli
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, capital, closest
 from papers.pages import answer, csv_of, write_text
 from papers.record import tables
 from papers.record.figures import DATA, PICTURES, PaperFigure, shipped_data
@@ -39,7 +39,7 @@ def published(job: PaperJob) -> None:
     classifier = Classifier(samples, record.seeds, record.beside, _missing(job))
     records = tables.published_records(classifier.classified(job.claims), beside)
     columns = tables.published_columns(beside)
-    heading = f"{_capital(record.title)} on its own seeds"
+    heading = f"{capital(record.title)} on its own seeds"
     first, *others = [str(seed) for seed in record.seeds]
     words = (
         f"Every claim of the record beside what this simulator gives with seeds "
@@ -122,10 +122,6 @@ def _pooled_words(job: PaperJob, records: Sequence[tables.Record]) -> str:
         "verdict follows the same rule, though the published number is one of single runs. "
         f"{len(others)} of {len(both)} claims about a P99 get another verdict{where}."
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _number(count: int) -> str:

@@ -14,7 +14,6 @@ import pandas as pd
 from blis_jax.errors import ConfigError, reads_store
 from blis_jax.reports.render import table_lines
 from blis_jax.results.dataset import load_kind
-from blis_jax.results.schema import NOT_RUN
 from surrogate.columns import BEST, BRANCH, REGIONS, WHOLE, factors_by_region, scores
 from surrogate.data import (
     BRANCH_CALIBRATION,
@@ -26,6 +25,7 @@ from surrogate.data import (
     Data,
     Part,
     SeedTable,
+    refuse_unfinished,
     seed_table,
     with_failures,
 )
@@ -196,12 +196,7 @@ def load_own(path: str | Path, data: Data) -> OwnData:
     """Read the runs that go with a dataset; refuse those of another world, or on its pool's seeds."""
     dataset = load_kind(path, OWN_KIND, "the .zarr that sweeps.dataset --own-seeds writes")
     outcome, role = dataset["outcome"].values, dataset["role"].values
-    num_left = int((outcome == NOT_RUN).sum())
-    if num_left:
-        raise ConfigError(
-            f"{path} is not finished: {num_left} runs are missing; go on with --resume of the "
-            "command that makes it"
-        )
+    refuse_unfinished(path, outcome)
     world = str(dataset.attrs.get("world", ""))
     if data.seeds is None:
         raise ConfigError(

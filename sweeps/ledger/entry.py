@@ -13,7 +13,7 @@ from blis_jax.commands.options import (
 )
 from blis_jax.commands.options.seed_options import EnoughSeedsOptions, SeedOptions, seeds_option
 from blis_jax.commands.values import OneOf, number
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, capital
 from sweeps.claims.words import CATEGORIES, RESOLUTIONS, SHORT_FAMILIES, TYPES
 from sweeps.runs.options import PartOption
 
@@ -31,8 +31,7 @@ ACTIONS = {
 
 def described(action: str) -> str:
     """Return the description of an action."""
-    about = ACTIONS[action]
-    return f"{about[0].upper()}{about[1:]}."
+    return f"{capital(ACTIONS[action])}."
 
 
 def shown_as(examples: str) -> str:

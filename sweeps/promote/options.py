@@ -17,7 +17,7 @@ from blis_jax.commands.options.seed_options import (
     seeds_of,
     seeds_option,
 )
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, capital
 from blis_jax.files import input_files
 from sweeps.promote import DEFAULT_TARGET, NAME
 from sweeps.promote.promotion import identity_of, make_promotion
@@ -210,9 +210,8 @@ Kind = TypeVar("Kind", bound=CommandOptions)
 
 def read_action(kind: type[Kind], action: str, arguments: Sequence[str]) -> Kind:
     """Return the options of an action in the words behind its name."""
-    about = ACTIONS[action]
     examples = "\n".join(f"  %(prog)s {line}" for line in _EXAMPLES[action].split("\n"))
-    description = f"{about[0].upper()}{about[1:]}."
+    description = f"{capital(ACTIONS[action])}."
     return kind.called(f"{NAME} {action}", description, f"examples:\n{examples}").read(arguments)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from blis_jax.errors import capital
 from blis_jax.files.atomic_write import plain
 from blis_jax.metrics.scalars import lookup
 from blis_jax.policies import registry
@@ -313,11 +314,11 @@ def _axis(dimension: Dimension, label: str) -> Axis:
 def _title(metric: str) -> str:
     metric_found, slo_class = lookup(metric)
     words = metric_words(metric_found.name)
-    return words[0].upper() + words[1:] + (f", {slo_class}" if slo_class else "")
+    return capital(words) + (f", {slo_class}" if slo_class else "")
 
 
 def _family_words(metric: str) -> str:
     metric_found, _ = lookup(metric)
     unit = unit_text(metric_found.unit, "\n({})")
     words = textwrap.fill(metric_words(metric_found.name), 18)
-    return words[0].upper() + words[1:] + unit
+    return capital(words) + unit
