@@ -382,7 +382,7 @@ def test_help_comes_at_once_and_names_everything():
     assert text.rstrip().endswith("loaded: set()")
     joined = re.sub(r"-\n +", "-", text)  # argparse breaks lines after hyphens
     words = set(re.split(r"[\s,]+", joined))
-    words |= {word.strip(".") for word in words}
+    words |= {word.strip(".()") for word in words}
     assert {f"--{name}" for name in REFERENCE_FLAGS.split()} <= words
     assert "examples:" in text and "µs" in text
 
