@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from blis_jax.errors import ConfigError, as_option, bounds_text, closest, is_within, shortened
 from blis_jax.files.input_files import mapping, read_text, refuse_half_characters
@@ -151,7 +151,7 @@ def section_of(value: object, setting: str, block: str) -> tuple[Any, str]:
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
-def value_at(value: Any, place: str, kind: type, *bounds: float, **bound: bool) -> Any:
+def value_at(value: object, place: str, kind: type, *bounds: float, **bound: bool) -> Any:
     """Return the value that a file has at a place: of this kind and, if it is a number, within `bounds_text`'s bounds.
 
     Raises:
@@ -159,10 +159,11 @@ def value_at(value: Any, place: str, kind: type, *bounds: float, **bound: bool) 
     """
     is_kind = isinstance(value, int | float if kind is float else kind)
     is_kind = is_kind and (kind is bool or not isinstance(value, bool))
-    if not is_kind or (bounds and not is_within(value, *bounds, **bound)):
+    number = cast("float", value)  # where there are bounds
+    if not is_kind or (bounds and not is_within(number, *bounds, **bound)):
         words = " ".join([_WORDS[kind], bounds_text(*bounds, **bound) if bounds else ""]).strip()
         raise ConfigError(f"{place}: got {shortened(value)}, allowed is {words}")
-    return float(value) if kind is float else value
+    return float(number) if kind is float else value
 
 
 def chosen_at(value: object, place: str, *allowed: str) -> str:

@@ -32,7 +32,7 @@ from blis_jax.records.splits import (
     split_records,
     with_parts,
 )
-from blis_jax.records.stays import Timeouts, ended_steps, orphaned_us, paid_us
+from blis_jax.records.stays import Timeouts, orphaned_us, paid_us
 from blis_jax.tables.adapters import AdapterTable
 from blis_jax.tables.blocks import Eviction, Pool
 from blis_jax.tables.drafts import DraftTable
@@ -132,8 +132,7 @@ def _columns(seen: Observation) -> dict[str, Any]:
     steps = final - dyn[:, Dyn.PROGRESS]
     again = np.int64(seen.defects.double_last_latency)
     index = dyn[:, Dyn.TOKEN_INDEX]
-    ended = ended_steps(seen.raw, seen.num_requests, xp)
-    decoded = seen.index_left_at(ended) - index + lives.num_handed
+    decoded = seen.index_left_at() - index + lives.num_handed
     progress = dyn[:, Dyn.PROGRESS] + xp.where(in_decode, decoded, 0)
     progress = xp.where(is_done, final, xp.where(lives.in_batch, progress, 0))
     num_itl = xp.where(is_done, steps + again, xp.where(in_decode, decoded, 0))
@@ -165,7 +164,6 @@ def _columns(seen: Observation) -> dict[str, Any]:
         num_itl=num_itl + _earlier_itl(seen),
         progress_index=xp.where(is_scheduled, progress, 0),
         ttft_parts_us=seen.first_token_parts(has_token, token_us, output_time),
-        ended_step_idx=ended,
         **seen.columns,
         **after_moves(seen),
     )

@@ -241,7 +241,7 @@ def latency_sums(
         of_part = splits.decode_e2e_us - np.maximum(splits.decode_ttft_us, 0) - _after_decode(seen)
         sums = np.where(splits.is_split, of_part, sums)
         is_open = is_open & ~splits.is_split
-    so_far = _so_far(seen, columns["ended_step_idx"]) if is_open.any() else 0
+    so_far = _so_far(seen) if is_open.any() else 0
     return np.where(is_done, sums, np.where(is_open, so_far, 0))
 
 
@@ -252,7 +252,7 @@ def _after_decode(seen: Observation) -> Values | int:
     return np.where(seen.output_len > 0, np.asarray(after)[np.maximum(seen.instance, 0)], 0)
 
 
-def _so_far(seen: Observation, ended: Values | None) -> Int[np.ndarray, "request"]:
+def _so_far(seen: Observation) -> Int[np.ndarray, "request"]:
     """Of requests that are in decode, up to the last step of their instance, or the one after which they left."""
     log, times = seen.log, seen.log_time
 
@@ -262,7 +262,7 @@ def _so_far(seen: Observation, ended: Values | None) -> Int[np.ndarray, "request
         later = log[at, Log.LAST_INDEX] - index
         return times[at, LogTime.TOTAL_DURATION] - later * times[at, LogTime.DURATION]
 
-    first, last = seen.dyn[:, Dyn.TOKEN_INDEX], seen.index_left_at(ended)
+    first, last = seen.dyn[:, Dyn.TOKEN_INDEX], seen.index_left_at()
     num_steps = last - first - _times_passed_over(seen)
     output = seen.output_time[np.maximum(seen.instance, 0)]
     return up_to(last) - up_to(first) - seen.lives.passed_over_us + num_steps * output

@@ -29,7 +29,7 @@ from blis_jax.records.tied_stretches import InstanceHistory, entry_times, histor
 from blis_jax.tables.adapters import AdapterTable
 from blis_jax.tables.blocks import Eviction
 from blis_jax.tables.drafts import DraftPast, DraftPasts, DraftTable
-from blis_jax.tables.journeys import Journey, Journeys, Reservation, Reservations
+from blis_jax.tables.journeys import Exits, Journey, Journeys, Reservation, Reservations
 from blis_jax.tables.raw import BlockRecords, Raw
 from blis_jax.tables.state import Dyn, Inst, Log, LogTime, Reg
 from blis_jax.workload.table import NEVER_US, RequestTable
@@ -107,6 +107,9 @@ class Observation(HasParts):
             parts.append(Timeouts(xp.asarray(table.timeout_us)[:n].astype(np.int64)))
         self.log: np.ndarray = xp.asarray(raw.log)[:count].astype(np.int64)
         self.dyn: np.ndarray = xp.asarray(raw.dyn)[:n].astype(np.int64)
+        if Exits in raw:
+            ended = xp.asarray(raw[Exits].step_index)[:n].astype(np.int64)
+            self.columns["ended_step_idx"] = xp.maximum(ended, 0)
         if DraftTable in raw:
             self.dyn, self.columns["accepted_tokens"] = verified(raw, self.dyn, xp)
         self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
@@ -187,10 +190,13 @@ class Observation(HasParts):
         status = xp.where(self.is_unrouted, int(Status.UNROUTED), status)
         return xp.where(self.is_rejected, int(Status.REJECTED), status).astype(np.int64)
 
-    def index_left_at(self, ended: Values | None) -> np.ndarray:
+    def index_left_at(self) -> np.ndarray:
         """Return the last step of each request's instance, or the one after which the request left early."""
         last = self.last_index()[self.xp.maximum(self.instance, 0)]
-        return last if ended is None else self.xp.where(ended > 0, ended, last)
+        if "ended_step_idx" not in self.columns:
+            return last
+        ended = self.columns["ended_step_idx"]
+        return self.xp.where(ended > 0, ended, last)
 
     @cached_property
     def gaps_us(self) -> Values:

@@ -101,15 +101,6 @@ def final_status(raw: Raw, dyn: Values, status: Values, xp: ModuleType = np) -> 
     return status
 
 
-def ended_steps(raw: Raw, size: int, xp: ModuleType = np) -> Values | None:
-    """Return the step of its instance at which each request left the batch early, 0: it did not; None
-    where nobody does.
-    """
-    if Exits not in raw:
-        return None
-    return xp.maximum(raw[Exits].step_index[:size].astype(np.int64), 0)
-
-
 def orphaned_us(
     raw: Raw, rows: int, time_type: np.dtype | type[np.number], xp: ModuleType = np
 ) -> Any:
