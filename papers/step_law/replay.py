@@ -1,9 +1,9 @@
 """The load of a measured deployment through the simulator with the law fitted to it: whole runs, not single steps.
 
 A file of steps has sums over batches, no requests. Where one rank serves a fixed number of users who wait for their
-answers, these sums say when a request began and ended: a user's next prompt comes in the step after an answer ends,
-and the context that then leaves the batch is the length of the request that ended. Users begin when they are first seen
-in the queue or in a batch.
+answers, these sums say when a request began and ended: a user's next prompt comes after an answer ends, and the context
+that then leaves the batch is the length of the request that ended. Requests come when they are first seen in the queue
+or in a batch.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ SEGMENT, LOAD = "segment", "real"  # column of a file, and its steps in which re
 PERCENTS = (10, 50, 90, 99)  # of the steps
 TOKENS, SEQUENCES = 8192, 128  # most in a step of these engines
 ENOUGH_BLOCKS = 1_000_000  # no step of these runs waits for memory
-# from an answer to the next prompt: it reaches the engine in the next step, while the one after is scheduled already
-STEPS_BETWEEN = 1.5
 QUEUE = "queued_prefill_requests"  # column of a file, requests that wait for their first step
 
 
@@ -43,7 +41,7 @@ class Served:
 
     user: int
     prompt: int
-    free: int  # the step after its user's answer before, or the first one that sees it
+    free: int  # the step after its user's answer before, or 0
     joined: int  # the first step in which it decodes
     ended: int  # the last one
 
@@ -57,20 +55,28 @@ class Served:
         return self.ended - self.joined + 2
 
 
+class Arrivals(NamedTuple):
+    """When requests came, ms from the begin of the first step `[request]`."""
+
+    came: Float[np.ndarray, " request"]
+    seen: Float[np.ndarray, " request"]  # by a scheduler that plans a batch as it begins
+    answered: Float[np.ndarray, " request"]  # the answer before; 0: none
+
+
 class WholeRun(NamedTuple):
     """What a run came to."""
 
     seconds: float
     tokens_per_s: float  # of answers
-    ttft_ms: float  # mean, from the answer before
+    ttft_ms: float  # mean
     steps_ms: tuple[float, ...]  # percentiles of all steps, see `PERCENTS`
 
 
 class _Batch:
     """Who decodes, and which users are free since when."""
 
-    def __init__(self, begins: Sequence[int], count: int) -> None:
-        self.free = list(enumerate(begins))
+    def __init__(self, users: int, count: int) -> None:
+        self.free = [(user, 0) for user in range(users)]
         self.active: list[Served] = []
         self.found: list[Served] = []
         self.count = count
@@ -91,19 +97,16 @@ class _Batch:
             self.free.append((nearest.user, step + 1))
 
 
-def requests_of(steps: EngineSteps, queued: np.ndarray | None = None) -> list[Served]:
+def requests_of(steps: EngineSteps) -> list[Served]:
     """Return the requests of a closed loop from the sums of its batches, by the step in which they join.
 
-    Of requests that join in one step the sum and the spread of their prompts are known, no more.
-
-    Args:
-        steps: of one rank.
-        queued: how many wait in each step; None: all users are there from the start.
+    The steps are of one rank. Of requests that join in one step the sum and the spread of their prompts are known, no
+    more.
     """
     sums, count = steps.sums, len(steps)
     decodes = sums.decodes.astype(int)
     squares = sums.decodes * sums.spread**2 + sums.context**2 / np.maximum(sums.decodes, 1)
-    batch = _Batch(_begins(steps, queued), count)
+    batch = _Batch(int(decodes.max()), count)
     tokens = 0.0  # of prompts that have not joined
     for at in range(count - 1):
         more = decodes[at + 1] - decodes[at]
@@ -122,20 +125,51 @@ def requests_of(steps: EngineSteps, queued: np.ndarray | None = None) -> list[Se
     return batch.found
 
 
-def _begins(steps: EngineSteps, queued: np.ndarray | None) -> list[int]:
-    """Return the step before which each user came, in order.
+def arrivals_of(
+    steps: EngineSteps, requests: Sequence[Served], queued: np.ndarray | None = None
+) -> Arrivals:
+    """Return when requests came.
 
-    Who is in a batch came before it. Who waits beside it came too late for it, even where it had room, and is taken to
-    have come as it ended.
+    With asynchronous scheduling a batch is planned as the one before it begins. Who waits beside a batch came after it
+    was planned, and before it began; who is computed at once came so for the batch before. Each is taken to have come
+    in the middle of that time, and not before its user's last answer.
+
+    Args:
+        steps: of one rank.
+        requests: as `requests_of` finds them.
+        queued: how many wait in each step; None: all users are there from the start.
     """
-    users = int(steps.sums.decodes.max())
+    begins = np.concatenate([[0.0], np.cumsum(steps.ms)])
+    middles = np.concatenate([[0.0], (begins[1:] + begins[:-1]) / 2])  # `[step]`, of the one before
+    free = np.array([request.free for request in requests])
+    answered, first = begins[free], _first_steps(steps, requests)
+    before = np.maximum(first - 1, 0)
+    if queued is not None:
+        ended = np.sort([request.ended for request in requests])
+        there = np.searchsorted(ended, np.arange(len(steps))) + queued
+        there = np.maximum.accumulate(there + steps.sums.decodes + steps.sums.prompts)
+        waits = np.searchsorted(there, np.arange(1, len(requests) + 1))
+        before = np.where(waits < first, waits, before)
+    came, seen = np.maximum(middles[before], answered), middles[before + 1]
     if queued is None:
-        return [0] * users
-    in_batch, number = steps.sums.decodes + steps.sums.prompts, np.arange(1, users + 1)
-    seen = np.searchsorted(np.maximum.accumulate(in_batch + queued), number)
-    waits = np.maximum.accumulate(in_batch)[seen] < number
-    begins: list[int] = np.minimum(seen + waits, len(steps) - 1).tolist()
-    return begins
+        came, seen = (np.where(free > 0, times, 0.0) for times in (came, seen))
+    return Arrivals(came, np.maximum(seen, came), answered)
+
+
+def _first_steps(steps: EngineSteps, requests: Sequence[Served]) -> np.ndarray:
+    """Return the step in which the prompt of each request begins, first come first served among steps in a row."""
+    has_prompt = steps.sums.prompts > 0
+    rows = np.flatnonzero(has_prompt & ~np.concatenate([[False], has_prompt[:-1]]))
+    tokens = np.concatenate([[0.0], np.cumsum(steps.sums.prompt_tokens)])
+    first, row, done = [], -1, 0.0
+    for request in requests:
+        its = int(np.searchsorted(rows, request.joined - 1, side="right")) - 1
+        if its != row:
+            row, done = its, tokens[rows[its]]
+        begins = int(np.searchsorted(tokens, done, side="right")) - 1
+        first.append(min(begins, request.joined - 1))
+        done += request.prompt
+    return np.array(first)
 
 
 def _lengths(number: int, total: float, square: float) -> list[float]:
@@ -147,18 +181,17 @@ def _lengths(number: int, total: float, square: float) -> list[float]:
     return [mean - apart] * half + [mean + apart] * half + [mean] * (number % 2)
 
 
-def measured(steps: EngineSteps, requests: Sequence[Served]) -> WholeRun:
+def measured(steps: EngineSteps, requests: Sequence[Served], arrivals: Arrivals) -> WholeRun:
     """Return what the recorded steps came to."""
     ends = np.concatenate([[0.0], np.cumsum(steps.ms)])
-    waits = [ends[request.joined] - ends[request.free] for request in requests]
+    waits = ends[[request.joined for request in requests]] - arrivals.came
     return _whole_run(steps.ms, ends[-1] / 1e3, requests, waits)
 
 
 def simulated(
     beta: Float[np.ndarray, " term"],
     requests: Sequence[Served],
-    begins_ms: Float[np.ndarray, " step"] | None = None,
-    between_ms: float = 0.0,
+    arrivals: Arrivals,
     engine: MeasuredEngine | None = None,
 ) -> WholeRun:
     """Return what the simulator makes of the same requests, each user's next one after the answer before.
@@ -166,22 +199,20 @@ def simulated(
     Args:
         beta: the law.
         requests: what is served.
-        begins_ms: when each step of the file began, which says when users come; None: all from the start.
-        between_ms: from an answer to the next prompt, which counts as TTFT.
+        arrivals: when they come, later ones as long after the answer before as there.
         engine: whose linear attention, if it has any, says where prompts are cut.
     """
     users = pandas.Series([request.user for request in requests])
     turn = users.groupby(users).cumcount().to_numpy()
-    came = np.array([request.free for request in requests])
-    starts_ms = np.zeros(len(requests)) if begins_ms is None else begins_ms[came]
     rows = make_rows(
-        np.where(turn > 0, 0.0, np.round(1e3 * starts_ms)),
+        np.where(turn > 0, 0.0, np.round(1e3 * arrivals.seen)),
         np.array([request.prompt for request in requests]),
         np.array([request.answer for request in requests]),
         texts={"session": np.array([f"user {user}" for user in users])},
         round_index=turn,
     )
-    rows = replace(rows, others={DELAY: np.where(turn > 0, round(1e3 * between_ms), NO_DELAY)})
+    delays = np.round(1e3 * (arrivals.seen - arrivals.answered))
+    rows = replace(rows, others={DELAY: np.where(turn > 0, delays, NO_DELAY)})
     config = ClusterConfig(
         num_instances=1, latency_model="step-law", alpha_coeffs=(0.0, 0.0, 0.0), beta_coeffs=tuple(beta),
         max_num_scheduled_tokens=TOKENS, max_num_running_reqs=SEQUENCES, total_kv_blocks=ENOUGH_BLOCKS, corrected=True,
@@ -191,7 +222,7 @@ def simulated(
     assert workload is not None
     record = simulate_closed_loop(config, workload).record
     ms = np.repeat(record.steps.duration_us, record.steps.num_steps) / 1e3
-    ttft_ms = np.mean(record.requests.ttft_us) / 1e3 + between_ms * np.mean(turn > 0)
+    ttft_ms = record.requests.ttft_us / 1e3 + (arrivals.seen - arrivals.came)
     return _whole_run(ms, record.requests.left_us.max() / 1e6, requests, ttft_ms)
 
 
@@ -245,13 +276,11 @@ def replayed(runs: Sequence[EngineSteps], table: pandas.DataFrame) -> str:
 def _both(
     steps: EngineSteps, load: EngineSteps, queued: np.ndarray | None
 ) -> tuple[WholeRun, WholeRun]:
-    requests = requests_of(load, queued)
+    requests = requests_of(load)
+    arrivals = arrivals_of(load, requests, queued)
     samples, _ = samples_of(steps.part(np.arange(len(steps)) < len(steps) // 2))
-    begins_ms = np.concatenate([[0.0], np.cumsum(load.ms)[:-1]])
-    between_ms = STEPS_BETWEEN * float(np.median(load.ms[: len(load) // 2]))
-    return measured(load, requests), simulated(
-        fitted(samples), requests, begins_ms, between_ms, steps.engine
-    )
+    simulation = simulated(fitted(samples), requests, arrivals, steps.engine)
+    return measured(load, requests, arrivals), simulation
 
 
 def _figures(run: WholeRun) -> Float[np.ndarray, " figure"]:

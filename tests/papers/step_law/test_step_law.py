@@ -23,7 +23,7 @@ from papers.step_law.law import (
     read_steps,
 )
 from papers.step_law.limits import between_halves, by_other_requests, by_repeats
-from papers.step_law.replay import measured, requests_of, simulated
+from papers.step_law.replay import arrivals_of, measured, requests_of, simulated
 from tests.calibrate.made_engine import made_steps as engine_steps
 from tests.support.recorded.reference_data import SHARED_DIR
 
@@ -171,26 +171,49 @@ def test_requests_are_found_in_sums_of_batches_and_replayed():
     assert [one.prompt for one in found] == prompts
     assert [one.answer for one in found] == answers
     beta = np.where(np.array(LAW_TERMS) == "µs per step", 10_000.0, 0.0)
-    run, recorded = simulated(beta, found), measured(steps, found)
+    arrivals = arrivals_of(steps, found)
+    run, recorded = simulated(beta, found, arrivals), measured(steps, found, arrivals)
     assert recorded.seconds == pytest.approx(len(steps) / 100)
     assert run.steps_ms == pytest.approx(recorded.steps_ms)
     assert run.seconds == pytest.approx(recorded.seconds, rel=0.05)
 
 
-def test_users_come_when_they_are_seen_and_wait_between_turns():
-    """A queue tells when users come; the simulator gets that, and how long a user takes to send the next prompt."""
+def test_requests_come_when_they_are_seen():
+    """A queue tells who waits beside a batch: it came while that was planned already, so in the step before it."""
     prompts, answers = [100, 2000, 50, 700], [40, 25, 60, 30]
     steps = loop_steps(prompts, answers)
+    found = requests_of(steps)
     queued = np.where(np.arange(len(steps)) == 2, 1.0, 0.0)
-    found = requests_of(steps, queued)
-    assert [one.free for one in found][:2] == [0, 3]  # the second waits beside step 2
-    assert [one.free for one in requests_of(steps)][:2] == [0, 0]
+    arrivals = arrivals_of(steps, found, queued)
+    assert arrivals.came[:2].tolist() == [0, 15] and arrivals.seen[:2].tolist() == [5, 25]
+    assert arrivals_of(steps, found).seen[:2].tolist() == [0, 0]
+    # later turns come with the end of the answer, and are computed in the next step
+    assert np.all(arrivals.came[2:] == arrivals.answered[2:]) and np.all(arrivals.came[2:] > 0)
     beta = np.where(np.array(LAW_TERMS) == "µs per step", 10_000.0, 0.0)
-    begins = 10.0 * np.arange(len(steps))
-    later, soon = simulated(beta, found, begins, 100.0), simulated(beta, found, begins)
+    soon, recorded = simulated(beta, found, arrivals), measured(steps, found, arrivals)
+    assert soon.ttft_ms == pytest.approx(recorded.ttft_ms, abs=5)
+    late = arrivals._replace(seen=arrivals.seen + np.where(arrivals.answered > 0, 100.0, 0.0))
+    later = simulated(beta, found, late)
     assert later.seconds > soon.seconds + 0.09
-    # two of the four are later turns, and TTFT counts from the answer before
+    # two of the four are later turns, which wait 100 ms more
     assert later.ttft_ms - soon.ttft_ms == pytest.approx(50.0, abs=10.0)
+
+
+def test_a_user_who_is_away_does_not_wait():
+    """The second prompt of the only user comes 30 steps after the answer, which is no TTFT."""
+    first, second = loop_steps([100], [20]), loop_steps([100], [20])
+    sums = [
+        np.concatenate([a, np.zeros(30), b]) for a, b in zip(first.sums, second.sums, strict=True)
+    ]
+    count = np.arange(len(sums[0]))
+    steps = dataclasses.replace(
+        first, rows=count, sequence=0 * count, number=count, sums=StepSums(*sums), ms=np.full(len(count), 10.0)
+    )  # fmt: skip
+    found = requests_of(steps)
+    assert [one.prompt for one in found] == [100, 100]
+    arrivals = arrivals_of(steps, found, 0.0 * count)
+    assert measured(steps, found, arrivals).ttft_ms == pytest.approx(20.0, abs=6)
+    assert arrivals.came[1] - arrivals.answered[1] > 250
 
 
 def test_a_batch_that_takes_another_time_later_shows():
