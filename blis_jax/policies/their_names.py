@@ -40,6 +40,8 @@ _STATES = (
     "with mamba_cache_mode=align the state of linear attention is kept at whole KV blocks, of block_size tokens, as in "
     "vLLM"
 )
+_PARTIAL = "max_num_batched_tokens bounds the prompts of a step, long_prefill_token_threshold the chunk of one"
+_TIER = "KV blocks beside those of the GPU are kv_cpu_blocks"
 NOT_HERE = {  # of vLLM's and SGLang's servers: what is done here in their place
     **dict.fromkeys(("pipeline_parallel_size", "expert_parallel_size", "pp_size", "ep_size"), _PARALLEL),
     **dict.fromkeys(("decode_context_parallel_size", "prefill_context_parallel_size"), _PARALLEL),
@@ -49,10 +51,13 @@ NOT_HERE = {  # of vLLM's and SGLang's servers: what is done here in their place
     **dict.fromkeys(("enable_lora", "max_loras", "max_lora_rank", "lora_modules"), _ADAPTERS),
     **dict.fromkeys(("kv_cache_dtype", "calculate_kv_scales"), _TYPE),
     "mamba_block_size": _STATES,
-    **dict.fromkeys(("swap_space", "kv_offloading_size"), "KV blocks beside those of the GPU are kv_cpu_blocks"),
+    **dict.fromkeys(("swap_space", "kv_offloading_size", "enable_hierarchical_cache", "hicache_ratio"), _TIER),
     **dict.fromkeys(("request_rate", "num_prompts", "random_input_len", "random_output_len"), _LOAD),
     "kv_transfer_config": "prefill and decode apart are instances=1P2D, and KV beyond the GPU is kv_cpu_blocks or "
     "kv_offload_config",
+    "disaggregation_mode": "prefill and decode apart are instances=1P2D",
+    "cpu_offload_gb": f"weights stay on the GPU here; {_TIER}",
+    **dict.fromkeys(("max_num_partial_prefills", "max_long_partial_prefills"), _PARTIAL),
     "enable_chunked_prefill": "prompts are always computed in chunks, as many tokens a step as "
     "max_num_batched_tokens leaves",
     "schedule_policy": "the order of the wait queue is scheduler",

@@ -171,7 +171,7 @@ def cluster_line(configs: Mapping[str, ClusterConfig], varied: Collection[str] =
     below = [f"{rare[0].upper()}{rare[1:]}."] if also else []
     if len(configs) <= MOST_NAMED and (by_arm or own):
         below += [
-            f"{name}: {'; '.join([*(part.of_arm(config) for part in by_arm), *own.get(name, ())])}."
+            f"{name}: {'; '.join([*(part.of_arm(config) for part in by_arm), *own.get(name, ())]) or 'the defaults'}."
             for name, config in configs.items()
         ]
     return "\n".join([line, *below])
@@ -186,7 +186,7 @@ _NUMBERS = "policy_numbers"
 def _own(
     configs: Mapping[str, ClusterConfig], told: Collection[str]
 ) -> tuple[dict[str, list[str]], int]:
-    """Return by arm the settings in which arms differ and that have no words, as KEY=VALUE; of many, how many."""
+    """Return by arm the settings without words in which arms differ, where not the default; of many, how many."""
     values = [
         {name: getattr(config, name) for name in FIELDS} | dict(config.policy_numbers)
         for config in configs.values()
@@ -197,8 +197,13 @@ def _own(
     own = [name for name in own if name not in {*told, *_OF_MACHINES, *follow}]
     if len(own) > MOST_OWN:
         return {}, len(own)
+    defaults = {name: repr(FIELDS[name].default) if name in FIELDS else "None" for name in own}
     texts = {
-        arm: [f"{name}={short_name(str(each.get(name)))}" for name in own]
+        arm: [
+            f"{name}={short_name(str(each.get(name)))}"
+            for name in own
+            if repr(each.get(name)) != defaults[name]
+        ]
         for arm, each in zip(configs, values, strict=True)
     }
     return (texts if own else {}), 0

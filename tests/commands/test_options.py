@@ -92,6 +92,8 @@ def test_a_setting_given_as_an_option_belongs_to_an_arm(setting: str) -> None:
         ("--no-enable-chunked-prefill", "prompts are always computed in chunks"),
         ("--speculative-config={}", "drafted tokens are declared in a JSON file"),
         ("--kv-cache-dtype=fp8", "num_gpu_blocks_override says how many"),
+        ("--cpu-offload-gb=20", "weights stay on the GPU here"),
+        ("--max-num-partial-prefills=2", "max_num_batched_tokens bounds the prompts of a step"),
         ("--mem-fraction-static=0.8", "vLLM's name is used here, gpu_memory_utilization"),
         ("--burstiness=0.5", "a workload file says how requests arrive"),
     ],

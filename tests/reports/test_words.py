@@ -121,7 +121,7 @@ def test_settings_without_words_are_told_where_arms_differ_in_few() -> None:
     told = cluster_line({"fresh": PLAIN, "old": old}).splitlines()
     assert told[0] == f"{SAID[:-1]}; by arm: settings."
     assert told[1:] == [
-        "fresh: load_refresh_interval=0; in_flight_counts=True.",
+        "fresh: the defaults.",
         "old: load_refresh_interval=1000000; in_flight_counts=False.",
     ]
     pairs = [
