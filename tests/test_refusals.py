@@ -87,6 +87,8 @@ AT_HAND = [  # what people have, where it is given, and what they are told
     ("compare vllm mine=vllm:routing_policy=a.go:S", "", "a policy is a function in a file of Python"),
     ("compare vllm mine=vllm:routing_policy=a.py", "", "give path/to/file.py:Name"),
     ("compare vllm llm-d-default --seed 42", "", "--first-seed the first of them"),
+    ("capacity mixed --targets all.ttft_ms=9@90 --request-rate 0", "", "--request-rate: got 0, allowed is"),
+    ("compare vllm a=vllm:queue=3", "", "has its kind before it, such as routing.queue"),
     ("curve vllm --rate 100,-2", "", "--rate: -2 is not above 0"),
     ("promote llm-d-default", "", "would be compared with itself, as its baseline is llm-d-default"),
     ("promote survival iter13_class_lead@found --concerns nil", "", "no row of Map C; use one of llm-d-r"),

@@ -152,7 +152,7 @@ def _stage(name: str) -> Callable[[list[str]], int]:
                     f"Yes: {len(made)} files in {folder}.",
                     *([maps.in_words(promotion)] if name == MAPS else []),
                 ],
-                "made of the stages before it, whose hashes it keeps.",
+                "the folder keeps the hashes of what the files were made of, and tells of a change.",
                 "this stage alone was made.",
                 NOT_AGAINST_ITSELF
                 if promotion.changes_nothing

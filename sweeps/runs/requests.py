@@ -321,6 +321,8 @@ def workload_for(
     if rate is None:
         return spec, name
     check_rate(spec, "--rate")
+    if rate <= 0:
+        raise ConfigError(f"--rate: got {rate:g}, allowed is above 0; give requests per second")
     if not math.isfinite(rate):
         raise ConfigError(
             f"--rate: got {rate:g}, allowed is a number of requests per second; for all at once, as a client with "

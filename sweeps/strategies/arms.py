@@ -338,9 +338,10 @@ def with_settings(
             changes[name] = converted(name, value)
         else:
             known = (*parameters, *(f"{SCORERS}.{scorer}" for scorer in weights))
+            of_policy = f"; a policy's number has its kind before it, such as routing.{name}"
             raise ConfigError(
                 f"{where}: {name!r} is neither a parameter of the strategy nor a setting"
-                f"{nearest_setting(name, known)}"
+                f"{nearest_setting(name, known) or of_policy * (not dot)}"
             )
     if weights != before:
         if SCORERS in changes:

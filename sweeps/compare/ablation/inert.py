@@ -121,7 +121,7 @@ FEATURES = (
         _replaced(slo_prefill=False),
     ),
     Feature(
-        "token budget, against BLIS's default",
+        f"token budget (against {_default('max_num_scheduled_tokens'):,})",
         ("max_num_scheduled_tokens",),
         lambda config: (
             {_default("max_num_scheduled_tokens")}
