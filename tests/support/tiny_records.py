@@ -37,7 +37,7 @@ def run_of(
     size = len(next(iter(requests.values())))
     columns = {}
     for field in dataclasses.fields(RequestRecords):
-        is_seldom = field.name in ("itl_us", "answer_len", "accepted_tokens")
+        is_seldom = field.name in ("itl_us", "answer_len", "accepted_tokens", "handed_gap_us")
         if field.name == "ttft_parts_us" or (is_seldom and field.name not in requests):
             continue
         value = requests.get(field.name, 0 if field.name in COUNTED_FROM_ZERO else -1)
