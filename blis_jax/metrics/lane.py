@@ -89,7 +89,7 @@ class MeasureNumbers:
 def measure_numbers(targets: SloTargets, measure: Measure) -> MeasureNumbers:
     """Return the numbers of one way to measure; the measure's own targets are not used."""
     spans_us = (round(span * 1e6) for span in (measure.warm_up_s, measure.cool_down_s))
-    numbers: tuple[Any, ...] = (targets.limits_us(), *map(np.int64, spans_us))
+    numbers: tuple[Any, ...] = (targets.limits_us, *map(np.int64, spans_us))
     return MeasureNumbers(*numbers)
 
 

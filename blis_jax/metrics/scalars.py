@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from operator import methodcaller
@@ -77,9 +78,9 @@ def title_of(name: str) -> str:
 def lookup(name: str, more: Mapping[str, Metric] = {}) -> tuple[Metric, str | None]:
     """Return the metric that a name means, `more` included, and the SLO class in its brackets; None: the whole run."""
     base, slo_class = split_name(name)
-    known = METRICS | _POOLED | {metric.name: metric for metric in _of_sources()} | dict(more)
     if name.startswith(OF_ADAPTER):
         return _of_adapter(name), None
+    known = ChainMap(dict(more), _of_sources(), _POOLED, METRICS)
     if base not in known:
         raise ConfigError(
             f"metric {name!r} is unknown; {choices(base, known)}; most take [class] behind their name"
@@ -92,13 +93,19 @@ def lookup(name: str, more: Mapping[str, Metric] = {}) -> tuple[Metric, str | No
     return metric, slo_class
 
 
-def _of_sources() -> Iterator[Metric]:
-    """The figures of the event sources that have been read; NaN in a run without the source."""
-    for name, declared in DECLARED.items():
-        compute = partial(_own_figure, name)
-        yield Metric(
-            name, compute, declared.unit, declared.direction, declared.meaning, has_classes=False
+def _of_sources() -> dict[str, Metric]:
+    """The figures of the event sources that have been read, by name; NaN in a run without the source."""
+    return {
+        name: Metric(
+            name,
+            partial(_own_figure, name),
+            own.unit,
+            own.direction,
+            own.meaning,
+            has_classes=False,
         )
+        for name, own in DECLARED.items()
+    }
 
 
 OF_ADAPTER = "adapter."
@@ -156,14 +163,15 @@ def evaluate(
     Raises:
         ConfigError: a name is no metric, or its class does not exist.
     """
-    wanted = [(name, *lookup(name)) for name in names]
-    everything = select(record, targets, window)
-    selections: dict[str | None, Selection] = {None: everything}
+    return metrics_of(select(record, targets, window), names)
+
+
+def metrics_of(everything: Selection, names: Iterable[str]) -> dict[str, float]:
+    """Return named metrics of a run as `evaluate` does, of requests that have been selected."""
     values = {}
-    for name, metric, slo_class in wanted:
-        if slo_class not in selections:
-            selections[slo_class] = everything.of_class(class_code(slo_class or ""))
-        values[name] = float(metric.compute(selections[slo_class]))
+    for name, metric, slo_class in [(name, *lookup(name)) for name in names]:
+        chosen = everything if slo_class is None else everything.of_class(class_code(slo_class))
+        values[name] = float(metric.compute(chosen))
     return values
 
 
@@ -171,7 +179,12 @@ def class_summary(
     record: RunRecord, targets: SloTargets | None = None, window: Window | None = None
 ) -> dict[str, dict[str, float]]:
     """Return counts, latencies, rates and attainment of `all` measured requests, and of every SLO class among them."""
-    everything = select(record, targets, window)
+    return summary_of(select(record, targets, window))
+
+
+def summary_of(everything: Selection) -> dict[str, dict[str, float]]:
+    """Return what `class_summary` does, of requests that have been selected."""
+    record = everything.record
     is_measured = everything.is_chosen | everything.is_output
     codes = np.unique(record.requests.slo_class[is_measured]).tolist()
     groups = {CLASS_NAMES[code]: everything.of_class(code) for code in codes if code >= 0}

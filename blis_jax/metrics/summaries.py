@@ -70,6 +70,7 @@ class SloTargets:
         for name in self.by_class:
             class_code(name)
 
+    @cached_property
     def limits_us(self) -> Float[np.ndarray, "slo_class limit"]:
         """Return the limits in the order of LIMITS; infinity where nothing is asked."""
         named = [(class_code(name), target) for name, target in self.by_class.items()]
@@ -134,12 +135,21 @@ class Selection:
         """Return which of all requests are chosen and completed."""
         return self.is_chosen & (self.record.requests.status == Status.COMPLETED)
 
+    @cached_property
+    def _counts(self) -> list[int]:
+        statuses = self.record.requests.status[self.is_chosen]
+        return np.bincount(statuses, minlength=len(Status)).tolist()
+
     def count(self, status: Status) -> int:
         """Return how many of its requests ended that way."""
-        return int(np.count_nonzero(self.is_chosen & (self.record.requests.status == status)))
+        return self._counts[status]
 
     @cached_property
     def _samples(self) -> dict[str, Sample]:
+        return {}
+
+    @cached_property
+    def _classes(self) -> dict[int, Selection]:
         return {}
 
     def sample(self, latency: str) -> Sample:
@@ -163,8 +173,10 @@ class Selection:
         return percentile_ms(sample, percent) if sample.count else math.nan
 
     def of_class(self, code: int) -> Selection:
-        """Return the part of one SLO class."""
-        return self.where(self.record.requests.slo_class == code)
+        """Return the part of one SLO class, the same each time."""
+        if code not in self._classes:
+            self._classes[code] = self.where(self.record.requests.slo_class == code)
+        return self._classes[code]
 
     def of_name(self, slo_class: str) -> Selection:
         """Return the part of one SLO class by its name, or all of it."""
@@ -197,7 +209,7 @@ def select(
         record,
         _is_within(window, requests.arrival_us),
         is_output,
-        good_requests(record, targets.limits_us()),
+        good_requests(record, targets.limits_us),
         max(until - window.from_us, 0) / 1e6,
     )
 

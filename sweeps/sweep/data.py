@@ -24,8 +24,8 @@ from blis_jax.metrics.lane import LaneSelection, MeasureNumbers, measure_numbers
 from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.run_summary import NUM_RANKS, RANKS, kept_tails
-from blis_jax.metrics.scalars import POOLED_LATENCIES, class_summary, evaluate
-from blis_jax.metrics.summaries import ALL, LATENCIES, PERCENTS, Window, select
+from blis_jax.metrics.scalars import POOLED_LATENCIES, metrics_of, summary_of
+from blis_jax.metrics.summaries import ALL, LATENCIES, PERCENTS, Selection, select
 from blis_jax.records.record import COUNTED, RunRecord
 from blis_jax.results.dataset import RUN_METRICS
 from blis_jax.results.schema import NOT_RUN as NOT_RUN
@@ -155,20 +155,20 @@ class Summarizer(CompiledSummary[np.ndarray]):
             row[name] = getattr(record, name)
         if record.outcome not in WHOLE:
             return row
-        window = window_of(self.measure, record)
-        summaries = class_summary(record, self.targets, window)
+        measured = select(record, self.targets, window_of(self.measure, record))
+        summaries = summary_of(measured)
         for place, slo_class in enumerate(self.classes):
             if slo_class in summaries:
                 self._add_class(row, place, summaries[slo_class])
             else:
                 for name in COUNTS:
                     row[name][place] = 0
-        numbers = evaluate(record, (*RUN_METRICS, *ITL), window=window)
+        numbers = metrics_of(measured, (*RUN_METRICS, *ITL))
         for name in (*RUN_METRICS, "itl_mean_ms"):
             row[name] = numbers[name]
         row["itl_ms"] = [numbers[name] for name in ITL[1:]]
-        self._add_curves(row, record, window)
-        self._add_tails(row, record, window)
+        self._add_curves(row, measured)
+        self._add_tails(row, measured)
         counts = record.invariant_failures
         row["invariant_violations"] = [counts.get(name, 0) for name in INVARIANTS]
         return row
@@ -181,8 +181,7 @@ class Summarizer(CompiledSummary[np.ndarray]):
             quantiles = [summary[f"{latency}_p{percent}_ms"] for percent in PERCENTS]
             row[f"{latency}_ms"][place] = quantiles
 
-    def _add_curves(self, row: np.ndarray, record: RunRecord, window: Window) -> None:
-        measured = select(record, None, window)
+    def _add_curves(self, row: np.ndarray, measured: Selection) -> None:
         for place, code in enumerate((None, *self.codes)):
             chosen = measured
             if code is not None:
@@ -191,8 +190,8 @@ class Summarizer(CompiledSummary[np.ndarray]):
             if ttft.count:
                 row[CURVE][place] = np.quantile(ttft.values / 1000, LEVELS)
 
-    def _add_tails(self, row: np.ndarray, record: RunRecord, window: Window) -> None:
-        kept = kept_tails(select(record, None, window), self.classes[1:])
+    def _add_tails(self, row: np.ndarray, measured: Selection) -> None:
+        kept = kept_tails(measured, self.classes[1:])
         for latency, by_class in kept.items():
             for place, slo_class in enumerate(self.classes):
                 count, *top_us = by_class[slo_class]

@@ -125,9 +125,7 @@ class _Keeper:
     def keep(self, point: int, seed: int, row: np.ndarray) -> None:
         """Put the metrics of a run in their place; save the table when it is time."""
         self.table[point, seed] = row
-        ahead(
-            "xarray", "zarr", "scipy.special", "scipy.optimize", "matplotlib.figure"
-        )  # of the report
+        ahead("xarray", "zarr", "scipy.special", "matplotlib.figure")  # of the report
         if time.monotonic() - self.saved > self.pause_s:
             start = time.monotonic()
             self.save()
