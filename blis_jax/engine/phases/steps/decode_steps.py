@@ -31,7 +31,7 @@ from blis_jax.memory.decode_takes import takes_after
 from blis_jax.memory.memory import MAX_TAKES
 from blis_jax.tables.context import Context, SlotRows, Work, row
 from blis_jax.tables.state import State, StepRecord
-from blis_jax.tables.writes import EarlierRecords, no_slot
+from blis_jax.tables.writes import EarlierRecords
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, Real
@@ -283,7 +283,7 @@ def _decode_times(
     if latency.has_equal_decode_steps:
         time = _equal_time(ctx, state, work, instance)
         return lambda count: time
-    members = members_of(ctx, state, work, instance, no_slot(ctx))
+    members = members_of(ctx, state, work, instance, None)
 
     if latency.decode_steps is not None:
         batch = StepBatch(jnp.int32(0), decode, members)

@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.columns import together
+from blis_jax.core.columns import get
 from blis_jax.core.types import LAST
 from blis_jax.core.views import Members, StepBatch
 from blis_jax.tables.context import Context, SlotRows, Work, row
-from blis_jax.tables.state import Past, State
+from blis_jax.tables.state import Past, Resident, State
 from blis_jax.tables.writes import SlotWrite
 
 
 def members_of(
-    ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
+    ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite | None
 ) -> Members:
     """Return the members of the batch when its step has been formed.
 
-    `written` was served in this scan step and its rows are not in the tables yet.
+    `written` was served in this scan step and its rows are not in the tables yet; None: the batch only decodes, and
+    nobody was.
     """
-    slots = SlotRows(state, instance)
-    number = lax.iota(jnp.int32, ctx.shape.num_slots)
-    is_written = (number == written.slot) & (written.instance == instance)
-    request = slots.request
-    rows = state.past.rows[ctx.row_of(request)]
-    past = Past(jnp.where(is_written[:, None], together(written.past.numbers)[None, :], rows))
+    slots, count = SlotRows(state, instance), ctx.shape.num_slots
+    table, places = state.past.rows, ctx.row_of(slots.request)
+    is_written, past = jnp.zeros((count,), bool), _Histories(lambda at: table[places, at])
+    row_: Resident = slots
+    if written is not None:
+        is_written = lax.iota(jnp.int32, count) == written.slot
+        is_written, row_ = is_written & (written.instance == instance), written.row
+        made = written.past.numbers
+        past = _Histories(lambda at: jnp.where(is_written, get(made, at), table[places, at]))
 
     index = work.inst.step_index + 1
-    order = jnp.where(is_written, written.row.order, slots.order)
+    order = jnp.where(is_written, row_.order, slots.order)
     is_member = order != LAST
-    has_token = jnp.where(is_written, written.row.finish, slots.finish) != LAST
+    has_token = jnp.where(is_written, row_.finish, slots.finish) != LAST
     decoded = jnp.where(has_token, index - past.token_index, 0)
     in_decode = is_member & (decoded > 0)
-    in_prefill = is_member & ~in_decode
+    in_prefill = jnp.zeros((count,), bool) if written is None else is_member & ~in_decode
     context = jnp.where(is_member, past.progress + decoded, 0)
     before = past.step_progress
     new = past.num_new
@@ -54,6 +59,19 @@ def members_of(
         input_len=jnp.where(is_member, slots.input_len, 0),
         order=order,
     )
+
+
+class _Histories(Past):
+    """What the requests of an instance's slots have been through, each field `[slot]`; read where it is asked for."""
+
+    __slots__ = ("read",)
+
+    def __init__(self, read: Callable[[int], jax.Array]) -> None:
+        """`read` returns a field by its place."""
+        self.read = functools.cache(read)
+
+    def _entry(self, part: int, place: int) -> jax.Array:
+        return self.read(place)
 
 
 def step_time(ctx: Context, state: State, instance: jax.Array, batch: StepBatch) -> jax.Array:
