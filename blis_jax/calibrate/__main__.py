@@ -43,7 +43,7 @@ examples:
     %(prog)s runs/llama-3.1-8b --fit-first 150 --context-term
 
   from the result file of a benchmark, of whose server the file says little:
-    %(prog)s vllm-10qps.json --max-num-running-reqs 128 --total-kv-blocks 20000 --output fit.json
+    %(prog)s vllm-10qps.json --max-num-seqs 128 --num-gpu-blocks 20000 --output fit.json
 
   the same server at another pace: how well the fit predicts a run that it has not seen:
     %(prog)s vllm-14qps.json --coefficients-from fit.json

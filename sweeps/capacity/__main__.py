@@ -34,9 +34,9 @@ meets every target, or the seeds are used up. Writes the answer (.json), a page 
 """
 _EXAMPLES = """\
 examples:
-  how many instances does the mixed workload need, and what does a better policy save?
+  how many instances does the mixed workload need, and what does a router save?
     %(prog)s mixed --targets critical.ttft_ms=200@99 \\
-      --strategy iter00_baseline --strategy iter13_class_lead@found
+      --strategy vllm --strategy llm-d-default
 
   which GPUs, alone or mixed, at which price?
     %(prog)s mixed --targets all.e2e_ms=10000@95 \\

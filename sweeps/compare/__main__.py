@@ -31,24 +31,24 @@ blis-jax sweep in place of arms are judged as they are, without a run.
 """
 _EXAMPLES = """\
 examples:
-  the ledger's best point and its baseline on 20 seeds:
-    %(prog)s iter00_baseline best=iter08_token_budget@published
-
-  on the record's three seeds, with another workload and a figure of its own:
-    %(prog)s iter00_baseline iter05_simplified --workload asymmetric --seeds 42,43,44 \\
-        --output out/asymmetric.json --figure out/asymmetric.png
-
-  on the coefficients of a server of your own, with what is not known of them:
-    %(prog)s one=vllm two=vllm:num_instances=2 --coefficients-from out/calibration.json
-
   which router is best on a trace of your own, and by how much:
     %(prog)s --trace trace.jsonl --routers all "vllm:num_instances=4"
+
+  vLLM's defaults, one setting changed, and a router of your own:
+    %(prog)s vllm "small=vllm:max_num_batched_tokens=2048" "mine=vllm:routing_policy=mine.py:NAME"
+
+  a measured server, and a second one beside it:
+    %(prog)s one=vllm:num_instances=1 two=vllm:num_instances=2 \\
+        --coefficients-from out/calibration.json
+
+  the ledger's best point and its baseline, with another workload and the record's seeds:
+    %(prog)s iter00_baseline best=iter08_token_budget@published --workload asymmetric --seeds 42,43,44
 
   the runs of a sweep that is saved:
     %(prog)s out/sweep.zarr
 
   one setting changed, its success judged by the criteria of a strategy file:
-    %(prog)s iter05_simplified "t1024=iter05_simplified:max_num_scheduled_tokens=1024" \\
+    %(prog)s iter05_simplified "t1024=iter05_simplified:max_num_batched_tokens=1024" \\
         --criteria iter08_token_budget
 """
 

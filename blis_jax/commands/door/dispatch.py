@@ -30,6 +30,7 @@ usage: {NAME} COMMAND [options]
 A simulator of clusters that serve LLMs, equal to BLIS request by request, for many seeds at once.
 """
 _TAIL = f"""\
+{NAME} compare vllm llm-d-default answers a first question.
 {NAME} COMMAND --help     a command's options, with examples
 {NAME} --version          version and profile, which says which BLIS it equals
 python -m blis_jax COMMAND does the same.
