@@ -30,7 +30,7 @@ first arm is the reference. Prints what holds under all of them, and draws the m
 """
 _EXAMPLES = """\
 examples:
-  the ledger's thin tiers against its baseline, under 44 choices of limits:
+  the ledger's thin tiers against its baseline, under 35 choices of limits:
     %(prog)s iter00_baseline thin=iter23_thin_tiers@begun
 
   other limits of two classes:

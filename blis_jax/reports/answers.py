@@ -21,7 +21,7 @@ from blis_jax.reports.words import (
     unit_text,
 )
 from blis_jax.statistics.intervals import Estimate
-from blis_jax.statistics.paired import BETTER, SAME, UNCLEAR, WORSE
+from blis_jax.statistics.paired import BETTER, SAME, UNCLEAR, WORSE, fewest_for_verdict
 
 IN_BRIEF = (  # metrics of the short table, where they are there
     "ttft_mean_ms",
@@ -242,8 +242,13 @@ def _next(study: Study) -> str:
     unclear = [row for row in of_metric if row.change.verdict == UNCLEAR]
     if unclear and study.pairs:  # one trace, of which there is no other run
         return "a longer trace tells more, or --trace-windows N, which makes several runs of it."
+    count, many = len(study.seeds), study.runs.many
+    if unclear and 1 < count < (fewest := fewest_for_verdict(study.confidence)):
+        return (
+            f"{count} {many} give no verdict: by chance all favour one of two equal strategies in "
+            f"{200 * 2.0**-count:.3g} % of cases. Give {fewest} or more, or --decide."
+        )
     if unclear:
-        many = study.runs.many
         return f"more {many} tell more: --decide adds them until the verdicts are safe."
     if all(change.change.verdict == SAME for change in of_metric):
         return "what differs between them does not act here; it may at another rate or workload."

@@ -12,13 +12,12 @@ from blis_jax.reports.findings import Cell, Findings, Quantity, Remarks, Row, Ta
 from blis_jax.reports.study import MetricChange, ShownFigure, Study
 from blis_jax.reports.study_pictures import pictures
 from blis_jax.reports.style import ALL_REQUESTS
-from blis_jax.reports.words import joined
+from blis_jax.reports.words import OF_LIMITS, joined
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.statistics.paired import BETTER, UNCLEAR, WORSE
 
 MOST_IN_TITLE = 3  # strategies
 MOST_POINTS = 4  # beyond it the short table has the deciding metric alone
-OF_LIMITS = ("goodput_rps", "attainment")
 FEW_METRICS = 4  # were asked for, so the short table has them all
 Entry = MetricChange | ShownFigure
 Column = tuple[str, Callable[[Any], Cell]]  # its heading, and what it shows of a difference

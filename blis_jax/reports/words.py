@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -17,12 +17,14 @@ from blis_jax.cluster.router import short_name
 from blis_jax.core.kinds import NONE
 from blis_jax.metrics.metric import split_name
 from blis_jax.metrics.scalars import title_of
+from blis_jax.statistics.paired import can_tell_pooled
 
 HEADLINE_METRICS = (
     "pooled_ttft_p99_ms",
     "ttft_p99_ms",
 )  # the first that is there and can be judged
 POOLED = "pooled_"
+OF_LIMITS = ("goodput_rps", "attainment", "slo_miss_rate", "class_fairness")  # count by targets
 NOTHING = "–"
 LATENCIES = {
     "ttft": ("time to first token", "TTFT"),
@@ -47,11 +49,8 @@ def table_title(metric: str) -> str:
 
 
 def headline_metric(metrics: Sequence[str], num_runs: int, family: int, error: float) -> str:
-    """Return the metric that a verdict is about: a pooled one only where its test can tell anything from chance.
-
-    Signs of `num_runs` differences have no p-value below 2^(1 − num_runs), which a family of comparisons multiplies.
-    """
-    can_tell = 2.0 ** (1 - num_runs) * family <= error
+    """Return the metric that a verdict is about: a pooled one only where so many runs can give it a verdict."""
+    can_tell = can_tell_pooled(num_runs, family, 1 - error)
     known = [name for name in HEADLINE_METRICS if name in metrics]
     judged = [name for name in known if can_tell or not name.startswith(POOLED)]
     return next(iter([*judged, *known, *metrics, *HEADLINE_METRICS]))
@@ -96,6 +95,14 @@ def target_line(targets: Mapping[str, Mapping[str, float]], classes: Sequence[st
         ]
         texts.append(f"{name} {' and '.join(limits) or 'completed'}")
     return f"Goodput counts completed requests within their class's targets: {', '.join(texts)}."
+
+
+def limits_lines(
+    metrics: Iterable[str], targets: Mapping[str, Mapping[str, float]], classes: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return `target_line` where one of these metrics, `[class]` included, counts by the targets; else nothing."""
+    counts = any(split_name(name)[0] in OF_LIMITS for name in metrics)
+    return (target_line(targets, classes),) if counts else ()
 
 
 def joined(words: Sequence[str], last: str = "and") -> str:

@@ -7,6 +7,11 @@ intervals are Bonferroni's, cut at 0 where Holm's finer steps exclude it, so tha
 interval holds 0 exactly where the verdict is not a difference. Single intervals stand for themselves.
 Where nothing is drawn, every seed makes the same run: a difference is then exact, whatever the number of seeds.
 
+Few seeds give no verdict. If two strategies are alike but differ by much on every seed, now one way and now the other,
+n seeds all favour one of them with a chance of 2^(1 - n). Nothing in such seeds tells that from a difference, and the
+t-test calls it one: on 3, 4 and 5 seeds it errs in 19, 14 and 8 % of answers about such arms. So a verdict takes as
+many seeds as make that chance smaller than the error allowed: 6 at 95 % (`fewest_for_verdict`).
+
 Of a pooled percentile a few seeds may decide, which Student's t takes for sure. So its p-value is the larger of two.
 One is that of the numbers of requests above a value common to both arms (`pooled.excess_counts`), with `EXCESS_AGAINST`
 of a further seed against the difference. The other is that of the paired t-test with further seeds against it, each as
@@ -191,7 +196,9 @@ def _difference(
     absolute = interval_of(seed_mean, [change], inference)
     level = 1 - (1 - inference.confidence) / size
     in_family = estimate(change, level, inference.is_anytime)
-    is_clear = p_adjusted <= 1 - inference.confidence
+    is_clear = p_adjusted <= 1 - inference.confidence and (
+        pair.is_exact or len(change) >= fewest_for_verdict(inference.confidence)
+    )
     if not len(change):
         verdict = UNCLEAR
     elif not change.any():
@@ -233,6 +240,18 @@ def verdict_on(change: float, is_clear: bool, direction: str) -> str:
     if not is_clear or direction == NEITHER:
         return UNCLEAR
     return BETTER if (change < 0) == (direction == LOWER) else WORSE
+
+
+def fewest_for_verdict(confidence: float) -> int:
+    """Return how many seeds a verdict takes: so many all favour one of two arms by chance in 1 - confidence at most."""
+    return math.ceil(1 - math.log2(1 - confidence) - ROUNDING)
+
+
+def can_tell_pooled(num_pairs: int, family: int, confidence: float) -> bool:
+    """Return whether any verdict on a pooled percentile is possible, were its difference the same on every seed."""
+    change = np.ones(num_pairs)
+    against = with_some_against(change, number_against(num_pairs)) if num_pairs else change
+    return p_value(against) * family <= 1 - confidence
 
 
 def p_value(change: Float[np.ndarray, "pair"], is_anytime: bool = False) -> float:

@@ -22,8 +22,9 @@ in % and of ratios were symmetric and could reach below -100 % or 0; since rule 
 logarithm of the ratio. Since rule 3 the verdicts of the comparison with the baseline hold for all its
 metrics at once (Holm); before, each stood for itself. Since rule 4 the intervals of a hypothesis's claims
 hold together (Bonferroni over its claims and, along a setting, their steps); before, each stood for
-itself. Where seeds were added until the verdicts were safe, all intervals are anytime-valid. Records
-keep the rule that they were judged by, and are checked by it.
+itself. Since rule 5 the comparison has no verdict on fewer than six seeds. Where seeds were added until
+the verdicts were safe, all intervals are anytime-valid. Records keep the rule that they were judged by,
+and are checked by it.
 """
 
 from __future__ import annotations
@@ -66,12 +67,14 @@ if TYPE_CHECKING:
 
 # of one arm, by metric; NaN where there is none
 Figures = Mapping[str, "Float[np.ndarray, 'seed']"]
-RULE = 4  # the version of all of this by which new records are judged
+RULE = 5  # the version of all of this by which new records are judged
 RELATIVE: Mapping[int, Relative] = {
     1: linear_change, 2: relative_change, 3: relative_change, 4: relative_change,
+    5: relative_change,
 }  # fmt: skip
 FIRST_OF_FAMILIES = 3  # the rule from which the verdicts of a comparison hold for all of it at once
 FIRST_OF_CLAIMS_TOGETHER = 4  # and from which the intervals of a hypothesis's claims hold together
+FIRST_OF_ENOUGH_SEEDS = 5  # and from which few seeds give no verdict of a comparison
 FEWEST_SEEDS = 3
 CLEAR_PERCENT, FAINT_PERCENT = 20.0, 10.0  # of an effect on every seed, and on any
 

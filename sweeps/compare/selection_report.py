@@ -9,9 +9,10 @@ from blis_jax.files.atomic_write import plain
 from blis_jax.files.formats import number_of
 from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
-from blis_jax.reports.words import cluster_line, metric_words, unit_text
+from blis_jax.reports.words import cluster_line, limits_lines, metric_words, unit_text
 from blis_jax.statistics.paired import Difference
 from blis_jax.statistics.sequential import MISSED
+from sweeps.claims.grammar import parse_constraint
 from sweeps.compare.document import CommonSetting, setting_json
 from sweeps.compare.report import quantity
 from sweeps.runs.measured import versions
@@ -85,6 +86,9 @@ def findings_of(document: Mapping[str, Any]) -> Findings:
     sections: list[Table | Remarks] = [
         Table(("arm", metric_words(document["metric"]), "seeds", "state"), arms, name="arms")
     ]
+    constrained = (parse_constraint(text).metric for text in document["constraints"])
+    limits = limits_lines((document["metric"], *constrained), document["targets"])
+    sections.append(Remarks(limits, is_brief=True))
     if document["fresh"] is not None:
         sections += _fresh(document)
     level = f"{100 * document['confidence']:g} %"

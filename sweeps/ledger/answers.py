@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.files.chain import Record
+from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.metrics.metric import HIGHER
 from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Sentence
+from blis_jax.reports.words import limits_lines
 from sweeps.claims.words import CONFIRMED
 from sweeps.ledger.book import Ledger, LedgerRow
 from sweeps.ledger.trial import BASELINE, STRATEGY
@@ -268,6 +270,7 @@ def of_result(ledger: Ledger, record: Record) -> Findings:
         for name in ("ttft_p99_ms", "goodput_rps", "tokens_per_sec")
         if name in of_class
     ]
+    said = [name for of_class in record.get("comparison", {}).values() for name in of_class]
     broken = [f"constraint broken: {text}" for text in record.get("broken_constraints", ())]
     criteria = [
         line_of(*(criterion[key] for key in ("criterion", "class", "goal", "verdict", "reason")))
@@ -293,7 +296,7 @@ def of_result(ledger: Ledger, record: Record) -> Findings:
         ),
         (
             Remarks((*lines, *broken), "Predictions", True),
-            Remarks(tuple(figures), "Figures", True),
+            Remarks((*figures, *limits_lines(said, DEFAULT_TARGETS)), "Figures", True),
             Remarks(tuple(criteria), "Criteria of the track", True),
         ),
     )

@@ -33,7 +33,8 @@ remove one.
 Changes are against the baseline on the same workload and seeds: TTFT P99 per SLO class, throughput in decode
 tokens per second (BLIS's `tokens_per_sec`). TTFT P99 is the mean over runs of each run's P99, and that of the
 requests of all runs together where *pooled* stands before it. The SLO gap is TTFT P99 of sheddable requests divided
-by that of critical ones, by run.
+by that of critical ones, by run. Goodput counts requests whose TTFT keeps 100 ms (critical), 250 ms (standard) or
+1,000 ms (sheddable); these limits are ours.
 
 {begin}
 {end}

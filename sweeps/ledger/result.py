@@ -18,9 +18,17 @@ from blis_jax.files.content import digest
 from blis_jax.metrics.metric import split_name
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
-from blis_jax.statistics.paired import Pair, differences, own_verdict
+from blis_jax.statistics.paired import (
+    UNCLEAR,
+    Difference,
+    Pair,
+    differences,
+    own_verdict,
+    verdict_on,
+)
 from sweeps.claims.grammar import CHANGED, GAP, GAP_OF, REGION, Claim, parse_claim
 from sweeps.claims.judge import (
+    FIRST_OF_ENOUGH_SEEDS,
     FIRST_OF_FAMILIES,
     RELATIVE,
     RULE,
@@ -257,12 +265,22 @@ def _comparison(
             "value": _interval(estimate(pair.second, is_anytime=is_anytime)),
             "change": _interval(change.absolute),
             "percent": _interval(relative(*pair.common(), is_anytime=is_anytime)),
-            "verdict": change.verdict if number >= FIRST_OF_FAMILIES else own_verdict(pair),
+            "verdict": _verdict(pair, change, number),
         }
     if all(name in strategy for name in GAP_OF):
         gap = read(parse_claim(f"{GAP} >= 0"), strategy, baseline, relative, is_anytime=is_anytime)
         comparison["all"][GAP] = {"value": _interval(gap.mean)}
     return comparison
+
+
+def _verdict(pair: Pair, change: Difference, number: int) -> str:
+    """Return the verdict of the comparison under the rule with this number."""
+    if number < FIRST_OF_FAMILIES:
+        return own_verdict(pair)
+    if number >= FIRST_OF_ENOUGH_SEEDS or change.verdict != UNCLEAR:
+        return change.verdict
+    is_clear = change.p_adjusted <= 1 - BY_STUDENT.confidence
+    return verdict_on(change.absolute.mean, is_clear, pair.direction)
 
 
 def _interval(value: Estimate) -> list[float | None]:

@@ -21,7 +21,8 @@ from blis_jax.reports.findings import (
     Sentence,
     Table,
 )
-from blis_jax.reports.words import joined, metric_words
+from blis_jax.reports.words import joined, limits_lines, metric_words
+from sweeps.claims.grammar import parse_constraint
 from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.cells import BY_NAME
 from sweeps.robustness.figure import MapView, picture, runs_of
@@ -61,12 +62,20 @@ def findings_of(
         (
             _regime_table(rules),
             Remarks(tuple(effects), is_brief=True),
+            Remarks(_limits(verdicts), is_brief=True),
             Remarks(tuple(failures), is_brief=bool(verdicts["has_failed"].values.any())),
             Remarks(tuple(map(said, others))),
             _axis_table(verdicts),
         ),
         () if view is None else (picture(verdicts, view),),
     )
+
+
+def _limits(verdicts: xr.Dataset) -> tuple[str, ...]:
+    """Return what goodput counts, where the objective or a constraint is of it."""
+    bounded = (parse_constraint(str(text)).metric for text in verdicts["constraint"].values)
+    metrics = (str(verdicts.attrs["objective"]), *bounded)
+    return limits_lines(metrics, json.loads(verdicts.attrs.get("slo_targets", "{}")))
 
 
 def map_answer(verdicts: xr.Dataset, timing: MapTiming | None = None) -> Answer:

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.coverage import policy_randomness
 from benchmarks.coverage.searches import grouped, penalties, racing
+from benchmarks.coverage.verdicts import alike as alike_arms
 from benchmarks.coverage.verdicts import families, maps
 from benchmarks.coverage.worlds import mean_wait
 from benchmarks.search.judging import grouped_error
@@ -120,3 +121,14 @@ def test_maps_recommend_what_leads_and_nothing_where_nothing_does() -> None:
     edge = maps.row(maps.World(maps.normal, 2, 1.0, 0.0), 60).split(" | ")
     assert max(float(one[place]) for one in (wrong, broken, edge) for place in (1, 3)) < 10
     assert min(float(right[0]), float(right[2]), float(broken[2])) > 90
+
+
+def test_arms_by_run_are_alike_in_the_mean_and_are_named_where_they_are_not() -> None:
+    """Figures of two arms that are far apart: alike in the mean either way, and named where nothing is done to them."""
+    rng = np.random.default_rng(5)
+    values = {"figure": np.array([rng.normal(100, 5, 800), rng.normal(50, 5, 800)])}
+    for kind in (alike_arms.EXCHANGED, alike_arms.ONE_MEAN):
+        first, second = alike_arms.alike_by_run(rng, kind, values, 800)["figure"]
+        assert first.mean() == pytest.approx(second.mean(), rel=0.06)
+    named = list(alike_arms.falsely_named({"figure": values["figure"][:, :153]}))
+    assert named == [True] * (len(alike_arms.SEEDS_BY_RUN) + 1)

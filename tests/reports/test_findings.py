@@ -126,7 +126,10 @@ def test_a_long_word_is_never_cut_inside_a_number() -> None:
 
 def test_one_trace_has_no_further_runs_to_propose() -> None:
     unclear = difference(slo_class="all", metric="ttft_mean_ms", verdict="unclear", num_pairs=40)
-    of_seeds = findings(study(differences=(unclear,))).answer.next
+    of_seeds = findings(study(differences=(unclear,), seeds=tuple(range(20)))).answer.next
     assert "--decide adds them" in str(of_seeds)
+    of_few = findings(study(differences=(unclear,), seeds=tuple(range(5)))).answer.next
+    assert "5 seeds give no verdict" in str(of_few) and "6.25 %" in str(of_few)
+    assert "Give 6 or more" in str(of_few)
     of_trace = findings(study(differences=(unclear,), pairs="blocks")).answer.next
     assert "--trace-windows N" in str(of_trace)

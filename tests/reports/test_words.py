@@ -30,10 +30,18 @@ def test_decode_tokens_are_not_called_output_tokens():
 def test_a_verdict_is_about_what_so_few_runs_can_tell() -> None:
     both = ["e2e_mean_ms", "ttft_p99_ms", "pooled_ttft_p99_ms"]
     assert words.headline_metric(both, 20, 30, 0.05) == "pooled_ttft_p99_ms"
-    assert words.headline_metric(both, 8, 30, 0.05) == "ttft_p99_ms"  # 30 ÷ 128
-    assert words.headline_metric(both, 8, 6, 0.05) == "pooled_ttft_p99_ms"
+    assert words.headline_metric(both, 14, 30, 0.05) == "ttft_p99_ms"  # 15 take it
+    assert words.headline_metric(both, 14, 6, 0.05) == "pooled_ttft_p99_ms"
     assert words.headline_metric(["pooled_ttft_p99_ms"], 2, 30, 0.05) == "pooled_ttft_p99_ms"
     assert words.headline_metric(["e2e_mean_ms"], 2, 30, 0.05) == "e2e_mean_ms"
+
+
+def test_what_goodput_counts_is_said_where_something_counts_by_it() -> None:
+    targets = {"critical": {"ttft_ms": 100.0}, "standard": {"ttft_ms": 250.0, "e2e_ms": 900.0}}
+    assert words.limits_lines(["ttft_p99_ms", "requests_per_s[critical]"], targets) == ()
+    for name in ("goodput_rps", "attainment[critical]", "class_fairness"):
+        (line,) = words.limits_lines(["ttft_p99_ms", name], targets)
+        assert "critical TTFT ≤ 100 ms, standard TTFT ≤ 250 ms and E2E ≤ 900 ms" in line
 
 
 PLAIN = ClusterConfig(model="m", hardware="L4", tp=1, num_instances=2, corrected=True)

@@ -100,21 +100,21 @@ def test_percent_interval_covers_the_truth_of_uneven_figures(num_seeds: int, spr
 
 
 def test_verdicts() -> None:
-    first = np.array([1.0, 2.0, 3.0])
+    first, less = np.arange(6.0), np.array([1.0, 1.1, 0.9, 1.0, 1.05, 0.95])
     assert difference(first, first).verdict == SAME
-    assert difference(first, first + np.array([1.0, -1.0, 0.5])).verdict == UNCLEAR
-    assert difference(first, first - np.array([1.0, 1.1, 0.9])).verdict == BETTER
-    assert difference(first, first - 1).verdict == UNCLEAR  # without spread only the signs count
-    assert difference(np.arange(6.0), np.arange(6.0) - 1).verdict == BETTER
+    assert difference(first, first + np.array([1.0, -1.0, 0.5] * 2)).verdict == UNCLEAR
+    assert difference(first, first - less).verdict == BETTER
+    assert difference(first, first - 1).verdict == BETTER  # without spread only the signs count
+    assert difference(first[:5], first[:5] - less[:5]).verdict == UNCLEAR  # one in 16 by chance
     assert difference(first[:1], first[:1] - 1).verdict == UNCLEAR
-    assert np.isnan(difference(np.zeros(3), first).percent.mean)
+    assert np.isnan(difference(np.zeros(6), first).percent.mean)
 
 
 def test_verdicts_hold_for_a_family() -> None:
     """Each of twelve differences is one alone at 95 %; only the largest is one among twelve."""
-    noise = np.array([1.0, -1.0, 0.5, -0.5, 0.0])
-    shifts = [1.05] * 11 + [3.05]  # p of 0.041 but for the last
-    pairs = [Pair(np.zeros(5), shift + noise, HIGHER) for shift in shifts]
+    noise = np.array([1.0, -1.0, 0.5, -0.5, 0.0, 0.0])
+    shifts = [0.8] * 11 + [2.8]  # p of 0.034 but for the last
+    pairs = [Pair(np.zeros(6), shift + noise, HIGHER) for shift in shifts]
     found = differences(pairs, BY_STUDENT)
     assert difference(pairs[0].first, pairs[0].second, HIGHER).verdict == BETTER
     assert [change.verdict for change in found] == [UNCLEAR] * 11 + [BETTER]

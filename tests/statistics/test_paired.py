@@ -28,8 +28,10 @@ from blis_jax.statistics.paired import (
     WORSE,
     Difference,
     Pair,
+    can_tell_pooled,
     difference,
     differences,
+    fewest_for_verdict,
     holm,
     p_of_counts,
     p_value,
@@ -156,7 +158,7 @@ def test_verdicts_and_simultaneous_intervals_agree_in_every_family() -> None:
     verdicts = set()
     for _ in range(60):
         count = int(rng.integers(1, 12))
-        size = int(rng.choice([3, 5, 9]))
+        size = int(rng.choice([3, 6, 9]))
         shifts = rng.choice([0.0, 0.8, 3.0, -30.0], count)
         pairs = [
             Pair(normal(11, size), rng.normal(shift, 1, size) + normal(11, size))
@@ -164,10 +166,35 @@ def test_verdicts_and_simultaneous_intervals_agree_in_every_family() -> None:
         ]
         for found in differences(pairs, QUICK):
             is_clear = found.verdict in (BETTER, WORSE)
-            assert is_clear == (not found.simultaneous.holds(0.0)) == (found.p_adjusted <= 0.05)
+            assert is_clear == (not found.simultaneous.holds(0.0))
+            assert is_clear == (size > 3 and found.p_adjusted <= 0.05)
             assert found.simultaneous.holds(found.absolute.mean)
             verdicts.add(found.verdict)
     assert verdicts == {BETTER, WORSE, UNCLEAR}
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 6])
+def test_few_seeds_give_no_verdict(size: int) -> None:
+    """Two arms that are alike in truth and far apart on every seed: the t-test calls one seed in 2^(n - 1) proof."""
+    rng = np.random.default_rng(size)
+    signs = rng.choice([-1.0, 1.0], (2000, size))
+    changes = signs * rng.uniform(0.95, 1.05, (2000, size))
+    judged = [difference(np.zeros(size), change) for change in changes]
+    alone = np.mean([found.p_value <= 0.05 for found in judged])
+    false = np.mean([found.verdict != UNCLEAR for found in judged])
+    assert alone == pytest.approx(2.0 ** (1 - size), abs=0.03)
+    assert false == (0.0 if size < fewest_for_verdict(0.95) else alone) and false < 0.05
+    exact = Pair(np.zeros(size), np.full(size, 1.0), is_exact=True)
+    assert differences([exact], QUICK)[0].verdict == WORSE
+
+
+def test_a_pooled_percentile_can_be_told_from_so_many_seeds_on() -> None:
+    assert [fewest_for_verdict(level) for level in (0.5, 0.9, 0.95, 0.99)] == [2, 5, 6, 8]
+    fewest = [
+        min(count for count in range(40) if can_tell_pooled(count, family, 0.95))
+        for family in (1, 3, 30, 105)
+    ]
+    assert fewest == [11, 13, 15, 16]
 
 
 def test_holm_finds_what_bonferroni_does_not() -> None:

@@ -54,7 +54,9 @@ def test_the_winner_is_compared_on_seeds_that_did_not_choose_it(
     assert document["answer"] == found.answer.to_json()
     said = text(found)
     assert "priority is the best of those that keep the constraints" in said
-    assert "On 20 fresh seeds" in said
+    assert "On 20 fresh seeds" in said and "Goodput counts" not in said
+    kept = findings_of({**document, "constraints": ["goodput_rps >= 50%"]})
+    assert "critical TTFT ≤ 100 ms" in text(kept)
 
 
 def test_what_cannot_be_told_apart_is_left(arms: tuple[str, str], tmp_path: Path) -> None:

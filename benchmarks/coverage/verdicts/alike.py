@@ -3,20 +3,24 @@
 The runs are real ones, of pairs of strategies on the built-in burst `mixed`. Two ways make the arms alike:
 
 - *exchanged*: on each seed it is drawn which strategy's run goes by which name, so that no figure differs in truth;
-- *one percentile*: the second arm's latencies are scaled so that both arms have the same P99 over all seeds, while
-  their distributions stay as different as the strategies make them. Seeds are drawn with replacement.
+- *one percentile*, *one mean*: the second arm's latencies, or its figures of each run, are scaled so that both arms
+  have the same P99, or mean, over all seeds, while their distributions stay as different as the strategies make them.
+  Seeds are drawn with replacement.
 
 Printed are the % of answers with any verdict "better" or "worse", by what an answer is about, and by its number of
 seeds; in the last column of `--decide`, which looks at 20, 30, 45, … seeds. A second table has the tests that a
 verdict on a pooled P99 asks, each as if it were asked alone, for three classes on 20 seeds and each pair of strategies.
 A third table has the verdict by pair of strategies of one percentile; beside it, in how many % of the differences that
-are there it finds them. All are on seeds by which no rule was chosen.
+are there it finds them. A fourth has answers about figures of each run, with the worst pair of strategies in brackets,
+and answers about every two of all six strategies, as `compare --routers` gives them; on fewer seeds than a verdict
+takes it says what the test alone would name. All are on seeds by which no rule was chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 
@@ -25,12 +29,13 @@ from benchmarks.coverage.worlds import number_option
 from blis_jax.backend import prepare_backend
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.run_summary import RunSummary
-from blis_jax.statistics.intervals import BY_STUDENT, Inference
+from blis_jax.statistics.intervals import BY_STUDENT, CONFIDENCE, Inference
 from blis_jax.statistics.paired import (
     BETTER,
     WORSE,
     Pair,
     differences,
+    fewest_for_verdict,
     holm,
     number_against,
     p_of_counts,
@@ -52,14 +57,13 @@ CLASSES = ("critical", "standard", "sheddable")
 NUM_SAMPLES, POOL, FIRST_SEED = 300, 800, 600_000
 SEEDS_OF_PAIRS, FOUND_IN_ONE_OF = (20, 30, 50, 100, 200, 500), 3
 SEEDS, SEEDS_OF_TESTS, MOST_SEEDS = (5, 10, 20, 50, 100), 20, 153
+SEEDS_BY_RUN = (3, 4, 5, 6, 8, 10, 20, 50, 100)
 ANYTIME = Inference(num_resamples=0, is_anytime=True)
 POOLED = tuple(f"pooled_ttft_p99_ms[{name}]" for name in CLASSES)
 POOLED_E2E = tuple(f"pooled_e2e_p99_ms[{name}]" for name in CLASSES)
 BY_RUN = tuple(f"ttft_p99_ms[{name}]" for name in CLASSES)
 MEANS = tuple(f"ttft_mean_ms[{name}]" for name in CLASSES)
 FAMILIES: Mapping[str, Sequence[str]] = {
-    "TTFT mean, 3 classes": MEANS,
-    "TTFT P99 by run, 3 classes": BY_RUN,
     "TTFT P99 pooled, critical alone": POOLED[:1],
     "TTFT P99 pooled, sheddable alone": POOLED[2:],
     "TTFT P99 pooled, 3 classes": POOLED,
@@ -68,8 +72,22 @@ FAMILIES: Mapping[str, Sequence[str]] = {
         *MEANS, *BY_RUN, *POOLED, *POOLED_E2E, "output_tokens_per_s", "goodput_rps",
     ),
 }  # fmt: skip
+OF_RUN = {
+    f"{title}, 3 classes": tuple(f"{metric}[{name}]" for name in CLASSES)
+    for title, metric in (
+        ("TTFT mean", "ttft_mean_ms"), ("TTFT P99", "ttft_p99_ms"), ("TPOT mean", "tpot_mean_ms"),
+        ("E2E P99", "e2e_p99_ms"), ("goodput", "goodput_rps"),
+    )
+}  # fmt: skip
+ALL_OF_RUN = (*(name for names in OF_RUN.values() for name in names), "output_tokens_per_s")
+FAMILIES_BY_RUN: Mapping[str, Sequence[str]] = {
+    **OF_RUN, "output tokens/s": ALL_OF_RUN[-1:], f"all of these: {len(ALL_OF_RUN)}": ALL_OF_RUN,
+}  # fmt: skip
+ALL_ARMS = tuple(range(len(ARMS)))
+MORE_BY_RUN = 4  # times as many, since its tests are quick
 MORE_SAMPLES = {"TTFT P99 pooled, 3 classes": 4}  # times as many for what `compare` headlines
 EXCHANGED = "exchanged"
+ONE_MEAN = "one mean"
 KINDS = (EXCHANGED, "one percentile")
 TESTS: Mapping[str, Callable[[Pair], float]] = {
     "t on contributions": lambda pair: p_value(pair.change()),
@@ -90,7 +108,7 @@ def of_counts(pair: Pair) -> np.ndarray:
 
 def recorded(num_seeds: int) -> list[Runs]:
     """Return the runs of every strategy on these many seeds."""
-    names = (*MEANS, *BY_RUN, "output_tokens_per_s", "goodput_rps")
+    names = (*ALL_OF_RUN, "goodput_rps")
     recorder = Recorder(names, Measure(DEFAULT_TARGETS), CLASSES)
     seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
     experiment = Experiment.on(load_workload("mixed"), seeds, "jax")
@@ -179,6 +197,67 @@ def print_answers(arms: Sequence[Runs], num_samples: int) -> None:
             print(f"| {family} | {kind} | {count} | {shares} |", flush=True)
 
 
+def alike_by_run(
+    rng: np.random.Generator, kind: str, values: Mapping[str, np.ndarray], size: int
+) -> dict[str, np.ndarray]:
+    """Return figures of each run `[arm, seed]`, by name, of arms that are alike, on `size` drawn seeds."""
+    num_arms, num_seeds = next(iter(values.values())).shape
+    if kind == ONE_MEAN:
+        seeds = rng.integers(0, num_seeds, size)
+        means = {name: of.mean(axis=1, keepdims=True) for name, of in values.items()}
+        return {name: of[:, seeds] * (means[name][0] / means[name]) for name, of in values.items()}
+    seeds = rng.choice(num_seeds, size, replace=False)
+    names = np.argsort(rng.random((num_arms, size)), axis=0)
+    return {name: np.take_along_axis(of[:, seeds], names, 0) for name, of in values.items()}
+
+
+def falsely_named(drawn: Mapping[str, np.ndarray]) -> Iterator[bool]:
+    """Yield for each number of seeds, and for `--decide`, whether the test names any two arms in any figure."""
+    places = list(combinations(range(len(next(iter(drawn.values())))), 2))
+
+    def is_named(size: int, is_anytime: bool = False) -> bool:
+        p_values = [
+            Pair(of[first, :size], of[second, :size]).p_value(is_anytime)
+            for of in drawn.values()
+            for first, second in places
+        ]
+        return bool((holm(np.array(p_values)) <= 1 - CONFIDENCE).any())
+
+    yield from map(is_named, SEEDS_BY_RUN)
+    yield any(is_named(size, is_anytime=True) for size in looks() if size <= MOST_SEEDS)
+
+
+def print_by_run(arms: Sequence[Runs], num_samples: int) -> None:
+    """Print how often an answer about figures of each run is false; in brackets the worst pair of strategies."""
+    fewest = fewest_for_verdict(CONFIDENCE)
+    few = {size: ", no verdict" * (size < fewest) for size in SEEDS_BY_RUN}
+    sizes = (*(f"{size} seeds{words}" for size, words in few.items()), "--decide")
+    print_rows(("answer by run", "arms", "answers", *sizes), ())
+    values = {name: np.array([metric_values(runs, name) for runs in arms]) for name in ALL_OF_RUN}
+    families: dict[str, tuple[Sequence[str], Sequence[Sequence[int]]]] = {
+        title: (names, PAIRS) for title, names in FAMILIES_BY_RUN.items()
+    }
+    title = "TTFT P99, 3 classes, every two of six strategies: 45"
+    families[title] = OF_RUN["TTFT P99, 3 classes"], [ALL_ARMS]
+    for title, (names, groups) in families.items():
+        for kind in (EXCHANGED, ONE_MEAN):
+            rng, count = np.random.default_rng(17), MORE_BY_RUN * num_samples // len(groups)
+            shares = np.array([
+                np.mean([
+                    list(falsely_named(alike_by_run(
+                        rng, kind, {name: values[name][list(places)] for name in names}, MOST_SEEDS
+                    )))
+                    for _ in range(count)
+                ], axis=0)
+                for places in groups
+            ])  # fmt: skip
+            cells = [
+                f"{100 * mean:.1f}" + (f" ({100 * worst:.0f})" if len(groups) > 1 else "")
+                for mean, worst in zip(shares.mean(axis=0), shares.max(axis=0), strict=True)
+            ]
+            print(f"| {title} | {kind} | {count * len(groups)} | {' | '.join(cells)} |", flush=True)
+
+
 def print_tests(arms: Sequence[Runs], num_samples: int) -> None:
     """Print how often each test by itself names a difference in the pooled TTFT P99 of three classes."""
     shares = np.zeros((len(TESTS), len(KINDS), len(PAIRS)))
@@ -232,6 +311,8 @@ def main() -> None:
     print_tests(arms, num_samples)
     print()
     print_pairs(arms, num_samples)
+    print()
+    print_by_run(arms, num_samples)
 
 
 if __name__ == "__main__":

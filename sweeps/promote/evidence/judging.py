@@ -3,7 +3,7 @@
 Three arms: the baseline, the control (the new plugin with the baseline's behaviour) and the treatment. Runs with the
 same name served the same requests, so differences are taken run by run.
 
-1. Preconditions. Both arms have reports of three or more common runs, no file is malformed, every figure is there in a
+1. Preconditions. Both arms have reports of six or more common runs, no file is malformed, every figure is there in a
    unit that fits, the stacks differ, the load that was asked for was really sent, failures, offered load, and lengths
    of prompts and answers agree. Otherwise the verdict is inconclusive, with the reason.
 2. A direction (tracks A and B): the 95 % intervals of the mean paired difference, adjusted for the number of
@@ -91,6 +91,7 @@ class _Measured:
     hypothesis: TransferHypothesis
     values: Mapping[str, Values]
     goodput: Mapping[str, Values]  # empty where nothing is shed
+    limits: str  # what in time means
     run_ids: tuple[str, ...]
     evidence: Evidence
 
@@ -193,7 +194,8 @@ def _measured(
         return without(broken.problem, broken.reason)
     arrays = {arm: np.array(of_arm) for arm, of_arm in values.items()}
     shed = {arm: _goodput(common[arm], targets) for arm in arms} if broken else {}
-    return _Measured(hypothesis, arrays, shed, ids, evidence)
+    limits = ", ".join(f"{name} {limit:g} ms" for name, limit in targets.items())
+    return _Measured(hypothesis, arrays, shed, f"TTFT within {limits}", ids, evidence)
 
 
 def _lacking_reports(
@@ -284,7 +286,7 @@ class ByDirection:
         if word != CONFIRMED or not goodput:
             return word, finer, reason
         before, after = goodput[BASELINE], goodput[self.measured.subject]
-        served = f"requests served in time {before.mean():.1%} → {after.mean():.1%}"
+        served = f"requests served in time {before.mean():.1%} → {after.mean():.1%} ({self.measured.limits})"
         if not estimate(after - before).low > -MOST_LOST:
             lost = f"{reason}; but {served}: who is shed does not show in a latency"
             return INCONCLUSIVE, INCONCLUSIVE, lost

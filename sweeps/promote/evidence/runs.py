@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from blis_jax.statistics.intervals import CONFIDENCE
+from blis_jax.statistics.paired import fewest_for_verdict
 from blis_jax.traces.measured.llmd_report import (
     AGGREGATE,
     MALFORMED,
@@ -198,7 +200,7 @@ def _run(name: str, texts: Mapping[str, str]) -> RunEvidence:
     return RunEvidence(name, tuple(reports), tuple(problems))
 
 
-FEWEST_RUNS = 3  # per arm
+FEWEST_RUNS = fewest_for_verdict(CONFIDENCE)  # per arm: 6
 MOST_FAILURES = 0.01  # of the requests, in any arm
 ALIKE = 0.01  # relative difference of loads and lengths
 FAILURES_ALIKE = 0.001  # difference of the shares of failures

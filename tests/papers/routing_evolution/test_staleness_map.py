@@ -29,8 +29,8 @@ def table(values: dict[int, list[float]]) -> pd.DataFrame:
 
 
 def test_a_loss_begins_where_all_older_ages_lose_too():
-    fresh = [10.0, 11.0, 12.0, 13.0]
-    worse, same = [v + 5 + 0.01 * v for v in fresh], [10.1, 10.9, 12.1, 12.9]
+    fresh = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0]
+    worse, same = [v + 5 + 0.01 * v for v in fresh], [10.1, 10.9, 12.1, 12.9, 14.1, 14.9]
     for values, first in (
         ({0: fresh, 1: same, 5: worse, 20: worse}, 5),
         ({0: fresh, 1: worse, 5: same, 20: worse}, 20),

@@ -232,6 +232,7 @@ def test_add_prints_the_criteria(empty: Path, capsys: pytest.CaptureFixture[str]
     said = said_in(capsys)
     assert "Verdict: 1: confirmed" in said and "predicted num_completed >= -1%: confirmed" in said
     assert "missed impossible: tokens_per_sec >= 500%" in said
+    assert "goodput_rps" in said and "critical TTFT ≤ 100 ms" in said
     assert "tail [sheddable]" in said and "constraint broken: at most one instance" in said
 
 

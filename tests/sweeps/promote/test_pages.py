@@ -101,7 +101,7 @@ def test_what_was_not_compared_says_so(documents: Files) -> None:
 def test_figures_are_those_of_the_verdicts(documents: Files) -> None:
     text = documents["documents/findings/A-gain.md"]
     assert "| treatment - baseline | 300 ms | 200.2 ms | −33.2 % [" in text
-    assert "4 of 4" in text and "A-gain-treatment-3" in text
+    assert "6 of 6" in text and "A-gain-treatment-3" in text
     assert (
         "If it fails, the engine ignores priorities."
         in documents["documents/findings/A-reversed.md"]
@@ -156,7 +156,7 @@ def test_the_body_counts_and_cites(bundle: Files, before: Files) -> None:
     verdict = next(
         one for one in yaml.safe_load(before[VERDICTS])["verdicts"] if one["id"] == "A-gain"
     )
-    assert ids == verdict["run_ids"] and len(ids) == 12
+    assert ids == verdict["run_ids"] and len(ids) == 18
     cited = {uid for ids in manifest["runs"].values() for uid in ids}
     in_reports = set(re.findall(r"uid: (\S+)", "".join(before.values())))
     assert cited <= in_reports

@@ -142,6 +142,14 @@ def test_the_answer_has_the_same_numbers_in_all_forms(verdicts) -> None:  # type
     assert "surely reversed in 14 cells" in " ".join(text(found, has_all=True).split())
 
 
+def test_a_map_of_goodput_says_what_it_counts(verdicts) -> None:  # type: ignore[no-untyped-def]
+    assert "Goodput counts" not in text(findings_of(verdicts, recommendation_rules(verdicts, 3)))
+    targets = json.dumps({"critical": {"ttft_ms": 100.0}})
+    counted = verdicts.assign_attrs(objective="goodput_rps", slo_targets=targets)
+    found = findings_of(counted, recommendation_rules(counted, 3))
+    assert "critical TTFT ≤ 100 ms" in text(found)
+
+
 def test_the_document_and_the_table_say_the_same(verdicts, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     rules = recommendation_rules(verdicts, 3)
     document = json.loads(json_text(to_document(verdicts, rules, summary_lines(verdicts, rules))))
