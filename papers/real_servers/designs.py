@@ -29,7 +29,7 @@ from papers.real_servers.predict.learned import (
 )
 from papers.real_servers.predict.simulation import SimulatedRequests, simulated
 from papers.real_servers.step_fit import StepFit, StepLaw, VllmRun, shortened, warm
-from papers.real_servers.widths import Error, HalfWidths, group_of, half_widths
+from papers.real_servers.widths import Error, HalfWidths, group_of, half_widths, stretched
 
 STAGE_S = 120.0  # of each stage, when runs are simulated for a fit
 NEAR = 0.02  # laws that differ by less are not simulated again
@@ -169,8 +169,9 @@ def learned_of(fitter: Fitter, errors: Iterable[Error], least: HalfWidths) -> Le
     """Fit to all runs, and keep the errors of runs held out; `least` are halves that intervals do not go below."""
     fit = fitter.fitted(fitter.runs)
     return Learned(
-        fit.steps.beta, fit.steps.pace, fit.client, _seen(fitter), half_widths(errors, least)
-    )
+        fit.steps.beta, fit.steps.pace, fit.client, _seen(fitter),
+        half_widths(errors, least, stretched),
+    )  # fmt: skip
 
 
 def published_of(fitter: Fitter, errors: Sequence[Error]) -> Learned:

@@ -160,15 +160,17 @@ def kind_table(
 ) -> str:
     """Make the table of errors on runs left out, and what intervals made without their group hold, by kind of row.
 
-    Where rows were kept apart, intervals are as wide as these ask for. `suffix` stands behind their kinds.
+    Where rows were kept apart, intervals are as wide as these ask for, else as groups left out in turn do. `suffix`
+    stands behind the kinds of rows kept apart.
     """
     head = (
         title, "figure", "figures", "groups", "median error, % [95 %]", "worst, %", "interval, ± %", "holds",
         *["of figures kept apart, before and after widening"] * bool(apart),
     )  # fmt: skip
     rows = []
-    half = widths.widened(widths.half_widths(errors), apart, suffix)
-    held, far = widths.checks(errors), widths.held_apart(apart)
+    of = widths.width if apart else widths.stretched
+    half = widths.widened(widths.half_widths(errors, of=of), apart, suffix)
+    held, far = widths.checks(errors, of), widths.held_apart(apart)
     for kind, words in KIND_WORDS.items():
         of_kind = [error for error in errors if error.kind == kind]
         every = [share for (_, of), share in held.items() if of == kind]
@@ -182,8 +184,9 @@ def kind_table(
             groups = len({error.group for error in of_figure})
             rows.append([words, name, str(len(of_figure)), str(groups), *cells, *last])
         if number := sum(held_share.figures for held_share in every):
-            share = sum(held_share.figures * held_share.held for held_share in every) / number
-            last = [_percent(share), *[_apart_cell(of_apart.values())] * bool(apart)]
+            share, low, high = widths.together(every)
+            interval = "" if apart else f" [{100 * low:.0f}, {100 * high:.0f}]"
+            last = [_percent(share) + interval, *[_apart_cell(of_apart.values())] * bool(apart)]
             rows.append([words, "all of these", str(number), "", "", "", "", *last])
     return table_text(head, rows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -21,6 +21,11 @@ from papers.real_servers.predict.learned import (
 from papers.real_servers.predict.scene import Scene
 
 HalfWidths = Mapping[str, Mapping[str, float]]  # in logarithms, by figure and kind of row
+Width = Callable[..., float]  # of errors of one figure and kind, and for how many groups
+DRAWS = 2000  # of groups, for the interval of a share
+
+
+NOTHING = 1e-12  # below every width
 
 
 class Error(NamedTuple):
@@ -51,6 +56,7 @@ class HeldShare(NamedTuple):
     figures: int
     groups: int
     held: float  # share
+    of_groups: Mapping[str, tuple[int, int]]  # how many were held, and of how many, by group
 
 
 def group_of(scene: Scene, kind: str) -> str:
@@ -74,17 +80,39 @@ def width(errors: Sequence[Error], of_groups: int = 0) -> float:
         of_groups: as many groups as the interval is to be as wide for; 0: those of the errors.
     """
     count = len({error.group for error in errors})
-    return math.inf if count < 2 else _quantile(errors) * few(of_groups or count)
+    return math.inf if count < 2 else _quantile_of(errors) * few(of_groups or count)
 
 
-def _quantile(errors: Sequence[Error]) -> float:
-    """Return the size that the share `COVERAGE` of the errors keep, where groups weigh alike and where figures do."""
-    groups = [error.group for error in errors]
-    order = np.argsort([error.size for error in errors])
+def stretched(errors: Sequence[Error], of_groups: int = 0) -> float:
+    """Return `width`, as much wider as groups ask for that are left out of it in turn.
+
+    One load may be harder than all others, and widths without it then hold too few of its figures. The stretch is what
+    the share `COVERAGE` of all figures needs, in widths made without their own group.
+    """
+    names, half = list(dict.fromkeys(error.group for error in errors)), width(errors, of_groups)
+    if len(names) < 3:
+        return half
+    sizes, groups = [], []
+    for name in names:
+        stay = [error for error in errors if error.group != name]
+        without = max(width(stay, of_groups or len(names)), NOTHING)
+        out = [error.size / without for error in errors if error.group == name]
+        sizes += out
+        groups += [name] * len(out)
+    return half * max(_quantile(sizes, groups), 1.0)
+
+
+def _quantile_of(errors: Sequence[Error]) -> float:
+    return _quantile([error.size for error in errors], [error.group for error in errors])
+
+
+def _quantile(sizes: Sequence[float], groups: Sequence[str]) -> float:
+    """Return the size that the share `COVERAGE` of them keep, where groups weigh alike and where figures do."""
+    order = np.argsort(sizes)
     by_group = np.array([1.0 / groups.count(name) for name in groups])[order] / len(set(groups))
-    alike = np.full(len(errors), 1.0 / len(errors))
+    alike = np.full(len(sizes), 1.0 / len(sizes))
     places = [np.searchsorted(np.cumsum(weight), COVERAGE - 1e-12) for weight in (by_group, alike)]
-    return errors[order[min(int(max(places)), len(order) - 1)]].size
+    return sizes[order[min(int(max(places)), len(order) - 1)]]
 
 
 def few(groups: int) -> float:
@@ -104,36 +132,50 @@ def by_figure_and_kind(errors: Iterable[Error]) -> dict[tuple[str, str], list[Er
 
 
 def half_widths(
-    errors: Iterable[Error], least: HalfWidths = MappingProxyType({})
+    errors: Iterable[Error], least: HalfWidths = MappingProxyType({}), of: Width = width
 ) -> dict[str, dict[str, float]]:
     """Return by figure and kind half of an interval, where two groups or more say something of it.
 
-    `least` are halves that are never gone below.
+    `least` are halves that are never gone below; `of` is `width` or `stretched`.
     """
     halves: dict[str, dict[str, float]] = {}
     for (figure, kind), of_key in by_figure_and_kind(errors).items():
-        if math.isfinite(half := width(of_key)):
+        if math.isfinite(half := of(of_key)):
             halves.setdefault(figure, {})[kind] = max(half, least.get(figure, {}).get(kind, 0.0))
     return halves
 
 
-def check(errors: Sequence[Error]) -> HeldShare:
+def check(errors: Sequence[Error], of: Width = width) -> HeldShare:
     """Make an interval of one figure and kind without each group in turn, and count what it holds of the group.
 
     It is made as wide for the number of groups as the one of all groups is.
     """
     groups = list(dict.fromkeys(error.group for error in errors))
-    held = 0
+    of_groups = {}
     for name in groups:
-        half = width([error for error in errors if error.group != name], len(groups))
-        held += sum(error.size <= half for error in errors if error.group == name)
-    return HeldShare(len(errors), len(groups), held / len(errors))
+        half = of([error for error in errors if error.group != name], len(groups))
+        are_held = [error.size <= half for error in errors if error.group == name]
+        of_groups[name] = sum(are_held), len(are_held)
+    held = sum(number for number, _ in of_groups.values()) / len(errors)
+    return HeldShare(len(errors), len(groups), held, of_groups)
 
 
-def checks(errors: Iterable[Error]) -> Mapping[tuple[str, str], HeldShare]:
+def checks(errors: Iterable[Error], of: Width = width) -> Mapping[tuple[str, str], HeldShare]:
     """Return `check` by figure and kind, where three groups or more make it possible."""
-    shares = {key: check(of_key) for key, of_key in by_figure_and_kind(errors).items()}
+    shares = {key: check(of_key, of) for key, of_key in by_figure_and_kind(errors).items()}
     return {key: held for key, held in shares.items() if held.groups > 2}
+
+
+def together(shares: Iterable[HeldShare]) -> tuple[float, float, float]:
+    """Return the share held of all figures of a kind, and its 95 % interval, groups drawn again with replacement."""
+    counts: dict[str, np.ndarray] = {}
+    for share in shares:
+        for name, of_group in share.of_groups.items():
+            counts[name] = counts.get(name, 0) + np.array(of_group)
+    each = np.array(list(counts.values()))
+    drawn = each[np.random.default_rng(0).integers(0, len(each), (DRAWS, len(each)))].sum(axis=1)
+    low, high = np.percentile(drawn[:, 0] / drawn[:, 1], [2.5, 97.5])
+    return float(each[:, 0].sum() / each[:, 1].sum()), float(low), float(high)
 
 
 # --- rows kept apart from everything --------------------------------------------------------------
@@ -170,7 +212,7 @@ def stretches(apart: Apart) -> dict[tuple[str, str], float]:
     by_key = by_figure_and_kind(error for of_one in apart for error in of_one)
     groups = {key: len({error.group for error in of_key}) for key, of_key in by_key.items()}
     return {
-        key: max(_quantile(of_key), 1.0) if groups[key] >= FEWEST_GROUPS else 1.0
+        key: max(_quantile_of(of_key), 1.0) if groups[key] >= FEWEST_GROUPS else 1.0
         for key, of_key in by_key.items()
     }
 
