@@ -1,4 +1,4 @@
-"""Lists the fields of a dataclass on the page, each with the comment that stands behind it in the source."""
+"""Lists the fields of a dataclass on the page, each with the comment above or behind it in the source."""
 
 from __future__ import annotations
 
@@ -29,5 +29,8 @@ class FieldComments(griffe.Extension):
 
 def _comment(cls: griffe.Class, field: griffe.Attribute) -> str:
     source = cls.module.lines_collection[cls.module.filepath]
-    lines = source[(field.lineno or 1) - 1 : field.endlineno]
+    first = (field.lineno or 1) - 1
+    while first and "".join(source[first - 1 : first]).lstrip().startswith("# "):
+        first -= 1
+    lines = source[first : field.endlineno]
     return " ".join(found[1] for line in lines if (found := COMMENT.search(line)))

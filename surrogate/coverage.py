@@ -10,9 +10,8 @@ from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError
 
 NAME = "surrogate.coverage"
-MOST_WANTED = (
-    "ttft_p99_ms[critical]"  # the output that reports draw and judge if nothing else is asked
-)
+# the output that reports draw and judge if nothing else is asked
+MOST_WANTED = "ttft_p99_ms[critical]"
 
 _DESCRIPTION = """\
 Count on the test points of a dataset how often means over the seeds, and single runs, lie in their

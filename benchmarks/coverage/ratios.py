@@ -21,9 +21,8 @@ NUM_SAMPLES = 20_000
 LEVEL = 0.95
 PAIRS = (3, 5, 10, 20)
 RATIOS = (1.0, 0.3)
-SHARED = (
-    0.7  # of the variance of logarithms (of gamma: of the sum), that both strategies have in common
-)
+# of the variance of logarithms (of gamma: of the sum), that both strategies have in common
+SHARED = 0.7
 Ends = tuple[np.ndarray, np.ndarray]
 
 

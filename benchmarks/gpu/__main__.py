@@ -52,9 +52,8 @@ MECHANISMS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "block-level": (PRESSED, {"kv_model": "block-level"}),
 }
 # assumptions of the projection
-LAUNCH_S = (
-    2.5e-6  # from the start of one small kernel to that of the next in a CUDA graph or stream
-)
+# from the start of one small kernel to that of the next in a CUDA graph or stream
+LAUNCH_S = 2.5e-6
 BANDWIDTH = 3.35e12  # bytes/s of the memory
 SCAN_STEPS = 3900  # of the slowest of 4,096 baseline runs
 

@@ -52,9 +52,8 @@ _START, _SPREAD = (np.array(column) for column in zip(*START.values(), strict=Tr
 MODEL_ERROR = 0.3  # of one model, as a standard deviation of the logarithm of its times
 UNITS = 2.0  # independent measurements that a model's steps count as in each of three regimes
 MOST_ERROR = 1.5  # beyond which a step pulls no more
-ENTRIES_READ = (
-    640  # that sparse attention reads at most, of DeepSeek-V4: 512 chosen ones and a window of 128
-)
+# that sparse attention reads at most, of DeepSeek-V4: 512 chosen ones and a window of 128
+ENTRIES_READ = 640
 
 Describe = Callable[[str], ModelDescription | None]
 
@@ -146,9 +145,8 @@ class DescribedLaw:
     numbers: Float[np.ndarray, " number"]  # in the order of `START`
     models: tuple[str, ...]  # that it was fitted to
     gpu: str
-    factor: (
-        float  # nine steps in ten are within this factor of the law; inf where that cannot be told
-    )
+    # nine steps in ten are within this factor of the law; inf where that cannot be told
+    factor: float
 
     def predicted_ms(
         self, engine: MeasuredEngine, model: ModelDescription, sums: StepSums

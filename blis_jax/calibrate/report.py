@@ -314,9 +314,8 @@ def _simulated(path: Path) -> tuple[dict[tuple[str, str], float], list[str], lis
     return figures(1e3 * ttft[is_done], 1e3 * e2e[is_done], output[is_done]), remarks, lengths
 
 
-LARGEST_SPREAD = (
-    0.4  # of a mean length: a wider normal law would be cut at 1 token and move the mean
-)
+# of a mean length: a wider normal law would be cut at 1 token and move the mean
+LARGEST_SPREAD = 0.4
 ALL_AT_ONCE_PER_S = 100_000
 
 

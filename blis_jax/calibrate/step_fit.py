@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 ALIKE, ALIKE_SPREAD = 0.04, 0.2  # logarithms within which steps count as repeats of one shape
 ROUNDS = 40  # of reweighting, from squares to absolute logarithms
 LEAST_ERROR = 0.003  # below which an error counts as a square
-BOOKED = (
-    0.9  # of the same batch without its prompt: a step that took less is booked on its neighbour
-)
+# of the same batch without its prompt: a step that took less is booked on its neighbour
+BOOKED = 0.9
 OFTEN = 0.1  # of the steps with prompts: an engine that books so many on their neighbours
 SLOW, FIRST = 2.0, 3  # times the law, among so many first steps of a kind: warm-up
 LEAST_STEPS = 20  # of a deployment
@@ -55,9 +54,8 @@ class Errors(NamedTuple):
     steps: int
     median: float
     p90: float
-    repeats: (
-        float  # how far single steps are from the median of their shape: what no law can go below
-    )
+    # how far single steps are from the median of their shape: what no law can go below
+    repeats: float
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,8 @@ class StepFits:
     deployments: tuple[DeploymentFit, ...]
     across: Mapping[str, Float[np.ndarray, "scale term"]]  # by model
     source: str  # the file that was fitted to, and its hash
-    described: DescribedLaw | None = (
-        None  # for other models; None: fewer than two have descriptions
-    )
+    # for other models; None: fewer than two have descriptions
+    described: DescribedLaw | None = None
     latency_model: str = LAW  # or the bent law of a file, whose coefficients the deployments have
 
     @classmethod

@@ -25,9 +25,8 @@ from blis_jax.reports.words import NOTHING
 from blis_jax.traces.measured.steps import PHASES, EngineSteps
 
 MOST_DECODE, MOST_PROMPT = 0.03, 0.12  # median errors of a law that ranks routers
-LEAST_TTFT = (
-    10.0  # times what nine steps in ten with a prompt are off by at most: 10 % of such a TTFT
-)
+# times what nine steps in ten with a prompt are off by at most: 10 % of such a TTFT
+LEAST_TTFT = 10.0
 MOST_POINTS = 4000
 COLOURS = dict(zip(PHASES, (BLUE, RED, GREEN), strict=True))
 TITLE_OF_PREDICTIONS = "Measured and predicted times of steps"

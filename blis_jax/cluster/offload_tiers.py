@@ -69,9 +69,8 @@ class KvOffloadConfig:
     block_size: int | None = None
     blocks_per_chunk: int | None = None
     offload_prompt_only: bool = True
-    saves_prefill: bool = (
-        False  # not BLIS's: what comes back is not computed again, and takes its time
-    )
+    # not BLIS's: what comes back is not computed again, and takes its time
+    saves_prefill: bool = False
     secondary_tiers: tuple[SecondaryTier, ...] = ()
     per_block_bytes: int | None = None  # where the header of a trace says it
     # what changes nothing, for the headers of traces; `secondary_tiers` has that of each

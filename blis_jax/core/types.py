@@ -124,9 +124,8 @@ class Mechanism(OfEachKind):
     has_queue: bool = False  # admitted requests wait at the gateway, see phases/flow_control.py
     has_budgets: bool = False  # tenants over their share are turned away, see pools.py
     evicts_in_flight: bool = False  # and instances give up requests for them
-    finds_prefixes: bool = (
-        True  # blocks are found by their content, else every prompt is computed whole
-    )
+    # blocks are found by their content, else every prompt is computed whole
+    finds_prefixes: bool = True
     num_adapters: int = 0  # LoRA adapters that instances have columns for; 0: none is ever loaded
     has_offload_tiers: bool = False  # KV blocks are off-loaded to tiers with transfers
     offload_saves_prefill: bool = False  # and what comes back is not computed again

@@ -51,9 +51,8 @@ class ModelDescription:
     vocab_size: int
     intermediate_size: int
     activation_bytes: float  # of one number: activations and the KV cache
-    quantised_weight_bytes: float = (
-        0.0  # of one weight, where weights have a precision of their own
-    )
+    # of one weight, where weights have a precision of their own
+    quantised_weight_bytes: float = 0.0
     head_dim: int = 0  # as given; `hidden_size // num_heads` is not put in its place
     hidden_act: str = ""
     tie_word_embeddings: bool = False

@@ -248,9 +248,8 @@ NEVER = 2**62
 class Overtaking:
     """Figures of overtaking in one run, or in several together; ages in µs, None where nothing was seen."""
 
-    num_overtaking: (
-        int  # requests of the lower class scheduled while one of the higher class waited
-    )
+    # requests of the lower class scheduled while one of the higher class waited
+    num_overtaking: int
     least_age_us: int | None  # of them at that moment
     least_older_by_us: int | None  # than the one that waited
     num_passed: int  # requests of the lower class that a younger one of the higher class passed

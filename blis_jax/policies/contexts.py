@@ -56,12 +56,10 @@ class GatewayContext:
     snapshots: Snapshots
     now_us: Array  # clock dtype
     key: Array | Absent  # random key of this decision and this policy; unused, it costs nothing
-    scores: Float[Array, "instance"] | Absent = (
-        None  # routing only: the weighted sum of the scorers, or zeros
-    )
-    picked: Int[Array, ""] | Absent = (
-        None  # routing: the picker's instance by these scores; admission: the router's
-    )
+    # routing only: the weighted sum of the scorers, or zeros
+    scores: Float[Array, "instance"] | Absent = None
+    # routing: the picker's instance by these scores; admission: the router's
+    picked: Int[Array, ""] | Absent = None
     run_key: Array | Absent = None  # the same in a whole run, for hashes; likewise
     contents: LeadingContents | Absent = None
     # only where requests move (Policies.cluster, Policies.hand_over), else None:
@@ -264,9 +262,8 @@ class HandOverContext:
     role: Int[Array, "instance"]  # index into ROLES
     now_us: Array  # start of the step, clock dtype
     key: Array | Absent
-    num_transfers: Int[Array, ""] | Absent = (
-        None  # under way in the cluster, this one included; only in blis-2026-08
-    )
+    # under way in the cluster, this one included; only in blis-2026-08
+    num_transfers: Int[Array, ""] | Absent = None
 
 
 @pytree

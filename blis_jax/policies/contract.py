@@ -68,15 +68,13 @@ class Policy:
     params: type = NoParams
     start: StartFn = no_state
     observe: ObserveFn | None = None
-    keeps_own_index: bool = (
-        False  # in BLIS, routings fill it whatever feeds that of prefix-affinity
-    )
+    # in BLIS, routings fill it whatever feeds that of prefix-affinity
+    keeps_own_index: bool = False
     # draws from `context.key` or `context.run_key`; a function says it of the policy's numbers
     is_random: bool | Callable[[Any], bool] = False
     next_time: NextTimeFn | None = None  # of a cluster policy or an event source: when it acts
-    comes_last: NextTimeFn | None = (
-        None  # whether behind all else that the gateway does at that time
-    )
+    # whether behind all else that the gateway does at that time
+    comes_last: NextTimeFn | None = None
     step_time: SourceStepTimeFn | None = None  # of an event source: how long steps take
     gives_up: bool = False  # of an event source: `Happening.gives_up` may name a request
     figures: tuple[SourceFigure, ...] = ()  # of an event source: fields of its memory

@@ -31,9 +31,8 @@ class Number:
     search: tuple[float, float] | None = None
     prior: str = "uniform"  # or log-uniform
     is_whole: bool = False
-    setting: str | None = (
-        None  # name of the setting; None: made of the policy's and the number's name
-    )
+    # name of the setting; None: made of the policy's and the number's name
+    setting: str | None = None
 
     @property
     def allowed(self) -> str:

@@ -110,9 +110,8 @@ class Axis:
     is_whole: bool = False  # ticks at whole numbers
     is_turned: bool = False  # texts stand upright
     has_grid: bool = True
-    is_run: bool = (
-        False  # its values are seeds, or windows: a page follows one through all pictures
-    )
+    # its values are seeds, or windows: a page follows one through all pictures
+    is_run: bool = False
 
 
 @dataclass(frozen=True)

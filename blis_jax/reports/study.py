@@ -253,9 +253,8 @@ class Study:
     remarks: tuple[
         str, ...
     ] = ()  # shown unasked: failures, broken invariants, how seeds were added
-    num_runs: int | None = (
-        None  # that were made or taken over; None: one of each strategy, place and seed
-    )
+    # that were made or taken over; None: one of each strategy, place and seed
+    num_runs: int | None = None
     time: Sentence | None = None
     next: str = ""  # what to do now, if the differences do not say it
     answer: Answer | None = None  # all five lines, if they are not those of the differences

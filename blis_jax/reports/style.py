@@ -121,9 +121,8 @@ LEGEND_INCHES = 0.165  # of a legend's line
 LETTERS_PER_INCH = 16.7  # of a caption
 TITLE_LETTERS_PER_INCH = 10.9
 LEGEND_LETTER_INCHES, LEGEND_HANDLE_INCHES = 0.068, 0.52
-LONG_AXIS = (
-    80.0  # largest value by smallest beyond which a logarithmic axis names powers of ten only
-)
+# largest value by smallest beyond which a logarithmic axis names powers of ten only
+LONG_AXIS = 80.0
 CAPTION_COLOUR, GUIDE_COLOUR = "0.3", "0.45"
 
 RULES: Any = {  # for matplotlib

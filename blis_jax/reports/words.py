@@ -120,9 +120,8 @@ def survivors_line(completed: int, arrived: int, others: Mapping[str, int] | Non
     return f"{of_all}; latencies are of those that came so far"
 
 
-LARGEST_GAP = (
-    0.05  # of an answer's other gaps, which February's second last gap may add without a word
-)
+# of an answer's other gaps, which February's second last gap may add without a word
+LARGEST_GAP = 0.05
 
 
 def last_gaps(config: ClusterConfig, output_len: np.ndarray) -> str | None:

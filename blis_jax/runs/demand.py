@@ -252,9 +252,8 @@ def _clock_for(config: ClusterConfig, table: RequestTable, clock: str) -> str:
 
 
 MAX_SLOTS = 8192
-MOST_PATH_BLOCKS = (
-    2048  # shared blocks on a path, with padding, that a visit may cost without eviction
-)
+# shared blocks on a path, with padding, that a visit may cost without eviction
+MOST_PATH_BLOCKS = 2048
 FEWEST_CHANGES = 256  # decisions of an autoscaler to begin with
 FEWEST_TOUCHES = 4096  # that the log of an index has room for where the caches feed it
 LONG_LISTS = 1024  # blocks of a request from which a wide window pays for a single lane

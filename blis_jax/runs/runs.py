@@ -44,9 +44,8 @@ if TYPE_CHECKING:
 # a run that stops where BLIS does, if its ties came in BLIS's order up to there
 _ORDERED = (*WHOLE, Outcome.REFERENCE_CRASH, Outcome.LIVELOCK)
 _RECORDS_FULL = (Outcome.LOG_FULL, Outcome.EVICTIONS_FULL)
-MOST_GROWTHS = (
-    2  # repairs after which a run under pressure with too many records is made in stretches
-)
+# repairs after which a run under pressure with too many records is made in stretches
+MOST_GROWTHS = 2
 Inputs = tuple[Params, RequestTable, EngineOrder]
 
 

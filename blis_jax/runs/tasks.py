@@ -243,9 +243,8 @@ class Reply:
     made: Sequence[Made] = ()
     call_s: float | None = None  # wall seconds of a call whose program was compiled before
     error: Exception | None = None  # which would come again
-    lacks: str = (
-        ""  # what the worker's machine has not, such as space on its disk; another may have it
-    )
+    # what the worker's machine has not, such as space on its disk; another may have it
+    lacks: str = ""
     worker: str = ""  # its address
 
 

@@ -30,9 +30,8 @@ ANYTIME_METHOD = "anytime-valid t over seeds, paired by seed, 95 %"
 LEAST_PAIRS_FOR_BOOTSTRAP = 15
 BOOTSTRAP, PERCENTILE, STUDENT = "bootstrap (BCa)", "bootstrap (percentile)", "Student's t"
 ANYTIME = "anytime-valid t"
-EFFECT_SPREAD = (
-    0.4  # τ of `sequential`: intervals are narrowest, against Student's, at some 60 seeds
-)
+# τ of `sequential`: intervals are narrowest, against Student's, at some 60 seeds
+EFFECT_SPREAD = 0.4
 NO_SPREAD, NO_INTERVAL = "equal on every seed", "none"
 SAME_BUT_FOR_ROUNDING = 1e-9  # of the largest value
 Statistic = Callable[..., "np.ndarray"]  # of one array of seeds per sample, over the last axis

@@ -53,9 +53,8 @@ class StoppingRule:
     """The conditions for stopping; with both, seeds end as soon as every difference is decided or known precisely."""
 
     decides: bool = False  # verdicts must be safe
-    precision: float | None = (
-        None  # half-width of the intervals, as a share of the reference's mean
-    )
+    # half-width of the intervals, as a share of the reference's mean
+    precision: float | None = None
     most_seeds: int = MOST_SEEDS
 
     def inference(self, confidence: float = CONFIDENCE) -> Inference:

@@ -103,9 +103,8 @@ class Requests(HasParts):
     has_shared: Int[Array, ""]
     is_late: Int[Array, ""]  # a routing decision lies beyond the clock
     is_wide: Int[Array, ""]  # shared contents are longer than the tables
-    own: (
-        Parts  # BlockNodes, RequestDeadlines, PartRanks, Media, Elsewhere, Sessions, RequestTargets
-    )
+    # BlockNodes, RequestDeadlines, PartRanks, Media, Elsewhere, Sessions, RequestTargets
+    own: Parts
 
 
 class PartRank(enum.IntEnum):

@@ -100,9 +100,8 @@ def numbers(low: float, high: float) -> Callable[[Any], tuple[np.ndarray, np.nda
     return parse
 
 
-_THOUSANDS = (
-    r"^(-?\d{1,3}),(\d{3})(?:,(\d{3}))?(\.\d*)?$"  # 1,024 among the cells of a column of texts
-)
+# 1,024 among the cells of a column of texts
+_THOUSANDS = r"^(-?\d{1,3}),(\d{3})(?:,(\d{3}))?(\.\d*)?$"
 
 
 def _as_numbers(values: pandas.Series) -> np.ndarray:

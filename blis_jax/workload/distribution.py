@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 DISTRIBUTION_SEED = 42  # of the reference, if none is given
 MOST_REQUESTS = 2**22
-CAP_PER_REQUEST = (
-    2  # a client sends, or begins sessions, no more often than this many times num_requests
-)
+# a client sends, or begins sessions, no more often than this many times num_requests
+CAP_PER_REQUEST = 2
 DEFAULT_PREFIX_LENGTH = 50  # tokens, the reference's default
 LEAST_GAMMA_SHAPE = 0.01  # the reference's: a cv of 10
 NO_REQUEST = (

@@ -38,9 +38,8 @@ ARRIVING = "arrivals_per_s"  # beside the metrics: few drawn requests may come f
 KEEPS_UP = 0.9  # of the arrivals that leave: below it a cluster is full
 FIRST_RATE, MOST_RATE = 8.0, 1e6  # per second and instance; of all
 SPANS = 2.0  # services that a warm-up should last
-CLEAR = (
-    0.7  # of the arrivals that leave: above it few requests may show a cluster as full that is not
-)
+# of the arrivals that leave: above it few requests may show a cluster as full that is not
+CLEAR = 0.7
 FEWEST, LONGER = 8000, 4  # requests of all seeds that do not; times those of a run that are too few
 LENGTHS = (1, 2, 4, 8)  # of a run, times the requests that are asked for
 STEP = 2.0  # from one try to the next, until a cluster is full

@@ -50,9 +50,8 @@ class DatasetSizes:
     other_points: int = 0  # test points that are also run on other seeds
     first_seed: int = 0
     branch: int = 0  # further calibration points, and as many test points, where a limit is off
-    own_seeds: int = (
-        0  # of each point, from a deck of `seeds` that its role has; 0: one pool for all
-    )
+    # of each point, from a deck of `seeds` that its role has; 0: one pool for all
+    own_seeds: int = 0
 
     def check(self) -> None:
         """Refuse sizes that cannot be."""

@@ -65,9 +65,8 @@ class TaskFile(ClosedPart):
     stage1: Stage1 | None = None
     limit_s: Annotated[float, Field(gt=0)] = USUAL_LIMIT_S  # for one program
     failure_score: Number = -1000.0
-    compile_programs: bool = (
-        False  # each by itself, also where it has a form as a table of operations
-    )
+    # each by itself, also where it has a form as a table of operations
+    compile_programs: bool = False
     published: Number | None = None  # the score that the search tells
 
     @model_validator(mode="after")

@@ -59,9 +59,8 @@ class StoppingRecord(ClosedPart):
     """The rule for the number of seeds, written down before the first of them was run."""
 
     decides: bool = False  # verdicts must be safe
-    precision: float | None = (
-        None  # half-width of the intervals, as a share of the reference's mean
-    )
+    # half-width of the intervals, as a share of the reference's mean
+    precision: float | None = None
     most_seeds: int
 
     @property

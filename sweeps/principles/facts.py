@@ -34,9 +34,8 @@ class StrategyFacts:
 
     least_share: float  # prefix ÷ prompt, over requests with a prefix; NaN if there are none
     most_share: float
-    prefill_load: (
-        float  # prefill work that no cache saves ÷ what the instances can do; NaN if unknown
-    )
+    # prefill work that no cache saves ÷ what the instances can do; NaN if unknown
+    prefill_load: float
     blocks_needed: float  # per instance, by Little's law, requests that share nothing
     blocks_of_all: int  # of all requests together
     classes: tuple[str, ...]

@@ -41,9 +41,8 @@ def _blob(text: str) -> str:
 
 
 GO = "go/"  # of the translation: below it, paths are those of the target's repository
-REGISTRATION = (
-    f"{GO}registration.patch"  # changes a file of the target, so it is in the patch alone
-)
+# changes a file of the target, so it is in the patch alone
+REGISTRATION = f"{GO}registration.patch"
 DENIAL = f"{GO}denial.patch"  # of the director, which answers a denial with 500; beside the change
 TREATMENT_CONFIG = f"configs/arms/treatment/{CONFIG}"
 SAMPLES, DOCUMENTS = "deploy/config", "docs/promotions"  # of the target's repository

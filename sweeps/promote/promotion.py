@@ -47,9 +47,8 @@ PLUGIN_KINDS = {
 USUAL_BASELINE, USUAL_WORKLOAD = "iter00_baseline", "mixed"
 BASELINE, CONTROL, TREATMENT = "baseline", "control", "treatment"
 ARMS = (BASELINE, CONTROL, TREATMENT)
-BY_STEPS = (
-    "SteppingRouter"  # what `evolve read` writes into a policy that goes instance by instance
-)
+# what `evolve read` writes into a policy that goes instance by instance
+BY_STEPS = "SteppingRouter"
 
 
 def file_named(files: Files, name: str) -> str | None:
@@ -96,9 +95,8 @@ class GeneratedPlugin:
     package_path: str  # below the target's module
     parameters: Mapping[str, float]  # as the strategy has them
     signals: tuple[str, ...]  # of the simulator, such as snapshots.queue_depth
-    stability: (
-        str  # Alpha, Beta, Stable, or another word where the version of the target has no levels
-    )
+    # Alpha, Beta, Stable, or another word where the version of the target has no levels
+    stability: str
 
     @property
     def level(self) -> str:

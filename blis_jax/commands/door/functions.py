@@ -37,9 +37,8 @@ class _Question(NamedTuple):
     """A command that can be asked from Python."""
 
     command: str  # the words behind `blis-jax`
-    ending: str = (
-        ""  # of a result that is only read back; without one the command writes to its usual place
-    )
+    # of a result that is only read back; without one the command writes to its usual place
+    ending: str = ""
 
 
 QUESTIONS = {

@@ -25,9 +25,8 @@ class Request:
     """A request under way; times in µs."""
 
     arrival: float
-    prompt: (
-        int  # tokens to compute before the next token is made; with those made before a preemption
-    )
+    # tokens to compute before the next token is made; with those made before a preemption
+    prompt: int
     output: int  # tokens still to make
     cached: int = 0  # of the prompt, found in the cache
     computed: int = 0

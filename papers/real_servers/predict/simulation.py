@@ -52,9 +52,8 @@ class SimulatedRequests:
     itl_ms: Float[np.ndarray, " request"]  # mean of the request; 0 for one token
     output: int  # tokens of every request
     round_index: Int[np.ndarray, " request"]  # 0 but in closed loops
-    run_s: float | None = (
-        None  # time of all runs that these are of; None: one, from arrivals to ends
-    )
+    # time of all runs that these are of; None: one, from arrivals to ends
+    run_s: float | None = None
 
 
 def config_of(server: RealServer, beta: Sequence[float] | None) -> ClusterConfig:

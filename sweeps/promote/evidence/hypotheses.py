@@ -260,9 +260,8 @@ class BaselineScenario(ClosedPart):
     workload: str  # in sweeps/workloads; stands for the profile in the simulator
     instead: str = ""  # what is simulated where the profile cannot be
     no_arms: str = ""  # why the arms cannot be stood up there
-    roles: Literal["", "decode", "prefill-decode"] = (
-        ""  # of its pods: empty for none, else who works
-    )
+    # of its pods: empty for none, else who works
+    roles: Literal["", "decode", "prefill-decode"] = ""
     pods: dict[Literal["prefill", "decode"], int] = Field(
         default_factory=dict
     )  # where prompts move

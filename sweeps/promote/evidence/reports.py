@@ -139,9 +139,8 @@ if TYPE_CHECKING:
     Rows = Sequence[Mapping[str, Any]]
 
 CLASSES = "summary.traffic_classes"
-GOODPUT = (
-    "goodput"  # the name of the share of requests that are served in time, as `summary.goodput`
-)
+# the name of the share of requests that are served in time, as `summary.goodput`
+GOODPUT = "goodput"
 DENIED = (429, 500)  # the target's director makes an internal error of an admitter's denial
 
 

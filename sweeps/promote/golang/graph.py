@@ -42,9 +42,8 @@ class Graph:
     """Make nodes, each once, simplified."""
 
     def __init__(self, folds: dict[str, Callable[..., Any]], is_order: bool = False) -> None:
-        self.is_order = (
-            is_order  # then scalars stand for one request's values among those of others
-        )
+        # then scalars stand for one request's values among those of others
+        self.is_order = is_order
         self._folds = folds  # elementwise operations on numpy scalars
         self._known: dict[Hashable, Node] = {}
         self.origin = ""  # of the equation that is being translated

@@ -54,9 +54,8 @@ from sweeps.promote.promotion import (
 )
 from sweeps.promote.store import render, yaml_text
 
-USUAL_REQUESTS = (
-    1000  # of a workload that does not say; half of a test's wait in the router's queue
-)
+# of a workload that does not say; half of a test's wait in the router's queue
+USUAL_REQUESTS = 1000
 LAYERS = ("admission", "routing", "order", "batching", "memory")
 
 

@@ -22,9 +22,8 @@ class StepHooks:
 
     # what phases change in sub-trees, on the way in `Work`
     carries: ClassVar[tuple[type, ...]] = ()
-    carries_gateway: ClassVar[bool] = (
-        False  # whether phases carry the states of the gateway's policies, too
-    )
+    # whether phases carry the states of the gateway's policies, too
+    carries_gateway: ClassVar[bool] = False
     takes_all: ClassVar[bool] = False  # where it ends members early, the whole batch leaves
     withholds: ClassVar[bool] = False  # some waiting requests may not be served
     repeats: ClassVar[bool] = False  # equal steps without anybody in the batch are made at once
