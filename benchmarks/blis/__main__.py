@@ -34,7 +34,7 @@ OURS = ("kv", "provenance")  # what ours says besides in the file of metrics
 OF_CLIENT = ("client_ttft_ms", "client_e2e_ms")  # where a client has a network
 OF_SPLIT = ("first_chunk_time_us", "last_chunk_time_us", "status")
 REVISIONS = {"blis-2026-08": lines.line, "blis-2026-02": february.line}
-TRIES = 8  # of BLIS, whose output is not always the same
+TRIES = 24  # of BLIS, whose output is not always the same
 LIMIT_S = 25  # for BLIS; some of its runs never end
 
 

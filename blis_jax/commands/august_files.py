@@ -64,10 +64,11 @@ def options_of(path: str, is_august: bool = True) -> dict[str, Any]:
     keys_of = _KEYS if is_august else _KEYS_OF_FEBRUARY
     mapping(sections, place, _KNOWN if is_august else (*keys_of, "scheduler"))
     sections = {name: _as_fields(value, name) for name, value in sections.items()}
-    shares = mapping(sections.get("tenant_budgets") or {}, f"{place}: tenant_budgets")
+    sections = {name: value for name, value in sections.items() if value is not None}
+    shares = mapping(sections.get("tenant_budgets", {}), f"{place}: tenant_budgets")
     parts = {}
     for name, keys in keys_of.items():
-        parts[name] = mapping(sections.get(name) or {}, f"{place}: {name}", keys)
+        parts[name] = mapping(sections.get(name, {}), f"{place}: {name}", keys)
     options = _of_admission(parts["admission"], f"{place}: admission")
     options |= _of_routing(parts["routing"], f"{place}: routing")
     # in August `priority` is without effect
@@ -76,8 +77,12 @@ def options_of(path: str, is_august: bool = True) -> dict[str, Any]:
         ("scheduler", sections.get("scheduler")),
         (f"{ordered}_policy", parts[ordered].get("policy")),
     ):
-        if value:
+        if value not in (None, ""):
             options[option] = value_at(value, f"{place}: {option}", str)
+    if options.get("preemption_policy", "fcfs") not in ("fcfs", "priority"):
+        raise ConfigError(
+            f"{place}: preemption.policy: got {shortened(options['preemption_policy'])}, allowed is fcfs or priority"
+        )
     machines = {name: sections[name] for name in SECTIONS if sections.get(name)}
     if shares:
         options["tenant_shares"] = {
@@ -109,10 +114,10 @@ def _of_admission(section: Mapping[str, Any], place: str) -> dict[str, Any]:
             settings[option] = value_at(section[key], f"{place}: {key}", kind)
     if policy == "tier-shed":
         settings.setdefault("tier_shed_min_priority", 3)
-    priorities = _by_class(section.get("slo_priorities") or {}, f"{place}: slo_priorities")
+    priorities = _by_class(section.get("slo_priorities", {}), f"{place}: slo_priorities")
     owners = ("priority", *(("admission",) if policy in _GATES else ()))
     numbers = {f"{owner}.{name}": value for owner in owners for name, value in priorities.items()}
-    targets = _by_class(section.get("slo_targets") or {}, f"{place}: slo_targets")
+    targets = _by_class(section.get("slo_targets", {}), f"{place}: slo_targets")
     if numbers:
         settings["policy_numbers"] = tuple(numbers.items())
     if targets:
@@ -124,7 +129,10 @@ def _of_routing(section: Mapping[str, Any], place: str) -> dict[str, Any]:
     policy = value_at(section.get("policy", ""), f"{place}: policy", str)
     settings = {"routing_policy": policy} if policy else {}
     pairs = []
-    for number, scorer in enumerate(section.get("scorers") or (), 1):
+    scorers = section.get("scorers", [])
+    if not isinstance(scorers, list):
+        raise ConfigError(f"{place}: scorers: got {shortened(scorers)}, allowed is a list")
+    for number, scorer in enumerate(scorers, 1):
         at = f"{place}: scorer {number}"
         mapping(scorer, at, ("name", "weight"))
         weight = value_at(scorer.get("weight"), f"{at}: weight", float)

@@ -173,6 +173,8 @@ def results_text(
     made = sum(name.startswith("autoscale-") for name in record.names)  # BLIS counts the others
     cluster = cluster_json(record)
     has_blocks = (num_asked or num_instances - made) > 1
+    if config is not None and config.node_pools and not config.instances:
+        has_blocks = False  # no node has room for an instance
     of_adapters = functools.partial(adapter_fields, record, labels.adapter if labels else ())
     blocks = [block and block | of_adapters(row) for row, block in enumerate(blocks)]
     blocks = [

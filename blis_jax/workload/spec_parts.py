@@ -60,14 +60,14 @@ class ArrivalSpec(Strict):
 class NetworkSpec(Strict):
     """Path between client and cluster; shifts client-side latencies only."""
 
-    rtt_ms: NonNegative
+    rtt_ms: NonNegative = 0.0
     bandwidth_mbps: NonNegative = 0.0  # 0: unlimited
 
 
 class ActiveWindow(Strict):
     """A span in which the client sends requests."""
 
-    start_us: Count
+    start_us: Count = 0
     end_us: Count  # exclusive
 
     @model_validator(mode="after")

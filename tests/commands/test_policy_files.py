@@ -67,6 +67,35 @@ def test_values_are_those_of_the_fields_of_blis(tmp_path: Path) -> None:
     assert options_of(file_of(tmp_path, weighed)) == {"routing_scorers": "queue-depth:0.123456789"}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "scheduler: {}",
+        "preemption: []",
+        "preemption: {policy: lru}",
+        "routing: {scorers: 2.5}",
+        "routing: 0",
+        "admission: {slo_priorities: false}",
+        "tenant_budgets: []",
+    ],
+)
+def test_what_blis_s_fields_cannot_hold_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"must be|got"):
+        options_of(file_of(tmp_path, text))
+
+
+def test_where_no_node_has_room_no_instance_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = "{name: p, gpu_type: H100, gpus_per_node: 2, gpu_memory_gib: 80, initial_nodes: 2, max_nodes: 2}"
+    policy = file_of(tmp_path, f"node_pools: [{pool}]")
+    words = ["--model", MODEL, "--profile", AUGUST, "--tp", "4", "--num-instances", "3"]
+    assert main([*words, "--num-requests", "3", "--policy-config", policy]) == 0
+    printed = capsys.readouterr().out
+    assert "Rejected Requests (Routing): 3" in printed
+    assert printed.count("instance_id") == 1
+
+
 def test_a_file_of_february_has_a_priority_and_no_machines(tmp_path: Path) -> None:
     text = """
 admission: {policy: token-bucket, token_bucket_capacity: 900}

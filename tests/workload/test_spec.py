@@ -460,3 +460,11 @@ def test_builtin_workloads_are_the_recorded_ones(golden_dir):
             assert load_builtin(name) == load_spec(file)
             compared += 1
     assert compared
+
+
+@pytest.mark.parametrize("revision", ["blis-2026-02", "blis-2026-08"])
+def test_a_window_begins_at_0_and_a_network_takes_no_time_if_nothing_is_said(revision):
+    more = "lifecycle: {windows: [{end_us: 4}]}\n    network: {bandwidth_mbps: 3.0}\n    streaming: true"
+    client = parse_spec(swapped("streaming: true", more), "w.yaml", revision).clients[0]
+    assert client.lifecycle.windows[0].start_us == 0
+    assert client.network.rtt_ms == 0.0
