@@ -143,7 +143,8 @@ class StudyResult:
         """
         if not 0 <= number < len(self.findings.pictures):
             many = len(self.findings.pictures)
-            raise ConfigError(f"picture {number} is not there; this result has {many}, from 0")
+            there = f"{many}, from 0" if many else "none; to_dataframe() has its numbers"
+            raise ConfigError(f"picture {number} is not there; this result has {there}")
         return drawing.shown(self.findings.pictures[number])
 
     def __str__(self) -> str:

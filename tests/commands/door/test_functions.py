@@ -100,6 +100,8 @@ def test_columns_have_the_units_of_numbers_headings_rows_or_title() -> None:
         "rank", "TTFT P99, ms", "in % of a", "in % of a low", "in % of a high", "GPUs", "of the whole", "verdict",
     ]  # fmt: skip
     assert list(frame.attrs["units"].values()) == ["ms", "%", "%", "%", "1", "%"]
+    with pytest.raises(ConfigError, match="this result has none"):
+        StudyResult(Findings(Answer.of(*"abcde"))).plot()
     points = Table(("parameter", "value"), (Row(("8", "1e-3")), Row(("9", "2.5"))))
     frame = StudyResult(Findings(Answer.of(*"abcde"), (points,), ())).to_dataframe()
     assert frame["parameter"].tolist() == ["8", "9"] and frame["value"].tolist() == [0.001, 2.5]
