@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,20 @@ def write_text(path: Path, text: str) -> None:
 def json_text(document: object, indent: int | None = 2) -> str:
     """Return the JSON text of a document, on one line without an indent; refuses NaN and infinities."""
     return json.dumps(whole_numbers(document), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+# a number at the end of a line, where a text ends with a quotation mark
+_SMALL = re.compile(r"(?m)(?<=[ \[])-?\d(?:\.\d+)?e-\d+(?=,?$)")
+
+
+def json_as_go(document: object) -> str:
+    """Return the JSON text with small numbers as Go writes them: below a millionth alone with an exponent."""
+    return _SMALL.sub(_as_go, json_text(document))
+
+
+def _as_go(number: re.Match[str]) -> str:
+    digits, exponent = number[0].split("e")
+    return f"{Decimal(number[0]):f}" if int(exponent) >= -6 else f"{digits}e{int(exponent)}"
 
 
 def finite(value: float | None, digits: int | None = None) -> float | None:

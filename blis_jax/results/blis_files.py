@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
-from blis_jax.files.atomic_write import json_text, replacing
+from blis_jax.files.atomic_write import json_as_go, json_text, replacing
 from blis_jax.metrics.distributions import is_listed
 from blis_jax.metrics.kv import printed_hit_rate
 from blis_jax.metrics.reference import (
@@ -183,7 +183,7 @@ def results_text(
     ]
     lines = []
     for block in filter(None, blocks):
-        lines += ["=== Simulation Metrics ===", json_text(block)]
+        lines += ["=== Simulation Metrics ===", json_as_go(block)]
     lines += verdicts.lines
     classes = class_lines(record, verdicts.shows_one_class)
     lines += [*anomaly_lines(record), *kv_lines(record), *classes]

@@ -15,7 +15,7 @@ from blis_jax.commands.options.trace_flags import GivenTrace
 from blis_jax.commands.values import number_within
 from blis_jax.errors import ConfigError, as_option, choices, shortened
 from blis_jax.files import input_files
-from blis_jax.files.atomic_write import json_text, write_text
+from blis_jax.files.atomic_write import json_as_go, write_text
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.metrics.summaries import mean_itl_us
 from blis_jax.results.scores import (
@@ -142,7 +142,7 @@ def verdicts_on(record: RunRecord, request_ids: Sequence[str], scores: Scores) -
         judged = saturation(record, request_ids, scores.detectors, scores.tuning)
         fields = {"saturation": judged.final} if judged.final else {}
         if scores.report is not None:
-            text = f"{json_text(judged.document())}\n"
+            text = f"{json_as_go(judged.document())}\n"
             with cli.writing(scores.report):
                 write_text(scores.report, text)
     if scores.limits:
