@@ -28,9 +28,12 @@ GAP = "…"
 def samples(page: str) -> list[tuple[list[str], list[str]]]:
     """Return the commands of a page with the lines that it shows of what they print."""
     text = (REPO_ROOT / page).read_text(encoding="utf-8")
-    blocks = [block.splitlines() for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S)]
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
+    blocks = [(kind, block.splitlines()) for kind, block in found]
     return [
-        (one, shown) for one, shown in pairwise(blocks) if _is_shell(one) and not _is_shell(shown)
+        (one, shown)
+        for (_, one), (kind, shown) in pairwise(blocks)
+        if kind != "python" and _is_shell(one) and not _is_shell(shown)
     ]
 
 
