@@ -283,7 +283,7 @@ BAD_INPUTS = {
     ),
     "policy file": (
         flags("--policy-config", "p.yaml"),
-        ["--policy-config", "--profile blis-2026-08"],
+        ["p.yaml does not exist", "policy file of BLIS"],
     ),
     "two workloads": (flags("--requests", "w.npz"), ["--workload-spec", "--requests", "both"]),
     "unknown workload": (lambda _: [*BASE, "--workload-spec", "mixt"], ["'mixt'", "mixed"]),
