@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from blis_jax.cluster.disaggregation import has_pools
 from blis_jax.cluster.instance_groups import per_instance
@@ -92,7 +92,7 @@ def of_vllm(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
         return {}
     as_vllm: dict[str, Any] = {"corrected": True, "preemption_mode": "recompute"}
     if aligns_chunks(config) and "block_size_in_tokens" not in said:
-        as_vllm["block_size_in_tokens"] = _block_of_states(config)
+        as_vllm["block_size_in_tokens"] = _block_of_states(config) or _unknown_block(config)
     return {name: value for name, value in as_vllm.items() if name not in said}
 
 
@@ -164,12 +164,18 @@ def aligns_chunks(config: ClusterConfig) -> bool:
     return config.mamba_cache_mode == "align"
 
 
-def _block_of_states(config: ClusterConfig) -> int:
+def _block_of_states(config: ClusterConfig) -> int | None:
     """Return the tokens of a KV block as vLLM chooses them for the model, whose linear attention keeps a state."""
-    if config.model_config or is_shipped(config.model):
-        served = deployment(config, config.hardware, config.tp, config.dp)
-        if served.model.kinds.linear:
-            return block_tokens(served)
+    if not (config.model_config or is_shipped(config.model)):
+        return None
+    any_gpu = (
+        config.hardware or "H100"
+    )  # that of a fit need not be named, and a block is the same on all
+    served = deployment(config, any_gpu, config.tp or 1, config.dp)
+    return block_tokens(served) if served.model.kinds.linear else None
+
+
+def _unknown_block(config: ClusterConfig) -> NoReturn:
     raise ConfigError(
         f"mamba_cache_mode align: no linear attention is known of {config.model or 'a model without a name'}, and "
         "block_size is not given; give it as vLLM logs it (Setting attention block size to … tokens), or leave "
@@ -202,7 +208,12 @@ def _check_aligned(config: ClusterConfig) -> None:
                 f"mamba_cache_mode align: vLLM cuts so with {name} {value} alone, and it is {getattr(config, name)}; "
                 "leave one of them out"
             )
-    size = config.block_size_in_tokens
+    size, least = config.block_size_in_tokens, _block_of_states(config) or 0
+    if size < least:
+        raise ConfigError(
+            f"mamba_cache_mode align: block_size {size} has no room for a state of {config.model} with tp {config.tp}, "
+            f"and vLLM takes {least}; give block_size {least}, or leave it out"
+        )
     limits = {
         "max_num_batched_tokens": per_instance(config, "max_num_scheduled_tokens"),
         "long_prefill_token_threshold": per_instance(config, "long_prefill_token_threshold"),

@@ -89,8 +89,8 @@ def _of_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _coefficients(
     settings: Mapping[str, Any],
-) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, str]]:
-    """α and β as given or calibrated, zeros if neither; and the latency model of a calibration."""
+) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, Any]]:
+    """α and β as given or calibrated, zeros if neither; and the latency model and GPUs of a calibration."""
     if "coefficients_from" not in settings:
         none = (0.0, 0.0, 0.0)
         return settings.get("alpha_coeffs", none), settings.get("beta_coeffs", none), {}
@@ -100,7 +100,10 @@ def _coefficients(
             raise ConfigError(f"{written}: --coefficients-from is given too; give one of them")
 
     posterior = load_posterior(Path(settings["coefficients_from"]))
-    return *posterior.coefficients(), {"latency_model": posterior.latency_model}
+    chosen = {"latency_model": posterior.latency_model}
+    if posterior.law and not settings.get("tp"):  # the deployment whose steps were measured
+        chosen["tp"] = posterior.server["tp"]
+    return *posterior.coefficients(), chosen
 
 
 def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
@@ -116,6 +119,11 @@ def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
         name: settings.get(name, default)
         for name, default in defaults.items()
         if name in FIELDS and name != "routing_scorers"
+    }
+    follows = ["preemption_mode"]  # from other settings, where it is not given
+    follows += ["block_size_in_tokens"] * (settings.get("mamba_cache_mode") == "align")
+    values = {
+        name: value for name, value in values.items() if name in settings or name not in follows
     }
     for name in POLICY_NAMES:  # an empty name is the default, as in the reference
         values[name] = values[name] or getattr(ClusterConfig, name)

@@ -13,6 +13,7 @@ from blis_jax.calibrate.posterior import load
 from blis_jax.calibrate.step_fit import fit_across, fit_deployment, law_us
 from blis_jax.calibrate.step_fits import ACROSS, NEAREST, OWN, StepFits
 from blis_jax.calibrate.step_report import is_good
+from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.errors import ConfigError
 from blis_jax.latency.step_law import TERMS
 from blis_jax.traces.measured.steps import MeasuredEngine, StepFile, read_steps
@@ -144,6 +145,8 @@ def test_several_deployments_in_one_file(tmp_path, capsys):
     assert "b.json:made-tp2 --model made/up simulates with it" in printed
     settings = load(Path(f"{fit}:made-tp2")).server_settings
     assert (settings["model"], settings["tp"]) == ("made/up", 2)
+    of_run = {"model": "made/up", "coefficients_from": f"{fit}:made-tp2"}
+    assert cluster_config(of_run).tp == 2 and cluster_config(of_run | {"tp": 4}).tp == 4
     with pytest.raises(
         ConfigError, match="it has several; write FILE:RUN, with one of made-tp1, made-tp2"
     ):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from blis_jax.cluster import config
+from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.distributions import itl_sample
@@ -178,7 +179,12 @@ def test_the_block_is_the_one_of_the_model(tp: int, block: int) -> None:
     """Those of measured servers: what was computed of their prompts before a step is a multiple of it."""
     made = config.ClusterConfig(mamba_cache_mode="align", model="qwen/qwen3.6-35b-a3b", tp=tp)
     assert made.block_size_in_tokens == block
-    assert made.replace(block_size_in_tokens=16).block_size_in_tokens == 16
+    with pytest.raises(ConfigError, match=f"block_size 16 has no room .* vLLM takes {block}; give"):
+        made.replace(block_size_in_tokens=16)
+    options = {"model": made.model, "tp": tp, "hardware": "H100", "mamba_cache_mode": "align"}
+    of_run = cluster_config(options | {"alpha_coeffs": (0.0,) * 3, "beta_coeffs": (1e4, 1.0, 1.0)})
+    assert of_run.block_size_in_tokens == block
+    assert of_run.corrected and of_run.preemption_mode == "recompute"
 
 
 @pytest.mark.parametrize(
