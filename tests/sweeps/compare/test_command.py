@@ -141,7 +141,7 @@ def test_words_and_figure(
     show(findings_of(document))
     said = " ".join(capsys.readouterr().out.split())
     asked = "Asked: Do priority and twin beat base in time to first token (pooled P99)? Workload"
-    cluster = "Cluster: llama-3.1-8b-instruct; 2 instances × 2 H100 = 4 GPUs; budget"
+    cluster = "Cluster: llama-3.1-8b-instruct; 2 × 2 H100 = 4 GPUs; budget"
     assert said.startswith(cluster) and asked in said
     words = "not told from chance: critical −"
     verdict, sure = said.index(f" Verdict: priority: {words}"), said.index(" Sure: 95 %")
