@@ -188,11 +188,11 @@ def test_a_run_is_written_in_the_form_of_its_revision(tmp_path):
     source, count = source_of(RunOptions.of(given)), DISTRIBUTION["num_requests"]
     record = run_of({"arrival_us": recorded("w_07eec6267c11")["arrival_us"]})
     requests = table_of(**DISTRIBUTION)
-    sessions.write_trace(RunOptions.of(given), record, source, {}, requests)
+    sessions.write_trace(RunOptions.of(given), ClusterConfig(), record, source, {}, requests)
     trace = read_trace(tmp_path / "run.csv")
     assert trace.format == "trace-v3" and len(trace.rows) == count
     assert "workload_seed: 42" in (tmp_path / "run.yaml").read_text()
-    sessions.write_trace(RunOptions.of(REVISED), record, source, {}, requests)
+    sessions.write_trace(RunOptions.of(REVISED), ClusterConfig(), record, source, {}, requests)
 
 
 def test_nothing_idle_is_said_of_simple_workloads(capsys):
