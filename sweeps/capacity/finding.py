@@ -31,7 +31,7 @@ from blis_jax.statistics.sequential import (
 )
 from sweeps.capacity.deciding import Decision, ServiceTarget, decide, looks, num_tries
 from sweeps.claims.words import FAILS, MEETS, OPEN
-from sweeps.runs.drawn import DrawnRows, followed
+from sweeps.runs.experiment import Experiment
 from sweeps.strategies.arms import Arm, key_of
 
 if TYPE_CHECKING:
@@ -253,8 +253,7 @@ class CountedRuns:
     ) -> None:
         self.requests, self.in_time = requests, in_time
         self.journal, self.num_runs = journal, 0
-        self.drawn = DrawnRows(requests.stream)
-        self.runner = Runner(Options(form=default_form()), ROWS)
+        self.experiment = Experiment(requests, shared=Runner(Options(form=default_form()), ROWS))
         self.found: dict[tuple[str, int], Counts] = {}
         if journal is not None:
             for key, first, rows in journal.lines():
@@ -276,24 +275,16 @@ class CountedRuns:
         key = key_of(config)
         first = next((at for at in range(num_seeds) if (key, at) not in self.found), num_seeds)
         if first < num_seeds:
-            seeds = self.seeds[first:num_seeds]
-            counted = self._counted(config, seeds, wider)
-            self.num_runs += len(seeds)
+            if not self.requests.source.waits:
+                self.experiment.runner.expect(self.experiment.rows(wider, self.seeds[:1]))
+            places = range(first, num_seeds)
+            (counted,) = self.experiment.summaries([config], self.in_time, places)
+            self.num_runs += len(counted)
             self._keep(key, first, counted)
             if self.journal is not None:
                 self.journal.append([key, first, counted])
         both = np.array([self.found[key, at] for at in range(num_seeds)], np.float64)
         return both[..., 0], both[..., 1]
-
-    def _counted(
-        self, config: ClusterConfig, seeds: Sequence[int], wider: ClusterConfig
-    ) -> list[Counts]:
-        source = self.requests.source
-        if source.waits:
-            options = self.runner.options
-            return [followed(source, seed, config, self.in_time, options) for seed in seeds]
-        self.runner.expect(self.drawn.rows(wider, source, self.seeds[:1]))
-        return self.runner.run(self.drawn.rows(config, source, seeds), self.in_time)
 
     def _keep(self, key: str, first: int, rows: Iterable[Counts]) -> None:
         self.found.update(((key, first + at), row) for at, row in enumerate(rows))

@@ -18,7 +18,7 @@ from blis_jax.commands.options import (
 )
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files.atomic_write import sole_writer, write_json, write_text
-from blis_jax.metrics.measure import read_targets
+from blis_jax.metrics.measure import Measure, read_targets, read_window
 from blis_jax.reports import page, render
 from blis_jax.reports.words import cluster_line
 from blis_jax.results.dataset import save
@@ -37,7 +37,6 @@ from sweeps.robustness.plan import (
     TraceShape,
     load_shape,
     make_plan,
-    measure_in,
 )
 from sweeps.robustness.store import MapStore, empty_dataset, is_done
 from sweeps.robustness.verdict import answer
@@ -105,7 +104,7 @@ def _plan(options: RobustnessOptions, question: Question) -> MapPlan:
         arms, axes,
         cells.make_cells(axes, options.design, count, _random_state(options), reference),
         reference, shapes, _extent(options), seeds, stream,
-        {name: measure_in(shape, targets, options.window) for name, shape in shapes.items()},
+        {name: Measure(targets, *read_window(options.window, of.spec)) for name, of in shapes.items()},
         question, is_every_seed_run=options.every_seed, stopping=stopping,
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,14 @@ class MapTiming:
     num_runs: int = 0
 
 
+class _Entry(NamedTuple):
+    """A strategy in a cell, and its runs so far."""
+
+    place: Place
+    arm: int
+    runs: list[RunSummary]
+
+
 class MapRunner:
     """Make the runs of a map's cells."""
 
@@ -71,90 +79,63 @@ class MapRunner:
 
     def _run_alike(self, cells: Sequence[Place]) -> list[list[list[RunSummary]]]:
         """Cells of one engine shape that are measured in the same way."""
-        began = time.perf_counter()
-        runner = self._runner_for(cells[0])
-        before = runner.timing.compile_s
-        entries = [(place, arm) for place in cells for arm in range(len(self.plan.arms))]
-        runs_of_entries = self._first_seeds(runner, entries)
-        self._go_on(
-            runner, entries, runs_of_entries, range(len(entries)), len(self.plan.first_stage)
-        )
+        began, whole = time.perf_counter(), len(self.plan.first_stage)
+        timing = self._runner_for(cells[0]).timing
+        before = timing.compile_s
+        arms = range(len(self.plan.arms))
+        cells_entries = [[_Entry(place, arm, []) for arm in arms] for place in cells]
+        for count in (whole,) if self.plan.is_every_seed_run else (1, whole):
+            self._go_on(itertools.chain.from_iterable(cells_entries), count)
         if self.plan.stopping is not None:
-            self._add_seeds(self.plan.stopping, runner, entries, runs_of_entries)
+            self._add_seeds(self.plan.stopping, cells_entries)
         self.timing.run_s += time.perf_counter() - began
-        self.timing.compile_s += runner.timing.compile_s - before
-        each = len(self.plan.arms)
-        return [runs_of_entries[at : at + each] for at in range(0, len(runs_of_entries), each)]
+        self.timing.compile_s += timing.compile_s - before
+        return [[entry.runs for entry in entries] for entries in cells_entries]
 
-    def _go_on(
-        self,
-        runner: Runner,
-        entries: Sequence[tuple[Place, int]],
-        runs_of_entries: Sequence[list[RunSummary]],
-        wanted: Iterable[int],
-        count: int,
-    ) -> None:
+    def _go_on(self, entries: Iterable[_Entry], count: int) -> None:
         """Run strategies in cells on further seeds up to `count`; strategies that livelocked are skipped."""
-        by_begin: dict[int, list[int]] = {}
-        for at in wanted:
-            runs = runs_of_entries[at]
-            if self._is_skipped(runs):
-                runs += [RunSummary(Unrun.SKIPPED)] * (count - len(runs))
-            elif len(runs) < count:
-                by_begin.setdefault(len(runs), []).append(at)
-        for begin, places in by_begin.items():
-            seeds = self.plan.seeds[begin:count]
-            results = self._results(runner, [entries[at] for at in places], seeds)
-            for at, more in zip(places, results, strict=True):
-                runs_of_entries[at] += more
+        by_begin: dict[int, list[_Entry]] = {}
+        for entry in entries:
+            num_runs = len(entry.runs)
+            if self._is_skipped(entry.runs):
+                entry.runs.extend([RunSummary(Unrun.SKIPPED)] * (count - num_runs))
+            elif num_runs < count:
+                by_begin.setdefault(num_runs, []).append(entry)
+        for begin, alike in by_begin.items():
+            results = self._results(alike, self.plan.seeds[begin:count])
+            for entry, more in zip(alike, results, strict=True):
+                entry.runs.extend(more)
 
     def _is_skipped(self, runs: Sequence[RunSummary]) -> bool:
         is_first_told = bool(runs) and not self.plan.is_every_seed_run
         return is_first_told and runs[0].outcome == Outcome.LIVELOCK
 
-    def _add_seeds(
-        self,
-        rule: StoppingRule,
-        runner: Runner,
-        entries: Sequence[tuple[Place, int]],
-        runs_of_entries: Sequence[list[RunSummary]],
-    ) -> None:
+    def _add_seeds(self, rule: StoppingRule, cells_entries: Sequence[Sequence[_Entry]]) -> None:
         """Adds seeds in the cells whose answer is not safe yet; what is left over stays spared."""
-        each, most = len(self.plan.arms), len(self.plan.seeds)
 
         def looks_at(counts: Mapping[int, int]) -> dict[int, Look[None]]:
             """Run cells on as many seeds as each asks for, and look at their answers."""
             looks: dict[int, Look[None]] = {}
             for count in sorted(set(counts.values())):
                 cells = [cell for cell in counts if counts[cell] == count]
-                wanted = [cell * each + arm for cell in cells for arm in range(each)]
-                self._go_on(runner, entries, runs_of_entries, wanted, count)
-                runs = [runs_of_entries[cell * each : (cell + 1) * each] for cell in cells]
-                places = [entries[cell * each][0] for cell in cells]
+                asked = [cells_entries[cell] for cell in cells]
+                self._go_on(itertools.chain.from_iterable(asked), count)
+                places = [entries[0].place for entries in asked]
+                runs = [[entry.runs for entry in entries] for entries in asked]
                 looks |= zip(cells, look_at(self.plan, places, runs), strict=True)
             return looks
 
-        first = dict.fromkeys(range(len(entries) // each), len(self.plan.first_stage))
+        first = dict.fromkeys(range(len(cells_entries)), len(self.plan.first_stage))
         look_until_all_end(rule, first, looks_at)
-        for kept_runs in runs_of_entries:
-            kept_runs += [RunSummary(Unrun.SPARED)] * (most - len(kept_runs))
+        for entry in itertools.chain.from_iterable(cells_entries):
+            num_spared = len(self.plan.seeds) - len(entry.runs)
+            entry.runs.extend([RunSummary(Unrun.SPARED)] * num_spared)
 
-    def _first_seeds(
-        self, runner: Runner, entries: Sequence[tuple[Place, int]]
-    ) -> list[list[RunSummary]]:
-        """Runs on the first seed: strategies that livelock there are not run on the others."""
-        if self.plan.is_every_seed_run:
-            return [[] for _ in entries]
-        return self._results(runner, entries, self.plan.seeds[:1])
-
-    def _results(
-        self, runner: Runner, entries: Sequence[tuple[Place, int]], seeds: Sequence[int]
-    ) -> list[list[RunSummary]]:
+    def _results(self, entries: Sequence[_Entry], seeds: Sequence[int]) -> list[list[RunSummary]]:
         """Return the runs of cells' strategies on some seeds."""
-        rows = [row for place, arm in entries for row in self._rows(place, arm, seeds)]
-        if not rows:
-            return [[] for _ in entries]
-        results = runner.run(rows, self.summaries[entries[0][0]["shape"]])
+        place = entries[0].place
+        rows = [row for entry in entries for row in self._rows(entry.place, entry.arm, seeds)]
+        results = self._runner_for(place).run(rows, self.summaries[place["shape"]])
         self.timing.num_runs += len(rows)
         return [results[at : at + len(seeds)] for at in range(0, len(results), len(seeds))]
 
@@ -170,18 +151,14 @@ class MapRunner:
         """Return the runner of the cell's engine shape; programs of others are let go."""
         group = self.plan.engine_group(place)
         if self.runner is None or group != self.group:
-            num_blocks = max(self._blocks_under_pressure(), default=1)
+            blocks = [cell["kv_blocks"] for cell in self.plan.cells]  # larger pools seldom run out
+            num_blocks = max((count for count in blocks if count <= MOST_BLOCKS), default=1)
             self.runner, self.group = part_runner(num_blocks), group
             for cell in self.plan.cells:
                 if self.plan.engine_group(cell) == group:
                     for arm in range(len(self.plan.arms)):
                         self.runner.expect(self._rows(cell, arm, self.plan.seeds[:1]))
         return self.runner
-
-    def _blocks_under_pressure(self) -> list[int]:
-        """Pools that may run out of blocks; larger ones seldom do."""
-        blocks = [place["kv_blocks"] for place in self.plan.cells]
-        return [count for count in blocks if count <= MOST_BLOCKS]
 
 
 def run_map(

@@ -10,7 +10,7 @@ from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.metrics.measure import Measure, read_window
+from blis_jax.metrics.measure import Measure
 from blis_jax.metrics.metric import Metric
 from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.scalars import lookup
@@ -154,13 +154,6 @@ def load_shape(name: str) -> Shape:
             "with clients"
         )
     return Shape(name, spec)
-
-
-def measure_in(
-    shape: Shape | TraceShape, targets: Mapping[str, Mapping[str, float]], window: str | None
-) -> Measure:
-    """Return what is measured of a shape's runs: the window given, or else the workload's own."""
-    return Measure(targets, *read_window(window, shape.spec))
 
 
 # --- the plan -------------------------------------------------------------------------------------

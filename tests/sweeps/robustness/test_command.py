@@ -16,7 +16,7 @@ import yaml
 
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.metrics.measure import DEFAULT_TARGETS
+from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.results.dataset import load, load_kind
@@ -25,15 +25,7 @@ from blis_jax.workload.reference import draw
 from sweeps.robustness.__main__ import main
 from sweeps.robustness.cells import make_axes, make_cells, reference_place
 from sweeps.robustness.parts import MapRunner
-from sweeps.robustness.plan import (
-    Extent,
-    MapPlan,
-    Question,
-    Shape,
-    load_shape,
-    make_plan,
-    measure_in,
-)
+from sweeps.robustness.plan import Extent, MapPlan, Question, Shape, load_shape, make_plan
 from sweeps.robustness.store import KIND, WANTED, MapStore
 from sweeps.robustness.verdict import recommend
 from sweeps.runs import drawn
@@ -338,7 +330,7 @@ def plan_of(folder: Path, arms: Sequence[str], **further: Any) -> MapPlan:
         Extent(None, 40),
         SEEDS,
         "reference",
-        {name: measure_in(shape, DEFAULT_TARGETS, None) for name, shape in shapes.items()},
+        dict.fromkeys(shapes, Measure(DEFAULT_TARGETS)),
         Question("ttft_p99_ms[critical]", ()),
         **further,
     )
@@ -381,8 +373,8 @@ def test_a_livelock_on_the_first_seed_saves_the_others(
     runner = MapRunner(plan_of(folder, arms, is_every_seed_run=is_every_seed_run))
     asked: list[tuple[float, int, tuple[int, ...]]] = []
 
-    def results(self: Any, _: Any, entries: Any, seeds: Any) -> list[list[RunSummary]]:
-        asked.extend((place["rate"], arm, tuple(seeds)) for place, arm in entries)
+    def results(self: Any, entries: Any, seeds: Any) -> list[list[RunSummary]]:
+        asked.extend((place["rate"], arm, tuple(seeds)) for place, arm, _ in entries)
         return [
             [
                 RunSummary(
@@ -390,7 +382,7 @@ def test_a_livelock_on_the_first_seed_saves_the_others(
                 )
                 for _ in seeds
             ]
-            for place, arm in entries
+            for place, arm, _ in entries
         ]
 
     monkeypatch.setattr(MapRunner, "_results", results)

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from blis_jax.core.outcome import Outcome
-from blis_jax.metrics.measure import DEFAULT_TARGETS
+from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import ANYTIME_METHOD, METHOD
@@ -19,7 +19,7 @@ from sweeps.claims.words import UNDECIDED
 from sweeps.robustness import parts
 from sweeps.robustness.cells import Place, make_axes, make_cells, reference_place
 from sweeps.robustness.parts import MapRunner
-from sweeps.robustness.plan import Extent, MapPlan, Question, load_shape, make_plan, measure_in
+from sweeps.robustness.plan import Extent, MapPlan, Question, load_shape, make_plan
 from sweeps.robustness.report import differences
 from sweeps.robustness.store import NOT_RUN, Unrun, empty_dataset, part_of
 from sweeps.robustness.verdict import NONE, answer
@@ -42,7 +42,7 @@ def plan_of(stopping: StoppingRule | None) -> MapPlan:
     arms = [arm_of("a=iter00_baseline"), arm_of("b=iter00_baseline:scheduler=sjf")]
     return make_plan(
         arms, axes, make_cells(axes, "grid", 1, 0, reference), reference, {"mixed": shape}, Extent(None, 400),
-        FIRST, "jax", {"mixed": measure_in(shape, DEFAULT_TARGETS, None)}, Question(OBJECTIVE, ()),
+        FIRST, "jax", {"mixed": Measure(DEFAULT_TARGETS)}, Question(OBJECTIVE, ()),
         stopping=stopping,
     )  # fmt: skip
 
@@ -59,11 +59,10 @@ class MadeRuns(MapRunner):
 
         return Idle()
 
-    def _results(
-        self, runner: Any, entries: Sequence[tuple[Place, int]], seeds: Sequence[int]
-    ) -> list[list[RunSummary]]:
+    def _results(self, entries: Any, seeds: Sequence[int]) -> list[list[RunSummary]]:
         return [
-            [self._result(place["rate"], arm, seed) for seed in seeds] for place, arm in entries
+            [self._result(entry.place["rate"], entry.arm, seed) for seed in seeds]
+            for entry in entries
         ]
 
     def _result(self, rate: float, arm: int, seed: int) -> RunSummary:
