@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import xarray as xr
 
+from blis_jax.core.outcome import Outcome
 from blis_jax.files.atomic_write import finite
 from blis_jax.reports.findings import (
     Answer,
@@ -87,7 +88,8 @@ def map_answer(verdicts: xr.Dataset, timing: MapTiming | None = None) -> Answer:
         if counts[label] or label in (first, *others):
             words = f"{label} in " if label not in (NONE, UNDECIDED) else f"{label}: "
             parts += [", " * bool(parts), words, Quantity.whole(counts[label])]
-    num_runs = int(verdicts["num_runs"].values.sum())
+    is_made = verdicts["ending"].isin([outcome.name.lower() for outcome in Outcome]).values
+    num_runs = int(verdicts["num_runs"].values[..., is_made].sum())
     verb = "Do" if len(others) > 1 else "Does"
     time = None
     if timing is not None and timing.num_runs:

@@ -10,6 +10,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.results.schema import NOT_RUN
 from sweeps.claims.grammar import parse_constraint
 from sweeps.robustness import verdict
+from sweeps.robustness.document import map_answer
 from sweeps.robustness.store import Unrun
 from sweeps.robustness.verdict import recommend, reversals
 from tests.sweeps.robustness.made_map import cell, made_map
@@ -107,6 +108,9 @@ def test_how_runs_ended_is_counted() -> None:
     assert counts.sel(ending="dropped").values.tolist() == [0, 1]
     assert found["has_failed"].values.tolist() == [[False, True], [False, True]]
     assert found["recommended"].values.tolist() == ["baseline", "baseline"]
+    assert str(map_answer(found).price) == "32 runs."
+    dataset["outcome"].values[0, 1, 1:] = Unrun.SKIPPED
+    assert str(map_answer(recommend(dataset)).price) == "25 runs."
 
 
 def test_a_run_without_the_objective_is_a_failure() -> None:
