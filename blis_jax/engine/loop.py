@@ -265,7 +265,8 @@ def first_state(
     state = initial_state(shape, mechanism, params, *states, sub_trees)
     code = jnp.where(requests.is_late == 1, jnp.int32(Outcome.CLOCK_OVERFLOW), jnp.int32(0))
     code = jnp.where(requests.is_wide == 1, jnp.int32(Outcome.NODES_FULL), code)
-    return dataclasses.replace(state, lane=state.lane.replace(outcome=code))
+    lane = state.lane.row.replace(outcome=code)
+    return dataclasses.replace(state, lane=state.lane.with_numbers(lane.numbers))
 
 
 def raw_of(mechanism: Mechanism, state: State, chunks: jax.Array) -> Raw:

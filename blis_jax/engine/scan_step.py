@@ -9,15 +9,14 @@ from __future__ import annotations
 import dataclasses
 
 import jax.numpy as jnp
-from jax import lax
 
 from blis_jax.core.exact import runtime_infinity
 from blis_jax.core.outcome import Outcome
 from blis_jax.engine.calendar import Due, NextEvent, act, next_due
-from blis_jax.engine.writing import no_writes, with_lane_row, write
+from blis_jax.engine.writing import all_read, no_writes, write
 from blis_jax.tables.context import Context, failing
 from blis_jax.tables.joined import lane_of
-from blis_jax.tables.state import Lane, Mode, State
+from blis_jax.tables.state import Lane, LaneRow, Mode, State
 
 
 def scan_step(ctx: Context, state: State) -> State:
@@ -37,7 +36,7 @@ def _next_thing(ctx: Context, state: State) -> State:
     for is_beyond in event.due.beyond:
         is_late = event.is_over & (lane.outcome == 0) & is_beyond
         lane = lane.replace(outcome=failing(lane.outcome, is_late, Outcome.CLOCK_OVERFLOW))
-    now = dataclasses.replace(state, lane=lane)
+    now = dataclasses.replace(state, lane=LaneRow((lane.numbers, lane.times)))
     done = ctx.when(
         event.is_cluster,
         lambda: act(ctx, now, event.due, sources.of_cluster),
@@ -48,8 +47,8 @@ def _next_thing(ctx: Context, state: State) -> State:
         ),
     )
     # every read before any write: otherwise a vectorised loop copies whole tables
-    done = lax.optimization_barrier(with_lane_row(state, done))
-    state = write(ctx, state, done)
+    written, done = all_read(state, done)
+    state = write(ctx, state, written, done)
     for source in sources.all:
         state = source.settle(ctx, state, event, done)
     return state

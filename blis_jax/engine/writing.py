@@ -51,7 +51,7 @@ from blis_jax.tables.journeys import (
 )
 from blis_jax.tables.offload import Forgotten, OffloadTable
 from blis_jax.tables.router import LateNews, LateWrite, RouterIndex, RouterWrite
-from blis_jax.tables.state import Handed, Lane, News, State, StepRecord
+from blis_jax.tables.state import Handed, LaneRow, News, State, StepRecord
 from blis_jax.tables.writes import (
     Cold,
     FirstRouting,
@@ -311,16 +311,17 @@ def _write_slot(table: RowTable, slot: SlotWrite) -> RowTable:
     return RowTable((numbers, _put(table.times, times, *at)))
 
 
-def with_lane_row(state: State, done: Writes) -> Writes:
-    """Return the writes with the lane's scalars as they are carried."""
-    if state.lane.times is None:
-        lane = Lane(selected(side_by_side(done.lane)))
-    else:
-        lane = Lane(selected(done.lane.numbers), selected(done.lane.times))
-    return dataclasses.replace(done, lane=lane)
+def all_read(state: State, done: Writes) -> tuple[LaneRow, Writes]:
+    """Return the lane as it is carried, and the other writes, once all that they are made of has been read."""
+    vectors = (
+        (side_by_side(done.lane),) if state.lane.is_joined else (done.lane.numbers, done.lane.times)
+    )
+    (_, *others), tree = jax.tree.flatten(done, is_leaf=lambda leaf: leaf is done.lane)
+    lane, others = lax.optimization_barrier((LaneRow(tuple(map(selected, vectors))), others))
+    return lane, jax.tree.unflatten(tree, (done.lane, *others))
 
 
-def write(ctx: Context, state: State, done: Writes) -> State:
+def write(ctx: Context, state: State, lane: LaneRow, done: Writes) -> State:
     """Return the state with every row in its place, put there once per table."""
     state = ctx.memory.write(ctx, state, done)
     for change in done.own:
@@ -333,7 +334,7 @@ def write(ctx: Context, state: State, done: Writes) -> State:
         local=_write_local(state, done),
         slot=_write_slot(state.slot, done.slot),
         past=_write_requests(ctx, state, done),
-        lane=done.lane,
+        lane=lane,
         inst=_write_row(state.inst, done.inst, done.instance),
         log=_write_log(state.log, done.record),
     )

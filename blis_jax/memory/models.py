@@ -45,7 +45,7 @@ from blis_jax.memory.victims import (
 )
 from blis_jax.tables.blocks import Blocks, Do, MemoryTask
 from blis_jax.tables.context import Context
-from blis_jax.tables.state import Lane, State
+from blis_jax.tables.state import State
 
 Kind = TypeVar("Kind")
 
@@ -156,7 +156,7 @@ def move_blocks(ctx: Context, state: State) -> State:
 
         def is_on(state: State, do: Do = do) -> jax.Array:
             is_next = MemoryTask(state[Blocks].task).do == do
-            return is_next & (Lane(state.lane.numbers).outcome == 0)
+            return is_next & (state.lane.row.outcome == 0)
 
         def change(state: State, is_on: jax.Array, operation: Any = operation) -> State:
             if operation in _AT_ONCE:

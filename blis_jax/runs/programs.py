@@ -35,7 +35,7 @@ from blis_jax.runs.options import num_devices
 from blis_jax.tables.joined import joined, parted
 from blis_jax.tables.raw import Raw
 from blis_jax.tables.requests import Requests, with_paths
-from blis_jax.tables.state import Lane, Reg, State
+from blis_jax.tables.state import Reg, State
 from blis_jax.workload.drawing.draw import draw
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class LaneLoop:
         code = state.lane.numbers[:, Reg.OUTCOME]
         code = jnp.where(is_cut & (code == 0), jnp.int32(Outcome.ITERATIONS_EXHAUSTED), code)
         registers = state.lane.numbers.at[:, Reg.OUTCOME].set(code)
-        state = dataclasses.replace(state, lane=Lane(registers, state.lane.times))
+        state = dataclasses.replace(state, lane=state.lane.with_numbers(registers))
         return dataclasses.replace(lanes, chunks=chunks, state=state)
 
     def _kept(self, lanes: Lanes) -> Any:

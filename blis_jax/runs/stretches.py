@@ -26,7 +26,7 @@ from blis_jax.tables.blocks import Blocks, Eviction, Pool
 from blis_jax.tables.gateways import GatewayQueue, QueueVictims
 from blis_jax.tables.raw import BlockRecords, Raw
 from blis_jax.tables.requests import Req, RequestDeadlines, Requests
-from blis_jax.tables.state import Dyn, InstTime, Lane, Reg, Slot, SlotTime, State, Time
+from blis_jax.tables.state import Dyn, InstTime, Reg, Slot, SlotTime, State
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 STRETCH = 4096  # chunks of scan steps; a checkpoint costs what some 300 of them do
@@ -52,7 +52,7 @@ class _Checkpoint:
         """Return the checkpoint of a state after so many chunks."""
         at = [Reg.NEXT_ROUTE, Reg.NUM_RECORDS, Reg.NUM_OPEN_TIES, Reg.OUTCOME, Reg.IS_DONE]
         route, records, ties, outcome, is_done = np.asarray(state.lane.numbers)[at].tolist()
-        last_event = int(state.lane.times[Time.LAST_EVENT])
+        last_event = int(state.lane.row.last_event)
         return cls(state, num_chunks, route, records, ties, outcome, is_done, last_event)
 
     def copied(self) -> _Checkpoint:
@@ -283,7 +283,7 @@ class _Stretches:
     def _raw(self, host: State) -> Raw:
         """Return what a run in one piece leaves behind."""
         chunks = jnp.int32(min(self.num_chunks, (2**31 - 1) // CHUNK))
-        lane = Lane(jnp.asarray(host.lane.numbers), host.lane.times)
+        lane = host.lane.with_numbers(jnp.asarray(host.lane.numbers))
         host = dataclasses.replace(host, lane=lane)
         raw = jax.device_get(raw_of(self.mechanism, host, chunks))
         log, times, evictions = (np.concatenate(parts) for parts in zip(*self.records, strict=True))

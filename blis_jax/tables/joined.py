@@ -1,9 +1,9 @@
 """Tables that are written at one place, side by side in one table: one write in each scan step instead of several.
 
-Only in the form for many lanes, where a write is a kernel. Parts that are elsewhere then are None in the state:
-times are columns behind the integer ones where the clock has 32 bits too, the lane's times follow its registers, a
-request's place and expected blocks follow what it has been through, and the copy that a node's table names is the last
-of its copies. Below, the step events of an instance.
+Only in the form for many lanes, where a write is a kernel. Times then are columns behind the integer ones where the
+clock has 32 bits too, the lane's times follow its registers, a request's place and expected blocks follow what it has
+been through, and the copy that a node's table names is the last of its copies; which it is, is static. Below, the step
+events of an instance.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from blis_jax.core.columns import (
     apart,
     as_int,
     branch,
+    get,
     is_apart,
     tail,
     with_tail,
@@ -37,12 +38,14 @@ from blis_jax.tables.state import (
     Instance,
     InstTime,
     Lane,
+    LaneRow,
     Log,
     Reg,
     SharedBlocks,
     SlotTime,
     State,
     StepRecord,
+    Time,
 )
 from blis_jax.tables.state import Slot as SlotColumn
 
@@ -68,7 +71,7 @@ def joined(state: State) -> State:
         return tables
     lane = state.lane
     if SharedBlocks in state:  # the operations of block-level memory read registers and times
-        lane = Lane(_side_by_side(lane.numbers, lane.times))
+        lane = LaneRow((_side_by_side(*lane.parts),))
     return dataclasses.replace(
         tables,
         lane=lane,
@@ -97,9 +100,9 @@ def parted(state: State) -> State:
             inst=_apart(state.inst, len(Inst)),
             log=_apart(state.log, len(Log)),
         )
-    if state.lane.times is None:
+    if state.lane.is_joined:
         lane, count = state.lane.numbers, len(Reg)
-        tables = dataclasses.replace(tables, lane=Lane(lane[..., :count], lane[..., count:]))
+        tables = dataclasses.replace(tables, lane=LaneRow((lane[..., :count], lane[..., count:])))
     return tables
 
 
@@ -109,9 +112,17 @@ def _apart(table: RowTable, count: int) -> RowTable:
 
 def lane_of(ctx: Context, state: State) -> Lane:
     """Read the lane's row."""
-    if state.lane.times is None:
+    if state.lane.is_joined:
         return Lane(*_split(ctx.vector(state.lane.numbers), len(Reg)))
-    return Lane(ctx.vector(state.lane.numbers), ctx.vector(state.lane.times))
+    return Lane(*map(ctx.vector, state.lane.parts))
+
+
+def last_event(state: State) -> jax.Array:
+    """Return the time of the lane's latest event."""
+    lane = state.lane
+    at = len(Reg) + Time.LAST_EVENT if lane.is_joined else Time.LAST_EVENT
+    time: jax.Array = get(lane.parts[-1], at)
+    return time
 
 
 def instance_of(ctx: Context, state: State, instance: jax.Array) -> Instance:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blis_jax.core.columns import Moment, PastTable, Row, RowTable, Whole
+from blis_jax.core.columns import Moment, PastTable, Row, RowTable, Vector, Whole
 from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.core.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never
 from blis_jax.policies.contexts import Outstanding
@@ -168,6 +168,37 @@ class Mode(enum.IntEnum):
 
 
 @pytree
+class LaneRow:
+    """The lane as it is carried: its whole numbers and its times, or both side by side; `joined.lane_of` reads it."""
+
+    parts: tuple[Vector, ...]
+
+    @property
+    def numbers(self) -> Vector:
+        """Return the whole numbers, with the times behind them where both are side by side."""
+        return self.parts[0]
+
+    @property
+    def is_joined(self) -> bool:
+        """Return whether both are side by side."""
+        return len(self.parts) == 1
+
+    @property
+    def row(self) -> Lane:
+        """Return the lane's row.
+
+        Raises:
+            ValueError: whole numbers and times are side by side.
+        """
+        numbers, times = self.parts
+        return Lane(numbers, times)
+
+    def with_numbers(self, numbers: Vector) -> LaneRow:
+        """Return the row with other whole numbers."""
+        return LaneRow((numbers, *self.parts[1:]))
+
+
+@pytree
 class SharedBlocks:
     """Physical copies of shared blocks per instance (spare row) and node (spare row)."""
 
@@ -191,7 +222,7 @@ class SharedBlocks:
 class State(HasParts):
     """The carry of the scan; in many lanes some tables are beside others, see joined.py."""
 
-    lane: Lane  # its times behind its whole numbers in many lanes
+    lane: LaneRow
     slot: RowTable  # Resident `[column, instance, slot]`
     inst: RowTable  # Instance `[instance, column]`
     past: PastTable
@@ -300,7 +331,7 @@ def initial_state(
     i32, num_read = jnp.int32, len(kv_fields_read(shape, mechanism))
     kv = (jnp.zeros((num_read, shape.num_instances), jnp.float64),) if num_read else ()
     return State(
-        lane=Lane(jnp.zeros((len(Reg),), i32), jnp.zeros((len(Time),), clock)),
+        lane=LaneRow((jnp.zeros((len(Reg),), i32), jnp.zeros((len(Time),), clock))),
         slot=RowTable((slot, jnp.full((len(SlotTime), rows, slots), forever, clock))),
         inst=RowTable((inst, inst_time)),
         past=PastTable(

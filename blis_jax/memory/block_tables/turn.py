@@ -154,7 +154,7 @@ def planned(
     ctx: Context, state: State, is_on: jax.Array, plan: Callable[[Turn], T]
 ) -> tuple[jax.Array, T]:
     """Return the active instance, or the spare one if it is not its turn, and what is planned on it."""
-    blocks, lane = state[Blocks], state.lane
+    blocks, lane = state[Blocks], state.lane.row
     instance = jnp.where(is_on, lane.active, ctx.spare_instance)
 
     def made() -> T:
@@ -205,5 +205,5 @@ def applied(ctx: Context, state: State, instance: jax.Array, moves: Moves) -> St
     return dataclasses.replace(
         state.having(dataclasses.replace(blocks, is_named=bits, **tables)),
         inst=state.inst.with_numbers(inst),
-        lane=Lane(moves.lane.numbers, state.lane.times),
+        lane=state.lane.with_numbers(moves.lane.numbers),
     )

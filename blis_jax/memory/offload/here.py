@@ -107,12 +107,13 @@ def begun(ctx: Context, state: State, is_on: jax.Array) -> tuple[Here, MemoryTas
 
     Where KV is stored between steps, the tiers' clock stands at the instance's last step, as in BLIS.
     """
-    instance = jnp.where(is_on, state.lane.active, ctx.spare_instance)
-    task, now = MemoryTask(state[Blocks].task), state.lane.now
+    lane = state.lane.row
+    instance = jnp.where(is_on, lane.active, ctx.spare_instance)
+    task, now = MemoryTask(state[Blocks].task), lane.now
     if Reservations in state:
         inst = instance_of(ctx, state, instance)
         last = jnp.where(inst.step_index > 0, inst.last_start, jnp.zeros_like(now))
-        now = jnp.where(state.lane.mode >= Mode.STORING, last, now)
+        now = jnp.where(lane.mode >= Mode.STORING, last, now)
     return here_of(state, instance), task, now.astype(jnp.int64)
 
 

@@ -19,7 +19,7 @@ from blis_jax.engine.writing import no_writes
 from blis_jax.policies import Policies
 from blis_jax.tables.blocks import Blocks
 from blis_jax.tables.context import Work
-from blis_jax.tables.state import Instance, Lane, Past, Resident, State
+from blis_jax.tables.state import Instance, LaneRow, Past, Resident, State
 from blis_jax.workload.table import pad_to
 from tests.support.scenes import Prompt, table_of, workload_of
 
@@ -78,8 +78,8 @@ class Made:
 
     def lane(self, **fields: int) -> None:
         """Change the lane."""
-        row = _changed(Lane(self.state.lane.numbers, self.state.lane.times), fields)
-        self.state = dataclasses.replace(self.state, lane=row)
+        row = _changed(self.state.lane.row, fields)
+        self.state = dataclasses.replace(self.state, lane=LaneRow((row.numbers, row.times)))
 
     def instance(self, number: int, **fields: int) -> None:
         """Change an instance; `chains` are its step events."""

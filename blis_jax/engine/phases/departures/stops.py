@@ -16,7 +16,7 @@ from blis_jax.core.columns import as_int, choose
 from blis_jax.memory.memory import Subject
 from blis_jax.prefix_index.news import cleared, forget
 from blis_jax.tables.context import Context, SlotRows, Work
-from blis_jax.tables.joined import chain_times
+from blis_jax.tables.joined import chain_times, last_event
 from blis_jax.tables.journeys import Availability, Journey, Journeys
 from blis_jax.tables.router import RouterIndex
 from blis_jax.tables.state import Inst, Instance, Lane, Mode, Past, State
@@ -145,7 +145,7 @@ def strange(ctx: Context, state: State, done: Writes) -> State:
     def change(state: State, is_on: jax.Array) -> State:
         instance = jnp.where(is_on, done.instance, ctx.spare_instance)
         if RouterIndex in state:
-            at = done.routed, jnp.where(is_on, done.instance, 0), is_on, done.lane.last_event
+            at = done.routed, jnp.where(is_on, done.instance, 0), is_on, last_event(state)
             state = forget(ctx, state, *at)
         return ctx.memory.without_own(ctx, state, done.routed, instance, done.slot.slot)
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from blis_jax.engine.calendar import EventKind, next_due
 from blis_jax.engine.phases.departures.movement import arrived, change_cluster, leave
-from blis_jax.engine.writing import no_writes, write
+from blis_jax.engine.writing import all_read, no_writes, write
 from blis_jax.policies import Policies
 from blis_jax.tables.joined import lane_of
 from blis_jax.tables.journeys import Availability, Journeys
@@ -37,7 +37,8 @@ def test_a_change_of_the_cluster_comes_first_and_tells_the_queue_to_leave() -> N
 
 def test_requests_leave_one_by_one_and_are_routed_in_order() -> None:
     made = made_with_queue()
-    made.state = write(made.ctx, made.state, change_cluster(made.ctx, made.state, jnp.int32(15)))
+    change = change_cluster(made.ctx, made.state, jnp.int32(15))
+    made.state = write(made.ctx, made.state, *all_read(made.state, change))
     made.lane(now=15)
     left, written, (available, moved) = leave(made.ctx, made.state, made.work(1), jnp.int32(1))
     assert values(left.inst, "load", "event") == [1, 18]
@@ -48,7 +49,8 @@ def test_requests_leave_one_by_one_and_are_routed_in_order() -> None:
 
 def test_the_last_one_ends_the_leaving_and_the_first_due_is_routed_first() -> None:
     made = made_with_queue()
-    made.state = write(made.ctx, made.state, change_cluster(made.ctx, made.state, jnp.int32(15)))
+    change = change_cluster(made.ctx, made.state, jnp.int32(15))
+    made.state = write(made.ctx, made.state, *all_read(made.state, change))
     made.resident(1, 0, request=-1)
     made.lane(now=15)
     left, _, (available, _) = leave(made.ctx, made.state, made.work(1), jnp.int32(1))
