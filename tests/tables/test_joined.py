@@ -14,7 +14,15 @@ from blis_jax.core.columns import branch, masked
 from blis_jax.core.types import EngineShape
 from blis_jax.engine.loop import first_order, requests_of
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.tables.joined import event_times, first_of, joined, parted, place_of, queued_times
+from blis_jax.tables.joined import (
+    event_times,
+    first_of,
+    joined,
+    last_event,
+    parted,
+    place_of,
+    queued_times,
+)
 from blis_jax.tables.requests import nodes_of, with_paths
 from blis_jax.tables.state import State
 from blis_jax.workload.table import pad_to
@@ -88,3 +96,12 @@ def test_the_first_event_is_that_of_the_lowest_instance_in_both_forms() -> None:
             packed, plain = (first_of(SimpleNamespace(when=w), events) for w in (masked, branch))
             assert [int(x) for x in packed] == [int(x) for x in plain]
             assert packed[0].dtype == packed[1].dtype == jnp.int32
+
+
+def test_the_latest_event_is_read_side_by_side_and_apart() -> None:
+    state = some_state(SHAPE)
+    together = joined(state)
+    assert together.lane.is_joined and not state.lane.is_joined
+    assert int(last_event(together)) == int(last_event(state)) == int(state.lane.row.last_event)
+    with pytest.raises(ValueError, match="unpack"):
+        _ = together.lane.row
