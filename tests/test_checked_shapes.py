@@ -16,6 +16,7 @@ from beartype.roar import BeartypeCallHintViolation
 
 from blis_jax.core.types import EngineShape
 from blis_jax.policies.routing.by_score import shares_of
+from blis_jax.records.record import PreemptionRecords
 from blis_jax.tables.journeys import PaidTime, nothing_paid
 from blis_jax.tables.state import News
 from blis_jax.tables.writes import free_slot
@@ -52,6 +53,15 @@ def test_fields_of_one_axis_are_of_one_length() -> None:
         News(jnp.zeros(4), jnp.zeros((4, 3)))
     with pytest.raises(BeartypeCallHintViolation, match="is_held"):
         dataclasses.replace(nothing_paid(3, jnp.int32), is_held=jnp.ones(3))
+
+
+def test_records_are_of_one_length_in_whole_numbers_or_in_floats() -> None:
+    at, later = np.zeros(3, np.int64), np.zeros(3)
+    PreemptionRecords(at, at, later, at, at)
+    with pytest.raises(BeartypeCallHintViolation, match="num_itl"):
+        PreemptionRecords(at, at, later, at, at[:2])
+    with pytest.raises(BeartypeCallHintViolation, match="time_us"):
+        PreemptionRecords(at, at, at > 0, at, at)
 
 
 def test_another_type_is_refused() -> None:

@@ -319,7 +319,7 @@ class _KeepOne(argparse.Action):
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
+        values: object,
         option_string: str | None = None,
     ) -> None:
         assert isinstance(parser, Parser) and option_string is not None
@@ -338,7 +338,7 @@ class _KeepAll(argparse.Action):
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
+        values: object,
         option_string: str | None = None,
     ) -> None:
         setattr(namespace, self.dest, [*getattr(namespace, self.dest, ()), values])

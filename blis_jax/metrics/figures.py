@@ -43,9 +43,9 @@ def latest_us(record: RunRecord, instance: int | None = None) -> Values:
     return record.instances.sim_ended_time_us[rows_of(instance)].max(initial=0)
 
 
-def ended_us(record: RunRecord, instance: int | None = None) -> int:
-    """Return the same as a plain number; a float on the continuous clock."""
-    ended: int = latest_us(record, instance).item()
+def ended_us(record: RunRecord, instance: int | None = None) -> float:
+    """Return the same as a plain number; a whole one but on the continuous clock."""
+    ended: float = latest_us(record, instance).item()
     return ended
 
 
@@ -205,7 +205,7 @@ def jain_fairness(
 
 def jain_index(
     values: Values | list[float], is_there: Values | bool = True, of_nobody: float = 0.0
-) -> float:
+) -> Number:
     """Return Jain's index of the values under the mask; 1 if all are 0, `of_nobody` without a value."""
     array = np.asarray(values, np.float64) if isinstance(values, list) else values
     xp = namespace(array)
@@ -268,7 +268,7 @@ def adapter_p99_ms(
     return _largest(each), mean
 
 
-def _largest(values_ms: Float[np.ndarray, "group"]) -> float:
+def _largest(values_ms: Float[np.ndarray, "group"]) -> Number:
     xp = namespace(values_ms)
     largest = xp.where(xp.isnan(values_ms), -np.inf, values_ms).max()
     return choose(xp.isfinite(largest), largest, np.nan)

@@ -185,7 +185,10 @@ def fingerprint(record: RunRecord) -> str:
 # value is known exactly up to 32, and beyond to a tenth of it at most; `statistics.pooled` pools runs.
 
 NUM_EXACT, GROWTH, NUM_RANKS = 32, 1.1, 96
-Kept = Sequence[int]  # the number of requests, then the kept latencies in µs, the largest first
+# a list where the run ended just now, an array where it was read
+Kept = (
+    Sequence[int] | np.ndarray
+)  # the number of requests, then the kept latencies in µs, the largest first
 
 
 def _ranks() -> tuple[int, ...]:
@@ -277,9 +280,9 @@ def overtaking(record: RunRecord, lower: str, higher: str) -> Overtaking:
 class _Waits:
     """From the entry into the wait queue to the first scheduling, NEVER if that did not come."""
 
-    arrival_us: Int[np.ndarray, "request"]
-    queued_us: Int[np.ndarray, "request"]
-    scheduled_us: Int[np.ndarray, "request"]
+    arrival_us: Int[np.ndarray, "request *column"]
+    queued_us: Int[np.ndarray, "request *column"]
+    scheduled_us: Int[np.ndarray, "request *column"]
 
     def part(self, at: int) -> _Waits:
         """Return the waits of one block of requests, as columns."""

@@ -90,61 +90,63 @@ E2E_PARTS = ("first_token", "transfer", "handed_wait", "decode")
 class RequestRecords:
     """One entry per request, in order of arrival; times in µs, -1 where it never happened."""
 
-    arrival_us: Int[np.ndarray, "request"]
-    input_len: Int[np.ndarray, "request"]
-    output_len: Int[np.ndarray, "request"]
-    slo_class: Int[np.ndarray, "request"]
-    tenant: Int[np.ndarray, "request"]
-    admitted: Int[np.ndarray, "request"]  # 1, 0, or -1: no decision before the end
-    instance: Int[np.ndarray, "request"]
-    status: Int[np.ndarray, "request"]  # see Status
-    queued_at_us: Int[np.ndarray, "request"]  # absolute
-    sched_delay_us: Int[np.ndarray, "request"]  # last scheduling - arrival
-    first_sched_delay_us: Int[np.ndarray, "request"]
-    ttft_us: Int[np.ndarray, "request"]
-    e2e_us: Int[np.ndarray, "request"]  # TTFT + sum of the recorded inter-token latencies
-    left_us: Int[np.ndarray, "request"]  # absolute end of the step that completed it
-    preemptions: Int[np.ndarray, "request"]
-    num_scheduled: Int[np.ndarray, "request"]
-    cached_tokens_first_sched: Int[np.ndarray, "request"]
-    expected_cached_tokens: Int[np.ndarray, "request"]  # what the router's prefix index promised
-    scheduled_step_idx: Int[np.ndarray, "request"]
-    finished_step_idx: Int[np.ndarray, "request"]
-    token_step_idx: Int[np.ndarray, "request"]  # step of the (last) first token, -1 if none
-    num_itl: Int[np.ndarray, "request"]
-    progress_index: Int[np.ndarray, "request"]
-    ttft_parts_us: Int[np.ndarray, "request part"]  # TTFT_PARTS; their sum is ttft_us
-    transfer_us: Int[np.ndarray, "request"]  # of its KV to another instance, -1: none has ended
-    handed_wait_us: Int[np.ndarray, "request"]  # from there until it was scheduled
-    hand_overs: Int[np.ndarray, "request"]  # 1: it went on elsewhere with its KV
-    restarts: Int[np.ndarray, "request"]  # attempts that ended because their instance stopped
+    arrival_us: Int[np.ndarray, "*row request"]
+    input_len: Int[np.ndarray, "*row request"]
+    output_len: Int[np.ndarray, "*row request"]
+    slo_class: Int[np.ndarray, "*row request"]
+    tenant: Int[np.ndarray, "*row request"]
+    admitted: Int[np.ndarray, "*row request"]  # 1, 0, or -1: no decision before the end
+    instance: Int[np.ndarray, "*row request"]
+    status: Int[np.ndarray, "*row request"]  # see Status
+    queued_at_us: Int[np.ndarray, "*row request"]  # absolute
+    sched_delay_us: Int[np.ndarray, "*row request"]  # last scheduling - arrival
+    first_sched_delay_us: Int[np.ndarray, "*row request"]
+    ttft_us: Int[np.ndarray, "*row request"]
+    e2e_us: Int[np.ndarray, "*row request"]  # TTFT + sum of the recorded inter-token latencies
+    left_us: Int[np.ndarray, "*row request"]  # absolute end of the step that completed it
+    preemptions: Int[np.ndarray, "*row request"]
+    num_scheduled: Int[np.ndarray, "*row request"]
+    cached_tokens_first_sched: Int[np.ndarray, "*row request"]
+    # what the router's prefix index promised
+    expected_cached_tokens: Int[np.ndarray, "*row request"]
+    scheduled_step_idx: Int[np.ndarray, "*row request"]
+    finished_step_idx: Int[np.ndarray, "*row request"]
+    token_step_idx: Int[np.ndarray, "*row request"]  # step of the (last) first token, -1 if none
+    num_itl: Int[np.ndarray, "*row request"]
+    progress_index: Int[np.ndarray, "*row request"]
+    ttft_parts_us: Int[np.ndarray, "*row request part"]  # TTFT_PARTS; their sum is ttft_us
+    # of its KV to another instance, -1: none has ended
+    transfer_us: Int[np.ndarray, "*row request"]
+    handed_wait_us: Int[np.ndarray, "*row request"]  # from there until it was scheduled
+    hand_overs: Int[np.ndarray, "*row request"]  # 1: it went on elsewhere with its KV
+    restarts: Int[np.ndarray, "*row request"]  # attempts that ended because their instance stopped
     # output tokens that it makes, where a decode instance may cut answers short; None: `output_len`
-    answer_len: Int[np.ndarray, "request"] | Absent = None
+    answer_len: Int[np.ndarray, "*row request"] | Absent = None
     # blis-2026-08: from arrival to the start of its transfer, -1: none
-    handed_us: Int[np.ndarray, "request"] | Absent = None
+    handed_us: Int[np.ndarray, "*row request"] | Absent = None
     # µs in the gateway's queue, -1: not dispatched from there; None: a run without one
-    gateway_wait_us: Int[np.ndarray, "request"] | Absent = None
+    gateway_wait_us: Int[np.ndarray, "*row request"] | Absent = None
     # steps of its instance when it left the batch early, 0: it did not; None: a run in which nobody does
-    ended_step_idx: Int[np.ndarray, "request"] | Absent = None
+    ended_step_idx: Int[np.ndarray, "*row request"] | Absent = None
     # µs: the inter-token latency that holds the transfer, -1: none; None: a run without hand-overs of this kind
-    handed_gap_us: Int[np.ndarray, "request"] | Absent = None
+    handed_gap_us: Int[np.ndarray, "*row request"] | Absent = None
     # sum of the latencies since its last first token; None: in a compiled call, and before August
-    itl_us: Int[np.ndarray, "request"] | Absent = None
+    itl_us: Int[np.ndarray, "*row request"] | Absent = None
     # load of the instance it was routed to less the smallest one; -1: not routed; None: the router was not watched
-    regret: Int[np.ndarray, "request"] | Absent = None
+    regret: Int[np.ndarray, "*row request"] | Absent = None
     # output tokens that were drafted for it and accepted; None: a run without drafts
-    accepted_tokens: Int[np.ndarray, "request"] | Absent = None
+    accepted_tokens: Int[np.ndarray, "*row request"] | Absent = None
     # place of its LoRA adapter in the cluster's list, -1: it names none; None: no adapter is ever loaded
-    adapter: Int[np.ndarray, "request"] | Absent = None
+    adapter: Int[np.ndarray, "*row request"] | Absent = None
 
     @property
-    def num_later_tokens(self) -> Int[np.ndarray, "request"]:
+    def num_later_tokens(self) -> Int[np.ndarray, "*row request"]:
         """Return the tokens behind the first: one of each inter-token latency, and accepted drafts."""
         drafted = self.accepted_tokens
         return self.num_itl if drafted is None else self.num_itl + drafted
 
     @property
-    def made_len(self) -> Int[np.ndarray, "request"]:
+    def made_len(self) -> Int[np.ndarray, "*row request"]:
         """Return the output tokens of each request once it has completed."""
         return self.output_len if self.answer_len is None else self.answer_len
 
@@ -186,37 +188,39 @@ class StepRecords:
 class InstanceRecords:
     """One entry per active instance."""
 
-    completed_requests: Int[np.ndarray, "instance"]
-    dropped_unservable: Int[np.ndarray, "instance"]
-    lost_requests: Int[np.ndarray, "instance"]
-    times_down: Int[np.ndarray, "instance"]  # times that a cluster policy took it down
-    scale_downs: Int[
-        np.ndarray, "instance"
-    ]  # those after time 0, at which a policy sets the first size
-    paid_us: Int[np.ndarray, "instance"]  # time for which it is held, or finishes what it was given
-    still_queued: Int[np.ndarray, "instance"]
-    still_running: Int[np.ndarray, "instance"]
-    total_input_tokens: Int[np.ndarray, "instance"]
-    total_output_tokens: Int[np.ndarray, "instance"]
-    gpu_hits: Int[np.ndarray, "instance"]
-    gpu_misses: Int[np.ndarray, "instance"]
-    used_blocks_at_end: Int[np.ndarray, "instance"]
-    peak_kv_blocks_used: Int[np.ndarray, "instance"]
-    kv_blocks_used_integral: Float[np.ndarray, "instance"]  # blocks x µs
-    step_count: Int[np.ndarray, "instance"]
-    waiting_sum: Int[np.ndarray, "instance"]  # wait-queue length summed over steps
-    sim_ended_time_us: Int[np.ndarray, "instance"]
-    output_time_us: Int[np.ndarray, "instance"]  # added to a step's duration to give an ITL
-    preemption_count: Int[np.ndarray, "instance"]
-    kv_allocation_failures: Int[np.ndarray, "instance"]
-    total_kv_blocks: Int[np.ndarray, "instance"]
-    ttft_sum_us: Int[np.ndarray, "instance"]  # first tokens that a preemption took back included
-    cpu_offloads: Int[np.ndarray, "instance"]  # blocks copied to the CPU tier
-    cpu_reloads: Int[np.ndarray, "instance"]  # blocks brought back
-    cpu_misses: Int[np.ndarray, "instance"]  # failed allocations that nothing could be reloaded for
+    completed_requests: Int[np.ndarray, "*row instance"]
+    dropped_unservable: Int[np.ndarray, "*row instance"]
+    lost_requests: Int[np.ndarray, "*row instance"]
+    times_down: Int[np.ndarray, "*row instance"]  # times that a cluster policy took it down
+    # those after time 0, at which a policy sets the first size
+    scale_downs: Int[np.ndarray, "*row instance"]
+    # time for which it is held, or finishes what it was given
+    paid_us: Int[np.ndarray, "*row instance"]
+    still_queued: Int[np.ndarray, "*row instance"]
+    still_running: Int[np.ndarray, "*row instance"]
+    total_input_tokens: Int[np.ndarray, "*row instance"]
+    total_output_tokens: Int[np.ndarray, "*row instance"]
+    gpu_hits: Int[np.ndarray, "*row instance"]
+    gpu_misses: Int[np.ndarray, "*row instance"]
+    used_blocks_at_end: Int[np.ndarray, "*row instance"]
+    peak_kv_blocks_used: Int[np.ndarray, "*row instance"]
+    kv_blocks_used_integral: Float[np.ndarray, "*row instance"]  # blocks x µs
+    step_count: Int[np.ndarray, "*row instance"]
+    waiting_sum: Int[np.ndarray, "*row instance"]  # wait-queue length summed over steps
+    sim_ended_time_us: Int[np.ndarray, "*row instance"]
+    output_time_us: Int[np.ndarray, "*row instance"]  # added to a step's duration to give an ITL
+    preemption_count: Int[np.ndarray, "*row instance"]
+    kv_allocation_failures: Int[np.ndarray, "*row instance"]
+    total_kv_blocks: Int[np.ndarray, "*row instance"]
+    # first tokens that a preemption took back included
+    ttft_sum_us: Int[np.ndarray, "*row instance"]
+    cpu_offloads: Int[np.ndarray, "*row instance"]  # blocks copied to the CPU tier
+    cpu_reloads: Int[np.ndarray, "*row instance"]  # blocks brought back
+    # failed allocations that nothing could be reloaded for
+    cpu_misses: Int[np.ndarray, "*row instance"]
     # reloads within 1,000 µs of the offload; in August: evictions
-    cpu_thrashing: Int[np.ndarray, "instance"]
-    reload_us: Int[np.ndarray, "instance"]  # time that steps waited for reloads
+    cpu_thrashing: Int[np.ndarray, "*row instance"]
+    reload_us: Int[np.ndarray, "*row instance"]  # time that steps waited for reloads
 
 
 @dataclass(frozen=True)
@@ -254,21 +258,21 @@ class AdapterRecords:
 class OffloadRecords:
     """What happened between the CPU's memory and the off-load tiers behind it."""
 
-    num_fetches: Int[np.ndarray, "instance"]  # runs of blocks that storage was asked for
-    num_refusals: Int[np.ndarray, "instance"]  # runs for which the CPU had no room
-    num_deferrals: Int[np.ndarray, "instance"]  # waits of requests for blocks of their prompts
-    num_skips: Int[np.ndarray, "instance"]  # uses of blocks that found no room on the CPU
-    num_evictions: Int[np.ndarray, "instance"]  # blocks that gave way there
-    num_transfers: Int[np.ndarray, "instance"]  # to and from storage
+    num_fetches: Int[np.ndarray, "*row instance"]  # runs of blocks that storage was asked for
+    num_refusals: Int[np.ndarray, "*row instance"]  # runs for which the CPU had no room
+    num_deferrals: Int[np.ndarray, "*row instance"]  # waits of requests for blocks of their prompts
+    num_skips: Int[np.ndarray, "*row instance"]  # uses of blocks that found no room on the CPU
+    num_evictions: Int[np.ndarray, "*row instance"]  # blocks that gave way there
+    num_transfers: Int[np.ndarray, "*row instance"]  # to and from storage
 
 
 @dataclass(frozen=True)
 class DraftRecords:
     """Counts of drafted tokens in the steps that were made, under the names of vLLM's metrics."""
 
-    num_drafts: Int[np.ndarray, "instance"]  # requests times steps with drafts
-    num_draft_tokens: Int[np.ndarray, "instance"]
-    num_accepted_tokens: Int[np.ndarray, "instance"]  # that answers had room for
+    num_drafts: Int[np.ndarray, "*row instance"]  # requests times steps with drafts
+    num_draft_tokens: Int[np.ndarray, "*row instance"]
+    num_accepted_tokens: Int[np.ndarray, "*row instance"]  # that answers had room for
 
 
 NO_EVICTION, BLOCK_LEVEL = "no-eviction", "block-level"

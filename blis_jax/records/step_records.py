@@ -110,7 +110,7 @@ def completed_itl_counts(record: RunRecord) -> Int[np.ndarray, "record"]:
 
 
 def _unfinished_decodes(
-    record: RunRecord, span: int, before: Int[np.ndarray, "record"]
+    record: RunRecord, span: Values, before: Int[np.ndarray, "record"]
 ) -> tuple[Int[np.ndarray, "change"], Int[np.ndarray, "change"]]:
     """Return `instance·span + step` of the steps before the first and of the last ITL, and 1 or -1 for these; 0: none.
 

@@ -67,7 +67,7 @@ def entry_times(
 
 def histories(
     log: Int[np.ndarray, "record column"],
-    log_time: Int[np.ndarray, "record column"],
+    log_time: Int[np.ndarray, "record time"],
     evicted: Int[np.ndarray, "eviction"],
     instance: Int[np.ndarray, "request"],
     entries: tuple[Int[np.ndarray, "request"], Int[np.ndarray, "request"]],

@@ -15,7 +15,7 @@ from blis_jax import run
 from blis_jax.metrics import kv as kv_metrics
 from blis_jax.metrics import reference as metrics
 from blis_jax.records import invariants
-from blis_jax.records.record import BLOCK_LEVEL, RunRecord, Status
+from blis_jax.records.record import BLOCK_LEVEL, PreemptionRecords, RunRecord, Status
 from blis_jax.results.blis_files import results_text
 from blis_jax.results.dataset import load, save_table
 from tests import test_golden
@@ -168,9 +168,7 @@ def test_timeline_is_by_instance_though_records_are_by_execution():
     record = run_of({"arrival_us": [0]}, steps, total_kv_blocks=[5, 5])
     at = np.array([1, 2, 2])
     zeros = np.zeros(3, np.int64)
-    evictions = dataclasses.replace(
-        record.preemptions, request=zeros, instance=zeros, time_us=zeros, step_record=at
-    )
+    evictions = PreemptionRecords(zeros, zeros, zeros, at, zeros)
     record = dataclasses.replace(record, preemptions=evictions, kv_model=BLOCK_LEVEL)
     timeline = kv_metrics.timelines(record, block_size=16)
     assert timeline.instance.values.tolist() == [0, 0, 0, 1, 1, 1, 1]

@@ -29,6 +29,10 @@ from blis_jax.runs.programs import drawn_of
 from blis_jax.workload.drawing.plan import DrawPlan, compile_plan
 from blis_jax.workload.spec import load_builtin, override
 
+# a program is named by the functions in it, and checked ones are wrapped
+needs_names = pytest.mark.skipif(
+    os.environ.get("BLIS_JAX_TEST_PROGRAMS") == "quick", reason="checked functions have no names"
+)
 POLICY = """
 import jax.numpy as jnp
 from blis_jax.policies import number, pytree, routing_policy
@@ -169,9 +173,7 @@ def test_another_plan_flag_setting_or_source_is_another_file(
     assert path_of(plan) is None
 
 
-@pytest.mark.skipif(
-    os.environ.get("BLIS_JAX_TEST_PROGRAMS") == "quick", reason="checked functions have no names"
-)
+@needs_names
 def test_mechanisms_have_names_by_value_and_users_policies_have_none(tmp_path: Path) -> None:
     policy = tmp_path / "mine.py"
     policy.write_text(POLICY)
@@ -196,6 +198,7 @@ def test_a_users_function_under_the_names_of_ours_has_no_name(place: Path) -> No
         name_of(mine)
 
 
+@needs_names
 def test_a_users_metric_has_no_name_and_all_others_have() -> None:
     def figures(*names: str) -> Any:
         return RunFigures(names, SloTargets(), Measure({})).compute

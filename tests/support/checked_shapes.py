@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import inspect
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from jaxtyping import Real, jaxtyped
 
 CHECKED = (
     "core", "tables", "prefix_index", "memory", "engine", "policies", "latency", "statistics", "workload",
-    "calibrate",
+    "calibrate", "records", "metrics", "results", "cluster",
 )  # fmt: skip
 # names and settings on the host, and the fields of rows, which are read thousands of times while a program is traced
 LEFT_OUT = (
@@ -36,6 +37,8 @@ LEFT_OUT = (
     "workload.spec_parts",
     # also given specs that were read without a checker, where pydantic is not installed
     "workload.distribution", "workload.drawing.plan_params",
+    # says itself what is wrong with what a file gives it
+    "cluster.instance_groups",
     # asked for every number that is drawn
     "workload.go_math", "workload.go_random",
 )  # fmt: skip
@@ -48,8 +51,15 @@ OF_MANY = (
     "Snapshots",
     "StepBatch",
 )  # as contexts: tests and calls of several runs make many at once, with an axis in front
+# one definition for numpy on the host and for JAX in a compiled call; times are floats on the continuous clock
+OF_BOTH = ("blis_jax.records", "blis_jax.metrics", "blis_jax.results")
 # where figures are whole numbers, too
-OF_FIGURES = ("blis_jax.statistics", "blis_jax.calibrate")
+OF_FIGURES = ("blis_jax.statistics", "blis_jax.calibrate", *OF_BOTH)
+STAND_INS = (
+    "SimpleNamespace", "Fields", "Unread", "ShapeDtypeStruct",
+    # one run of a compiled call, several stacked ones, and the numbers that derivatives are taken of
+    "LaneRun", "_Stacked", "Numbers",
+)  # fmt: skip
 FUNCTION, CLASS = "__checked_function__", "__checked_class__"
 TYPES = beartype(conf=BeartypeConf(is_pep484_tower=True))  # a whole number may stand for a float
 ON_HOST = np.ndarray | np.generic  # a reduction of numpy's returns a number without axes
@@ -91,6 +101,8 @@ def _names(module: str) -> dict[str, Any]:
             exec(compile(ast.Module([statement], []), module, "exec"), names)
             if module.startswith(OF_FIGURES) and "Float" in names:
                 names["Float"] = Real
+            if module.startswith(OF_BOTH) and "Int" in names:
+                names["Int"] = Real
         except NameError:  # a union of classes that are not there yet
             is_all = False
         except ImportError:  # the other module is not whole yet, or has the name for types alone
@@ -99,7 +111,8 @@ def _names(module: str) -> dict[str, Any]:
             wanted = {one.name for one in getattr(statement, "names", ())}
             names |= {name: known[name] for name in wanted & known.keys()}
             is_all = is_all and wanted <= known.keys()
-    names |= {"Array": ANY_ARRAY, "OnHost": ON_HOST, "Self": Any}
+    on_host = ANY_ARRAY if module.startswith(OF_BOTH) else ON_HOST
+    names |= {"Array": ANY_ARRAY, "Values": ANY_ARRAY, "OnHost": on_host, "Self": Any}
     if names.get("Absent") is Any:
         names["Absent"] = None
     if is_all:
@@ -120,7 +133,9 @@ def resolved(
         if isinstance(annotation, str):
             names = _names(inherited.get(name, function.__module__))
             try:
-                text = annotation.replace("jax.Array", "Array").replace("[np.ndarray,", "[OnHost,")
+                host = "np.ndarray" if function.__module__.startswith(OF_BOTH) else "[np.ndarray,"
+                text = annotation.replace("jax.Array", "Array")
+                text = text.replace(host, host.replace("np.ndarray", "OnHost"))
                 found = eval(text, names)
             except Exception:
                 UNRESOLVED.add((function.__module__, annotation))
@@ -130,13 +145,18 @@ def resolved(
 
 
 def _has_stand_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a test or `policies.reading` hands over something with few of the real one's fields."""
+    """Whether something with few of the real one's fields is handed over, or with fields that are made when read."""
     names = {type(one).__name__ for one in (*args, *kwargs.values())}
-    return not names.isdisjoint(("SimpleNamespace", "Fields", "Unread", "ShapeDtypeStruct"))
+    return not names.isdisjoint(STAND_INS)
 
 
 def checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Check arguments and result of every call."""
+    """Check arguments and result of every call.
+
+    Not of generators: their arguments would be looked at once they are advanced, with the axes of who does that.
+    """
+    if inspect.isgeneratorfunction(function):
+        return function
     checks: list[Callable[..., Any]] = []
     WRAPPED.append(function)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -85,7 +87,7 @@ def test_a_name_of_an_adapters_figure_is_checked() -> None:
 
 def test_figures_of_one_adapter_are_refused_where_no_record_is_kept() -> None:
     with pytest.raises(ConfigError, match="so many runs keep none"):
-        lookup("adapter.b.ttft_p99_ms")[0].compute(object())
+        lookup("adapter.b.ttft_p99_ms")[0].compute(SimpleNamespace())
 
 
 def test_a_record_without_loads_has_none_of_them() -> None:
