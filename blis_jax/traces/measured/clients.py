@@ -25,7 +25,7 @@ from blis_jax.traces.measured.benchmark_files import (
     stated_figures,
 )
 from blis_jax.traces.measured.llmd_report import is_llmd_report, read_llmd_report
-from blis_jax.traces.measured.run import MeasuredRun, ServerSettings, at
+from blis_jax.traces.measured.run import MeasuredRun, ServerSettings, at, text_at
 from blis_jax.traces.measured.sent import (
     Benchmark,
     Load,
@@ -81,7 +81,7 @@ def _lists_benchmark(result: Mapping[str, Any], source: str, tool: str) -> Bench
     pace = "all at once" if math.isinf(rate_per_s) else "ramped" if is_ramp else f"{rate_per_s:g}/s"
     if is_limited:
         pace = f"{pace}, at most {limit:.0f} open"
-    settings = ServerSettings(model=result.get("model_id"))
+    settings = ServerSettings(model=text_at(result, "model_id"))
     notes = [closed_loop(limit)] if is_limited else []
     if math.isinf(rate_per_s) and not is_limited and isinstance(result.get("ttfts"), list):
         result = {"start_times": [0.0] * len(result["ttfts"]), **result}
@@ -235,8 +235,7 @@ def _guidellm_run(benchmark: object, source: str, *, is_closed: bool) -> Measure
         sent.cached_tokens += 0.0 if math.isnan(cached) else cached
         media = ("image_tokens", "image_count", "audio_seconds", "audio_tokens", "video_seconds")
         sent.num_with_media += any(at(request, "input_metrics", name) for name in media)
-    model = at(benchmark, "config", "backend", "model")
-    settings = ServerSettings(model=model if isinstance(model, str) else None)
+    settings = ServerSettings(model=text_at(benchmark, "config", "backend", "model"))
     return sent.run(source, settings, [closed_loop(None)] if is_closed else [])
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 
 from blis_jax.errors import ConfigError
 from blis_jax.traces.measured.benchmark_files import numbers_of, stated_figures
-from blis_jax.traces.measured.run import ServerSettings, at
+from blis_jax.traces.measured.run import ServerSettings, at, text_at
 from blis_jax.traces.measured.sent import Benchmark, Load, Summary, none_answered
 
 AGGREGATE = "results.request_performance.aggregate"
@@ -206,7 +206,7 @@ def _summary(report: ReportDocument) -> Summary:
         raise ConfigError(none_answered(report.source, failed))
     name = f"{report.tool} (llm-d Benchmark Report {report.version})"
     words = f"it has no requests; give the file with requests that {report.tool} wrote"
-    settings = ServerSettings(model=at(report.content, "scenario", "model", "name"))
+    settings = ServerSettings(model=text_at(report.content, "scenario", "model", "name"))
     return Summary(name, figures, words, sent, settings, failed)
 
 

@@ -35,6 +35,12 @@ def at(document: object, *names: str) -> Any:
     return document
 
 
+def text_at(document: object, *names: str) -> str | None:
+    """Return a text inside a document; None where nothing or something else stands."""
+    value = at(document, *names)
+    return value if isinstance(value, str) else None
+
+
 @dataclass(frozen=True)
 class ServerSettings:
     """Settings of a real engine; None where its files are silent."""
@@ -54,8 +60,8 @@ def of_meta(meta: Mapping[str, Any]) -> ServerSettings:
     """Return the settings that vLLM reports as `engine_kwargs` and `kv_cache`."""
     threshold = at(meta, "resolved_config", "scheduler_config", "long_prefill_token_threshold")
     return ServerSettings(
-        model=meta.get("model"),
-        gpu=at(meta, "hardware", "device_name"),
+        model=text_at(meta, "model"),
+        gpu=text_at(meta, "hardware", "device_name"),
         tp=at(meta, "engine_kwargs", "tensor_parallel_size"),
         num_instances=at(meta, "engine_kwargs", "data_parallel_size"),
         max_num_seqs=at(meta, "engine_kwargs", "max_num_seqs"),

@@ -217,6 +217,11 @@ def test_a_number_that_is_written_as_nan_is_none(tmp_path: Path):
     assert np.isnan(run.ttft_us).sum() == 1
 
 
+def test_a_model_that_is_no_text_is_unknown(tmp_path: Path):
+    path = changed(tmp_path, "vllm_serve_detailed.json", model_id=float("nan"))
+    assert read_measured(path).settings.model is None
+
+
 @pytest.mark.parametrize("share", [1, 3])
 def test_far_fewer_gaps_than_tokens_are_noted(tmp_path: Path, share: int):
     document = json.loads((FILES / "vllm_serve_detailed.json").read_text())
