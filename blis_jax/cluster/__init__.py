@@ -1,1 +1,1 @@
-"""What is simulated: a cluster's configuration, checked once, and groups of instances that differ."""
+"""Describe the simulated cluster: its configuration, checked once, and groups of instances that differ."""

@@ -1,4 +1,4 @@
-"""LoRA adapters of a cluster: what `--lora-config` declares, and the options that count before the file.
+"""LoRA adapters of a cluster: what `--lora-config` declares, and the options that override that file.
 
 Source: BLIS as of August 2026, `sim/lora` and `cmd/root.go`.
 """
@@ -37,7 +37,9 @@ _KEYS = ("adapter_capacity", *NUMBERS, "step_overhead_tiers", "adapters")
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter that requests may name; with a base model only requests that name that model may."""
+    """A LoRA adapter that requests may name; if `base_model` is set, only requests for that model may name the
+    adapter.
+    """
 
     id: str
     rank: int
@@ -46,7 +48,9 @@ class Adapter:
 
 @dataclass(frozen=True)
 class OverheadTier:
-    """What a step takes longer for each adapter in its batch, up to this rank: the share k6 ÷ k7."""
+    """The extra step time for each adapter in a batch whose largest rank is `rank`, as the share k6 ÷ k7 of the step
+    time.
+    """
 
     rank: int
     k6: float
@@ -62,7 +66,7 @@ DEFAULT_TIERS = (
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """The content of a `--lora-config` file; None where it says nothing."""
+    """The content of a `--lora-config` file; a field is None where the file does not set it."""
 
     adapters: tuple[Adapter, ...] = ()
     adapter_capacity: int | None = None
@@ -73,7 +77,9 @@ class LoraConfig:
 
     @property
     def numbers(self) -> tuple[float, float, float]:
-        """Return base latency, bandwidth and footprint; BLIS's where the file has none."""
+        """Return base load latency, load bandwidth, and bytes per rank; BLIS's default where the file does not set
+        one.
+        """
         base, bandwidth, footprint = (
             usual if (number := getattr(self, name)) is None else number
             for name, usual in NUMBERS.items()
@@ -82,17 +88,19 @@ class LoraConfig:
 
     @property
     def tiers(self) -> tuple[OverheadTier, ...]:
-        """Return the tiers of the file, BLIS's where it has none."""
+        """Return the overhead tiers of the file, or BLIS's tiers if the file has none."""
         return DEFAULT_TIERS if self.step_overhead_tiers is None else self.step_overhead_tiers
 
     def or_else(self, others: LoraConfig) -> LoraConfig:
-        """Return the content with that of another file where this one says nothing; adapters are its own."""
+        """Return this content, with fields that it leaves unset filled in from `others`; the adapters stay this
+        content's own.
+        """
         names = [field.name for field in dataclasses.fields(self) if field.name != "adapters"]
         missing = {name: getattr(others, name) for name in names if getattr(self, name) is None}
         return dataclasses.replace(self, **missing)
 
     def plain(self) -> dict[str, Any]:
-        """Return the content as `config_of` reads it."""
+        """Return the content as the mapping that `config_of` reads."""
         said = {name: getattr(self, name) for name in _KEYS[:4] if getattr(self, name) is not None}
         if self.step_overhead_tiers is not None:
             tiers = self.step_overhead_tiers
@@ -121,7 +129,8 @@ class AdapterSettings:
 
 
 def given_config(value: object) -> LoraConfig:
-    """Return the adapters that a setting's value describes: what a file at a path has, or its mapping.
+    """Return the adapter configuration that a setting's value describes: a mapping, or the path of a file that holds
+    one.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
@@ -133,7 +142,7 @@ def given_config(value: object) -> LoraConfig:
 
 
 def config_of(section: object, place: str) -> LoraConfig:
-    """Return what the mapping below `lora` says.
+    """Return the adapter configuration in the mapping under the file's key `lora`.
 
     Raises:
         ConfigError: a key is unknown, or a value is not allowed.
@@ -195,7 +204,8 @@ def _tiers(section: object, place: str) -> Iterator[OverheadTier]:
 
 
 def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
-    """Return the capacity that was not given and that the file has.
+    """Return `lora_adapter_capacity` from the file if the setting was not given and the file sets it; check the file's
+    numbers.
 
     Raises:
         ConfigError: a number of the file is not allowed.
@@ -256,19 +266,20 @@ def has_adapters(config: ClusterConfig) -> bool:
 
 
 def reserved_bytes(config: ClusterConfig) -> int:
-    """Return the bytes of an instance's GPU memory that are kept for adapters, whether they are loaded or not."""
+    """Return the bytes of GPU memory that an instance reserves for adapters, whether or not any are loaded."""
     return int(_reserved(config.lora_config, config.lora_adapter_capacity))
 
 
 def load_times(config: ClusterConfig) -> list[int]:
-    """Return how long it takes to load each declared adapter, whole µs."""
+    """Return the time to load each declared adapter, in whole µs."""
     lora = config.lora_config
     return [max(1, math.ceil(_load_us(lora, adapter.rank))) for adapter in lora.adapters]
 
 
 def overheads(config: ClusterConfig) -> list[float]:
-    """Return for each declared adapter the share by which a step takes longer for each adapter in its
-    batch, where this one has the largest rank: that of the nearest tier, of two the lower.
+    """Return, for each declared adapter, the share by which every adapter in a batch lengthens the step if this adapter
+    has the batch's largest rank. The share is that of the tier with the nearest rank; of two equally near tiers, the
+    lower.
     """
     tiers = config.lora_config.tiers
     shares = []
@@ -286,13 +297,14 @@ def with_adapters(
     adapters: np.ndarray | None,
     models: np.ndarray | None,
 ) -> RequestTable:
-    """Return the requests with their adapters; as they are if they name none, or none is ever loaded.
+    """Return the request table with each request's adapter; unchanged if no request names an adapter or none can be
+    loaded.
 
     Args:
         table: the requests.
         config: the cluster.
-        adapters: text `[request]`, the adapter that each names, empty for none; None if no request names any.
-        models: likewise the model.
+        adapters: text `[request]`, each request's adapter, empty for none; None if no request names an adapter.
+        models: text `[request]`, each request's model, in the same form.
 
     Raises:
         ConfigError: a request names an adapter that is not declared, or is for another model.
@@ -307,10 +319,11 @@ def with_adapters(
 
 
 def check_clients(config: ClusterConfig, clients: Iterable[Any]) -> None:
-    """Refuse clients and cohorts of a workload file, also those none of whose requests ever arrives, as BLIS does.
+    """Refuse clients and cohorts of a workload file that name unusable adapters, even if none of their requests
+    arrives.
 
     Raises:
-        ConfigError: one names an adapter that is not declared, or is for another model.
+        ConfigError: a client names an adapter that is not declared or belongs to another model.
     """
     named = {(getattr(client, "adapter", ""), client.model or "") for client in clients}
     _check_named(config, *zip(*named, strict=True)) if named else None
@@ -338,7 +351,9 @@ def _check_named(config: ClusterConfig, adapters: Iterable[str], models: Iterabl
 
 
 def remarks(config: ClusterConfig, said: Collection[str]) -> Iterator[str]:
-    """Yield what has another effect than its name says, as in BLIS; `said` names the settings given."""
+    """Yield a warning for each given setting whose effect differs from its name, as in BLIS; `said` names the settings
+    given.
+    """
     if config.lora_config.adapters and not config.lora_adapter_capacity:
         yield (
             "adapters are declared without a capacity: none is loaded, and none takes time or memory; give "
@@ -352,7 +367,7 @@ def remarks(config: ClusterConfig, said: Collection[str]) -> Iterator[str]:
 
 
 def check(config: ClusterConfig) -> None:
-    """Refuse adapters where nobody knows what follows.
+    """Refuse adapters where their effect is not defined.
 
     Raises:
         ConfigError: the revision has none, or another mechanism does not go with them.

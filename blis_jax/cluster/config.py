@@ -1,6 +1,6 @@
 """A cluster's configuration under the names of the reference's `run` flags, checked once on the host.
 
-Numbers of policies, which these declare, are settings too. `mechanism.py` makes functions and arrays of them all.
+The numbers that policies declare are settings too. `mechanism.py` turns all settings into functions and arrays.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ class ClusterConfig(
 ):
     """One cluster and its policies; times in µs, sizes in tokens or blocks.
 
-    Its parts are the classes that it is made of: machines, memory, router, queue and policies. Names are flat, and with
-    their defaults those of BLIS's `run` options. The page "Settings" has every field with its unit, default and bounds;
+    It inherits its fields from one class each for machines, memory, router, queue and policies. Field names and
+    defaults are those of BLIS's `run` options. The page "Settings" has every field with its unit, default and bounds;
     numbers of policies are fields too.
 
-    A policy is named as in the registry, or by `path/to/file.py:Name`. `policy_numbers` has numbers without a
-    setting of their own, those of policies from files above all: a mapping, or pairs, such as
+    A policy is named as in the registry, or by `path/to/file.py:Name`. `policy_numbers` has the policies' numbers that
+    have no setting of their own, mostly those of policies from files: a mapping, or pairs, such as
     `("routing.candidates", 3.0)`, or `("scorer.Mine.gain", 0.5)` for the scorer `path/to/file.py:Mine`.
 
     With a latency model that computes step times from sizes, `alpha_coeffs`, `beta_coeffs`, `tp` and `total_kv_blocks`
     follow from the model and its GPUs where they are not given, also in a copy made by `replace`.
 
-    `instances` has groups of instances with numbers in place of the cluster's: `InstanceGroup`s, mappings of
-    their keys, or the path of a file with a list of them. They decide `num_instances`.
+    `instances` has groups of instances whose numbers replace the cluster's: `InstanceGroup`s, mappings with the keys of
+    `InstanceGroup`, or the path of a file with a list of such mappings. The groups decide `num_instances`.
 
     Raises:
         ConfigError: a value has the wrong type or is out of bounds, or a name is not known.
@@ -119,7 +119,7 @@ class ClusterConfig(
 
     @property
     def profile(self) -> str:
-        """Name the reference's revision and track that are reproduced, and in what the run differs from them."""
+        """Return the profile's name: the reference's revision and track, and how the run departs from them."""
         if self.is_august:
             return AUGUST + step_times.profile_suffix(self)
         name = f"{PROFILE}/{self.variant}" + "/corrected" * self.corrected
@@ -127,7 +127,7 @@ class ClusterConfig(
 
     @property
     def given(self) -> frozenset[str]:
-        """Return the names of the settings that were given, whatever their values."""
+        """Return the names of the settings that were given explicitly, whatever their values."""
         return frozenset(self._given)
 
     @property
@@ -141,19 +141,23 @@ class ClusterConfig(
         return self.flow_control and self.dispatch_order == "slo-deadline"
 
     def serves(self, model: str) -> bool:
-        """Return whether requests that name this model, or none, have instances; BLIS of August asks, but in pools."""
+        """Return whether instances serve `model` or, if it is empty, any model; only BLIS of August without pools
+        checks.
+        """
         asks = self.is_august and not disaggregation.has_pools(self)
         return not asks or model in ("", self.model.lower())
 
     def scorers(self) -> list[tuple[str, float]]:
-        """Return scorers and weights in the order given; a policy from a file has them too, others have none."""
+        """Return (scorer, weight) pairs in the order given, for weighted routing and routing policies from files; else
+        none.
+        """
         if self.routing_policy != "weighted":
             return _beside(self.routing_policy, self.routing_scorers, "routing_scorers")
         default = AUGUST_SCORERS if self.is_august else DEFAULT_SCORERS
         return parse_scorers(self.routing_scorers or default)
 
     def decode_scorers(self) -> list[tuple[str, float]]:
-        """Return scorers and weights of the decode pool, likewise."""
+        """Return (scorer, weight) pairs of the decode pool's router, by the rule of `scorers`."""
         policy, text = self.decode_routing_policy, self.decode_routing_scorers
         if self.is_august:
             return parse_scorers(text, "decode_routing_scorers") if text else []
@@ -165,7 +169,7 @@ class ClusterConfig(
         return parse_scorers(text or DEFAULT_SCORERS, named)
 
     def prefill_scorers(self) -> list[tuple[str, float]]:
-        """Return scorers and weights of the prefill pool, which only blis-2026-08 has."""
+        """Return (scorer, weight) pairs of the prefill pool's router, which only blis-2026-08 has."""
         text = self.prefill_routing_scorers
         return parse_scorers(text, "prefill_routing_scorers") if text else []
 
@@ -173,8 +177,8 @@ class ClusterConfig(
         """Return a copy with some settings changed, checked again.
 
         Args:
-            changes: new values by name; `routing.candidates` is a number of a policy. New groups of instances
-                bring the number of instances with them, and a policy that is replaced takes its numbers with it.
+            changes: new values by name; `routing.candidates` is a number of a policy. New groups of instances also set
+                `num_instances`; replacing a policy drops the old policy's numbers.
 
         Raises:
             ConfigError: a setting is unknown, or its value is not allowed.
@@ -196,11 +200,11 @@ class ClusterConfig(
         return made
 
     def without(self, *names: str) -> ClusterConfig:
-        """Return a copy in which some settings are not given, so that they follow from others."""
+        """Return a copy without these explicit settings, so that their values follow from other settings again."""
         return ClusterConfig(**{key: val for key, val in self._given.items() if key not in names})
 
     def _numbers_beside(self, settings: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-        """Return the numbers of policies that stay beside these settings."""
+        """Return the policy numbers that remain valid when `settings` replace the current ones."""
         changed = {
             name
             for name in their_names.NAMED_BY
@@ -216,7 +220,7 @@ class ClusterConfig(
         )
 
     def value(self, setting: str) -> Any:
-        """Return the value of a setting; of a policy's number that is not given, its default.
+        """Return the value of a setting; for a policy's number that was not given, return its default.
 
         Raises:
             ConfigError: no policy in use has the number.
@@ -238,7 +242,7 @@ def _beside(policy: str, scorers: str, setting: str) -> list[tuple[str, float]]:
 
 
 def _hold(config: ClusterConfig, settings: Mapping[str, Any]) -> None:
-    """Fill a new configuration, and check it; errors have the names that the settings were given by."""
+    """Fill a new configuration and check it; errors use the names under which the settings were given."""
     try:
         kept, groups_from = as_kept(their_names.ours(settings))
         vars(config).update(resolve(kept), _given=kept)
@@ -250,12 +254,14 @@ def _hold(config: ClusterConfig, settings: Mapping[str, Any]) -> None:
 
 
 def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return given settings as a configuration keeps them, and where groups of instances are from, for errors.
+    """Return the settings in the form in which a configuration stores them, and the source of the instance groups for
+    errors.
 
-    Policies have our names, lists are tuples, files of groups are read, and groups decide the number of instances.
+    Policies get the names of this package, lists become tuples, files of groups are read, and groups decide
+    `num_instances`.
 
     Raises:
-        ConfigError: there is no such setting, or the groups or numbers of policies are none.
+        ConfigError: a setting is unknown, or the groups or policy numbers are not valid.
     """
     refuse_unknown(name for name in settings if name not in FIELDS)
     kept = dict(settings)
@@ -296,7 +302,7 @@ DERIVATIONS = (
 
 
 def resolve(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every setting by name: as it is given, else as it follows from others, else its default.
+    """Return every setting by name: the given value, else the value derived from other settings, else the default.
 
     Raises:
         ConfigError: a value has the wrong type or is out of bounds, or a model or GPU is not known.
@@ -309,14 +315,14 @@ def resolve(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unchecked(settings: Mapping[str, Any]) -> ClusterConfig:
-    """Return a configuration of given settings and defaults, of which nothing is derived and checked."""
+    """Return a configuration of the given settings and the defaults, without deriving or checking any value."""
     draft = object.__new__(ClusterConfig)
     vars(draft).update({**DEFAULTS, **settings}, _given=settings)
     return draft
 
 
 def is_setting(name: str) -> bool:
-    """Return whether a configuration has such a setting, under our name or vLLM's."""
+    """Return whether a setting has this name, either this package's name or vLLM's."""
     name = their_names.SETTINGS.get(name, name)
     return name in FIELDS or is_policy_number(name)
 
@@ -329,7 +335,7 @@ def refuse_unknown(names: Iterable[str]) -> None:
 
 
 def nearest_setting(name: str, others: Iterable[str] = ()) -> str:
-    """Return a hint naming the setting, or the other word, that is meant, or what is done here in its place."""
+    """Return a hint for an unknown setting: the closest known name, or what replaces the setting in this package."""
     word = name.replace("-", "_")
     if instead := their_names.NOT_HERE.get(word):
         return f": {instead}"
@@ -350,7 +356,7 @@ DEFAULTS: dict[str, Any] = {name: field.default for name, field in FIELDS.items(
 
 
 def from_flags(flags: Mapping[str, Any]) -> ClusterConfig:
-    """Make a configuration of the `config` of a golden scenario; keys that are no settings are ignored.
+    """Build a configuration from the `config` of a golden scenario; keys that are not settings are ignored.
 
     Raises:
         UnsupportedError: the scenario uses a feature that is not reproduced.
@@ -370,7 +376,7 @@ def from_flags(flags: Mapping[str, Any]) -> ClusterConfig:
 
 
 def unsupported(flags: Mapping[str, Any]) -> str | None:
-    """Return the mechanism of BLIS that a scenario asks for and that is not here, or None."""
+    """Return the name of a BLIS mechanism that a scenario asks for and this package does not reproduce, or None."""
     if flags.get("roofline"):
         return "the roofline latency model"
     return None

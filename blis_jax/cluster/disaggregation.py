@@ -1,4 +1,4 @@
-"""Prefill, decode and encode pools of BLIS's revision of August 2026, from the settings that it has for them."""
+"""Prefill, decode and encode pools of BLIS's revision of August 2026, derived from that revision's settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def has_pools(config: ClusterConfig) -> bool:
 
 
 def roles(config: ClusterConfig) -> list[int]:
-    """Return the role of every instance: an index into `ROLES`, `ENCODE`, or `IDLE` for those in no pool."""
+    """Return the role of every instance: an index into `ROLES`, or `ENCODE`, or `IDLE` for instances in no pool."""
     codes = [ROLES.index("prefill"), ROLES.index("decode"), ROLES.index("both"), ENCODE]
     codes_of_instances = [
         code
@@ -49,7 +49,7 @@ def roles(config: ClusterConfig) -> list[int]:
 
 
 def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
-    """Return the value of a setting on every instance."""
+    """Return the value of a setting for every instance, in order."""
     usual = getattr(config, setting)
     if setting not in _OWN:
         return [usual] * config.num_instances
@@ -60,21 +60,23 @@ def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
 
 
 def later_blocks(config: ClusterConfig, at: int) -> int:
-    """Return the KV blocks of an instance that is made later beside instance `at`; as in BLIS it is in no pool."""
+    """Return the KV blocks of an instance that is added at run time on the same kind of node as instance `at`; as in
+    BLIS, an added instance is in no pool.
+    """
     memory = [group.gpu_memory_gib for group in config.instances for _ in range(group.count)]
     blocks: int = _own(config, IDLE, memory[at] if memory else None)["total_kv_blocks"]
     return blocks
 
 
 def kinds_of_gpu(config: ClusterConfig) -> list[str]:
-    """Return the kind of GPU of every instance where no nodes decide it."""
+    """Return every instance's kind of GPU, for clusters in which no node pool decides it."""
     pools = [_POOL_OF_ROLE.get(role) for role in roles(config)] if has_pools(config) else []
     named = [getattr(config, f"{pool}_hardware") if pool else "" for pool in pools]
     return [name or config.hardware for name in named or [""] * config.num_instances]
 
 
 def cuts_answers(config: ClusterConfig) -> bool:
-    """Return whether an instance that makes tokens is for shorter requests than one that computes their prompts."""
+    """Return whether some decode instance admits only shorter requests than the prefill instances do."""
     if not has_pools(config) or config.pd_decider == "never":
         return False
     limits = [limit or math.inf for limit in per_instance(config, "max_model_len")]
@@ -93,10 +95,10 @@ _POOL_OF_ROLE[ROLES.index("both")] = "decode"
 
 
 def _own(config: ClusterConfig, role: int, memory: float | None) -> dict[str, Any]:
-    """Return what an instance has in place of the cluster's.
+    """Return an instance's own values by setting name, given its role and its GPUs' `memory` in GiB, None off a node.
 
-    Other GPUs change KV blocks, and nothing about step times; where the instance is on a node, its GPUs' memory, GiB,
-    decides.
+    A pool's GPUs change the number of KV blocks, but no step times. On a node, the memory of the node's GPUs decides
+    the KV blocks.
     """
 
     def given(name: str) -> Any:
@@ -112,7 +114,7 @@ def _own(config: ClusterConfig, role: int, memory: float | None) -> dict[str, An
     }
 
     def shorten(blocks: int) -> None:
-        """Set the pool's KV blocks, and lower the longest request that is allowed to what fits; it is never raised."""
+        """Set the pool's KV blocks, and lower the longest allowed request to what fits into them; never raise it."""
         of_pool["total_kv_blocks"] = blocks
         if of_pool["max_model_len"]:
             room = blocks * config.block_size_in_tokens
@@ -128,7 +130,7 @@ def _own(config: ClusterConfig, role: int, memory: float | None) -> dict[str, An
 
 
 def numbers(config: ClusterConfig) -> dict[str, float]:
-    """Return the numbers of the policy that splits requests."""
+    """Return the numbers of the policy that decides which requests are split into prefill and decode."""
     served = deployment(config, config.hardware, config.prefill_tp or config.tp, config.dp)
     thresholds = {"never": 1e18, "always": -1.0, "prefix-threshold": config.pd_prefix_threshold}
     return {
@@ -143,10 +145,10 @@ def numbers(config: ClusterConfig) -> dict[str, float]:
 
 
 def check(config: ClusterConfig) -> None:
-    """Refuse settings of pools that do not go together.
+    """Refuse pool settings that contradict each other.
 
     Raises:
-        ConfigError: the sentence begins with the setting.
+        ConfigError: the message begins with the setting.
     """
     changed = [name for name, none in SETTINGS.items() if getattr(config, name) != none]
     if not changed:
@@ -164,10 +166,10 @@ def check(config: ClusterConfig) -> None:
 
 
 def check_sum(config: ClusterConfig) -> None:
-    """Refuse pools of more instances than there are.
+    """Refuse pools that have more instances in total than the cluster.
 
     Raises:
-        ConfigError: the sentence begins with num_instances.
+        ConfigError: the message begins with `num_instances`.
     """
     total = sum(getattr(config, name) for name in _COUNTS)
     if total > config.num_instances:

@@ -1,4 +1,4 @@
-"""Instances that differ: groups of equal ones, each with numbers in place of the cluster's."""
+"""Groups of equal instances in a cluster whose instances differ; a group's numbers replace the cluster's."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _SHORT = {"alpha": "alpha_coeffs", "beta": "beta_coeffs"}
 
 @dataclass(frozen=True)
 class InstanceGroup:
-    """`count` equal instances; a number that is None is the cluster's.
+    """`count` equal instances; a number that is None has the cluster's value.
 
-    The name is for readers. Units are those of `ClusterConfig`.
+    The name only labels the group in output. Units are those of `ClusterConfig`.
 
     Raises:
-        ConfigError: a count, name, role or list of coefficients is not allowed. The other numbers
-            are checked by the `ClusterConfig` that holds the group.
+        ConfigError: a count, name, role or list of coefficients is not allowed. `ClusterConfig` checks the group's
+            other numbers.
     """
 
     count: int = 1
@@ -72,12 +72,12 @@ class InstanceGroup:
             object.__setattr__(self, setting, _coefficients(setting, getattr(self, setting)))
 
     def numbers(self) -> dict[str, Any]:
-        """Return the numbers that the group has of its own, by setting."""
+        """Return the numbers that the group sets itself, by setting."""
         numbers = {name: getattr(self, name) for name in NUMBERS}
         return {name: value for name, value in numbers.items() if value is not None}
 
     def plain(self) -> dict[str, Any]:
-        """Return what was given, as a file has it."""
+        """Return the group's given values as a mapping, as written in a file."""
         about = {name: getattr(self, name) for name in _ABOUT}
         unusual = {name: value for name, value in about.items() if value != _ABOUT[name]}
         values = {"count": self.count} | unusual | self.numbers()
@@ -101,7 +101,7 @@ def _coefficients(name: str, value: object) -> tuple[float, ...] | None:
 
 
 def _number(value: object) -> object:
-    """Return a number, also where YAML takes it for a text, such as 1e-5."""
+    """Return a number, even if YAML reads it as text, such as 1e-5."""
     if not isinstance(value, str):
         return value
     try:
@@ -116,8 +116,8 @@ def _number(value: object) -> object:
 def groups_and_fleet(
     value: object, config: ClusterConfig
 ) -> tuple[tuple[InstanceGroup, ...], str, dict[str, Any]]:
-    """Read groups as `groups_of` does, and the settings that follow where `value` has sections of a
-    policy file of BLIS.
+    """Return groups as `groups_of` does, the source for errors, and the settings that follow if `value` has machine
+    sections of a BLIS policy file.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
@@ -133,12 +133,12 @@ def groups_and_fleet(
 
 
 def groups_of(value: object, source: str = SETTING) -> tuple[InstanceGroup, ...]:
-    """Return the groups of a value or a file.
+    """Return the instance groups that a value or a file describes.
 
     Args:
-        value: groups, or mappings of their keys; or a text: the path of a YAML or JSON file with a
-            list of such mappings, or that list itself, beginning with `[`.
-        source: what errors begin with, unless a file is read.
+        value: `InstanceGroup`s, or mappings with their keys; or a text: the path of a YAML or JSON file with a list of
+            such mappings, or that list itself, beginning with `[`.
+        source: the text that errors begin with; if a file is read, they begin with its path.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
@@ -156,7 +156,9 @@ _POOLS = re.compile(r"(\d+)p(\d+)d", re.IGNORECASE)
 
 
 def pools_of(text: str) -> list[dict[str, Any]] | None:
-    """Return the groups of `1P2D`: one prefill instance, two decode instances; None for another text."""
+    """Return the groups that a text such as `1P2D` describes (one prefill instance, two decode instances); None for any
+    other text.
+    """
     counts = _POOLS.fullmatch(text.strip())
     if counts is None:
         return None
@@ -165,7 +167,7 @@ def pools_of(text: str) -> list[dict[str, Any]] | None:
 
 
 def _parsed(text: str) -> tuple[Any, str]:
-    """Return the list in a text, in short as `1P2D`, or in the file that the text names."""
+    """Return the list of groups that `text` holds, abbreviates (`1P2D`), or names by a file's path."""
     source, pools = SETTING, pools_of(text)
     if pools is not None:
         return pools, source
@@ -218,7 +220,9 @@ _REALS = ("kv_offload_threshold", "kv_transfer_bandwidth", "gpu_memory_gib")
 
 
 def located(value: T, folder: Path) -> T | str:
-    """Return the setting of a file in this folder, where a path begins if the file is there."""
+    """Return the value of the setting `instances` from a file in `folder`; a path that exists there is joined to
+    `folder`.
+    """
     if not isinstance(value, str) or value.lstrip().startswith("["):
         return value
     return str(folder / value) if (folder / value).is_file() else value
@@ -228,12 +232,12 @@ def located(value: T, folder: Path) -> T | str:
 
 
 def size(groups: tuple[InstanceGroup, ...]) -> int:
-    """Return the instances of all groups."""
+    """Return the number of instances in all groups."""
     return sum(group.count for group in groups)
 
 
 def num_gpus(config: ClusterConfig) -> int:
-    """Return the GPUs of all instances together."""
+    """Return the number of GPUs of all instances together."""
     if not config.instances:
         return config.num_instances * (config.tp or 1) * config.dp
     each = (
@@ -244,7 +248,9 @@ def num_gpus(config: ClusterConfig) -> int:
 
 
 def check_number(config: ClusterConfig, wanted: int) -> None:
-    """Refuse a number of instances that the groups do not add up to; nodes may have room for fewer."""
+    """Refuse a `num_instances` that differs from the groups' sum; with node pools, the nodes may have room for
+    fewer.
+    """
     number = size(config.instances) if config.instances else wanted
     if wanted < number or (wanted > number and not config.node_pools):
         raise ConfigError(
@@ -257,7 +263,7 @@ def check_number(config: ClusterConfig, wanted: int) -> None:
 
 
 def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
-    """Return the value of a setting on every instance."""
+    """Return the value of a setting for every instance, in order."""
     usual = getattr(config, setting)
     if disaggregation.has_pools(config):
         return disaggregation.per_instance(config, setting)
@@ -273,14 +279,16 @@ def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
 
 
 def _longest(config: ClusterConfig, group: InstanceGroup) -> int | None:
-    """Return the longest request that fits into a smaller KV cache, in August's revision."""
+    """Return the longest request that fits into a group's smaller KV cache, in August's revision."""
     if group.total_kv_blocks is None or not config.max_model_len:
         return None
     return min(config.max_model_len, group.total_kv_blocks * config.block_size_in_tokens)
 
 
 def roles(config: ClusterConfig) -> list[int]:
-    """Return the role of every instance, as an index into `ROLES`; pools of August's revision have two more."""
+    """Return the role of every instance, as an index into `ROLES`; August's revision also has encode and idle
+    instances.
+    """
     if disaggregation.has_pools(config):
         return disaggregation.roles(config)
     if not config.instances:
@@ -294,13 +302,13 @@ def has_cpu_tier(config: ClusterConfig) -> bool:
 
 
 def coefficients_of(config: ClusterConfig) -> tuple[float, ...]:
-    """Return β of the first instance; all instances have as many coefficients."""
+    """Return β of the first instance; every instance has the same number of coefficients."""
     first = config.instances[0].beta_coeffs if config.instances else None
     return config.beta_coeffs if first is None else first
 
 
 def instance_lines(config: ClusterConfig) -> list[str]:
-    """Describe coefficients and KV blocks of all instances, or of each group."""
+    """Describe the coefficients and KV blocks of all instances, one line for each group."""
 
     def words(place: int) -> str:
         alpha, beta, blocks = (
@@ -320,7 +328,7 @@ def instance_lines(config: ClusterConfig) -> list[str]:
 
 
 def refuse_idle(config: ClusterConfig, changes: Mapping[str, Any]) -> None:
-    """Refuse to change a number of the cluster that every group has of its own."""
+    """Refuse to change a cluster-wide number that every group overrides."""
     if SETTING in changes or not config.instances:
         return
     for name, value in changes.items():
@@ -341,10 +349,10 @@ def everywhere(config: ClusterConfig, **changes: Any) -> ClusterConfig:
 
 
 def check(config: ClusterConfig, source: str) -> None:
-    """Refuse groups with numbers that a cluster of such instances alone could not have.
+    """Refuse groups with numbers that would not be allowed in a cluster of such instances alone.
 
     Raises:
-        ConfigError: the sentence begins with the source and the group's place in it.
+        ConfigError: the message begins with `source` and the group's position in the list.
     """
     for number, group in enumerate(config.instances, 1):
         try:

@@ -1,4 +1,4 @@
-"""What a cluster is made of: its instances with their GPUs and step times, and their KV memory."""
+"""A cluster's machines: its instances with their GPUs and step times, and their KV memory."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ UNKNOWN_KV_BLOCKS = 1_000_000  # the reference's, of a model whose experts are n
 
 
 def deployment(config: ClusterConfig, hardware: str, tp: int, dp: int) -> Deployment:
-    """Return the configuration's model on such GPUs.
+    """Return the configuration's model deployed on GPUs of the kind `hardware`, with these parallel sizes.
 
     Raises:
         ConfigError: a name is not known, a file cannot be used, or a number of GPUs is not allowed.
@@ -205,9 +205,9 @@ def blocks_of(
     memory: float | None = None,
     block_size: int = 0,
 ) -> int:
-    """Return the KV blocks of an instance on such GPUs, or on GPUs with `memory` GiB.
+    """Return the KV blocks of an instance on GPUs of the kind `hardware`, each with `memory` GiB if given.
 
-    `block_size` is in tokens; 0 is that of the configuration.
+    `block_size` is in tokens; 0 stands for the configuration's block size.
 
     Raises:
         ConfigError: as in `deployment`, or the model does not fit into the GPUs' memory.
@@ -224,7 +224,9 @@ def blocks_of(
 
 
 def _stamp(path: str) -> int:
-    """When the file was changed; 0 where that cannot be told, so that reading it says why."""
+    """Return the file's time of change; 0 if it cannot be read, so that the later attempt to read the file raises the
+    error.
+    """
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     try:
         return file.stat().st_mtime_ns if path else 0
@@ -234,5 +236,5 @@ def _stamp(path: str) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _described(name: str, config_file: str, stamp: int) -> ModelDescription:
-    """Return the description; a file is read again when it has changed."""
+    """Return the model's description, cached by `stamp`, so that a changed file is read again."""
     return model_description(name, config_file)

@@ -33,9 +33,9 @@ T = TypeVar("T")
 def made_once(
     function: Callable[Concatenate[ClusterConfig, P], T],
 ) -> Callable[Concatenate[ClusterConfig, P], T]:
-    """Return the function, with what it made for the latest configurations kept; nobody may change what it returns.
+    """Return `function` with its latest results cached by configuration; callers must not change the results.
 
-    It is called again for a configuration that names a user's file, which may have changed since.
+    A configuration that names a user's file is never cached, because that file may have changed.
     """
 
     def once(config: ClusterConfig, *more: P.args, **named: P.kwargs) -> tuple[T] | None:
@@ -56,7 +56,7 @@ def made_once(
 
 def names_files(config: ClusterConfig) -> bool:
     """Return whether the run depends on a user's file: a policy or latency model
-    `path/to/file.py:Name`, or a description of the model or GPUs.
+    `path/to/file.py:Name`, or a file describing the model or GPUs.
     """
     texts = [value for value in vars(config).values() if isinstance(value, str)]
     gpus = (config.hardware, config.prefill_hardware, config.decode_hardware)
@@ -74,16 +74,16 @@ EVERY = "policies"
 
 
 def is_policy_number(name: str) -> bool:
-    """Return whether it is written as a number of a policy in use, such as `routing.candidates`."""
+    """Return whether the name has the form of a policy's number, such as `routing.candidates`."""
     kinds = (*KINDS, EVERY, *(DECODE + kind.name for kind in ROUTER))
     return "." in name and name.partition(".")[0] in kinds
 
 
 def as_pairs(numbers: object) -> tuple[tuple[str, float], ...]:
-    """Return the numbers of policies by name, as sorted pairs.
+    """Return the policies' numbers by name as sorted pairs.
 
     Raises:
-        ConfigError: a name is no number of a policy, or a value is no number.
+        ConfigError: a name does not have the form of a policy's number, or a value is not a number.
     """
     pairs = numbers.items() if isinstance(numbers, Mapping) else numbers
     checked = []
@@ -100,7 +100,9 @@ def as_pairs(numbers: object) -> tuple[tuple[str, float], ...]:
 
 
 def admission_name(config: ClusterConfig) -> str:
-    """Name of the admission policy in the registry; the two tracks gate differently under one name."""
+    """Return the admission policy's name in the registry; the two BLIS tracks have different policies under one
+    name.
+    """
     if config.admission_policy == "slo-gated" and config.variant == "routing":
         return "slo-queue-gated"
     return config.admission_policy
@@ -108,7 +110,7 @@ def admission_name(config: ClusterConfig) -> str:
 
 @dataclass(frozen=True)
 class ChosenRouter:
-    """The policies that choose an instance, with their numbers."""
+    """The policies that together choose an instance, with their numbers."""
 
     routing: Policy
     scorers: tuple[tuple[Policy, float], ...]
@@ -117,14 +119,14 @@ class ChosenRouter:
 
 @dataclass(frozen=True)
 class Chosen(OfEachKind):
-    """The policies that a configuration names, with their numbers; scorers with their weights."""
+    """All policies that a configuration names, with their numbers; scorers with their weights."""
 
     decode: ChosenRouter | None = None  # None: these route in the decode pool too
     prefill: ChosenRouter | None = None  # likewise in the prefill pool
 
 
 def policies_of(used: Chosen | ChosenRouter) -> Iterator[Policy]:
-    """Yield the policies in use, in the order of the kinds; those of the pools' routers are not among them."""
+    """Yield the policies in use, in the order of the kinds, without those of the pools' routers."""
     for kind in KINDS.values() if isinstance(used, Chosen) else ROUTER:
         policy = getattr(used, kind.field)
         if kind.is_list:
@@ -135,10 +137,10 @@ def policies_of(used: Chosen | ChosenRouter) -> Iterator[Policy]:
 
 @made_once
 def numbered(config: ClusterConfig) -> Chosen:
-    """Return the policies by their names, with the numbers that the settings give them.
+    """Return the configuration's policies by kind, with the numbers that the settings give them.
 
     Raises:
-        ConfigError: a name is not known, or a number has no policy to go to.
+        ConfigError: a name is unknown, or no policy in use has the number.
     """
     numbers = _numbers_by_owner(config)
     shared = numbers.pop(EVERY, {})
@@ -177,7 +179,7 @@ def numbered(config: ClusterConfig) -> Chosen:
 
 
 def _pools(config: ClusterConfig, picker: Policy) -> dict[str, Any]:
-    """What August's revision has for pools: the policy that splits requests, and routers with scorers of their own."""
+    """Return August's policies for pools: the policy that splits requests, and routers with scorers of their own."""
     if not disaggregation.has_pools(config):
         return {}
     reads_caches = config.pd_decider == "prefix-threshold"
@@ -196,16 +198,16 @@ def _pools(config: ClusterConfig, picker: Policy) -> dict[str, Any]:
 
 
 def _owner(scorer: str) -> str:
-    """Return what begins the numbers of a scorer."""
+    """Return the prefix under which a scorer's numbers are named."""
     return f"scorer.{scorer.rpartition(':')[2]}"
 
 
 def _decode_router(
     config: ClusterConfig, by_owner: dict[str, dict[str, float]]
 ) -> ChosenRouter | None:
-    """Return the policies that route in the decode pool, if a setting says anything of them; takes their numbers out.
+    """Return the decode pool's routing policies if any setting names them, and remove their numbers from `by_owner`.
 
-    What is the same as the cluster's has the cluster's numbers too, and those given under its own name.
+    A policy that is the same as the cluster's also has the cluster's numbers, besides those given under its own name.
     """
     of_decode = {owner: by_owner.pop(owner) for owner in list(by_owner) if owner.startswith(DECODE)}
     names = {kind: getattr(config, kind.decode_setting) for kind in ROUTER}
@@ -242,7 +244,7 @@ def _name_of(config: ClusterConfig, kind: Kind) -> str:
 def _with_numbers(
     config: ClusterConfig, kind: Kind, name: str, by_name: Mapping[str, float], naming: str = ""
 ) -> Policy:
-    """The policy with the numbers of its settings, and those given to it by name; `naming` as in `registry.find`."""
+    """Return the policy with the numbers from its settings and from `by_name`; `naming` is as in `registry.find`."""
     policy = registry.find(kind.name, registered(config, kind.name, name), naming)
     declared = numbers_of(policy.params)
     numbers = {
@@ -256,17 +258,19 @@ def _with_numbers(
 
 
 def _setting_of(name: str, field: str, number: Number) -> str | None:
-    """Return the setting that a number follows; of a policy from a file one that it names, if there is one."""
+    """Return the setting from which a number is taken; for a policy from a file, the registered setting it names, if
+    any.
+    """
     if is_file(name):
         return number.setting if number.setting in registry.settings() else None
     return registry.setting_of(name, field, number)
 
 
 def number_of(config: ClusterConfig, setting: str) -> Number | None:
-    """Return what a policy declares about this setting; None if the setting is no policy's number.
+    """Return the declaration of a policy's number that has this setting; None if no policy's number has it.
 
     Raises:
-        ConfigError: the setting is written as a policy's number, but no policy in use has it.
+        ConfigError: the setting has the form of a policy's number, but no policy in use has that number.
     """
     if not is_policy_number(setting):
         known = registry.settings().get(setting)
@@ -293,7 +297,9 @@ def has_number(config: ClusterConfig, name: str) -> bool:
 
 
 def setting_of_owner(name: str) -> str | None:
-    """Return the setting that names the policy of a number; None of a scorer's, and of every policy's."""
+    """Return the setting that names the policy to which a number belongs; None for a number of a scorer or of every
+    policy.
+    """
     owner = name.partition(".")[0]
     kind = KINDS.get(owner.removeprefix(DECODE))
     if kind is None or kind.is_list:
@@ -302,7 +308,7 @@ def setting_of_owner(name: str) -> str | None:
 
 
 def _by_owner(config: ClusterConfig, used: Chosen) -> dict[str, Policy]:
-    """Return the policies in use by what begins their numbers."""
+    """Return the policies in use by the prefix of their numbers' names."""
     policies: dict[str, Policy] = {}
 
     def add(begin: str, router: Chosen | ChosenRouter, scorers: list[tuple[str, float]]) -> None:
@@ -326,7 +332,7 @@ def _numbers_by_owner(config: ClusterConfig) -> dict[str, dict[str, float]]:
 
 
 def located(settings: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """Return settings of a file in this folder, in which paths of policies begin at the folder if they are there."""
+    """Return settings read from a file in `folder`; a policy's path that exists there is joined to `folder`."""
     whole = dict(settings)
     policies = (
         *(kind.setting for kind in KINDS.values()),
@@ -350,7 +356,7 @@ def _located(name: str, folder: Path) -> str:
 
 
 def draws(config: ClusterConfig) -> bool:
-    """Return whether something may draw from the policy seed in a run of the configuration."""
+    """Return whether any policy or source may draw from the policy seed in a run of the configuration."""
     sources = [source.is_used for source in RandomSource if source.is_used is not None]
     used = numbered(config)
     routers = [router for router in (used, used.decode, used.prefill) if router is not None]

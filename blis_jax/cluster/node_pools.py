@@ -1,6 +1,6 @@
-"""Node pools, loading and the autoscaler of BLIS's revision of August 2026, as its policy files have them.
+"""Node pools, instance loading and the autoscaler of BLIS's revision of August 2026, read from its policy files.
 
-The first instances become groups whose KV blocks follow the memory of their pool's GPUs. Step times stay those of the
+The initial instances become groups whose KV blocks follow the memory of their pool's GPUs. Step times stay those of the
 cluster's GPU, as in BLIS, whose command line never fills in the speeds of other GPUs.
 """
 
@@ -52,7 +52,7 @@ _ANALYZER = {
 
 @dataclass(frozen=True)
 class NodePool:
-    """Equal machines, in the order in which instances are placed on them."""
+    """A pool of equal machines; instances are placed on the pools in their order."""
 
     gpu_type: str
     gpus_per_node: int
@@ -60,28 +60,28 @@ class NodePool:
     cost_per_hour: float = 0.0  # of a machine; the first pool of a kind of GPU decides for all
 
     def plain(self) -> dict[str, Any]:
-        """Return the pool as JSON has it."""
+        """Return the pool as JSON values."""
         return dict(vars(self))
 
 
 def is_fleet(document: object) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether these are sections of a policy file about machines and instances."""
+    """Return whether the document has sections of a BLIS policy file about machines and instances."""
     return isinstance(document, Mapping) and any(name in document for name in SECTIONS)
 
 
 def settings_of_fleet(
     config: ClusterConfig, sections: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
-    """Translate the sections of a BLIS policy file into settings; `instances` has the groups of the first ones.
+    """Translate sections of a BLIS policy file into settings; `instances` has the groups of the initial instances.
 
     Args:
         config: the cluster, whose `num_instances` are placed, each with `tp` GPUs.
-        sections: some of `SECTIONS`.
-        source: what errors begin with.
+        sections: sections of the file by name, out of `SECTIONS`.
+        source: the text that errors begin with.
 
     Raises:
-        ConfigError: a key or value is not allowed, or pools have more instances than there are.
-        UnsupportedError: the nodes have too few GPUs, and tenants have budgets.
+        ConfigError: a key or value is not allowed, or the pools do not fit the number of instances.
+        UnsupportedError: the nodes have too few GPUs while tenants have budgets.
     """
     mapping(sections, source, SECTIONS)
     if not config.is_august:
@@ -111,7 +111,9 @@ def settings_of_fleet(
 
 
 def _tell_unplaced(config: ClusterConfig, placed: int, source: str) -> None:
-    """Say that instances without room on the first nodes never start: BLIS makes no node later."""
+    """Warn that instances without room on the initial nodes never start, as in BLIS; refuse this if tenants have
+    budgets.
+    """
     sentence = (
         f"{source}: the nodes have room for {placed} instances of {gpus_of_instance(config)} GPUs, but num_instances "
         f"is {config.num_instances}"
@@ -122,14 +124,16 @@ def _tell_unplaced(config: ClusterConfig, placed: int, source: str) -> None:
 
 
 def gpus_of_instance(config: ClusterConfig) -> int:
-    """Return the GPUs of an instance where it is placed, also before what follows from the model is filled in."""
+    """Return the GPUs of an instance for placing it on a node, even before the model's defaults are filled in."""
     return config.tp if "tp" in config.given else usual_tp(config.model)
 
 
 def _groups_of_pools(
     config: ClusterConfig, pools: object, source: str
 ) -> tuple[list[Any], tuple[NodePool, ...]]:
-    """Return the first instances, placed in the pools' order on the first node with enough free GPUs; and the pools."""
+    """Return the groups of initial instances and the node pools; each instance is placed on the first node with enough
+    free GPUs.
+    """
     if not isinstance(pools, list | tuple) or not pools:
         raise ConfigError(f"{source}: {POOLS} must be a list of pools, got {shortened(pools)}")
     tp, names = gpus_of_instance(config), []
@@ -178,7 +182,7 @@ def _pool(pool: Mapping[str, Any], place: str) -> NodePool:
 
 
 def _lifecycle(section: object, place: str) -> dict[str, float]:
-    """Return how long instances load, and whether the first ones do."""
+    """Return the settings for how long an instance loads, and for whether the initial instances load too."""
     values = mapping(section, place, _LIFECYCLE_KEYS)
     warm_start = "warm_start_initial_instances"
     warm = value_at(values.get(warm_start, False), f"{place}: {warm_start}", bool)
@@ -188,7 +192,7 @@ def _lifecycle(section: object, place: str) -> dict[str, float]:
 
 
 def _autoscaler(section: object, place: str) -> dict[str, float]:
-    """Return the numbers of the autoscaler; without an interval it never acts."""
+    """Return the autoscaler's settings; without an interval the autoscaler never acts."""
     values = mapping(section, place, _AUTOSCALER_KEYS)
     autoscaler = {name: _number(values, name, place) for name in ("interval_us", *_WINDOWS)}
     delay = _delay(values, "hpa_scrape_delay", place)
@@ -205,10 +209,10 @@ def _autoscaler(section: object, place: str) -> dict[str, float]:
 
 
 def check(config: ClusterConfig) -> None:
-    """Refuse machines and numbers with which BLIS's autoscaler cannot work.
+    """Refuse machines and numbers that BLIS's autoscaler cannot handle.
 
     Raises:
-        ConfigError: with what is allowed.
+        ConfigError: the message says what is allowed.
     """
     if not all(isinstance(pool, NodePool) for pool in config.node_pools):
         raise ConfigError(
@@ -232,12 +236,12 @@ def check(config: ClusterConfig) -> None:
 
 
 def _delay(section: Mapping[str, Any], key: str, place: str) -> dict[str, float]:
-    """Mean and standard deviation, s."""
+    """Return mean and standard deviation of a delay, in s."""
     delay = mapping(section.get(key) or {}, f"{place}.{key}", _DELAY_KEYS)
     return {name: _number(delay, name, f"{place}.{key}") for name in _DELAY_KEYS}
 
 
 def _number(section: Mapping[str, Any], key: str, place: str) -> float:
-    """Return a finite number of at least 0; 0 if the key is not there."""
+    """Return the section's number under a key, finite and at least 0; 0 if the key is missing."""
     number: float = value_at(section.get(key, 0.0), f"{place}: {key}", float, 0, math.inf)
     return number

@@ -1,4 +1,5 @@
-"""Tiers that KV blocks are off-loaded to: what `--kv-offload-config` says of CPU memory and of storage behind it.
+"""Tiers to which KV blocks are off-loaded: CPU memory and the storage behind it, as `--kv-offload-config` describes
+them.
 
 A block that a batch holds is copied to the CPU, and from there to every secondary tier. Source: BLIS as of August 2026,
 `cmd/kv_offload_config.go` and `sim/kv`.
@@ -49,7 +50,9 @@ _TIER_KEYS = (
 
 @dataclass(frozen=True)
 class SecondaryTier:
-    """Storage behind the CPU's memory: bytes/µs, µs, and threads that each make one transfer at a time."""
+    """Storage behind the CPU's memory: bandwidths in bytes/µs, times in µs, and threads that each run one transfer at a
+    time.
+    """
 
     read_bandwidth: float
     write_bandwidth: float
@@ -63,7 +66,7 @@ class SecondaryTier:
 
 @dataclass(frozen=True)
 class KvOffloadConfig:
-    """The content of a `--kv-offload-config` file; without bytes on the CPU nothing is off-loaded."""
+    """The content of a `--kv-offload-config` file; with 0 bytes of CPU memory nothing is off-loaded."""
 
     cpu_bytes_to_use: int = 0
     block_size: int | None = None
@@ -78,11 +81,13 @@ class KvOffloadConfig:
 
     @property
     def has_jitter(self) -> bool:
-        """Return whether the times of transfers are drawn."""
+        """Return whether transfer times are drawn at random."""
         return any(tier.latency_jitter_stddev > 0 for tier in self.secondary_tiers)
 
     def plain(self) -> dict[str, Any]:
-        """Return the content as `config_of` reads it, with the numbers of the tiers in the place of classes."""
+        """Return the content as the mapping that `config_of` reads, with each tier's numbers in place of its device
+        class.
+        """
         said = {name: value for name, value in vars(self).items() if value is not None}
         del said["words"]
         tiers = [
@@ -108,7 +113,7 @@ class OffloadSettings:
 
 
 def given_config(value: object, devices: Mapping[str, Any] = DEVICES) -> KvOffloadConfig:
-    """Return the tiers that a setting's value describes: what a file at a path has, or its mapping.
+    """Return the tiers that a setting's value describes: a mapping, or the path of a file that holds one.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
@@ -126,7 +131,7 @@ def given_config(value: object, devices: Mapping[str, Any] = DEVICES) -> KvOfflo
 
 
 def _is_nothing(value: object) -> bool:
-    """Whether it is no tiers as a saved configuration has them."""
+    """Return whether a value is the saved form of a configuration without off-load tiers."""
     if not isinstance(value, Mapping) or value.get("cpu_bytes_to_use") != 0:
         return False
     return value.items() <= vars(KvOffloadConfig()).items()
@@ -139,7 +144,7 @@ def config_of(
     keys: Collection[str] = _KEYS,
     tier_keys: Collection[str] = _TIER_KEYS,
 ) -> KvOffloadConfig:
-    """Return what the mapping below `kv_offload` says.
+    """Return the tiers in the mapping under the file's key `kv_offload`.
 
     Raises:
         ConfigError: a key is unknown, or a value is not allowed.
@@ -231,7 +236,9 @@ _EXAMPLES = {"type": "fs", "root_dir": "a folder, which is not looked at"}
 def _device(
     name: object, is_direct: bool, place: str, devices: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Numbers of a class of devices; through the page cache those that the class has for that."""
+    """Return the numbers of a device class; unless `is_direct`, its numbers for the page cache replace the direct
+    ones.
+    """
     if name is None:
         return {}
     if name not in devices:
@@ -258,12 +265,13 @@ def _count(said: Mapping[str, Any], name: str, place: str) -> int:
 
 
 def header_of(offload: KvOffloadConfig, block_size: int, num_bytes: int) -> dict[str, Any]:
-    """Return the tiers as BLIS writes them into the header of a trace, resolved; nothing without tiers.
+    """Return the off-load tiers as BLIS writes them into a trace's header, with device classes resolved; empty without
+    tiers.
 
     Args:
         offload: the tiers.
         block_size: tokens of a KV block on the GPU.
-        num_bytes: those of such a block.
+        num_bytes: bytes of such a block.
     """
     if not offload.cpu_bytes_to_use:
         return {}
@@ -302,7 +310,7 @@ def _row(tier: SecondaryTier, words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_header(block: Mapping[str, Any], place: str) -> KvOffloadConfig:
-    """Return the tiers that the header of a trace has, whose numbers count whatever its classes are called.
+    """Return the tiers in a trace's header; the header's numbers are used, and its device class names are ignored.
 
     Raises:
         ConfigError: a key is unknown, or a value is not allowed.
@@ -331,7 +339,7 @@ def has_tiers(config: ClusterConfig) -> bool:
 
 
 def block_bytes(config: ClusterConfig) -> int:
-    """Return the bytes of a KV block on the GPUs of one instance, with the tensor parallelism of the cluster."""
+    """Return the bytes of a KV block on all GPUs of one instance, under the cluster's tensor parallelism."""
     if config.kv_offload_config.per_block_bytes is not None:
         return config.kv_offload_config.per_block_bytes
     served = deployment(config, config.hardware, config.tp, config.dp)
@@ -339,14 +347,14 @@ def block_bytes(config: ClusterConfig) -> int:
 
 
 def cpu_capacity(config: ClusterConfig) -> int:
-    """Return the KV blocks that each instance has room for in CPU memory; 0 where nothing is off-loaded."""
+    """Return the KV blocks that fit into each instance's CPU memory; 0 if nothing is off-loaded."""
     return (
         config.kv_offload_config.cpu_bytes_to_use // block_bytes(config) if has_tiers(config) else 0
     )
 
 
 def check(config: ClusterConfig) -> None:
-    """Refuse tiers where nobody knows what follows.
+    """Refuse off-load tiers where their effect is not defined.
 
     Raises:
         ConfigError: the revision has none, a size does not fit, or another mechanism does not go with them.

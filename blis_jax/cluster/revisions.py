@@ -1,6 +1,8 @@
-"""What belongs to one revision of the reference alone, or to vLLM, and is refused in the others.
+"""Refuse settings outside the one BLIS revision, or vLLM, that has them, and fill in defaults that depend on the
+revision.
 
-`blis-2026-08` names the policies of February's revision and of its own; some of its names mean another policy.
+The revision `blis-2026-08` has February's policies and new ones; some of its policy names mean another policy than in
+February.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ _CLUSTER_POLICIES = ("none", "saturation-autoscaler")
 
 
 def registered(config: ClusterConfig, kind: str, name: str) -> str:
-    """Return the name in the registry of the policy that the configuration calls so."""
+    """Return the registry's name of the policy that the configuration calls `name`, in its revision."""
     return AUGUST_POLICIES.get((kind, name), name) if config.is_august else name
 
 
@@ -68,7 +70,7 @@ OF_REVISION = ("snapshot_refresh_interval", "max_model_len")  # whose default th
 
 
 def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
-    """Return settings that were not given and have another default in the configuration's revision."""
+    """Return defaults that differ in the configuration's revision, for settings that were not given."""
     if not config.is_august:
         return {}
     is_auto = config.latency_model == "auto"
@@ -80,12 +82,12 @@ def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
 
 
 def of_vllm(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
-    """Return that a run with what vLLM alone does is without the defects of BLIS, and preempts as vLLM does.
+    """Return settings that follow if a run uses a mechanism of vLLM alone: no BLIS defects, and vLLM's preemption.
 
-    Where prompts are cut at KV blocks, these are the model's.
+    If prompts are cut at KV block boundaries, the block size is the model's.
 
     Raises:
-        ConfigError: the model has no such blocks that are known, and none are given.
+        ConfigError: the model's block size is unknown and was not given.
     """
     is_used = aligns_chunks(config) or config.speculative_config.num_speculative_tokens
     if not is_used or config.is_august or ("corrected" in said and not config.corrected):
@@ -97,7 +99,9 @@ def of_vllm(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
 
 
 def limits(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
-    """Return the longest request of August's revision: as given, else of the model; never longer than the KV cache."""
+    """Return the longest request of August's revision: as given, else the model's limit; never longer than the KV
+    cache.
+    """
     if not config.is_august:
         return {}
     longest = config.max_model_len
@@ -111,7 +115,7 @@ def check(config: ClusterConfig) -> None:
     """Refuse settings that the configuration's revision does not know.
 
     Raises:
-        ConfigError: with what to leave out.
+        ConfigError: the message says what to leave out.
     """
     if not config.is_august:
         if config.max_model_len:
@@ -160,12 +164,12 @@ def check(config: ClusterConfig) -> None:
 
 
 def aligns_chunks(config: ClusterConfig) -> bool:
-    """Return whether prompts are cut where the state of linear attention can be kept."""
+    """Return whether prompts are cut where the state of linear attention can be kept, at KV block boundaries."""
     return config.mamba_cache_mode == "align"
 
 
 def _block_of_states(config: ClusterConfig) -> int | None:
-    """Return the tokens of a KV block as vLLM chooses them for the model, whose linear attention keeps a state."""
+    """Return the tokens per KV block that vLLM chooses for a model with linear attention; None for any other model."""
     if not (config.model_config or is_shipped(config.model)):
         return None
     any_gpu = (
@@ -184,9 +188,9 @@ def _unknown_block(config: ClusterConfig) -> NoReturn:
 
 
 def num_dropped_blocks(config: ClusterConfig) -> int | None:
-    """Return how many whole blocks at the end of a prompt keep no state that is looked up again; None: no cuts.
+    """Return how many whole blocks at a prompt's end keep no reusable state of linear attention; None without cuts.
 
-    A drafter that reads the model's own states gives up the last one, which it has to compute again.
+    A drafter that reads the model's own states drops the last block's state, which it has to compute again.
     """
     if not aligns_chunks(config):
         return None
@@ -195,7 +199,7 @@ def num_dropped_blocks(config: ClusterConfig) -> int | None:
 
 
 def _check_aligned(config: ClusterConfig) -> None:
-    """Refuse chunks without room for a block, with which vLLM does not start, and KV that comes from elsewhere."""
+    """Refuse settings that do not go with prompts cut at block boundaries, such as chunks smaller than a block."""
     if not is_as_vllm(config):
         raise ConfigError(
             f"mamba_cache_mode align: the profile {config.profile} claims to be equal to BLIS, which cuts no prompt at "
@@ -251,10 +255,10 @@ _PICKERS_THERE = {"first-best": "random-best"}
 
 
 def seen_as(config: ClusterConfig, signals: str | None) -> ClusterConfig:
-    """Return a configuration whose router decides by what the scheduler of llm-d's router 0.10 sees.
+    """Return a configuration whose router sees what the scheduler of llm-d's router 0.10 sees.
 
-    Metrics are scraped each 50 ms, of each instance at times of its own; requests in flight are counted at once; a
-    queue is the waiting requests alone; the prefix index has blocks of 64 tokens; ties fall at random.
+    Metrics are scraped every 50 ms, at a different phase for each instance; requests in flight are counted at once;
+    queue length counts waiting requests alone; the prefix index has blocks of 64 tokens; ties are broken at random.
 
     Args:
         config: a cluster of February's revision; others have no such settings.
@@ -283,10 +287,10 @@ def seen_as(config: ClusterConfig, signals: str | None) -> ClusterConfig:
 
 
 def served(config: ClusterConfig, is_real: bool) -> ClusterConfig:
-    """Return a configuration without BLIS's defects where it stands for real servers and does not say `corrected`.
+    """Return a configuration without BLIS's defects if it stands for real servers and `corrected` was not given.
 
-    `is_real` says that requests or step times were measured. A cluster with roles or hand-overs, which BLIS of
-    February does not have, stands for real servers, too.
+    `is_real` says that requests or step times were measured. A cluster with roles or hand-overs, which BLIS of February
+    does not have, also stands for real servers.
     """
     is_said = "corrected" in config.given or config.is_august
     has_roles = any(group.role != "both" for group in config.instances)

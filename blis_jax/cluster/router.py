@@ -1,4 +1,4 @@
-"""What happens to a request before it runs, at the gateway and in an instance's wait queue; and scorers as a text."""
+"""Settings of the gateway and of an instance's wait queue; and reading and writing scorers as text."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ class FlowSettings:
 
 
 def slo_targets(text: str) -> dict[str, int]:
-    """Return the time to dispatch of each class, µs, from `critical=100000,standard=500000`.
+    """Return each class's target time to dispatch, in µs, from a text such as `critical=100000,standard=500000`.
 
     Raises:
-        ConfigError: a pair is no class with a whole number above 0.
+        ConfigError: a pair is not a class and a whole number above 0.
     """
     targets = {}
     for part in text.split(",") if text.strip() else ():
@@ -99,10 +99,10 @@ def slo_targets(text: str) -> dict[str, int]:
 
 
 def tenant_budgets(text: str) -> dict[int, float]:
-    """Return the share of each tenant with a bound, from `0=0.02,2=0.05`; tenants are numbered by name.
+    """Return the share of each tenant that has a budget, from a text such as `0=0.02,2=0.05`; keys are tenant numbers.
 
     Raises:
-        ConfigError: a pair is no number of a tenant with a share from 0 to 1.
+        ConfigError: a pair is not a tenant's number and a share from 0 to 1.
     """
     budgets = {}
     for part in text.split(",") if text.strip() else ():
@@ -124,7 +124,7 @@ def check(config: ClusterConfig) -> None:
     """Refuse targets and budgets that cannot be read.
 
     Raises:
-        ConfigError: with what is allowed.
+        ConfigError: the message says what is allowed.
     """
     slo_targets(config.slo_targets)
     tenant_budgets(config.tenant_budgets)
@@ -135,12 +135,12 @@ def check(config: ClusterConfig) -> None:
 
 
 def is_as_vllm(config: ClusterConfig) -> bool:
-    """Return whether the servers are vLLM's, and not BLIS's, which takes a budget below the number of requests."""
+    """Return whether the servers follow vLLM, not BLIS, which allows a token budget below the number of requests."""
     return config.corrected and not config.is_august
 
 
 def limits(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
-    """Return the most requests of a batch where they are not given: no more than its token budget, as in vLLM."""
+    """Return the most requests in a batch where that was not given: no more than its token budget, as in vLLM."""
     if not is_as_vllm(config) or "max_num_running_reqs" in given:
         return {}
     return {
@@ -149,10 +149,10 @@ def limits(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
 
 
 def with_room(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return changes of settings, and with them no more requests of vLLM's batch than its token budget.
+    """Return `changes` with vLLM's batch limited to no more requests than its token budget.
 
-    So it is where a budget comes alone, or BLIS's servers become vLLM's: vLLM has the most requests from the budget
-    where they are not given; the settings have them from a strategy or a default.
+    This applies if the budget changes alone, or if BLIS's servers become vLLM's: vLLM derives the most requests from
+    the budget if they are not given, but `settings` already hold a number from a strategy or a default.
     """
     merged = {**settings, **changes}
     most, budget = merged.get("max_num_running_reqs"), merged.get("max_num_scheduled_tokens")
@@ -176,10 +176,10 @@ def _check_batches(config: ClusterConfig) -> None:
 
 
 def parse_scorers(text: str, setting: str = "routing_scorers") -> list[tuple[str, float]]:
-    """Read `name:weight,name:weight`.
+    """Return the scorers and weights in a text of the form `name:weight,name:weight`.
 
     Raises:
-        ConfigError: a part has another form, or a scorer is given twice; `setting` is named.
+        ConfigError: an entry has another form, or a scorer is given twice; the message names `setting`.
     """
     pairs: list[tuple[str, float]] = []
     for part in text.split(","):
@@ -202,7 +202,9 @@ def parse_scorers(text: str, setting: str = "routing_scorers") -> list[tuple[str
 
 
 def short_name(name: str) -> str:
-    """Return what a scorer's weight and numbers are named by: of one from a file, the function's name."""
+    """Return the name under which a scorer's weight and numbers are given; for a scorer from a file, the function's
+    name.
+    """
     return name.rpartition(":")[2]
 
 
@@ -212,12 +214,12 @@ def weights_of(scorers: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def with_weights(scorers: Iterable[tuple[str, float]], weights: Mapping[str, float]) -> str:
-    """Return scorers as a text, with weights by short name in place of some of theirs."""
+    """Return the text of scorers with the weights in `weights`, keyed by short name, in place of the old ones."""
     return ",".join(f"{name}:{weights.get(short_name(name), weight)!r}" for name, weight in scorers)
 
 
 def without_scorer(scorers: Iterable[tuple[str, float]], name: str) -> str:
-    """Return the others of scorers as a text, empty where there are none."""
+    """Return the text of scorers without the scorer `name`; empty if no other is left."""
     return with_weights([scorer for scorer in scorers if scorer[0] != name], {})
 
 

@@ -1,4 +1,4 @@
-"""All settings of a configuration as plain values."""
+"""Convert all settings of a configuration to plain values and back."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _PLAIN = InstanceGroup | NodePool | LoraConfig | KvOffloadConfig | SpeculativeCo
 
 
 def is_later(config: ClusterConfig, name: str) -> bool:
-    """Return whether the first records did not have the setting, and the configuration has its default."""
+    """Return whether the earliest saved records lack this setting and the configuration has its default value."""
     return name not in OF_FIRST_RECORDS and getattr(config, name) == FIELDS[name].default
 
 
 def plain_value(value: object) -> Any:
-    """Return a setting's value as JSON has it; groups of instances with what was given of them."""
+    """Return a setting's value as JSON values; of groups of instances, the values that were given."""
     if isinstance(value, _PLAIN):
         return value.plain()
     return [plain_value(element) for element in value] if isinstance(value, tuple) else value
@@ -55,10 +55,10 @@ def all_values(config: ClusterConfig) -> dict[str, Any]:
 
 
 def config_of_values(values: Mapping[str, Any]) -> ClusterConfig:
-    """Return the configuration whose `all_values` these are, as JSON has them.
+    """Return the configuration from which `all_values` returned these values, given as read from JSON.
 
     Raises:
-        ConfigError: a setting or a policy is not known here, or has another meaning than where they were written.
+        ConfigError: a setting or policy is unknown here, or its meaning has changed since the values were written.
     """
     values = dict(values)
     numbers = {name: values.pop(name) for name in list(values) if is_policy_number(name)}

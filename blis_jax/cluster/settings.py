@@ -1,6 +1,6 @@
-"""What a setting of a cluster declares, once: default, meaning, unit, what is allowed, and its option.
+"""Declarations of a cluster's settings: default, meaning, unit, allowed values, and command-line option.
 
-Checks, command-line options and the page "Settings" follow from the declarations; nothing here imports JAX.
+Checks, command-line options and the page "Settings" are generated from the declarations; nothing here imports JAX.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TYPES: dict[str, tuple[Any, str]] = {  # by annotation, with what is said of on
 
 @dataclass(frozen=True)
 class DeclaredSetting(Number):
-    """One setting; a number has bounds, a text may have choices."""
+    """The declaration of a setting; a number has bounds, a text may have a list of choices."""
 
     choices: tuple[str, ...] = ()
     words: str = ""  # what is allowed, where bounds and choices do not say it
@@ -52,9 +52,9 @@ def setting(
     choices: tuple[str, ...] = (),
     **option: Any,
 ) -> Any:
-    """Declare a field of a part of `ClusterConfig`, such as `tp: int = setting(2, "GPUs per instance", "GPUs")`.
+    """Declare a field of a settings class, such as `tp: int = setting(2, "GPUs per instance", "GPUs")`.
 
-    `option` has further fields of `DeclaredSetting`.
+    `option` sets further fields of `DeclaredSetting`.
     """
     declared = DeclaredSetting(
         default, unit, meaning, low, high, excludes_low, choices=choices, **option
@@ -63,7 +63,7 @@ def setting(
 
 
 def declared_in(part: type) -> dict[str, DeclaredSetting]:
-    """Return the declarations of a class's own settings by name, in order; not those of its bases."""
+    """Return the settings that a class declares itself, by name and in order, without those of its base classes."""
     annotations = inspect.get_annotations(part)
     return {
         field.name: field.metadata["setting"]
@@ -73,10 +73,10 @@ def declared_in(part: type) -> dict[str, DeclaredSetting]:
 
 
 def check_type(name: str, kind: Any, value: Any) -> None:
-    """Refuse a value that is not of a field's type, named as in its annotation.
+    """Refuse a value that is not of its field's type; `kind` is the type's name in the annotation.
 
     Raises:
-        ConfigError: the sentence begins with the field's name.
+        ConfigError: the message begins with the field's name.
     """
     if kind not in _TYPES:
         return
@@ -91,10 +91,10 @@ def check_type(name: str, kind: Any, value: Any) -> None:
 
 
 def check_values(config: ClusterConfig, fields: Mapping[str, dataclasses.Field[Any]]) -> None:
-    """Refuse values of other types than declared, numbers out of bounds, and texts that are no choice.
+    """Refuse values of another type than declared, numbers out of bounds, and texts that are not among the choices.
 
     Raises:
-        ConfigError: the sentence begins with the setting's name.
+        ConfigError: the message begins with the setting's name.
     """
     for name, field in fields.items():
         check_type(name, field.type, getattr(config, name))
@@ -111,10 +111,10 @@ def check_values(config: ClusterConfig, fields: Mapping[str, dataclasses.Field[A
 
 
 def demand(config: ClusterConfig, name: str, test: Callable[[Any], bool], words: str) -> None:
-    """Refuse a field's value that fails the test; the words say what is allowed.
+    """Refuse a field's value that fails `test`; `words` says what is allowed.
 
     Raises:
-        ConfigError: the sentence begins with the field's name.
+        ConfigError: the message begins with the field's name.
     """
     value = getattr(config, name)
     if not test(value):
@@ -125,7 +125,7 @@ def demand(config: ClusterConfig, name: str, test: Callable[[Any], bool], words:
 
 
 def _named(kind: Kind, is_of_decode: bool = False) -> Any:
-    """The setting that names the policy of a kind, in the cluster or where requests are routed in the decode pool."""
+    """Declare the setting that names the policy of a kind, for the cluster or for the decode pool's router."""
     words = "a name of [Policies](policies.md), or `path/to/file.py:Name`"
     words += ", each with `:weight` above 0" * kind.is_list
     default = "" if kind.is_list else SAME if is_of_decode else kind.default
@@ -141,7 +141,7 @@ def _named(kind: Kind, is_of_decode: bool = False) -> Any:
 
 
 def _numbered(setting: registry.Setting) -> Any:
-    """Return the setting of a number of the package's policies."""
+    """Declare the setting of a number that belongs to a policy of the package."""
     meaning = f"{', '.join(setting.policies)}: {setting.number.meaning}"
     declared = DeclaredSetting(**vars(setting.number) | {"meaning": meaning})
     return dataclasses.field(default=setting.number.default, metadata={"setting": declared})

@@ -1,7 +1,7 @@
-"""Drafted tokens (speculative decoding): what vLLM's `--speculative-config` says, and what no server is told.
+"""Drafted tokens (speculative decoding): vLLM's `--speculative-config`, and measured numbers that vLLM does not take.
 
 Source: vLLM's documentation of `SpeculativeConfig`. How many drafts are accepted and how long the drafter takes are
-measured, so they are given here.
+measured, so this configuration adds them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RANGE = re.compile(r"(\d+)-(\d+)")
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
-    """The content of `--speculative-config`; without drafted tokens a step gives each request one token."""
+    """The content of `--speculative-config`; without drafted tokens a step yields one token per request."""
 
     method: str = ""
     num_speculative_tokens: int = 0
@@ -61,25 +61,27 @@ class SpeculativeConfig:
 
     @property
     def is_drawn(self) -> bool:
-        """Return whether it is drawn how many drafts are accepted."""
+        """Return whether the number of accepted drafts is drawn at random."""
         return self.num_speculative_tokens > 0 and self.acceptance == "drawn"
 
     @property
     def schedule(self) -> tuple[tuple[int, int], ...]:
-        """Return the least batch and the drafts of each range of batches, from the least batch on."""
+        """Return the smallest batch size and the number of drafts of each range, in rising order of batch size."""
         return ((0, self.num_speculative_tokens), *self.per_batch_size)
 
     def reach(self, slo_class: str) -> list[float]:
-        """Return for each draft the probability that it is accepted with all before it, in a request of the class."""
+        """Return, for each draft position, the probability that this draft and all before it are accepted in a request
+        of the class.
+        """
         rates = dict(self.rates)
         return list(itertools.accumulate(rates.get(slo_class, rates.get("", ())), float.__mul__))
 
     def mean_tokens(self, slo_class: str = "") -> float:
-        """Return the tokens that a request of the class gets in a step on average, cut by nothing."""
+        """Return the mean tokens that a request of the class gains in a step, ignoring its remaining length."""
         return 1.0 + sum(self.reach(slo_class))
 
     def plain(self) -> dict[str, Any]:
-        """Return the content as `config_of` reads it."""
+        """Return the content as the mapping that `config_of` reads."""
         said = {
             name: getattr(self, name) for name in ("method", "num_speculative_tokens", *_OURS[1:])
         }
@@ -91,7 +93,7 @@ class SpeculativeConfig:
         return said | {"acceptance_rate": rates} | ({SCHEDULE: ranges} if ranges else {})
 
     def sentence(self) -> str:
-        """Return what is drafted, in words."""
+        """Return a phrase that describes the drafts."""
         drafts = f"{self.num_speculative_tokens} drafts a step ({self.method})"
         drafts += "".join(f", {num} from {size} requests on" for size, num in self.per_batch_size)
         means = " or ".join(
@@ -121,7 +123,7 @@ class SpeculativeSettings:
 
 
 def given_config(value: object) -> SpeculativeConfig:
-    """Return what a setting's value says: a mapping, its JSON, or the path of a file with it.
+    """Return the speculative configuration that a setting's value describes: a mapping, its JSON, or a file's path.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
@@ -140,7 +142,7 @@ def given_config(value: object) -> SpeculativeConfig:
 
 
 def config_of(section: object, place: str) -> SpeculativeConfig:
-    """Return what vLLM's mapping says.
+    """Return the configuration in vLLM's mapping.
 
     Raises:
         ConfigError: a key is unknown, or a value is not allowed.
@@ -181,7 +183,9 @@ def config_of(section: object, place: str) -> SpeculativeConfig:
 def _rates(
     said: Mapping[str, Any], num: int, place: str
 ) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    """The rates by class: each of a draft whose predecessors were accepted."""
+    """Return acceptance rates by SLO class: for each draft position, the rate given that all drafts before it were
+    accepted.
+    """
     ways = [name for name in RATES if name in said]
     if len(ways) != 1:
         raise ConfigError(
@@ -208,7 +212,7 @@ def _rates(
 
 
 def _list(value: object, num: int, place: str) -> tuple[float, ...]:
-    """A rate of each draft, where one number stands for all."""
+    """Return one acceptance rate per draft position; a single number stands for all of them."""
     values = list(value) if isinstance(value, list | tuple) else [value] * num
     if len(values) != num:
         raise ConfigError(
@@ -218,7 +222,9 @@ def _list(value: object, num: int, place: str) -> tuple[float, ...]:
 
 
 def _conditional(reach: tuple[float, ...], place: str) -> tuple[float, ...]:
-    """The rates of drafts whose predecessors were accepted, from vLLM's, which are of all drafts at a position."""
+    """Return each position's acceptance rate given that all drafts before it were accepted, from vLLM's unconditional
+    rates.
+    """
     before = (1.0, *reach)
     if any(rate > earlier for earlier, rate in itertools.pairwise(before)):
         raise ConfigError(
@@ -228,7 +234,9 @@ def _conditional(reach: tuple[float, ...], place: str) -> tuple[float, ...]:
 
 
 def _schedule(value: object, num: int, place: str) -> tuple[tuple[int, int], ...]:
-    """vLLM's ranges of batches, `[[1, 16, 3], [17, 64, 1]]` or `{"1-16": 3}`; a gap has the drafts before it."""
+    """Return vLLM's ranges of batch sizes, from `[[1, 16, 3], [17, 64, 1]]` or `{"1-16": 3}`; a gap keeps the number of
+    drafts of the range before it.
+    """
     if value is None:
         return ()
     entries: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
@@ -266,7 +274,7 @@ def _ends(key: str) -> tuple[int, ...]:
 
 
 def check(config: ClusterConfig) -> None:
-    """Refuse drafts where nobody knows what follows.
+    """Refuse drafted tokens where their effect is not defined.
 
     Raises:
         ConfigError: the profile claims to be equal to BLIS, or another mechanism does not go with them.

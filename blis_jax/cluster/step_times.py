@@ -1,4 +1,4 @@
-"""Step times of a configuration: its latency model, the numbers that the model gets on every instance, and checks.
+"""Step times of a configuration: its latency model, the model's inputs on every instance, and checks.
 
 Nothing here imports JAX.
 """
@@ -27,10 +27,10 @@ SERVED = ("hardware", "tp", "dp")  # settings that decide what an instance is, b
 
 
 def name_of(config: ClusterConfig) -> str:
-    """Return the model of a configuration; `auto` is told by the number of β and the variant.
+    """Return the latency model's name; for `auto`, the number of β coefficients and the variant decide it.
 
-    Four β are BLIS's own attention term in the routing variant. The scheduling track's revision has
-    none, so there they are the cost of context.
+    Four β are BLIS's own attention term in the routing variant. The scheduling track's revision has no such term, so
+    there the fourth β is the cost of context.
     """
     if config.latency_model != AUTO:
         return config.latency_model
@@ -40,26 +40,28 @@ def name_of(config: ClusterConfig) -> str:
 
 
 def model_of(config: ClusterConfig) -> LatencyModel:
-    """Return the configuration's model; where pools have different ones, one that chooses between them."""
+    """Return the configuration's latency model; if pools have different models, one that selects the instance's
+    model.
+    """
     names = tuple(sorted(set(_names(config))))
     return find(names[0]) if len(names) == 1 else choosing(names)
 
 
 def merges_steps(config: ClusterConfig) -> bool:
-    """Return whether steps of a batch that only decodes take the same time and give the same tokens."""
+    """Return whether successive steps of a batch that only decodes take equal times and yield equal tokens."""
     has_drafts = config.speculative_config.num_speculative_tokens > 0
     return model_of(config).has_equal_decode_steps and not has_drafts
 
 
 def _names(config: ClusterConfig) -> list[str]:
-    """Return the model of every instance."""
+    """Return the name of every instance's latency model."""
     if has_pools(config):
         return per_instance(config, "latency_model")
     return [name_of(config)] * config.num_instances
 
 
 def profile_suffix(config: ClusterConfig) -> str:
-    """Return what a profile's name says of a model that BLIS's revision does not have."""
+    """Return the suffix of a profile's name for a latency model that BLIS's revision does not have."""
     name = name_of(config)
     if is_file(name):
         return f"/{name.rpartition(':')[2]}"
@@ -72,7 +74,7 @@ def profile_suffix(config: ClusterConfig) -> str:
 
 
 def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
-    """Return settings that were not given and follow from the model that is served; none for fitted models.
+    """Return settings that were not given and follow from the served model; none if step times are fitted.
 
     Raises:
         ConfigError: the model or its GPUs are not known, or the model does not fit into their memory.
@@ -84,7 +86,8 @@ def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
 
 
 def _from_sizes(config: ClusterConfig, sizes: FromSizes, said: Collection[str]) -> dict[str, Any]:
-    """Return settings that were not given and follow from the model: coefficients, GPUs, KV blocks also of groups.
+    """Return settings that were not given and follow from the model's sizes: coefficients, GPUs, KV blocks, and groups
+    with KV blocks.
 
     Raises:
         ConfigError: as in `deployment`, or the model does not fit into the GPUs' memory.
@@ -113,7 +116,7 @@ def _from_sizes(config: ClusterConfig, sizes: FromSizes, said: Collection[str]) 
 def _with_blocks(
     config: ClusterConfig, group: InstanceGroup, usual: Mapping[str, Any], block_size: int
 ) -> InstanceGroup:
-    """Return the group with KV blocks of its own if it has GPUs of its own."""
+    """Return the group with its own number of KV blocks if it has its own GPUs."""
     of_group = {name: getattr(group, name) for name in SERVED}
     of_group = {name: value for name, value in of_group.items() if value is not None}
     memory = group.gpu_memory_gib
@@ -125,7 +128,7 @@ def _with_blocks(
 
 
 def deployments(config: ClusterConfig) -> list[Deployment]:
-    """Return what every instance serves.
+    """Return the deployed model of every instance.
 
     Raises:
         ConfigError: as in `deployment`.
@@ -136,7 +139,9 @@ def deployments(config: ClusterConfig) -> list[Deployment]:
 
 
 def vectors(config: ClusterConfig) -> list[tuple[float, ...]]:
-    """Return what the step-time function gets on every instance: β, or the numbers that β and sizes make."""
+    """Return the inputs of the step-time function on every instance: β, or the numbers computed from β and the model's
+    sizes.
+    """
     beta, names = per_instance(config, "beta_coeffs"), _names(config)
     if find(names[0]).sizes is None:
         return beta
@@ -161,13 +166,13 @@ def _have_time_after_decode(config: ClusterConfig) -> list[bool]:
 
 
 def alphas(config: ClusterConfig) -> list[tuple[float, float, float]]:
-    """Return for every instance µs of queueing, per prompt token of it, and per output token."""
+    """Return, for every instance, α in µs: queueing time, time per prompt token, and time per output token."""
     pairs = zip(per_instance(config, "alpha_coeffs"), _have_time_after_decode(config), strict=True)
     return [(alpha[0], 0.0 if has_time else alpha[1], alpha[2]) for alpha, has_time in pairs]
 
 
 def times_after_decode(config: ClusterConfig) -> list[int]:
-    """Return for every instance the µs that a request with output takes once after its last token, in August's BLIS."""
+    """Return, for every instance, the µs added once after a request's last output token, in August's BLIS."""
     pairs = zip(per_instance(config, "alpha_coeffs"), _have_time_after_decode(config), strict=True)
     return [int(alpha[1]) if has_time else 0 for alpha, has_time in pairs]
 
@@ -176,10 +181,11 @@ def times_after_decode(config: ClusterConfig) -> list[int]:
 
 
 def check(config: ClusterConfig) -> None:
-    """Refuse an unknown model, and coefficients that do not fit it; groups of instances are checked one by one.
+    """Refuse an unknown latency model, and coefficients that do not fit it; each group of instances is checked on its
+    own.
 
     Raises:
-        ConfigError: the sentence begins with the setting.
+        ConfigError: the message begins with the setting.
     """
     if config.instances:
         _refuse_idle_keys(config)
@@ -206,7 +212,7 @@ _IDLE = {"dp": 1, "model_config": "", "moe_comm_backend": "", "gpu_memory_utiliz
 
 
 def _refuse_idle(config: ClusterConfig) -> None:
-    """Refuse numbers of what is served where step times are fitted."""
+    """Refuse settings of the served model where step times are fitted and do not depend on it."""
     for name, usual in _IDLE.items():
         value = getattr(config, name)
         if value != usual:
@@ -217,7 +223,7 @@ def _refuse_idle(config: ClusterConfig) -> None:
 
 
 def _refuse_idle_keys(config: ClusterConfig) -> None:
-    """Refuse groups with other GPUs than the cluster where step times are fitted."""
+    """Refuse groups with other GPUs than the cluster's where step times are fitted and do not depend on GPUs."""
     if model_of(config).sizes is not None:
         return
     is_counted = any(group.gpu_memory_gib is not None for group in config.instances)
