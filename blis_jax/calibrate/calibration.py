@@ -55,10 +55,10 @@ from blis_jax.traces.rows import to_table
 
 
 class Simulator:
-    """Runs the requests of a measured run; only the named terms have derivatives.
+    """Simulates the requests of a measured run; latencies have derivatives with respect to the named terms only.
 
-    Times are continuous: whole microseconds are the reference's, not a server's, and derivatives are
-    exact without them.
+    Times are not rounded to whole microseconds: BLIS rounds, a server does not, and without rounding derivatives are
+    exact.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Simulator:
         terms: Sequence[str],
         fixed: dict[str, float] | None = None,
     ) -> None:
-        """`fixed` are terms that are not fitted; those without a value are 0."""
+        """Set the fitted `terms` and the values of `fixed` ones; a term in neither is 0."""
         self.run, self.config, self.terms, self.fixed = run, config, tuple(terms), dict(fixed or {})
         self.table, _ = to_table(run.rows, config.block_size_in_tokens)
         self.differentiator = Differentiator(self.terms, Options(clock="continuous"))
@@ -86,7 +86,7 @@ class Simulator:
         return self.config.replace(alpha_coeffs=alpha, beta_coeffs=beta, latency_model=model)
 
     def __call__(self, values: np.ndarray) -> Latencies:
-        """One run; every request must come to its end in it."""
+        """Simulate one run with the coefficients `values`; every request must end in it."""
         if self.repeated is not None:
             again = self.repeated(*coefficients_of(self._given(values)))
             if again is not None:
@@ -97,7 +97,7 @@ class Simulator:
         return latencies
 
     def _whole(self, values: np.ndarray) -> Latencies:
-        """Return the same by way of a record, which says what went wrong."""
+        """Return the latencies by way of a record, which says why a run did not end."""
         metrics = self.differentiator.run(self.configured(values), self.table)
         record, requests = metrics.record, metrics.record.requests
         if record.outcome not in WHOLE:
@@ -161,7 +161,7 @@ def calibrate(
     plan: CalibrationPlan,
     on_start: Callable[[int, float], None] | None = None,
 ) -> Calibration:
-    """Fit the terms on the first requests' latencies; arrivals and lengths of all are simulated."""
+    """Fit the terms to the first requests' latencies; all requests are simulated with their arrivals and lengths."""
     count = len(run) if plan.num_fitted is None else plan.num_fitted
     if not len(plan.terms) < count <= len(run):
         raise ConfigError(
@@ -195,9 +195,9 @@ def calibrate(
 def _explored(
     simulator: Simulator, target: FitTarget, best: Fit, known: Uncertainty, seed: int
 ) -> tuple[Fit, Uncertainty, Simulator, Predictive]:
-    """Return the fit, or a better one that was met on the way, and intervals over what does nearly as well.
+    """Return the fit or a better one that the search met, its uncertainty, the wider form, and the predictive.
 
-    Then the wider form, and what it leaves open for predictions.
+    The intervals cover all coefficients that fit nearly as well.
     """
     wider, terms, ends = simulator, best.terms, best.start_values
     if CONTEXT not in terms:
@@ -225,7 +225,7 @@ def _errors(
     is_fitted: np.ndarray,
     intervals: dict[tuple[str, str], Interval] | None,
 ) -> list[ErrorRow]:
-    """Return the rows of each part; those of the requests held out have intervals, if there are any."""
+    """Return the error rows of the fitted, the held-out and all requests; only the held-out rows have `intervals`."""
     parts = {"fitted": is_fitted, HELD_OUT: ~is_fitted, "all": np.ones(len(run), bool)}
     if np.all(is_fitted):
         parts = {"all": parts["all"]}
@@ -239,7 +239,7 @@ def _errors(
 
 
 def to_document(calibration: Calibration, stated: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the calibration as plain data; `posterior.load` reads it back. `stated` are further remarks."""
+    """Return the calibration as plain data with the further remarks `stated`; `posterior.load` reads it back."""
     config, known = calibration.config, calibration.uncertainty
     plan, fit, predictive = calibration.plan, calibration.fit, calibration.predictive
     coefficients = {

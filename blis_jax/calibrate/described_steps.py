@@ -59,7 +59,7 @@ Describe = Callable[[str], ModelDescription | None]
 
 
 class Loads(NamedTuple):
-    """What a deployment has to do in steps: one number each, or one of each step. Times are those at the GPU's peak."""
+    """The work of steps: each field is one number, or an array `[step]`; times are at the GPU's peak rates."""
 
     layers: float
     moe_layers: float
@@ -77,7 +77,7 @@ class Loads(NamedTuple):
 
 
 def loads_of(engine: MeasuredEngine, model: ModelDescription, gpu: str, sums: StepSums) -> Loads:
-    """Return what a described model has to do in steps.
+    """Return the work of the steps `sums` for a described model.
 
     Raises:
         ConfigError: the GPU is not known.
@@ -121,7 +121,7 @@ def loads_of(engine: MeasuredEngine, model: ModelDescription, gpu: str, sums: St
 
 
 def step_us(numbers: Float[np.ndarray, " number"], loads: Loads) -> Float[np.ndarray, " step"]:
-    """Return the time of steps, µs: GPU and launches, which overlap outside captured graphs."""
+    """Return the time of each step, µs: GPU work and kernel launches, which overlap outside captured graphs."""
     (
         weights, kv, layer, sharing, rows, moe, prompt, flops, attention, piece, moe_piece, eager, moe_eager, waiting,
         exchange,
@@ -140,7 +140,7 @@ def step_us(numbers: Float[np.ndarray, " number"], loads: Loads) -> Float[np.nda
 
 @dataclass(frozen=True)
 class DescribedLaw:
-    """Numbers of the law, and how far a model that was not measured may be off."""
+    """The law's fitted numbers, and the error factor to expect for a model that was not measured."""
 
     numbers: Float[np.ndarray, " number"]  # in the order of `START`
     models: tuple[str, ...]  # that it was fitted to
@@ -186,13 +186,13 @@ def carried_over(
     sums: StepSums,
     gpu: str = GPU,
 ) -> Float[np.ndarray, " step"]:
-    """Return times of steps, µs, on other GPUs of a model, from what the law of one measured deployment says of them.
+    """Return a model's step times, µs, on other GPUs, scaled from those by the law of a measured deployment.
 
-    They go with what the description says of both, with the numbers that the fit begins with. Steps with prompts stay
-    as they are on as many GPUs: these share what tokens cost, whatever the ranks are.
+    The scale is the ratio of the described times of target and source, at the numbers with which the fit begins. Steps
+    with prompts keep their times if both have equally many GPUs: TP and DP ranks share the cost of tokens alike.
 
     Args:
-        us: what the law of the measured deployment says.
+        us: times of the steps by the law of the measured deployment.
         source: the measured deployment.
         target: the wanted one, of the same model.
         model: its description.
@@ -214,14 +214,14 @@ def carried_over(
 
 
 class LeftOut(NamedTuple):
-    """How far a model was off that the fit had not seen."""
+    """The errors of a fit on a model that it had not seen."""
 
     scores: Float[np.ndarray, " phase"]  # means of the deployments; NaN where none has such steps
     middles: Float[np.ndarray, " part"]  # median logarithms, of each deployment and phase
 
 
 class _Prepared(NamedTuple):
-    """A deployment: its shapes with the median of their repeats, and all its steps."""
+    """A deployment: batch shapes with the median time of their repeats, and all its steps."""
 
     steps: EngineSteps
     loads: Loads  # of shapes
@@ -233,7 +233,7 @@ class _Prepared(NamedTuple):
 def fit_described(
     runs: Sequence[EngineSteps], describe: Describe, gpu: str = GPU
 ) -> DescribedLaw | None:
-    """Fit the law to deployments of models that have descriptions; None where there are fewer than two of these.
+    """Fit the law to deployments of models that have descriptions; return None for fewer than two such models.
 
     Raises:
         ConfigError: the GPU is not known.
@@ -248,9 +248,9 @@ def fit_described(
 def held_out(
     runs: Sequence[EngineSteps], describe: Describe, gpu: str = GPU
 ) -> list[tuple[EngineSteps, np.ndarray, float]]:
-    """Return every run with the times, ms, and the factor that a fit to the other models gives it.
+    """Return every run with its step times, ms, and its error factor, both from a fit to the other models.
 
-    The factor too is from the other models alone: each of these is held out in turn.
+    The factor comes from the other models alone: each of them is held out in turn.
     """
     prepared = _prepare(runs, describe, gpu)
     left_out = []
@@ -266,10 +266,11 @@ def held_out(
 
 
 def factor_of(left_out: Sequence[LeftOut]) -> float:
-    """Return the factor within which nine steps in ten of a further model lie: Student's t.
+    """Return the factor within which nine steps in ten of a further model lie, by Student's t.
 
-    The scores of all phases count as draws of one size. How well they tell it says how alike the deployments of a model
-    are off: all alike, a model is one draw; each by itself, each is one (Satterthwaite's degrees of freedom).
+    The scores of all phases count as draws with one standard deviation. The degrees of freedom (Satterthwaite) follow
+    from how alike the errors of a model's deployments are: if equal, a model is one draw; if independent, each
+    deployment is one.
 
     Args:
         left_out: models that were held out.
@@ -334,7 +335,7 @@ def _fitted(prepared: Sequence[_Prepared]) -> Float[np.ndarray, " number"]:
 
 
 def _left_out(prepared: Sequence[_Prepared]) -> list[LeftOut]:
-    """Return how far each model is off by a fit to the others; nothing of a single model."""
+    """Return the errors of each model under a fit to the others; an empty list for a single model."""
     models, left_out = _models(prepared), []
     for model in models if len(models) >= LEAST_MODELS else ():
         numbers = _fitted([run for run in prepared if run.steps.engine.model != model])
@@ -349,7 +350,7 @@ def _left_out(prepared: Sequence[_Prepared]) -> list[LeftOut]:
 
 
 def left_out_of(phases: Sequence[Sequence[Float[np.ndarray, " step"]]]) -> LeftOut:
-    """Return for each phase the logarithms of predicted ÷ measured of a left-out model, one for each deployment."""
+    """Summarise the errors of a left-out model from its logarithms of predicted ÷ measured, by phase and deployment."""
     there = [[part for part in parts if len(part)] for parts in phases]
     scores = [float(np.mean([*map(score_of, parts)])) if parts else math.nan for parts in there]
     middles = [float(np.median(part)) for parts in there for part in parts]
@@ -357,6 +358,6 @@ def left_out_of(phases: Sequence[Sequence[Float[np.ndarray, " step"]]]) -> LeftO
 
 
 def score_of(errors: Float[np.ndarray, " step"]) -> float:
-    """Return the root of the mean square of logarithms, of which the largest tenth counts as the smallest of these."""
+    """Return the root mean square of `errors`, the largest tenth of them cut to their 90th percentile."""
     size = np.abs(errors)
     return float(np.sqrt(np.mean(np.minimum(size, np.quantile(size, LEVEL)) ** 2)))

@@ -61,10 +61,10 @@ class Fit:
 
 
 class FitTarget:
-    """The measured latencies that a fit may look at."""
+    """The measured latencies that a fit may use."""
 
     def __init__(self, run: MeasuredRun, is_used: Bool[np.ndarray, " request"]) -> None:
-        """`is_used` says which requests' latencies count; arrivals and lengths of all are known."""
+        """Take the latencies of the requests marked in `is_used`."""
         self.is_used = is_used
         self.output_len = run.rows.output_len.astype(np.float64)
         self.ttft, self.e2e, self.tpot = run.ttft_us, run.e2e_us, run.tpot_us
@@ -161,7 +161,7 @@ class FitProblem:
         self._found: Latencies | None = None
 
     def latencies(self, values: np.ndarray) -> Latencies:
-        """Return the simulation with these coefficients."""
+        """Simulate with the coefficients `values`; return the latencies."""
         if self._found is None or self._at is None or not np.array_equal(self._at, values):
             self._found, self._at = self.model(values), values.copy()
             self.num_simulations += 1
@@ -174,7 +174,7 @@ class FitProblem:
 
 
 def improved(model: Model, target: FitTarget, fit: Fit, start: np.ndarray) -> Fit:
-    """Return the fit, or a better one to which a descent from `start` leads."""
+    """Return `fit`, or the result of a descent from `start` if that has a lower cost."""
     problem = FitProblem(model, target, np.asarray(fit.sizes))
     weights = np.asarray(fit.weights)
     values, cost = descend(problem, start, weights)
@@ -195,9 +195,9 @@ def improved(model: Model, target: FitTarget, fit: Fit, start: np.ndarray) -> Fi
 def descend(
     problem: FitProblem, start: np.ndarray, weights: np.ndarray, max_rounds: int = MAX_ROUNDS
 ) -> tuple[np.ndarray, float]:
-    """Return one bounded least-squares descent with a robust loss; kinds of weight 0 are left out.
+    """Descend once, by bounded least squares with a robust loss; return the best coefficients met, and their cost.
 
-    Returns the coefficients at the least cost that was met, and that cost.
+    Kinds of residual with weight 0 are left out.
     """
     kinds = np.flatnonzero(weights)
     best: list[tuple[float, np.ndarray]] = []
@@ -228,7 +228,7 @@ def descend(
 
 
 def robust_cost(residuals: np.ndarray) -> float:
-    """Return the soft L1 loss that is minimised: squares for small residuals, absolute values for large."""
+    """Return the soft L1 loss that `fit` minimises: squares of small residuals, absolute values of large ones."""
     return float(np.sum(np.sqrt(1.0 + residuals**2) - 1.0))
 
 
@@ -242,9 +242,9 @@ def starting_points(
     seed: int,
     is_used: Bool[np.ndarray, " request"] | None = None,
 ) -> list[np.ndarray]:
-    """Return `num_starts` guesses in µs: the first with even shares, the others with drawn ones.
+    """Return `num_starts` guesses of the coefficients, µs: the first with even shares, the others with random shares.
 
-    `is_used` says which requests' latencies may be looked at; all if None.
+    `is_used` marks the requests whose latencies may be used; None means all.
     """
     random = np.random.default_rng(seed)
     shares = [np.array([0.5, 0.3, 0.2])]
@@ -257,7 +257,7 @@ def starting_points(
 
 
 def _guess(run: MeasuredRun, terms: Sequence[str], share: np.ndarray, prefill: float) -> np.ndarray:
-    """Return a step's measured length divided into its fixed part, decode tokens and context."""
+    """Return coefficients that divide the measured length of a step among fixed cost, decode tokens and context."""
     step_us = float(np.nanmedian(run.tpot_us))
     batch = mean_concurrency(run)
     context = batch * float(np.mean(run.rows.input_len + run.rows.output_len / 2))
@@ -275,7 +275,7 @@ def _guess(run: MeasuredRun, terms: Sequence[str], share: np.ndarray, prefill: f
 
 
 def mean_concurrency(run: MeasuredRun) -> float:
-    """Return requests decoding at once, on one instance, on average over the run (Little's law)."""
+    """Return the mean number of requests that decode at once on one instance (Little's law)."""
     busy = np.nansum(run.e2e_us - run.ttft_us)
     ends = run.rows.arrival_us + run.e2e_us
     span = float(np.nanmax(ends) - np.min(run.rows.arrival_us))

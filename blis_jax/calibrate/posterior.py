@@ -1,4 +1,4 @@
-"""A fit as a file, coefficients drawn from what it leaves open, and intervals of what it predicts."""
+"""A fit as a file, coefficients drawn from its uncertainty, and intervals of its predictions."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Predictive:
     def intervals(
         self, model: Model, run: MeasuredRun, is_part: Bool[np.ndarray, " request"]
     ) -> dict[tuple[str, str], Interval]:
-        """Return low and high, ms, of every figure of the requests of a part that were measured.
+        """Return an interval (low, high), ms, for every figure of the measured requests in `is_part`.
 
-        `model` simulates the run with coefficients of the form of `fits`.
+        `model` simulates the run with coefficients of the terms of `fits`.
         """
         random = np.random.default_rng(0)
         used = is_part & np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
@@ -90,7 +90,7 @@ class Predictive:
         return cls(terms, fits, covariance, noise)
 
     def _ways(self, random: np.random.Generator) -> Float[np.ndarray, "draw term"]:
-        """From a fit to coefficients that its slopes do not exclude, as Student's t."""
+        """Draw deviations of coefficients from a fit, by a multivariate Student's t with the covariance."""
         scale = np.maximum(np.sqrt(np.diag(self.covariance)), 1e-100)
         size, directions = np.linalg.eigh(self.covariance / np.outer(scale, scale))
         root = directions * np.sqrt(np.maximum(size, 0.0))
@@ -104,10 +104,10 @@ class Predictive:
 def noise_of(
     run: MeasuredRun, latencies: Latencies, is_fitted: Bool[np.ndarray, " request"]
 ) -> Float[np.ndarray, "request 2"]:
-    """Return how the measured requests of a fit differ from it.
+    """Return the errors of a fit on its own measured requests, `[request, 2]`.
 
-    Of TTFT the difference as a share of the simulated one plus a floor, of decoding the log of the ratio, 0
-    where there is none. Requests without latencies are left out.
+    The first column is measured less simulated TTFT, divided by simulated TTFT plus a floor. The second is the log of
+    measured ÷ simulated decode time, 0 for requests without decode. Requests without latencies are left out.
     """
     used = is_fitted & np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
     ttft, e2e = latencies.ttft_us[used], latencies.e2e_us[used]
@@ -120,10 +120,10 @@ def noise_of(
 def redrawn(
     noise: Float[np.ndarray, "request kind"], count: int, random: np.random.Generator
 ) -> Float[np.ndarray, "draw other kind"]:
-    """Draw noise of `count` other requests, as alike among neighbours as the given noise.
+    """Draw noise for `count` other requests, autocorrelated like the given noise.
 
-    Mean, size and how alike neighbours are follow the given noise, and are drawn, since they are known only as
-    well as so many requests tell them. Innovations are smoothed, since the largest have not been seen yet.
+    Mean, size and autocorrelation are themselves drawn around the estimates from `noise`, whose requests are too few to
+    fix them. Innovations are smoothed, since the largest have not been seen yet.
     """
     num, mean = len(noise), noise.mean(axis=0)
     whole = noise - mean
@@ -150,10 +150,10 @@ def redrawn(
 def _sizes(
     alike: Float[np.ndarray, "draw kind"], num: int, random: np.random.Generator
 ) -> Float[np.ndarray, "draw kind"]:
-    """Return how much larger the noise may be than `num` requests show that are alike to this degree.
+    """Draw factors by which the true noise may exceed the noise of `num` requests with autocorrelation `alike`.
 
-    Their mean hides a part of the variance, and what is left counts as that of fewer independent requests
-    (Bayley and Hammersley, 1946), less the coefficients that were fitted.
+    Subtracting the mean hides a part of the variance; the rest has the degrees of freedom of fewer independent requests
+    (Bayley and Hammersley, 1946), less the fitted coefficients.
     """
     independent = np.maximum(num * (1 - alike) / (1 + alike), 2.0)
     freedom = num * (1 - alike**2) / (1 + alike**2) - NUM_FITTED
@@ -168,7 +168,7 @@ def disturbed(
     output_len: Int[np.ndarray, " request"],
     noise: Float[np.ndarray, "draw request 2"],
 ) -> tuple[Float[np.ndarray, "draw request"], Float[np.ndarray, "draw request"]]:
-    """Return TTFT and E2E as a server with such noise would have them; both stay at or above 0."""
+    """Return TTFT and E2E with the noise added; neither falls below 0."""
     ttft = np.maximum(ttft_us + noise[..., 0] * (TTFT_FLOOR_US + ttft_us), 0.0)
     decoding = np.maximum(e2e_us - ttft_us, 0.0) * np.where(
         output_len > 1, np.exp(noise[..., 1]), 1.0
@@ -181,7 +181,7 @@ def _figures(
     e2e_us: Float[np.ndarray, "draw request"],
     output_len: Int[np.ndarray, " request"],
 ) -> Float[np.ndarray, "latency statistic draw"]:
-    """Return every statistic of every latency, ms, as `validation.figures` has them, of each draw."""
+    """Return for each draw every statistic of every latency, ms, defined as in `validation.figures`."""
     has_gap = output_len > 1
     gaps = np.maximum(output_len[has_gap] - 1.0, 1.0)
     tpot = (e2e_us - ttft_us)[:, has_gap] / gaps
@@ -223,7 +223,7 @@ class Posterior:
 
     @property
     def latency_model(self) -> str:
-        """Return the setting that names the latency model whose coefficients were fitted."""
+        """Return the name of the latency model whose coefficients were fitted."""
         return self.law or model_of({*self.terms, *self.fixed})
 
     def draws(self, num_draws: int, seed: int) -> Float[np.ndarray, "draw term"]:
@@ -254,7 +254,7 @@ class Posterior:
 
     @property
     def server_settings(self) -> dict[str, Any]:
-        """Return the settings of one instance that the fit was made for, whoever routes to how many."""
+        """Return the settings of one instance for which the fit was made, without router and number of instances."""
         of_cluster = ("num_instances", "routing_policy")
         known = {name: value for name, value in self.cluster.items() if name not in of_cluster}
         if known or self.law:
@@ -274,7 +274,7 @@ class Posterior:
 
 
 def model_of(terms: Collection[str]) -> str:
-    """Return the setting that names the latency model of these terms."""
+    """Return the name of the latency model with these terms."""
     return CONTEXT_MODEL if "beta3" in terms else AUTO
 
 
@@ -288,7 +288,7 @@ def coefficients_of(values: Mapping[str, float]) -> tuple[tuple[float, ...], tup
 def load(path: Path) -> Posterior:
     """Return the posterior that `blis-jax calibrate` wrote; warn of a fit that does not describe its run.
 
-    Of a fit to the steps of several deployments `FILE:RUN` is that of one.
+    If the file has fits to the steps of several deployments, `FILE:RUN` chooses one.
     """
     file, run = _file_and_run(path)
     document = input_files.read_json(file, "a result of blis-jax calibrate")
@@ -307,7 +307,7 @@ def load_steps(path: Path) -> StepFits:
     """Return the fits to steps that `blis-jax calibrate` wrote.
 
     Raises:
-        ConfigError: the file is none, or is damaged.
+        ConfigError: the file has no fits to steps, or is damaged.
     """
     document = input_files.read_json(path, "a fit of blis-jax calibrate to measured steps")
     if not isinstance(document, dict) or document.get("kind") != step_fits.KIND:

@@ -1,6 +1,6 @@
 """A calibration and a prediction in words and as a picture: coefficients, tables of errors, latencies side by side.
 
-A prediction is held against measured latencies: of a run by request, or of the figures that a file states.
+A prediction is compared with measured latencies: those of a run's requests, or the figures that a file states.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def findings_of(calibration: Calibration) -> Findings:
 
 
 def _server(calibration: Calibration) -> str:
-    """Return the first line: the server as far as the run or the options say what it is."""
+    """Return the answer's first line: model, GPU and TP of the measured server, as far as they are stated."""
     stated = calibration.run.settings
     config = calibration.config.replace(
         model=stated.model or "a model without a name", hardware=stated.gpu or "", tp=stated.tp or 1
@@ -84,7 +84,7 @@ def _head(calibration: Calibration) -> list[str]:
 
 
 def _ends(fit: Fit) -> str:
-    """Return whether other starts of the search lead to the same fit; within 2 % of its misfit counts as the same."""
+    """Return a sentence on how many starts of the search end within 2 % of the best fit's cost."""
     count = len(fit.start_costs)
     close = sum(cost < 1.02 * fit.cost for cost in fit.start_costs)
     if not close:
@@ -111,7 +111,7 @@ def _coefficients(calibration: Calibration) -> Table:
 
 
 def _held_out(calibration: Calibration) -> tuple[Remarks, ...]:
-    """Return what the errors of the requests held out are worth; of the naive rows where they are shown."""
+    """Return remarks that explain the errors on held-out requests, and the naive rows of the long table."""
     if not calibration.by_request:
         return ()
     pairs = ", ".join(
@@ -136,7 +136,7 @@ MEASURED, SIMULATED = Style(GREY, ".", size=5.0), Style(RED, "x", size=4.0)
 
 
 def picture(calibration: Calibration) -> Picture:
-    """Return TTFT, TPOT and E2E over arrival; what is right of the line was held out of the fit."""
+    """Return TTFT, TPOT and E2E over arrival time; requests right of the line were held out of the fit."""
     run, simulation = calibration.run, calibration.latencies
     tpot_us = tpot_of(simulation.ttft_us, simulation.e2e_us, run.rows.output_len)
     arrival = plain(run.rows.arrival_us / 1e6)
@@ -204,7 +204,7 @@ class Prediction:
 def by_fit(run: MeasuredRun, fit: Posterior, server: Mapping[str, Any], trace: str) -> Prediction:
     """Return the requests of a run simulated with the coefficients of a fit to another run.
 
-    Where neither `server` nor the run's files say how the server was set, it is the fit's.
+    Settings of the server come from `server`, else from the run's files, else from the fit.
     """
     known = measured_run.completed(run.settings, fit.cluster)
     config = ClusterConfig(
@@ -225,7 +225,7 @@ def by_fit(run: MeasuredRun, fit: Posterior, server: Mapping[str, Any], trace: s
 
 
 def by_run(measured: MeasuredRun | Summary, results: Path, trace: str) -> Prediction:
-    """Put figures of a simulated run beside those that were measured.
+    """Compare the figures of a simulated run with those of a measured run.
 
     Raises:
         ConfigError: the measured run states no latency.
@@ -251,14 +251,14 @@ def by_run(measured: MeasuredRun | Summary, results: Path, trace: str) -> Predic
 
 
 def _missing(measured: Summary) -> list[str]:
-    """Return a remark on latencies of which the file has no figure, or 0."""
+    """Return a remark on latencies for which the file states no figure, or 0."""
     names = {name for name, _ in measured.figures}
     lacking = [name.partition("_")[0].upper() for name in LATENCIES if name not in names]
     return [f"the file has no {' and no '.join(lacking)}, or states 0 for it"] if lacking else []
 
 
 def _chunks(measured: Summary) -> list[str]:
-    """Return a remark where the stated TPOT is not that of the other means: some clients divide by chunks."""
+    """Return a remark if the stated mean TPOT contradicts mean TTFT and E2E: some clients divide by chunks."""
     ttft, tpot, e2e = (measured.figures.get((name, "mean"), math.nan) for name in LATENCIES)
     expected = (e2e - ttft) / (measured.load.output_tokens - 1.0)
     if not expected > 0 or not abs(tpot / expected - 1.0) > MOST_APART:
@@ -273,7 +273,7 @@ OTHER_LENGTHS = 0.2  # of a mean length: drawn lengths differ by less
 
 
 def _other_requests(measured: MeasuredRun | Summary, simulated: Sequence[float]) -> list[str]:
-    """Return a remark where the simulated prompts or outputs are of other lengths than those that were measured."""
+    """Return a remark if mean prompt or output lengths of the simulated and the measured requests differ."""
     if isinstance(measured, Summary):
         lengths = [measured.load.input_tokens, measured.load.output_tokens]
     else:
@@ -295,7 +295,7 @@ def _other_requests(measured: MeasuredRun | Summary, simulated: Sequence[float])
 
 
 def _simulated(path: Path) -> tuple[dict[tuple[str, str], float], list[str], list[float]]:
-    """Return the figures of a result of blis_jax.run, what is left out of them, and its mean lengths in tokens."""
+    """Return the figures of a result of `blis-jax run`, remarks on requests left out, and mean lengths in tokens."""
     document = input_files.read_json(path, "a result that blis-jax run wrote with --results-path")
     requests = at(document, "requests")
     if not isinstance(requests, list) or not requests:
@@ -320,7 +320,7 @@ ALL_AT_ONCE_PER_S = 100_000
 
 
 def how_to_predict(load: Load) -> str:
-    """Return the command that makes a prediction of what a client sent, as far as its file says that."""
+    """Return the command that simulates the load of a client, with all options that its file states."""
     words = ["blis-jax run --workload distribution"]
     is_paced = math.isfinite(load.max_open) or not math.isnan(load.rate_per_s)
     if math.isfinite(load.max_open):

@@ -1,4 +1,4 @@
-"""The step law fitted to measured steps: robust, never negative, for each deployment and across those of a model."""
+"""Robust fits of the step law to measured steps: no coefficient below 0, by deployment or across a model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WINDOW = 8  # steps in a row, whose sum is right where single steps are booked o
 
 
 class StepSamples(NamedTuple):
-    """What the law is fitted to: decode shapes with the median of their repeats, steps with prompts, booked sums."""
+    """The samples of a fit: decode shapes with their median time, steps with prompts, sums of joined steps."""
 
     terms: Float[np.ndarray, "sample term"]
     us: Float[np.ndarray, " sample"]
@@ -79,14 +79,14 @@ class DeploymentFit:
 
 
 def term_matrix(sums: StepSums) -> Float[np.ndarray, "step term"]:
-    """Return the law's terms of many steps."""
+    """Return the law's terms `[step, term]` of the steps."""
     return np.column_stack(terms_of(sums, np))
 
 
 def law_us(
     beta: Float[np.ndarray, " coefficient"], sums: StepSums, residual: BentLaw | None = None
 ) -> Float[np.ndarray, " step"]:
-    """Return what the law says of many steps, µs; `residual` is what the coefficients beyond `TERMS` are of."""
+    """Return the law's time of each step, µs; coefficients beyond `TERMS` belong to the bent law `residual`."""
     matrix = term_matrix(sums)
     if residual is not None and len(beta) > len(TERMS):
         return residual.times(beta, matrix)
@@ -95,11 +95,11 @@ def law_us(
 
 
 def fit_deployment(steps: EngineSteps, residual: BentLaw | None = None) -> DeploymentFit:
-    """Fit the law to a deployment, and try it on steps that fits to the others have not seen.
+    """Fit the law to a deployment, and measure its errors on steps held out of further fits.
 
     Args:
-        steps: what was measured.
-        residual: what bends the fitted law; None: nothing does.
+        steps: the measured steps.
+        residual: the form that bends the fitted law; None leaves the law as it is.
 
     Raises:
         ConfigError: there are too few steps.
@@ -147,7 +147,7 @@ def _bent(
 def predicted_ms(
     steps: EngineSteps, residual: BentLaw | None = None, size: int = 1
 ) -> Float[np.ndarray, " step"]:
-    """Return what fits to every second step, or to every second stretch of this size, say of the others, ms."""
+    """Return the time of every step, ms, predicted by a fit to the alternate stretches of `size` steps."""
     odd, found = np.arange(len(steps)) // size % 2 == 1, np.empty(len(steps))
     for held in (odd, ~odd):
         found[held] = held_out_ms(steps, held, residual)
@@ -165,7 +165,7 @@ def refuse_few(steps: EngineSteps) -> None:
 def held_out_ms(
     steps: EngineSteps, held: Bool[np.ndarray, " step"], residual: BentLaw | None = None
 ) -> Float[np.ndarray, " held"]:
-    """Return what a fit to the other steps says of these, ms."""
+    """Return the times of the `held` steps, ms, predicted by a fit to the other steps."""
     samples, _ = samples_of(steps.part(~held))
     beta = fitted(samples)
     if residual is not None:
@@ -180,13 +180,13 @@ def held_out_ms(
 def samples_of(
     steps: EngineSteps, matrix: Float[np.ndarray, "step term"] | None = None
 ) -> tuple[StepSamples, Bool[np.ndarray, " step"]]:
-    """Return what the law is fitted to, and which steps are booked on the step before them.
+    """Return the samples for a fit, and which steps have their time booked on the step before them.
 
-    With asynchronous scheduling the time of a step may be booked on its neighbour. A step with a prompt that took less
-    than the same batch without it is such a one: it goes with the step before it, as the sum of both, or is left out
-    where that is not in the file. In an engine that does so often, steps in a row with prompts go together with
-    the step before them. A step with prompts is a sample by itself: of few repeats the median is chance, and the law
-    puts like shapes together. `matrix` are terms of another law.
+    With asynchronous scheduling the time of a step may be booked on the step before it. A step with a prompt that took
+    less time than its batch without the prompt counts as booked: it is joined with the step before it into one sum, or
+    left out if the file lacks that step. If this happens often, every step with a prompt is joined with the step
+    before it. Each step with prompts is a sample of its own, since shapes with prompts repeat too rarely for a median.
+    `matrix` replaces the law's terms by those of another law.
     """
     terms, us = term_matrix(steps.sums), 1e3 * steps.ms
     is_booked = _booked(steps, terms)
@@ -214,7 +214,7 @@ def samples_of(
 def _joined(
     steps: EngineSteps, is_booked: Bool[np.ndarray, " step"]
 ) -> tuple[Bool[np.ndarray, " step"], Bool[np.ndarray, " step"]]:
-    """Return which steps go together with the step before them, and which cannot be used."""
+    """Return which steps are joined with the step before them, and which are left out."""
     has_prompt = steps.sums.prompt_tokens > 0
     follows = np.zeros(len(steps), bool)
     follows[1:] = (np.diff(steps.number) == 1) & (np.diff(steps.sequence) == 0)
@@ -270,7 +270,7 @@ def _kinds(steps: EngineSteps) -> np.ndarray:
 
 
 def _places(kind: np.ndarray) -> np.ndarray:
-    """Return how many steps of its kind came before each step."""
+    """Return for each step the number of earlier steps of its kind."""
     places: np.ndarray = pandas.Series(kind).groupby(kind).cumcount().to_numpy()
     return places
 
@@ -281,7 +281,7 @@ def _places(kind: np.ndarray) -> np.ndarray:
 def fitted(
     samples: StepSamples, chosen: Float[np.ndarray, " stretch"] | None = None, rounds: int = ROUNDS
 ) -> Float[np.ndarray, " term"]:
-    """Return coefficients, none below 0, of the least weighted sum of absolute logarithms of fitted ÷ measured."""
+    """Return the coefficients, none below 0, that minimise the weighted sum of |log(fitted ÷ measured)|."""
     count = samples.weights.sum(axis=1) if chosen is None else samples.weights @ chosen
     scale = np.maximum(np.abs(samples.terms).max(axis=0), 1e-12)
     matrix, us = samples.terms / scale, samples.us
@@ -301,7 +301,7 @@ def _draws(samples: StepSamples) -> Float[np.ndarray, "draw term"]:
 
 
 def _chances() -> Float[np.ndarray, "draw stretch"]:
-    """Return what stretches of time weigh in each draw, as chance has it: the Bayesian bootstrap."""
+    """Return random weights of the stretches of time for each draw: the Bayesian bootstrap."""
     return np.random.default_rng(0).exponential(size=(DRAWS, STRETCHES)) + 1e-3
 
 
@@ -349,7 +349,7 @@ def window_error(steps: EngineSteps, predicted_ms: np.ndarray) -> float:
 
 
 def scales_of(engine: MeasuredEngine) -> Float[np.ndarray, "scale term"]:
-    """Return how terms go with TP and DP: ranks that wait for each other make steps longer, not tokens."""
+    """Return the factors by which each term scales with TP and DP; waiting of DP ranks scales steps only."""
     gpus, has_ranks = engine.tp * engine.dp, float(engine.dp > 1)
     of_steps = np.array([1.0, 1.0 / engine.tp, has_ranks, has_ranks * math.log2(gpus)])
     of_tokens = np.array([1.0, 1.0 / engine.tp, 1.0 / gpus, 0.0])
@@ -359,7 +359,7 @@ def scales_of(engine: MeasuredEngine) -> Float[np.ndarray, "scale term"]:
 
 
 def fit_across(runs: Sequence[EngineSteps]) -> Float[np.ndarray, "scale term"] | None:
-    """Return coefficients for all deployments of one model, each run weighing alike; None where all are alike."""
+    """Return coefficients for all deployments of one model, runs weighted equally; None for equal engines."""
     if len({steps.engine[1:] for steps in runs}) < 2:
         return None
     parts = []
@@ -375,13 +375,13 @@ def fit_across(runs: Sequence[EngineSteps]) -> Float[np.ndarray, "scale term"] |
 def beta_across(
     across: Float[np.ndarray, "scale term"], engine: MeasuredEngine
 ) -> Float[np.ndarray, " term"]:
-    """Return the coefficients of one deployment from those across a model."""
+    """Return the coefficients of one deployment from a model's `fit_across`."""
     beta: np.ndarray = np.sum(scales_of(engine) * across, axis=0)
     return beta
 
 
 def plain(errors: Mapping[str, Errors]) -> dict[str, Any]:
-    """Return errors as plain data, without those that are not there."""
+    """Return errors by phase as plain data, without NaN."""
     return {
         name: {key: value for key, value in of_phase._asdict().items() if math.isfinite(value)}
         for name, of_phase in errors.items()

@@ -1,4 +1,4 @@
-"""Fits of the step law to several deployments: together, as a file, and asked for the steps of another file."""
+"""Fits of the step law to several deployments, kept in one file, which predict the steps of another file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ OWN, ACROSS, NEAREST, CARRIED, DESCRIBED = (
 
 
 class PredictedSteps(NamedTuple):
-    """Times of steps, which fit says them, and the factor that holds nine in ten of them; None: not said."""
+    """Predicted step times, the fit they come from, and the factor within which nine in ten lie; None if unknown."""
 
     ms: Float[np.ndarray, " step"]
     which: str
@@ -80,7 +80,7 @@ class StepFits:
         gpu: str = GPU,
         latency_model: str = LAW,
     ) -> StepFits:
-        """Fit every deployment of a file, every model that has several, and what descriptions tell of others.
+        """Fit each deployment of a file, each model with several, and the law for described models.
 
         Raises:
             ConfigError: a deployment has too few steps, or the latency model is no bent law.
@@ -96,7 +96,7 @@ class StepFits:
         return cls(fits, across, source, fit_described(file.runs, describe, gpu), latency_model)
 
     def beta_of(self, run: str, engine: MeasuredEngine) -> tuple[Float[np.ndarray, " term"], str]:
-        """Return the coefficients for a deployment, and which fit they are of.
+        """Return the coefficients for a deployment, and a word for the fit that they come from.
 
         Args:
             run: its name; a fitted run of this name and engine is taken first.
@@ -128,10 +128,11 @@ class StepFits:
         return of_model[0].beta[: len(TERMS)], NEAREST  # what is bent there is not so here
 
     def predicted(self, steps: EngineSteps, describe: Describe = lambda _: None) -> PredictedSteps:
-        """Return what the law says of the steps, and which fit was asked.
+        """Return the predicted times of the steps, and the fit that they come from.
 
         Raises:
-            ConfigError: no deployment of the model was fitted, and it has no description or there is no law for such.
+            ConfigError: no deployment of the model was fitted, and the model has no description, or no law for
+                described models was fitted.
         """
         model = steps.engine.model
         if self.described is not None and all(
@@ -153,10 +154,10 @@ class StepFits:
         return PredictedSteps(us / 1e3, which)
 
     def named(self, run: str) -> DeploymentFit:
-        """Return the fit of a run; of the only one where no name is given.
+        """Return the fit of the named run, or the only fit if `run` is empty.
 
         Raises:
-            ConfigError: there is none of this name, or several and no name.
+            ConfigError: no run has this name, or there are several and `run` is empty.
         """
         names = tuple(fit.run for fit in self.deployments)
         if not run and len(names) == 1:
@@ -236,7 +237,7 @@ class StepFits:
 
 
 def residual_of(latency_model: str) -> BentLaw | None:
-    """Return the bent law of a file; None of the step law itself.
+    """Return the bent law that `latency_model` names; None if it names the step law itself.
 
     Raises:
         ConfigError: there is no such file or value, or it is another latency model.
@@ -300,14 +301,14 @@ def _errors_of(entry: Mapping[str, Any]) -> Errors:
 
 
 def source_of(path: Path) -> str:
-    """Return how a fit names what it was made from: the file's name, and its hash where it is one file."""
+    """Return the name of a fit's source: the name of the file or folder, and for a file its hash."""
     if path.is_dir():
         return path.name
     return f"{path.name}, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
 
 
 def rows_in_order(file: StepFile, predicted: Sequence[np.ndarray]) -> Float[np.ndarray, " row"]:
-    """Return predictions by row of the file that was given; NaN where the row is no step."""
+    """Return the predictions in the order of the file's rows; NaN for a row that is no step."""
     ordered = np.full(len(file.table), np.nan)
     for steps, values in zip(file.runs, predicted, strict=True):
         ordered[steps.rows] = values

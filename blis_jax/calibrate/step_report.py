@@ -39,7 +39,7 @@ NOTE = (
 
 
 class _Tried(NamedTuple):
-    """A law on steps of one deployment."""
+    """The errors of a law on the steps of one deployment."""
 
     run: str
     errors: Mapping[str, Errors]  # by phase
@@ -48,7 +48,7 @@ class _Tried(NamedTuple):
 
     @property
     def phases(self) -> list[tuple[str, Errors]]:
-        """Return the errors of the phases that there are."""
+        """Return the errors of the phases that have steps."""
         return [(name, self.errors[name]) for name in PHASES if self.errors[name].steps]
 
 
@@ -59,14 +59,14 @@ def findings_of_fits(
     written: str,
     title: str,
 ) -> Findings:
-    """Return what is known of a fit.
+    """Return the findings on new fits.
 
     Args:
-        fits: the fit.
-        runs: the steps that it was made of.
-        predicted: its times of these, ms.
-        written: its file.
-        title: of the picture.
+        fits: the fits.
+        runs: the steps that they were fitted to.
+        predicted: the fitted times of these steps, ms.
+        written: the file of the fits.
+        title: the picture's title.
     """
     deployments = fits.deployments
     total, many = sum(fit.num_steps for fit in deployments), len(deployments)
@@ -104,13 +104,13 @@ def findings_of_predictions(
     fit: str,
     is_kept: bool,
 ) -> Findings:
-    """Return how far a fit is off on other steps.
+    """Return the findings on the errors of fits on other steps.
 
     Args:
         runs: the steps.
-        predicted: what the fits say of each run.
-        fits: what was asked.
-        fit: its file.
+        predicted: the predicted times of each run's steps.
+        fits: the fits.
+        fit: the file of the fits.
         is_kept: whether the predictions are written.
     """
     pairs = list(zip(runs, predicted, strict=True))
@@ -129,7 +129,7 @@ def findings_of_predictions(
 
 
 def _run(fits: StepFits, written: str, run: str = "") -> str:
-    """Return the command that simulates with a deployment: the named one, else the first that is near enough."""
+    """Return the command that simulates the named deployment, else the first one whose law is accurate enough."""
     usual = next(filter(is_good, fits.deployments), fits.deployments[0])
     fit = next((fit for fit in fits.deployments if fit.run == run), usual)
     name = written if len(fits.deployments) == 1 else f"{written}:{fit.run}"
@@ -147,7 +147,7 @@ def _tried_on(steps: EngineSteps, ms: np.ndarray) -> _Tried:
 
 
 def _judged(tried: Sequence[_Tried]) -> str:
-    """Return a line on which deployments' routers the law may rank."""
+    """Return a line that says for which deployments the law is accurate enough to rank routers."""
     reasons = {law.run: _lacks(law) for law in tried}
     floors = [law.floor_ms for law in tried if not reasons[law.run] and math.isfinite(law.floor_ms)]
     limit = f"; not for a TTFT below {_rounded(LEAST_TTFT * max(floors))} ms" if floors else ""
@@ -162,12 +162,12 @@ def _judged(tried: Sequence[_Tried]) -> str:
 
 
 def is_good(fit: DeploymentFit) -> bool:
-    """Return whether a law is near enough to its engine that a simulation may rank routers with it."""
+    """Return whether a law is accurate enough for a simulation to rank routers with it."""
     return not _lacks(_tried(fit))
 
 
 def _lacks(tried: _Tried) -> str:
-    """Return why a law is not near enough to its engine for a simulation to rank routers; "": it is."""
+    """Return why a law is too inaccurate for a simulation to rank routers with it; an empty text if it is not."""
     there = {name: errors.median for name, errors in tried.phases}
     if "decode" not in there:
         return "the file has no step that only decodes"
@@ -209,7 +209,7 @@ def _rounded(value: float) -> str:
 
 
 def _errors_table(tried: Sequence[_Tried], late: Sequence[Sequence[Cell]] = ()) -> Table:
-    """Return a row for each phase of each deployment; `late` are the errors on the second halves, in this order."""
+    """Return a row for each phase of each deployment; `late` has their errors on the second halves."""
     rows = []
     for at, law in enumerate(tried):
         for place, (name, errors) in enumerate(law.phases):
@@ -222,7 +222,7 @@ def _errors_table(tried: Sequence[_Tried], late: Sequence[Sequence[Cell]] = ()) 
 
 
 def _bent(fits: StepFits) -> Table:
-    """Return what bending the law brings in decode; without rows where it was not asked for."""
+    """Return a table of decode errors with and without the bent law; without rows if no bent law was asked for."""
     rows = []
     for fit in fits.deployments:
         if fit.alone is not None and fit.every_second["decode"].steps:
@@ -240,7 +240,7 @@ def _bent(fits: StepFits) -> Table:
 
 
 def _coefficients(fits: StepFits) -> Table:
-    """Return the coefficients of the only deployment that are above 0."""
+    """Return a table of the coefficients above 0; without rows for several deployments."""
     rows = []
     for fit in fits.deployments if len(fits.deployments) == 1 else ():
         size = len(TERMS)
@@ -262,7 +262,7 @@ def _next(
 
 
 def _within(pairs: Sequence[tuple[EngineSteps, PredictedSteps]], fits: StepFits) -> str:
-    """Return how many steps the interval of a model that was not measured holds; the empty text where there is none."""
+    """Return a sentence on the share of steps of unmeasured models within the interval; empty if there are none."""
     held = [
         np.abs(np.log(times.ms / steps.ms)) <= math.log(times.factor)
         for steps, times in pairs

@@ -1,4 +1,4 @@
-"""How well the coefficients are known, with neighbouring requests alike, and what is not identifiable."""
+"""How well the coefficients are known, when neighbouring requests are correlated, and which are not identifiable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORST_CONDITION = 1e6  # of the scaled normal matrix
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Covariance of the coefficients and what it says in words."""
+    """The covariance of the coefficients, their intervals, and remarks in words."""
 
     covariance: Float[np.ndarray, "term term"]
     intervals: Float[np.ndarray, "term 2"]
@@ -41,10 +41,9 @@ class Uncertainty:
 def uncertainty(fit: Fit) -> Uncertainty:
     """Return a sandwich covariance over groups of neighbouring requests, t intervals cut off at 0.
 
-    Residuals of neighbours are anything but independent, since they wait in one queue: the usual
-    covariance would be far too small. The cost has many minima, since batches are made up otherwise in
-    each; where other starts end about as well as the best one, the scatter of their ends is added. What
-    is left out is that the model may be wrong.
+    Residuals of neighbours are anything but independent, since they wait in one queue: the usual covariance would be
+    far too small. The cost has many minima, since each has other batches; the scatter of all minima that fit about as
+    well as the best one is added. Errors of the latency model itself are left out.
     """
     weight = 1.0 / np.sqrt(1.0 + fit.residuals**2)  # of the robust loss
     groups = np.array_split(np.arange(len(fit.residuals)), min(NUM_GROUPS, len(fit.residuals)))
@@ -81,10 +80,10 @@ def uncertainty(fit: Fit) -> Uncertainty:
 
 
 def beyond_groups(fit: Fit) -> float:
-    """Return how many times more sums of slopes and residuals vary in the long run than the groups show; at least 1.
+    """Return the factor, at least 1, by which the long-run variance of the scores exceeds that of the groups' sums.
 
-    Groups of a twelfth are too short where more distant neighbours are still alike. The long run is that of an
-    autoregression of order one of each term (Andrews and Monahan, 1992).
+    A score is slope times residual. Groups of a twelfth of the requests are too short if correlation reaches further.
+    The long-run variance is that of a first-order autoregression of each term (Andrews and Monahan, 1992).
     """
     weight = 1.0 / np.sqrt(1.0 + fit.residuals**2)
     scores = np.einsum("ikp,ik->ip", fit.jacobian, weight * fit.residuals)
@@ -103,7 +102,7 @@ def beyond_groups(fit: Fit) -> float:
 
 
 def _scatter(fit: Fit) -> Float[np.ndarray, "term term"]:
-    """Mean square of the way from the fit to where starts end that a likelihood ratio would not reject."""
+    """Return the mean square distance from the fit to those ends that a likelihood ratio does not reject."""
     if not fit.start_values:
         return np.zeros((len(fit.terms), len(fit.terms)))
     is_near = np.array(fit.start_costs) <= fit.cost + stats.chi2.ppf(LEVEL, len(fit.terms)) / 2
@@ -113,7 +112,7 @@ def _scatter(fit: Fit) -> Float[np.ndarray, "term term"]:
 
 
 def _inverse(normal: np.ndarray) -> np.ndarray:
-    """Return the pseudo-inverse in units in which every term has the same effect; 0 for terms without any."""
+    """Return the pseudo-inverse, computed in units in which all terms have equal effect; 0 for terms without."""
     size = np.sqrt(np.diag(normal))
     units = np.where(size > 0, size, 1.0)
     scaled = np.linalg.pinv(normal / np.outer(units, units), rcond=1e-12, hermitian=True)
@@ -126,7 +125,7 @@ def _at_bound(fit: Fit) -> np.ndarray:
 
 
 def _identified(fit: Fit, normal: np.ndarray, error: np.ndarray) -> tuple[bool, ...]:
-    """Neither at the bound, nor without effect, nor with an error as large as the value."""
+    """Return which terms are identified: off the bound, with an effect, and with an error smaller than the value."""
     effect = np.diag(normal)
     is_felt = effect > effect.max() * 1e-12
     is_known = is_felt & ~_at_bound(fit) & (error < LARGEST_RELATIVE_ERROR)
@@ -140,7 +139,7 @@ def _remarks(
     is_known: tuple[bool, ...],
     correlations: np.ndarray,
 ) -> tuple[str, ...]:
-    """Return what a reader of the numbers has to know."""
+    """Return remarks on terms that are not identifiable, and on correlated terms."""
     is_at_bound = _at_bound(fit)
     remarks = [
         f"{term} is not identifiable here: "
@@ -196,7 +195,7 @@ class Exploration:
 
     @property
     def best(self) -> Float[np.ndarray, " term"]:
-        """Return the coefficients `[term]` with the least cost of all that were tried."""
+        """Return the coefficients `[term]` of the end with the least cost."""
         best: np.ndarray = self.values[np.argmin(self.costs)]
         return best
 
@@ -216,14 +215,14 @@ def explore(
     terms: Sequence[str],
     wider_starts: Sequence[np.ndarray],
 ) -> Exploration:
-    """Descend in the wider form with `terms`, and along the path of every one of its coefficients.
+    """Descend in the wider form of the latency model, with all `terms` free, then along each coefficient in turn.
 
     Args:
         model: latencies of the wider form.
         target: the measured latencies that may be looked at.
-        fit: of the terms asked for, the first of `terms`.
-        known: what is known at the fit, which says how much alike neighbours err.
-        terms: those of the wider form; the fit's own if these have a cost of context.
+        fit: the fit of the terms asked for, which are the first of `terms`.
+        known: the uncertainty at the fit; its `alikeness` widens the set of ends that count as near.
+        terms: the terms of the wider form; the same as the fit's if these have a cost of context.
         wider_starts: further starting points, coefficients of `terms`.
     """
     scale = np.array([*fit.sizes, *np.max(wider_starts, axis=0)[len(fit.sizes) :]])
@@ -250,7 +249,7 @@ def explore(
 
 
 class _Search:
-    """The ends of descents so far."""
+    """The ends of all descents so far, and their costs."""
 
     def __init__(
         self,
@@ -297,7 +296,7 @@ class _Search:
 def _holding(
     model: Model, values: np.ndarray, is_free: np.ndarray
 ) -> Callable[[np.ndarray], Latencies]:
-    """Return the model of the free coefficients, the others as in `values`."""
+    """Return the model as a function of the free coefficients; the others keep their `values`."""
 
     def held(free: np.ndarray) -> Latencies:
         whole = np.array(values, np.float64)
@@ -311,10 +310,10 @@ def _holding(
 
 
 def widened(known: Uncertainty, fit: Fit, exploration: Exploration) -> Uncertainty:
-    """Widen the intervals from the lowest to the highest end that is not excluded, each with the local half width.
+    """Widen each interval to reach from the lowest to the highest end that is not excluded, plus the local half width.
 
-    The covariance is stretched to them, so that draws of the fit go as far. A coefficient is identified if
-    it was so at the fit and half its interval is at most `LARGEST_HALF` of the interval's middle.
+    The covariance is stretched alike, so that draws reach as far. A coefficient stays identified if half of its
+    interval is at most `LARGEST_HALF` of the interval's middle.
     """
     num_terms = len(fit.terms)
     near = exploration.near(fit)[:, :num_terms]

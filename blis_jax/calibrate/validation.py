@@ -71,7 +71,7 @@ MOST_OFF = 0.2  # a fit whose means are further off than this does not describe 
 
 
 class FitVerdict(NamedTuple):
-    """The verdict whether a fit describes the run that it was made from."""
+    """The verdict on whether a fit describes the run to which it was fitted."""
 
     describes: bool
     words: str
@@ -95,7 +95,7 @@ FIRST_SHARE, MOST_MISSES, SLOWER = 0.1, 0.5, 1.5  # of a cold start, see `cold_s
 
 
 def cold_start(run: MeasuredRun, ttft_us: Float[np.ndarray, " request"]) -> list[str]:
-    """Return a remark where the first tenth of the measured requests has most of what a fit misses of TTFT."""
+    """Return a remark if most of a fit's TTFT error comes from the first tenth of the measured requests."""
     places = np.flatnonzero(np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us))
     miss = np.abs(run.ttft_us - ttft_us)[places]
     first = max(round(FIRST_SHARE * len(places)), 1)
@@ -111,7 +111,7 @@ def cold_start(run: MeasuredRun, ttft_us: Float[np.ndarray, " request"]) -> list
 
 
 def naive(run: MeasuredRun, is_fitted: Bool[np.ndarray, " request"]) -> list[ErrorRow]:
-    """Return the requests held out, predicted without a simulator: each figure by that of the fitted requests."""
+    """Return error rows of the naive prediction: held-out requests have the fitted requests' figures."""
     seen = np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
     held_out, fitted = (
         figures(run.ttft_us[used], run.e2e_us[used], run.rows.output_len[used])
@@ -134,7 +134,7 @@ def by_request(
     e2e_us: Float[np.ndarray, " request"],
     is_fitted: Bool[np.ndarray, " request"],
 ) -> list[RequestErrors]:
-    """Compute mean absolute errors over the requests held out, of the simulation and of the training mean."""
+    """Return mean absolute errors over held-out requests, of the simulation and of the training mean as prediction."""
     rows = []
     for latency, real, made in zip(
         LATENCIES,
@@ -178,7 +178,7 @@ def _statistic(values: np.ndarray, name: str) -> float:
 
 
 def errors_table(rows: Sequence[ErrorRow]) -> Table:
-    """Return the errors, a row for each statistic; means and 99th percentiles of what is simulated are brief."""
+    """Return the errors as a table, a row for each statistic; the short table shows the simulation's means and P99."""
     return Table(
         ("requests", "latency", "statistic", "measured", "simulated", "error"),
         tuple(

@@ -52,9 +52,9 @@ _GATES = ("tier-shed", "gaie-legacy")  # admission by the priorities of classes
 
 
 def options_of(path: str, is_august: bool = True) -> dict[str, Any]:
-    """Read a policy file of BLIS's revision of August 2026, or of February, as options, by name.
+    """Read a policy file of BLIS's revision of August 2026, or of February; return options by name.
 
-    `instances` has its sections about machines, `tenant_shares` the budgets by the names of tenants.
+    The option `instances` gets the file's sections about machines, `tenant_shares` the budgets by tenant name.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
@@ -93,7 +93,7 @@ def options_of(path: str, is_august: bool = True) -> dict[str, Any]:
 
 
 def _as_fields(entry: object, name: str) -> Any:
-    """Return what stands below a key as BLIS's typed fields take it: without empty values, 1e3 as a number."""
+    """Return a section's content converted as BLIS's typed fields do: without empty values, 1e3 as a number."""
     if isinstance(entry, Mapping):
         is_open = name in ("tenant_budgets", *_BY_CLASS)  # whose keys are not fields
         kept = {key: value for key, value in entry.items() if is_open or value is not None}
@@ -165,11 +165,11 @@ _LENGTHS = {"prompt": "prompt_tokens", "output": "output_tokens"}
 
 
 def with_files(settings: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
-    """Return the options with what these files say in the place of their names; options count before files.
+    """Replace the options that name files by the settings of these files; given options override the files.
 
     Raises:
         ConfigError: a file cannot be used.
-        UnsupportedError: it is one of the first revision.
+        UnsupportedError: a file is of the revision of February.
     """
     changed = dict(settings)
     defaults, folder = (
@@ -230,10 +230,10 @@ def read_defaults(path: Path) -> Mapping[str, Any]:
 
 
 def preset_of(defaults_filepath: str | None, mode: str) -> Mapping[str, int] | None:
-    """Return a preset's numbers of tokens as the file of --defaults-filepath has them, None without the file.
+    """Return a preset's token counts from the file of --defaults-filepath; None if no file is given.
 
     Raises:
-        ConfigError: the file has no such preset, or a number of it is none.
+        ConfigError: the file has no such preset, or a count in it is not a number.
     """
     if defaults_filepath is None:
         return None
@@ -257,7 +257,7 @@ def preset_of(defaults_filepath: str | None, mode: str) -> Mapping[str, int] | N
 def _of_defaults(
     path: Path, document: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """GPU and TP of the model, its description beside the file, and the coefficients of trained-physics."""
+    """Return GPU and TP of the model, its description beside the file, and the coefficients of trained-physics."""
     completed, model = dict(settings), str(settings.get("model", "")).lower()
     models = mapping(document.get("defaults") or {}, f"{path}: defaults")
     if model in models:

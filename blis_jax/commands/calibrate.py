@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def fit_or_predict(options: CalibrateOptions, trace: Path) -> int:
-    """Fit coefficients to a measured run or to steps, or hold a prediction against it; return the exit code."""
+    """Fit coefficients to a measured run or to steps, or compare a prediction with it; return the exit code."""
     if holds_steps(trace):
         return _steps(options, trace)
     residual = ["residual"] * (options.residual is not None)
@@ -97,7 +97,7 @@ def _read(
 
 
 def _predict(options: CalibrateOptions, trace: Path) -> int:
-    """Errors of a prediction; a result file only where one was asked for, and no figure."""
+    """Print the errors of a prediction; write a result file only if asked to, and no figure."""
     _refuse_beside_prediction(options)
     output = None
     if options.output is not None:
@@ -213,7 +213,7 @@ def _fit_steps(options: CalibrateOptions, trace: Path, file: StepFile) -> None:
 
 
 def _describe(options: CalibrateOptions, file: StepFile) -> Describe:
-    """Return what says the description of a model: its config.json where that is given, else the shipped one."""
+    """Return a function from a model's name to its description: the given config.json, else the shipped one."""
     config_file = options.model_config
     names = {steps.engine.model for steps in file.runs}
     if config_file is not None and len(names) > 1:
@@ -230,7 +230,7 @@ def _describe(options: CalibrateOptions, file: StepFile) -> Describe:
 
 
 def _predict_steps(options: CalibrateOptions, file: StepFile) -> None:
-    """Predict steps; files only where they are asked for."""
+    """Predict steps; write files only if asked to."""
     fits = load_steps(Path(str(options.coefficients_from)))
     paths = None
     if options.output is not None:
@@ -268,7 +268,7 @@ def _predict_steps(options: CalibrateOptions, file: StepFile) -> None:
 
 
 def _with_predictions(file: StepFile, predicted: Sequence[PredictedSteps]) -> pandas.DataFrame:
-    """Return the rows of the file with the predicted times, and their intervals where there are some."""
+    """Return the rows of the file with the predicted times, and with their intervals if there are any."""
     ms = rows_in_order(file, [times.ms for times in predicted])
     table = file.table.assign(predicted_ms=ms)
     if all(times.factor is None for times in predicted):

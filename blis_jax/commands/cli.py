@@ -51,7 +51,7 @@ LOG_LEVELS = ("trace", "debug", "info", "warn", "error", "fatal", "panic")
 def run_command(
     name: str, command: Callable[[Sequence[str] | None], int], arguments: Sequence[str] | None
 ) -> int:
-    """Run a command; what the user can put right ends in one sentence on stderr and a code."""
+    """Run a command; return its exit code. Errors that a user can correct are printed as one sentence on stderr."""
     if is_called_from_python.get():
         with progress.shown(as_called(name)) if progress.is_watched() else contextlib.nullcontext():
             return command(arguments)
@@ -107,7 +107,7 @@ _at_end: list[str] = []
 
 
 def note_at_end(message: str) -> None:
-    """Say a remark once the command has answered; a refusal stays one sentence."""
+    """Print a remark after the command's answer; after an error it is dropped."""
     _at_end.append(message)
 
 
@@ -116,7 +116,7 @@ is_called_from_python: ContextVar[bool] = ContextVar("is_called_from_python", de
 
 @contextlib.contextmanager
 def called_from_python() -> Iterator[None]:
-    """Let commands leave the process to its owner, and errors and warnings be Python's, while the block lasts."""
+    """Raise errors and warnings as Python's, and leave process-wide settings alone, while the block lasts."""
     before = is_called_from_python.set(True)
     try:
         yield
@@ -126,7 +126,7 @@ def called_from_python() -> Iterator[None]:
 
 @functools.cache
 def _own_the_process() -> None:
-    """Do what a library must not: keep programs, and look for unreachable cycles seldom, and not at the end."""
+    """Change process-wide settings: keep compiled programs, collect garbage seldom, and not at exit."""
     backend.keeps_programs = True
     gc.set_threshold(OBJECTS_A_COLLECTION)
     atexit.register(gc.freeze)
@@ -159,7 +159,7 @@ def _said(error: Exception) -> str:
 
 
 def _names_in(owner: object, name: str) -> Collection[str]:
-    """Return what a part of an object has; nothing where it is not there yet, as of an array that is traced."""
+    """Return the attribute names of an object's attribute; none if it cannot be read, as on a traced array."""
     try:
         return dir(getattr(owner, name))
     except Exception:
@@ -167,7 +167,7 @@ def _names_in(owner: object, name: str) -> Collection[str]:
 
 
 def _open_what_is_closed() -> None:
-    """Give streams that the shell closed (`>&-`) a place, so that what reads or prints need not ask."""
+    """Open standard streams that the shell closed (`>&-`) on the null device, so that code may read and print."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
@@ -181,7 +181,7 @@ def _drop_output() -> None:
 
 @contextlib.contextmanager
 def _warnings_said(name: str) -> Iterator[None]:
-    """Say warnings about the input as remarks; others are shown as usual."""
+    """Print a ConfigWarning as a remark; show other warnings as usual."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", ConfigWarning)
         usual = warnings.showwarning
@@ -197,14 +197,14 @@ def _warnings_said(name: str) -> Iterator[None]:
 
 
 def silence_warnings(log_level: str) -> None:
-    """Leave warnings and progress out of a command if --log asks for more serious messages only."""
+    """Silence a command's warnings and progress if its --log level is above `warn`."""
     if LOG_LEVELS.index(log_level) > LOG_LEVELS.index("warn"):
         progress.silence()
         warnings.simplefilter("ignore", ConfigWarning)
 
 
 def command_text(name: str, arguments: Sequence[str] | None) -> str:
-    """Return the command line to type for the same result, to be kept with it."""
+    """Return the command line that reproduces the result, to be saved with it."""
     words = sys.argv[1:] if arguments is None else arguments
     kept = [word for word in words if word not in ("--resume", "--overwrite")]
     for option in ("--scheduler", "--part"):  # who makes runs changes no byte of what is written
@@ -224,24 +224,24 @@ def say(name: str, message: str) -> None:
 
 
 class Notes:
-    """Remarks on stderr, as talkative as the reference's --log asks for."""
+    """Prints remarks on stderr, filtered by the level of BLIS's option --log."""
 
     def __init__(self, name: str, level: str = "warn") -> None:
         self.name = name
         self.level = LOG_LEVELS.index(level)
 
     def info(self, message: str) -> None:
-        """Say what the command is doing, from log level info on."""
+        """Print what the command is doing, at log level `info` and below."""
         if self.level <= LOG_LEVELS.index("info"):
             say(self.name, message)
 
     def say(self, message: str) -> None:
-        """Say what is simulated, at the usual log level and from there on."""
+        """Print what is simulated, at the default log level `warn` and below."""
         if self.level <= LOG_LEVELS.index("warn"):
             say(self.name, message)
 
     def warn(self, message: str) -> None:
-        """Say what the user may not expect, from log level warn on."""
+        """Print a note on something unexpected, at log level `warn` and below."""
         if self.level <= LOG_LEVELS.index("warn"):
             say(self.name, f"note: {message}")
 
@@ -257,9 +257,9 @@ class Notes:
 
 
 def check_writable(path: Path, *, is_folder: bool = False) -> None:
-    """Make the folder of an output path; refuse, before anything is computed, what cannot be written.
+    """Make the folder of an output path; refuse a path that cannot be written, before anything is computed.
 
-    What a killed command left behind when it wrote there is removed, or put in its place.
+    Partial files that a killed command left there are removed, or moved into place if complete.
     """
     if path.is_dir() and not is_folder:
         raise ConfigError(f"{path} is a folder; give the name of a file to write")
@@ -278,14 +278,14 @@ def check_writable(path: Path, *, is_folder: bool = False) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write into a sentence; what takes long is shown as progress."""
+    """Turn a failure to write into a one-sentence error, and show the writing as progress."""
     with refusing_unwritable(path), progress.phase(f"writing {path}"):
         yield
 
 
 @contextlib.contextmanager
 def resumable(name: str, path: Path) -> Iterator[None]:
-    """Say where the finished part is if the user stops the command."""
+    """Print where the finished part is if the user interrupts the block."""
     try:
         yield
     except KeyboardInterrupt:

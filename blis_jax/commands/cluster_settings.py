@@ -1,4 +1,4 @@
-"""The configuration that the options about the cluster describe, and what they say of step times."""
+"""The cluster's configuration from the options about the cluster, latency coefficients included."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coeffi
 
 
 def latency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return model, GPU, TP, coefficients and KV blocks: given coefficients win, else those of the fit.
+    """Return model, GPU, TP, coefficients and KV blocks: given coefficients first, else those of the model's fit.
 
-    None stands for what a model that computes from sizes finds by itself.
+    None marks a value that a latency model which computes from model sizes finds by itself.
     """
     model, gpu, tp = (settings.get(name) for name in ("model", "hardware", "tp"))
     if not model:
@@ -68,7 +68,7 @@ def latency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model that computes from sizes is given besides the served model."""
+    """Return GPU, coefficients and KV blocks for a latency model that computes from model sizes."""
     name = settings["latency_model"]
     if settings.get("vllm_version"):
         raise ConfigError(
@@ -90,7 +90,7 @@ def _of_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _coefficients(
     settings: Mapping[str, Any],
 ) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, Any]]:
-    """α and β as given or calibrated, zeros if neither; and the latency model and GPUs of a calibration."""
+    """Return α and β as given or calibrated, else zeros; and latency model and TP of the calibration."""
     if "coefficients_from" not in settings:
         none = (0.0, 0.0, 0.0)
         return settings.get("alpha_coeffs", none), settings.get("beta_coeffs", none), {}
@@ -107,7 +107,7 @@ def _coefficients(
 
 
 def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
-    """Return the cluster that the given options describe; the rest takes the reference's defaults."""
+    """Return the cluster that the given options describe; other settings have BLIS's defaults."""
     settings = resolved(settings)
     if settings.get("tenant_shares"):
         raise ConfigError(
@@ -149,7 +149,7 @@ def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
 
 
 def _check_expert_parallel(settings: Mapping[str, Any], config: ClusterConfig) -> None:
-    """Refuse what BLIS refuses: the option changes nothing else."""
+    """Refuse values of the expert-parallel option that BLIS refuses; the option has no other effect."""
     if not settings.get("enable_expert_parallel"):
         return
     option = "--enable-expert-parallel"
@@ -162,7 +162,7 @@ def _check_expert_parallel(settings: Mapping[str, Any], config: ClusterConfig) -
 def with_shares(
     config: ClusterConfig, shares: Mapping[str, float], tenant_names: Sequence[str]
 ) -> ClusterConfig:
-    """Return the cluster with budgets by the names of tenants, which `tenant_names` has in the order of their codes.
+    """Return the cluster with the tenants' budgets; `tenant_names` lists the tenants in the order of their codes.
 
     Raises:
         ConfigError: budgets are given by number, too.
@@ -180,7 +180,7 @@ def with_shares(
 
 
 def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with those of a revision, and of a policy file, under the names that settings have."""
+    """Return the options, completed by those of a revision and of a policy file, under the settings' names."""
     resolved_settings = dict(settings)
     if resolved_settings.get("variant") in REVISIONS:
         resolved_settings["revision"] = resolved_settings.pop("variant")
@@ -213,7 +213,7 @@ def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_adapters(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with those of adapters where settings have them: in `lora_config`, and among the scorers."""
+    """Move the options about LoRA adapters to where settings hold them: `lora_config` and the scorers."""
     changed = dict(settings)
     weight, capacity = (
         changed.pop("lora_scorer_weight", None),
@@ -249,7 +249,7 @@ def _with_adapters(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_pools(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The options without those of pools that are not there, which BLIS leaves without effect."""
+    """Drop the options of pools that the cluster does not have, which BLIS ignores."""
     counts = ("prefill_instances", "decode_instances", "prefill_decode_instances")
     if settings.get("prefill_instances"):
         return dict(settings)
@@ -280,7 +280,7 @@ _OF_POOLS = (
 
 
 def _as_option(message: str, fields: Mapping[str, Any]) -> str:
-    """The message with the field's name written as the option."""
+    """Return the message with field names written as options."""
     name = re.match(r"[a-z_]+(?=[: ])", message)  # a file may be named as a field
     if name is None or name.group() not in fields:
         return message

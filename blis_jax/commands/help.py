@@ -1,4 +1,4 @@
-"""The help of every command: the options that people use, the rest behind --help-all; those that commands share."""
+"""The help of every command: usual options under --help, all under --help-all; and the options that commands share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FULL = "--help-all"
 
 
 def written(parser: argparse.ArgumentParser, seldom: Collection[str] = ()) -> str:
-    """Return a command's help without the options `seldom`; then its last line says how many these are."""
+    """Return a command's help without the options `seldom`; its last line says how many are left out."""
     formatter = parser._get_formatter()
     formatter.add_usage(parser.usage or _usage(parser), [], [])
     formatter.add_text(parser.description)
@@ -62,12 +62,12 @@ def first_spelling(option: argparse.Action) -> str:
 
 
 def is_shown(option: argparse.Action) -> bool:
-    """Return whether help lists an option: all but those that ask for it."""
+    """Return whether help lists an option: every option except those that print help."""
     return option.dest != "help"
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """Return the words of a command without a usage of its own; help lists its options anyway."""
+    """Return the usage line for a command that declares none: its name and positional arguments."""
     words = [str(action.metavar) for action in parser._get_positional_actions()]
     many = {action.metavar for action in parser._get_positional_actions() if action.nargs == "*"}
     return " ".join(
@@ -76,7 +76,7 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Shows an option's name alone, in one piece; what else it is understood as is in docs/options.md."""
+    """Shows only an option's first spelling, unbroken; docs/options.md lists the other spellings."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=34, width=100)
@@ -113,7 +113,7 @@ VARIES = object()  # the default of an option that each command has its own for
 
 
 class Shared(NamedTuple):
-    """An option with one meaning; `default` is what a command has that declares any."""
+    """An option with the same meaning in every command; `default` holds unless `elsewhere` has the command."""
 
     name: str
     meaning: str
@@ -170,7 +170,7 @@ BY_NAME = {option.name: option for option in SHARED}
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """Return an option's name and its other spellings; a name may bring others after a slash."""
+    """Return an option's name and its other spellings; those in `name` itself are separated by slashes."""
     first, *others = name.split("/")
     of_vllm = [word.replace("_", "-") for word in names_of(first.replace("-", "_"))]
     also = (*(BY_NAME[first].also if first in BY_NAME else ()), *of_vllm)

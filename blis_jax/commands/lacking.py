@@ -116,7 +116,7 @@ _NO_PARTS = dict.fromkeys(
 
 
 def elsewhere(name: str, command: str) -> str | None:
-    """Return what to do in place of an option of other commands or programs; None where nothing is known."""
+    """Return advice on what replaces an option of another command or program; None if there is none."""
     last = command.replace(".", " ").split()[-1]
     if name == "part":
         why = _NO_PARTS.get(last, "this command has none")
@@ -128,10 +128,10 @@ def elsewhere(name: str, command: str) -> str | None:
 
 
 def refuse_option(name: str, command: str) -> None:
-    """Refuse an option that BLIS has and `command`, a name such as `blis-jax run`, does not know.
+    """Refuse an option that BLIS has and `command`, such as `blis-jax run`, lacks; ignore any other name.
 
     Raises:
-        UnsupportedError: BLIS has it; nothing happens for other names.
+        UnsupportedError: BLIS has the option.
     """
     known = dict.fromkeys(_OF_OBSERVE, _REAL)
     known |= _OF_COMMAND.get(command.replace(".", " ").split()[-1], {})
@@ -140,10 +140,10 @@ def refuse_option(name: str, command: str) -> None:
 
 
 def refuse_command(name: str) -> None:
-    """Refuse a command that BLIS has and this program lacks.
+    """Refuse a command that BLIS has and this program lacks; ignore any other name.
 
     Raises:
-        UnsupportedError: BLIS has it; nothing happens for other names.
+        UnsupportedError: BLIS has the command.
     """
     if name in _COMMANDS:
         raise UnsupportedError(f"{name} is not supported: {_COMMANDS[name]}")
@@ -179,7 +179,7 @@ EXTRAS = (
 
 
 def advice_on(module: str | None) -> str | None:
-    """Say what to install for a module that is missing; None if no optional group has it."""
+    """Return a sentence on what to install for a missing module; None if no optional group has it."""
     top = (module or "").split(".")[0]
     for extra in EXTRAS:
         if top in extra.modules:

@@ -1,4 +1,4 @@
-"""`blis-jax`: one name for every command, and what concerns them all: help, completion, options, the doctor.
+"""`blis-jax`: one entry point for every command, with help, completion, options and the doctor.
 
-Names the commands of the outer layers as texts and imports one when it is asked for.
+Modules of commands are named as texts, and imported when a command is called.
 """

@@ -1,6 +1,6 @@
-"""All commands in groups: the name at the door, the module that does it, and one line about it.
+"""All commands in groups: the words after `blis-jax`, the module that runs them, and one line about each.
 
-Modules are named and not imported, so that the list comes at once.
+Modules are named and not imported, so that the list prints at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from blis_jax.commands.parser import Parser, called_as, declared
 
 
 class Command(NamedTuple):
-    """A command; `module` is what `python -m` takes, `place` where its `main` is if not there."""
+    """A command; `module` is for `python -m`, `place` is the module of its `main` if that is another one."""
 
     name: str  # what follows `blis-jax`, one word or two
     module: str
@@ -150,7 +150,7 @@ NEEDS_ACTION = ("ledger",)  # commands that do nothing without one
 
 
 def parsers() -> dict[str, Parser]:
-    """Return the parser of every command, by the words behind `blis-jax`; nothing is run."""
+    """Return the parser of every command by its words after `blis-jax`, without running any command."""
     parser_by_words = {}
     for name, command in COMMANDS.items():
         actions = actions_of(name) if name in WITH_ACTIONS else ()
@@ -177,7 +177,7 @@ def takes_value(option: argparse.Action) -> bool:
 
 
 def words_for(action: argparse.Action) -> tuple[str, ...]:
-    """Return the words that may follow an option, or stand in a position; none if anything may."""
+    """Return the words allowed as an option's value or as a positional argument; empty if any text is."""
     choices = getattr(action.type, "choices", None) or action.choices
     if choices:
         return tuple(map(str, choices))

@@ -1,4 +1,4 @@
-"""From what the commands declare: `blis-jax completion SHELL`, and `blis-jax options`, the page docs/options.md."""
+"""Made from the commands' parsers: `blis-jax completion SHELL`, and `blis-jax options`, the page docs/options.md."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OWN_OPTIONS = ("--help", "--version")
 
 
 def _first_words() -> dict[str, tuple[str, ...]]:
-    """What may be the first word, with the second words that it needs, if any."""
+    """Return the allowed first words, each with the second words that it needs, if any."""
     firsts = dict.fromkeys(name.split()[0] for name in COMMANDS)
     return {first: actions_of(first) for first in firsts}
 
@@ -67,7 +67,7 @@ compdef _blis_jax blis-jax
 
 
 def _table() -> str:
-    """What sets `list` from first, second and previous word: the same text for bash and zsh."""
+    """Return shell code, for bash and zsh alike, that sets `list` from first, second and previous word."""
     firsts = _first_words()
     lines = [
         '    case "$place $first" in',
@@ -95,7 +95,7 @@ def _table() -> str:
 
 
 def _after_options(name: str, parser: Parser) -> Iterator[str]:
-    """Cases for what follows an option that takes a value: its words, or any file."""
+    """Return the shell cases for options with a value: complete its words, or any file."""
     patterns: dict[str, list[str]] = {}
     for option in filter(takes_value, options_of(parser)):
         words = " ".join(words_for(option))
@@ -105,7 +105,7 @@ def _after_options(name: str, parser: Parser) -> Iterator[str]:
 
 
 def _words(name: str, parser: Parser) -> list[str]:
-    """The words that may stand in a command's positions, then its options."""
+    """Return the words allowed as a command's positional arguments, then its options."""
     positions = [action for action in parser._actions if not action.option_strings]
     words = [word for action in positions for word in words_for(action)]
     return [*words, *(option.option_strings[-1 if option.nargs == 0 and option.dest == "help" else 0]

@@ -1,6 +1,6 @@
 """`blis-jax`: every command of the package behind one name; and `blis-jax doctor`, what is installed or missing.
 
-What the door does not know it asks back about.
+An unknown command is an error that proposes the nearest known one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
 
 
 def _named(words: list[str]) -> tuple[Command, list[str]]:
-    """The command and the words behind its name."""
+    """Return the command that the words name, and the words after its name."""
     first, *rest = words
     if first in COMMANDS and not (rest and f"{first} {rest[0]}" in COMMANDS):
         return COMMANDS[first], rest
@@ -99,7 +99,7 @@ def overview() -> str:
 
 
 def version_lines() -> list[str]:
-    """Say the version, and which BLIS the results equal."""
+    """Return lines with the version, and with the BLIS whose results are equal."""
     return [
         f"{NAME} {__version__}",
         f"profile {ClusterConfig().profile}: equal to BLIS as of its revision {PROFILE}, request by request",
@@ -137,7 +137,7 @@ def doctor(options: DoctorOptions) -> int:
 
 
 def machine_line() -> str:
-    """Name Python, system and cores."""
+    """Return a line with Python, system and cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     of_all = "" if cores == os.cpu_count() else f" of {os.cpu_count()}"
     system = f"{platform.system()} {platform.machine()}"
@@ -145,7 +145,7 @@ def machine_line() -> str:
 
 
 def device_lines(missing: Sequence[str]) -> list[str]:
-    """Name JAX's version and the devices that it finds."""
+    """Return a line with JAX's version and the devices that it finds."""
     if "jax" in missing:
         return []
     try:
@@ -157,7 +157,7 @@ def device_lines(missing: Sequence[str]) -> list[str]:
 
 
 def flags_line(flags: str | None) -> str:
-    """Say whether XLA has the option that makes a simulation on a CPU fast; `flags` is the value of XLA_FLAGS."""
+    """Return a line on whether XLA_FLAGS, given as `flags`, has the option that makes a simulation on a CPU fast."""
     if _LOOP_OPTION in (flags or ""):
         return "XLA's option for long loops: set"
     words = "XLA's option for long loops: not set, so runs on a CPU are about ten times slower"
@@ -167,7 +167,7 @@ def flags_line(flags: str | None) -> str:
 
 
 def cache_line() -> str:
-    """Say where compiled programs are kept, how many and how large."""
+    """Return a line with the folder of the compiled programs, their number and their size."""
     folder = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or backend.cache_folder())
     place = folder
     while not place.exists():
@@ -191,7 +191,7 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def missing_packages() -> list[str]:
-    """Return the required packages that are not installed; none if blis-jax itself is not installed as a package."""
+    """Return the required packages that are missing; empty if blis-jax itself is not installed as a package."""
     try:
         required = importlib.metadata.requires("blis-jax") or []
     except importlib.metadata.PackageNotFoundError:
@@ -213,7 +213,7 @@ def _is_installed(name: str) -> bool:
 
 
 def group_lines() -> list[str]:
-    """Say of each optional group whether it is installed, or what is missing and how to get it."""
+    """Return a line for each optional group: installed, or what is missing and how to install it."""
     lines = ["optional groups:"]
     for extra in EXTRAS:
         state = "installed"

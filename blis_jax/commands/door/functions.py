@@ -1,4 +1,4 @@
-"""Commands as functions of Python: `blis_jax.compare("vllm", "llm-d-default", seeds=20)` returns what it found."""
+"""Commands as Python functions: `blis_jax.compare("vllm", "llm-d-default", seeds=20)` returns a StudyResult."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ else:  # matplotlib, and JAX with xarray
 
 
 class _Question(NamedTuple):
-    """A command that can be asked from Python."""
+    """A command that can be called from Python."""
 
     command: str  # the words behind `blis-jax`
     # of a result that is only read back; without one the command writes to its usual place
@@ -71,12 +71,12 @@ _UNASKED = {"--figure": "none", "--no-figures": True}  # pictures are drawn by `
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What a study has found: sentences, tables and pictures.
+    """The results of a study: sentences, tables and pictures.
 
     Attributes:
-        findings: the answer, the tables and the pictures, as every output has them.
+        findings: the answer, the tables and the pictures, from which every output is made.
         document: the result file, with every figure; empty where the command writes none.
-        dataset: the runs, xarray with units, where the command keeps them; else None.
+        dataset: the runs as an xarray Dataset with units; None if the command keeps none.
         text: what the command printed besides.
     """
 
@@ -101,13 +101,13 @@ class StudyResult:
 
     @property
     def pictures(self) -> list[str]:
-        """Return the titles of the pictures that `plot` draws."""
+        """Return the titles of the pictures, in the order of `plot`'s `number`."""
         return [picture.title for picture in self.findings.pictures]
 
     def to_dataframe(self, table: str | None = None) -> pandas.DataFrame:
-        """Return a table as a pandas DataFrame, the first one if none is named.
+        """Return the named table, or the first one, as a pandas DataFrame.
 
-        A number with an interval has columns of its ends behind it, `… low` and `… high`; `attrs["units"]` has the
+        A column of numbers with intervals is followed by the columns `… low` and `… high`; `attrs["units"]` has the
         units by column.
 
         Raises:
@@ -116,9 +116,9 @@ class StudyResult:
         return _frame(self._table(table))
 
     def to_dataset(self, table: str | None = None) -> xarray.Dataset:
-        """Return the runs as an xarray Dataset; where the command keeps none, or a table is named, the table.
+        """Return the runs as an xarray Dataset, or a table if one is named or the command keeps no runs.
 
-        Of a table, what rows are of are coordinates, the others are variables `[row]` with `units` and `long_name`.
+        A table's key columns become coordinates, its other columns variables `[row]` with `units` and `long_name`.
 
         Raises:
             ConfigError: there is no such table.
@@ -136,7 +136,7 @@ class StudyResult:
         return made.set_coords(list(frame)[: chosen.num_keys])
 
     def plot(self, number: int = 0) -> drawing.NotebookFigure:
-        """Return a picture as matplotlib's Figure, the first one if no number is given.
+        """Return the picture of a number, counted from 0, as a matplotlib Figure.
 
         Raises:
             ConfigError: there is no such picture.
@@ -180,7 +180,7 @@ UNIT = re.compile(
 
 
 def _frame(table: Table) -> pandas.DataFrame:
-    """Return the rows with numbers as numbers."""
+    """Return the table as a data frame, with numeric cells as floats and units in `attrs`."""
     columns: dict[str, list[Any]] = {}
     units: dict[str, str] = {}
     has_row_units = not {"metric", "unit"}.isdisjoint(table.columns)
@@ -212,7 +212,7 @@ def _frame(table: Table) -> pandas.DataFrame:
 
 
 def _unit(heading: str, numbers: Sequence[Quantity], title: str, has_row_units: bool) -> str:
-    """Return the unit of a column: its numbers', its heading's, that of each row, the title's, or 1."""
+    """Return the unit of a column: the first found of its numbers, its heading, its rows, the title; else 1."""
     of_cells = {cell.unit.strip() for cell in numbers} - {""}
     if len(of_cells) == 1:
         return of_cells.pop()
@@ -225,7 +225,7 @@ def _unit(heading: str, numbers: Sequence[Quantity], title: str, has_row_units: 
 
 
 def _texts(cells: Sequence[Cell], are_keys: bool) -> list[Any]:
-    """Return texts as numbers where all of them are and none names a row."""
+    """Convert texts to floats if all of them are numbers and they are not keys of rows."""
     with contextlib.suppress(ValueError):
         return list(map(str if are_keys else float, map(str, cells)))
     return list(map(str, cells))
@@ -241,7 +241,7 @@ def _value(cell: Cell, end: str) -> float | None:
 
 @functools.cache
 def function_of(name: str) -> Callable[..., StudyResult]:
-    """Return the function of a command, whose signature and help are made of its options."""
+    """Return a Python function that runs a command; its signature and help list the command's options."""
     command = COMMANDS[QUESTIONS[name].command]
     words = f"blis-jax {command.name}"
     with called_as(command.module, words):
@@ -271,7 +271,7 @@ def function_of(name: str) -> Callable[..., StudyResult]:
 
 
 def _name_of(option: argparse.Action) -> str:
-    """Return the keyword of an option: its name, with an underscore behind a word of Python."""
+    """Return the keyword argument for an option: its name, with an underscore after a Python keyword."""
     name = option.option_strings[-1 if option.dest == "help" else 0].lstrip("-").replace("-", "_")
     return f"{name}_" if name == "from" else name
 
@@ -287,7 +287,7 @@ def _help(parser: Parser, words: str, known: Mapping[str, argparse.Action]) -> s
 
 
 def _words(options: Mapping[str, Any], known: Mapping[str, argparse.Action]) -> Iterator[str]:
-    """Yield the command line of options by keyword: lists with commas, or the option again where it can be repeated."""
+    """Yield the command line for keyword arguments; lists are joined by commas, or repeat a repeatable option."""
     for key, value in options.items():
         option, spelled = known[key], known[key].option_strings[0]
         if value is None or value is False:
