@@ -26,8 +26,8 @@ def namespace(array: object) -> Any:
 
 
 def stacked(*leaves: ArrayLike) -> np.ndarray:
-    """Stack the arrays of several runs, `[run, ...]`; a single one gets an axis in front, since
-    `np.stack` costs ten times as much.
+    """Stack the arrays of several runs along a new first axis, `[run, ...]`; the array of a single run only gets that
+    axis, because `np.stack` costs ten times as much.
     """
     return np.stack(leaves) if len(leaves) > 1 else np.asarray(leaves[0])[None]
 
@@ -39,9 +39,9 @@ def clipped(values: Values, most: int) -> Any:
 
 
 def sums(index: Values, values: Values, size: int) -> Any:
-    """Sum the values of each index in [0, size); entries with another index count nowhere.
+    """Return the sum of the values at each index in [0, size); values at any other index are ignored.
 
-    Whole numbers stay whole (int64), numbers that are not are summed in float64.
+    Booleans are counted as int64; other sums keep the dtype of the values.
     """
     xp = namespace(values)
     values = values.astype(xp.int64) if values.dtype == bool else values
@@ -59,7 +59,7 @@ def sums(index: Values, values: Values, size: int) -> Any:
 
 
 def maxima(index: Values, values: Values, size: int) -> Any:
-    """Return the largest value of each index in [0, size); 0 where no value is larger. Other indices are ignored."""
+    """Return the largest value at each index in [0, size), at least 0; values at any other index are ignored."""
     xp = namespace(values)
     if xp is np:
         is_there = (index >= 0) & (index < size)
@@ -74,29 +74,29 @@ def maxima(index: Values, values: Values, size: int) -> Any:
 
 
 def ratio(amount: Number, of: Number, otherwise: float = 0.0) -> Any:
-    """Return quotients, and something else where the divisor is not above 0."""
+    """Return `amount / of`, or `otherwise` where `of` is not above 0."""
     xp = namespace(of)
     return choose(of > 0, amount / xp.where(of > 0, of, 1), otherwise)
 
 
 def choose(is_first: ArrayLike, first: ArrayLike, second: ArrayLike) -> Any:
-    """Return the first where that is asked for, else the second; of plain numbers a number."""
+    """Return `first` where `is_first` holds, else `second`; a scalar if all arguments are scalars."""
     xp = namespace(is_first)
     chosen = xp.where(is_first, first, second)
     return chosen[()] if xp is np else chosen
 
 
 def in_order(values: Values) -> Any:
-    """Return the sum from left to right, as a loop has it; in a compiled call in any order."""
+    """Return the sum of the values: numpy arrays are added from left to right, JAX arrays in any order."""
     if not isinstance(values, np.ndarray):
         return values.sum()
     return np.cumsum(values)[-1] if len(values) else values.sum()
 
 
 def stable_order(keys: Values) -> Any:
-    """Return the places of whole numbers in ascending order, equal ones in the order given.
+    """Return the indices that sort integer keys in ascending order; equal keys stay in the order given.
 
-    In a compiled call they must be at least 0 and below 2^63 ÷ their number.
+    JAX keys must be at least 0 and below 2^63 / len(keys).
     """
     if isinstance(keys, np.ndarray):
         return np.argsort(keys, kind="stable")
@@ -107,14 +107,14 @@ def stable_order(keys: Values) -> Any:
 
 
 def running_maxima(values: Values) -> Any:
-    """Return the largest value up to each place."""
+    """Return the running maximum: for each index the largest value up to it."""
     if isinstance(values, np.ndarray):
         return np.maximum.accumulate(values)
     return lax.cummax(values)
 
 
 def replaced(values: Values, index: Values, is_new: Values, new: Values) -> Any:
-    """Replace the values at those indices where `is_new`; no index may come twice."""
+    """Return the values with `new[i]` at `index[i]` wherever `is_new[i]`; no such index may occur twice."""
     if isinstance(values, np.ndarray):
         changed = values.copy()
         changed[index[is_new]] = new[is_new]

@@ -26,7 +26,7 @@ from blis_jax.core.pytrees import pytree
 
 @pytree
 class Columns:
-    """A vector whose entries are apart."""
+    """A vector whose entries are apart: a tuple of scalars instead of one array."""
 
     entries: tuple[Any, ...]
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def with_entry(table: jax.Array, value: jax.Array, at: jax.Array) -> jax.Array:
-    """Return a table of scalars with one of them in its place."""
+    """Return a 1-D table with its entry at index `at` replaced by the scalar `value`."""
     return lax.dynamic_update_slice(table, value[None], (at,))
 
 
@@ -46,19 +46,19 @@ def is_apart(value: object) -> TypeGuard[Columns]:
 
 
 def apart(vector: Vector) -> Columns:
-    """Take a vector apart: each entry becomes a scalar of its own."""
+    """Split a vector into a tuple of scalars, one for each entry."""
     if isinstance(vector, Columns):
         return vector
     return Columns(tuple(get(vector, column) for column in range(vector.shape[0])))
 
 
 def together(vector: Vector) -> jax.Array:
-    """Return a vector as one array, its entries stacked if they were apart."""
+    """Return a vector as one array; entries that are apart are stacked."""
     return jnp.stack(vector.entries) if isinstance(vector, Columns) else vector
 
 
 def selected(vector: Vector) -> jax.Array:
-    """Return a vector as one array made by selects: unlike a concatenation they are fused into what reads the array."""
+    """Return a vector as one array built from selects, which XLA fuses into the reader, unlike a concatenation."""
     if not isinstance(vector, Columns):
         return vector
     place = lax.iota(jnp.int32, len(vector.entries))
@@ -69,7 +69,7 @@ def selected(vector: Vector) -> jax.Array:
 
 
 def get(vector: Vector | np.ndarray, column: int) -> Any:
-    """Return one entry, as a scalar; of a table of vectors, one column."""
+    """Return the entry of a vector as a scalar, or the column of a table whose last axis holds the vectors."""
     if isinstance(vector, Columns):
         entry: jax.Array = vector.entries[int(column)]
         return entry
@@ -79,7 +79,7 @@ def get(vector: Vector | np.ndarray, column: int) -> Any:
 
 
 def put(vector: Vector, changes: Mapping[int, jax.Array]) -> Vector:
-    """Replace some entries of a vector, named by their index."""
+    """Return a vector in which the entries at the indices in `changes` are replaced."""
     if isinstance(vector, Columns):
         entries = list(vector.entries)
         for index, value in changes.items():
@@ -112,74 +112,74 @@ def tail(vector: Vector, start: int) -> Vector:
 
 
 def with_tail(vector: Vector, start: int, entries: Vector) -> Vector:
-    """Replace the entries from `start` on."""
+    """Return the vector with its entries from `start` on replaced by `entries`."""
     if isinstance(vector, Columns):
         return Columns(vector.entries[: int(start)] + apart(entries).entries)
     return jnp.concatenate([vector[: int(start)], entries])
 
 
 def as_int(mask: jax.Array) -> jax.Array:
-    """Return 1 where true, else 0."""
+    """Return 1 where the mask is true, else 0."""
     return mask.astype(jnp.int32)
 
 
 def build(
     columns: Iterable[IntEnum], values: Mapping[IntEnum, jax.Array], dtype: DTypeLike
 ) -> Vector:
-    """Make a vector with one entry per member of the enumeration `columns`; entries are apart until a branch ends."""
+    """Build a vector with one entry per member of the enumeration `columns`, apart until a branch ends."""
     return Columns(tuple(values[column].astype(dtype) for column in columns))
 
 
 @pytree
 class RowTable:
-    """Rows of one kind, in a table of whole numbers and one of times; or side by side in one, see tables/joined.py."""
+    """The rows of one kind: a table of whole numbers and one of times, or both joined, see tables/joined.py."""
 
     parts: tuple[jax.Array, ...]
 
     @property
     def numbers(self) -> jax.Array:
-        """Return the table of whole numbers, with the times behind them where both are in one."""
+        """Return the table of whole numbers; if both tables are joined, the times are its last columns."""
         return self.parts[0]
 
     @property
     def times(self) -> jax.Array:
-        """Return the table of times, which is one by itself."""
+        """Return the table of times, which exists only if the tables are not joined."""
         return self.parts[1]
 
     @property
     def is_joined(self) -> bool:
-        """Return whether both are in one table."""
+        """Return whether whole numbers and times are in one table."""
         return len(self.parts) == 1
 
     def with_numbers(self, numbers: jax.Array) -> RowTable:
-        """Return the rows with another table of whole numbers."""
+        """Return the rows with their table of whole numbers replaced."""
         return RowTable((numbers, *self.parts[1:]))
 
 
 @pytree
 class PastTable:
-    """What each request has been through, where it is, and what the router expected there; likewise in one table."""
+    """Each request's history, instance and expected cached blocks: three tables, or all joined in one."""
 
     parts: tuple[jax.Array, ...]
 
     @property
     def rows(self) -> jax.Array:
-        """Return `Past` of each request, with its place and expected blocks behind where all are in one table."""
+        """Return the `Past` row of each request; in a joined table, place and expected blocks follow behind."""
         return self.parts[0]
 
     @property
     def places(self) -> jax.Array:
-        """Return the instance of each request, or why it has none."""
+        """Return the instance of each request, or a code for why the request has none."""
         return self.parts[1]
 
     @property
     def expected(self) -> jax.Array:
-        """Return the prompt blocks in the router's index when each request was routed."""
+        """Return how many prompt blocks the router's index held for each request when it was routed."""
         return self.parts[2]
 
     @property
     def is_joined(self) -> bool:
-        """Return whether all are in one table."""
+        """Return whether histories, places and expected blocks are in one table."""
         return len(self.parts) == 1
 
 
@@ -187,7 +187,7 @@ When = Callable[[jax.Array, Callable[[], T], Callable[[], T]], T]
 
 
 def branch(predicate: jax.Array, compute: Callable[[], T], otherwise: Callable[[], T]) -> T:
-    """Return `compute()` if the predicate holds, as a branch that is not entered otherwise."""
+    """Return `compute()` if the predicate holds, else `otherwise()`, as a `lax.cond` that runs only one of the two."""
 
     def whole(side: Callable[[], T]) -> Callable[[], T]:
         return lambda: jax.tree.map(together, side(), is_leaf=is_apart)
@@ -196,13 +196,13 @@ def branch(predicate: jax.Array, compute: Callable[[], T], otherwise: Callable[[
 
 
 def masked(predicate: jax.Array, compute: Callable[[], T], otherwise: Callable[[], T]) -> T:
-    """Compute both sides always; keep the results of `compute()` where the predicate holds."""
+    """Run both functions; return `compute()` where the predicate holds, else `otherwise()`."""
     chosen: T = choose(predicate, compute(), otherwise())
     return chosen
 
 
 def once(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
-    """Return `change(value, True)` if the predicate holds; a loop of at most one turn, so tables change in place."""
+    """Return `change(value, True)` if the predicate holds, else `value`, by a loop that updates tables in place."""
     done = jnp.array(False)
 
     def turn(carry: tuple[jax.Array, T]) -> tuple[jax.Array, T]:
@@ -214,7 +214,7 @@ def once(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) ->
 def repeated(
     holds: Callable[[T], jax.Array], change: Callable[[T, jax.Array], T], value: T, most: int
 ) -> T:
-    """Apply `change(value, True)` as long as `holds(value)`, at most `most` times; tables change in place here, too."""
+    """Apply `change(value, True)` while `holds(value)`, at most `most` times; XLA updates tables in place here, too."""
 
     def goes_on(carry: tuple[jax.Array, T]) -> jax.Array:
         return (carry[0] < most) & holds(carry[1])
@@ -226,7 +226,7 @@ def repeated(
 
 
 def always(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
-    """Return `change(value, predicate)`, which leaves everything as it is where the predicate does not hold."""
+    """Return `change(value, predicate)`; `change` must leave everything as it is where the predicate does not hold."""
     return change(value, predicate)
 
 
@@ -235,14 +235,14 @@ Moment: TypeAlias = Annotated[jax.Array, "clock"]  # a time in µs
 
 
 class _Field:
-    """One field of a row: the part of the row it is in, and its place there."""
+    """A descriptor for one field of a row: which of the row's two vectors holds the field, and at which index."""
 
     def __init__(self, part: int, place: int) -> None:
-        """Part 0 holds whole numbers, part 1 times."""
+        """Part 0 is the vector of whole numbers, part 1 the vector of times; `place` is the field's index in it."""
         self.part, self.place = part, place
 
     def __get__(self, row: Row | None, owner: type | None = None) -> Any:
-        """The field's value, or the field itself where the class is asked."""
+        """Return the field's value in a row, or the descriptor itself if accessed on the class."""
         return self if row is None else row._entry(self.part, self.place)
 
 
@@ -259,11 +259,11 @@ class Row:
     __slots__ = ("numbers", "times")
 
     def __init__(self, numbers: Vector, times: Vector = None) -> None:
-        """The row in its two vectors; `make` builds one by field."""
+        """Store the two vectors of a row; `make` builds a row from values by field name."""
         self.numbers, self.times = numbers, times
 
     def __init_subclass__(cls) -> None:
-        """Find the fields, and tell JAX that instances are containers of arrays."""
+        """Collect the annotated fields, and register the class with JAX as a pytree."""
         kinds: dict[str, list[str]] = {"Whole": [], "Moment": []}
         written = {Whole: "Whole", Moment: "Moment"}
         for base in reversed(cls.__mro__):
@@ -287,7 +287,7 @@ class Row:
 
     @classmethod
     def make(cls, clock: DTypeLike | None = None, **values: ArrayLike) -> Self:
-        """Make a row of all its fields, times in the dtype `clock`; the entries are apart until a branch ends.
+        """Build a row from values for all fields, times in the dtype `clock`; entries are apart until a branch ends.
 
         Raises:
             TypeError: a field is missing, or there is none of that name.
@@ -305,7 +305,7 @@ class Row:
 
     @classmethod
     def filled(cls, clock: DTypeLike | None = None, number: int = 0, time: ArrayLike = 0) -> Self:
-        """Make a row with one number and one time in all fields, as arrays."""
+        """Build a row whose whole numbers all equal `number` and whose times all equal `time`, as arrays."""
         numbers = jnp.full((len(cls.columns),), number, jnp.int32)
         times = jnp.full((len(cls.time_columns),), time, clock) if len(cls.time_columns) else None
         return cls(numbers, times)
@@ -316,7 +316,7 @@ class Row:
             raise TypeError(f"{cls.__name__} has no field {unknown[0]!r}")
 
     def replace(self, **changes: jax.Array) -> Self:
-        """Return the row with some fields changed.
+        """Return the row with the fields named in the arguments replaced.
 
         Raises:
             TypeError: there is no field of that name.
@@ -333,7 +333,7 @@ class Row:
         return type(self)(*parts)
 
     def with_rest_of(self, wider: Self) -> Self:
-        """Return this row, and behind its fields what lies behind those of another one; see joined.py."""
+        """Return this row, followed by the columns of `wider` that lie behind its own fields; see joined.py."""
         if not is_apart(wider.numbers):
             return self
         return type(self)(

@@ -29,7 +29,7 @@ _RUNTIME_INFINITY: ContextVar["jax.Array | None"] = ContextVar("runtime_infinity
 
 @contextlib.contextmanager
 def runtime_infinity(infinity: jax.Array) -> Iterator[None]:
-    """Let `exact_product` use this traced +inf, which the compiler cannot know, while the block is traced.
+    """Let `exact_product` use this traced +inf, whose value the compiler cannot see, while the block is traced.
 
     The engine opens the block around a scan step, so no policy or latency model has to pass it on.
     """
@@ -41,9 +41,9 @@ def runtime_infinity(infinity: jax.Array) -> Iterator[None]:
 
 
 def exact_product(a: Number, b: Number) -> jax.Array:
-    """Return a product rounded on its own, so that a sum it enters cannot absorb it.
+    """Return a product that is rounded by itself, so that the compiler cannot contract it with a sum that it enters.
 
-    Outside the engine, see `runtime_infinity`, that holds unless a factor is a constant.
+    Outside the engine (see `runtime_infinity`) this does not hold if a factor is a constant.
     """
     product = a * b
     infinity = _RUNTIME_INFINITY.get()
@@ -61,9 +61,9 @@ def exact_chain(first: Number, second: Number, *others: Number) -> jax.Array:
 
 
 def exact_quotient(numerator: Number, divisor: Number) -> jax.Array:
-    """Return a correctly rounded quotient, whatever the shapes and however it is vectorised.
+    """Return the correctly rounded quotient, whatever the shapes and however the code is vectorised.
 
-    The divisor is made to depend on the numerator, so that it has its shape, lanes included, before the
+    The divisor is made to depend on the numerator, so that it has the numerator's shape, lanes included, before the
     barrier hides it; a constant or shared divisor would otherwise be broadcast after the barrier.
     """
     shape = jnp.broadcast_shapes(jnp.shape(numerator), jnp.shape(divisor))
@@ -76,7 +76,7 @@ def exact_quotient(numerator: Number, divisor: Number) -> jax.Array:
 
 
 def full_blocks(tokens: jax.Array, size: int) -> jax.Array:
-    """Return the number of blocks that the tokens fill."""
+    """Return the number of full blocks among `tokens`: tokens // size."""
     whole = tokens.dtype.type(size)
     if size & (size - 1):
         return lax.div(tokens, jnp.full_like(tokens, whole))
@@ -85,12 +85,12 @@ def full_blocks(tokens: jax.Array, size: int) -> jax.Array:
 
 
 def ceil_div(tokens: jax.Array, size: int) -> jax.Array:
-    """Return the number of blocks that the tokens need."""
+    """Return the number of blocks that hold `tokens`: tokens / size, rounded up."""
     return full_blocks(tokens + tokens.dtype.type(size - 1), size)
 
 
 def in_last_block(tokens: jax.Array, size: int) -> jax.Array:
-    """Return the number of tokens beyond the full blocks."""
+    """Return the number of tokens in the last, partly filled block: tokens % size."""
     if size & (size - 1):
         return lax.rem(tokens, jnp.full_like(tokens, tokens.dtype.type(size)))
     return tokens & tokens.dtype.type(size - 1)
@@ -101,7 +101,7 @@ def in_last_block(tokens: jax.Array, size: int) -> jax.Array:
 
 @cache
 def _truncate_float() -> Callable[[jax.Array], jax.Array]:
-    """Made at its first use, since whoever only reads settings must not import JAX."""
+    """Build the function at its first use, so that code which only reads settings need not import JAX."""
 
     @jax.custom_jvp
     def _truncate_float(value: jax.Array) -> jax.Array:
@@ -112,7 +112,7 @@ def _truncate_float() -> Callable[[jax.Array], jax.Array]:
 
 
 def truncate(value: jax.Array, dtype: jnp.dtype | type) -> jax.Array:
-    """Cut to whole microseconds toward zero in the clock's dtype; on the float clock the derivative passes through."""
+    """Truncate a time toward zero to whole µs, in the clock's dtype; a float clock passes the derivative through."""
     if jnp.issubdtype(dtype, jnp.floating):
         return _truncate_float()(value).astype(dtype)
     return value.astype(dtype)
@@ -129,5 +129,5 @@ def _least_float() -> Callable[[jax.Array], jax.Array]:
 
 
 def least(values: jax.Array) -> jax.Array:
-    """Return the least of a vector of times; its derivative is that of the first of equals, not their mean."""
+    """Return the minimum of a vector of times; of equal minima, the first alone gets the derivative."""
     return _least_float()(values) if jnp.issubdtype(values.dtype, jnp.floating) else jnp.min(values)

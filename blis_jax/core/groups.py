@@ -24,7 +24,7 @@ LEAST_SIZE = 16  # requests of a group: fewer take as long
 
 
 class Rows(NamedTuple):
-    """The rows of a group, in tables that have a spare row behind those of the requests."""
+    """The table rows of one group of requests; every table has a spare row behind the rows of the requests."""
 
     number: Int[Array, "row"]  # of each request
     is_in: Bool[Array, "row"]  # of the group, and not the spare one
@@ -33,19 +33,19 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of a run's requests."""
+    """The division of a run's requests into groups of equal size."""
 
     num_requests: int
 
     @property
     def size(self) -> int:
-        """Return the number of requests of a group, a power of two unless one group has all."""
+        """Return the number of requests in a group: a power of two, unless one group holds all requests."""
         root = 1 << math.ceil(math.log2(max(self.num_requests, 1)) / 2)
         return min(max(root, LEAST_SIZE), self.num_requests + 1)
 
     @property
     def count(self) -> int:
-        """Return the number of groups, the spare request's included."""
+        """Return the number of groups; the spare row counts as a request."""
         return self.num_requests // self.size + 1
 
     def of(self, request: jax.Array) -> jax.Array:
@@ -71,7 +71,7 @@ class Groups:
     def over(
         self, is_open: Bool[Array, "group"], fold: Callable[[T, Rows], T], first: T, whole: bool
     ) -> T:
-        """Return `fold` of the rows of one open group after the other, from `first` on; of all rows at once if `whole`.
+        """Fold the rows of one open group after the other, starting from `first`; if `whole`, fold all rows at once.
 
         Args:
             is_open: the groups whose rows can change the result, `[group]`.
@@ -97,7 +97,7 @@ class Groups:
     def between(
         self, ends: tuple[jax.Array, jax.Array], fold: Callable[[T, Rows], T], first: T, whole: bool
     ) -> T:
-        """Return likewise of the groups from one request's to another's, of none where the latter's comes before."""
+        """Fold likewise the groups from the one of request `ends[0]` to the one of `ends[1]`; none if that is first."""
         if whole or self.count == 1:
             return fold(first, self.every())
 

@@ -1,6 +1,6 @@
-"""The kinds of policy, one row each: settings, options, records and checks of policies are made from them.
+"""The kinds of policy, one entry each: settings, options, records and checks of policies are derived from the entries.
 
-A kind costs its row and the place in the engine where its policy is asked.
+A new kind needs its entry and a place in the engine that calls its policy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEFAULT_SCORERS = "prefix-affinity:3,queue-depth:2,kv-utilization:2"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of policy: the decorator, the context and the decision that all its policies have in common."""
+    """A kind of policy: the decorator, context type and decision type that all policies of the kind share."""
 
     name: str
     decorator: str  # of `blis_jax.policies`; it makes such a policy
@@ -35,12 +35,12 @@ class Kind:
 
     @property
     def setting(self) -> str:
-        """Return the setting of a cluster that names the policy."""
+        """Return the name of the cluster setting that selects the policy."""
         return self.named_by or self.decorator
 
     @property
     def field(self) -> str:
-        """Return the name of its field in records of policies: scorers are several."""
+        """Return the kind's field name in records of policies: `scorers` for the kind `scorer`, else its name."""
         return "scorers" if self.is_list else self.name
 
     @property
@@ -50,32 +50,32 @@ class Kind:
 
     @property
     def is_optional(self) -> bool:
-        """Return whether there may be no policy of the kind."""
+        """Return whether a cluster may have no policy of this kind."""
         return self.default == NONE
 
     @property
     def keeps_state(self) -> bool:
-        """Return whether its policies may remember and draw."""
+        """Return whether policies of this kind may keep a state and draw random numbers."""
         return self.place != MEMORY
 
     @property
     def own_parts(self) -> tuple[str, ...]:
-        """Return the parts that its policies may or must have beside those of every kind."""
+        """Return the names of the parts that only policies of this kind may or must define."""
         return self.parts + self.needs
 
     @property
     def plural(self) -> str:
-        """Return what its policies are called in sentences."""
+        """Return the plural name of its policies for use in sentences."""
         return f"{self._name} policies" if self._is_policy else f"{self._name}s"
 
     @property
     def singular(self) -> str:
-        """Return what one of its policies is called in sentences."""
+        """Return the singular name of its policies for use in sentences."""
         return self._name + " policy" * self._is_policy
 
     @property
     def words(self) -> str:
-        """Return its singular with an article."""
+        """Return the singular name with its article."""
         return f"{'an' if self._name[0] in 'aeiou' else 'a'} {self.singular}"
 
     @property
@@ -89,7 +89,7 @@ class Kind:
 
     @property
     def decode_setting(self) -> str:
-        """Return the setting that names the policy for requests in the decode pool."""
+        """Return the name of the cluster setting that selects the policy for requests in the decode pool."""
         return f"decode_{self.setting}"
 
 
@@ -160,7 +160,7 @@ ROUTER = tuple(kind for kind in _ROWS if kind.is_router)
 
 
 def at_place(record: object, place: str) -> Iterator[Any]:
-    """Yield what a record has for each policy that decides at a place, in the order of the kinds."""
+    """Yield the record's value for each policy that decides at `place`, in the order of the kinds."""
     for kind in KINDS.values():
         value = getattr(record, kind.field)
         if kind.place == place and value is not None:
@@ -168,9 +168,9 @@ def at_place(record: object, place: str) -> Iterator[Any]:
 
 
 def _record(name: str, are_optional: bool = False, **behind: str) -> Any:
-    """Return a frozen dataclass with a field for each kind, None where there may be no policy and is none.
+    """Return a frozen dataclass with a field for each kind; fields of optional kinds default to None.
 
-    `behind` has further fields by the name of the field that they follow.
+    `behind` maps a kind's field to the name of a further field that follows it.
     """
     fields: list[Any] = []
     for kind in KINDS.values():
@@ -183,16 +183,16 @@ def _record(name: str, are_optional: bool = False, **behind: str) -> Any:
 if TYPE_CHECKING:
 
     class OfEachKind:
-        """Something for the policy of each kind; a field is None where BLIS's own rule decides."""
+        """One value for the policy of each kind; a field is None where BLIS's own rule decides."""
 
         def __init__(self, **fields: object) -> None: ...
         def __getattr__(self, field: str) -> Any: ...
 
     class NumbersOfEachKind(OfEachKind):
-        """Likewise, with `scorer_weights` and a `seed`."""
+        """The numbers of the policy of each kind, with further fields `scorer_weights` and `seed`."""
 
     class SomeOfEachKind(OfEachKind):
-        """Likewise; every field may be None."""
+        """One value for the policy of each kind, any of which may be None."""
 
 else:
     OfEachKind = _record("OfEachKind")

@@ -6,7 +6,7 @@ import enum
 
 
 class Outcome(enum.IntEnum):
-    """The way a run ended; each row of a batch has a code of its own, and nothing is raised."""
+    """How a run ended; each row of a batch carries its own code, and nothing is raised."""
 
     COMPLETED = 0
     HORIZON = 1
@@ -35,12 +35,12 @@ class Outcome(enum.IntEnum):
 
     @property
     def sentence(self) -> str:
-        """Return what the code means, as a sentence."""
+        """Return a sentence that says what the code means."""
         return _SENTENCES[self]
 
     @property
     def advice(self) -> str:
-        """Return what to do about a run that has no figures."""
+        """Return a sentence that says what to do about a run without results."""
         return _WHAT_TO_DO.get(
             self, "lower the load or give more memory; the limit is the simulator's"
         )

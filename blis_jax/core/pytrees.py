@@ -1,4 +1,4 @@
-"""What JAX takes apart, also if it is declared before JAX has started: frozen dataclasses, and sub-trees by class."""
+"""Pytree classes: frozen dataclasses that may be declared before JAX is imported, and sub-trees looked up by class."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def pytree(cls: type[T]) -> type[T]:
-    """Make a frozen dataclass of a class whose fields are all traced arrays (or pytrees of arrays).
+    """Turn a class whose fields are all traced arrays, or pytrees of arrays, into a frozen dataclass that is a pytree.
 
-    Where JAX has not started, the class is registered with it when the first instance is made.
+    If JAX is not imported yet, the class is registered when its first instance is created.
     """
     made: type[T] = dataclass(frozen=True)(cls)
     if "jax" in sys.modules:
@@ -37,7 +37,7 @@ _REGISTERING = threading.Lock()  # two mechanisms compile side by side, and JAX 
 
 
 def _register(cls: type, how: Callable[[type], object] | None = None) -> None:
-    """Tell JAX of a class once, as of a dataclass if it is not said how."""
+    """Register a class with JAX once, by `how` if given, else as a dataclass."""
     with _REGISTERING:
         if cls not in _REGISTERED:
             (how or jax.tree_util.register_dataclass)(cls)
@@ -45,9 +45,9 @@ def _register(cls: type, how: Callable[[type], object] | None = None) -> None:
 
 
 def register_declared() -> None:
-    """Register with JAX the classes that were made before it had started.
+    """Register with JAX the classes that were declared before JAX was imported.
 
-    A program from disk may return one of which there was no instance yet.
+    A program loaded from disk may return a class of which there was no instance yet.
     """
     for cls in _DECLARED:
         _register(cls)
@@ -60,21 +60,21 @@ def _new_and_register(cls: type, *_: object, **__: object) -> Any:
 
 
 class Parts:
-    """Sub-trees that a program has a use for by class, in the order in which they were given; which they are is static.
+    """The sub-trees that a program uses, looked up by class and kept in the order given; the classes are static.
 
-    So no field of a tree is empty for want of a mechanism.
+    A mechanism that is switched off has no sub-tree here, so no tree needs an empty field for it.
     """
 
     __slots__ = ("_of",)
 
     def __init__(self, *parts: object) -> None:
-        """No two of them are of one class. JAX learns of the class with the first of it that is made."""
+        """Store the sub-trees, each of a class of its own; the first instance registers `Parts` with JAX."""
         if Parts not in _REGISTERED:
             _register(Parts, _register_parts)
         self._of = {type(part): part for part in parts}
 
     def __getitem__(self, kind: type[T]) -> T:
-        """Return the sub-tree of this class.
+        """Return the sub-tree of the class `kind`.
 
         Raises:
             KeyError: the program has none.
@@ -89,7 +89,7 @@ class Parts:
         return iter(self._of.values())
 
     def having(self, *parts: object) -> Parts:
-        """Return the same sub-trees with some of them replaced.
+        """Return a copy in which each given sub-tree replaces the one of its class.
 
         Raises:
             KeyError: there is none of that class to replace.
@@ -100,12 +100,12 @@ class Parts:
         return _made({**self._of, **of})
 
     def only(self, *kinds: type) -> Parts:
-        """Return those of these classes, as far as they are there."""
+        """Return only the sub-trees whose class is among `kinds`; classes without a sub-tree are skipped."""
         return _made({kind: part for kind, part in self._of.items() if kind in kinds})
 
 
 def _made(of: dict[type, object]) -> Parts:
-    """Sub-trees that JAX puts together may be anything in place of what belongs under a class."""
+    """Build `Parts` without checks: JAX may put any object in place of a sub-tree when it rebuilds a pytree."""
     made = Parts()
     made._of = of
     return made
@@ -120,17 +120,17 @@ def _register_parts(cls: type) -> None:
 
 
 class HasParts:
-    """A dataclass with a field `own` of sub-trees, which are read and replaced as if they were its items."""
+    """A dataclass whose field `own` holds sub-trees; they are read and replaced like items of the dataclass."""
 
     own: Parts
 
     def __getitem__(self, kind: type[T]) -> T:
-        """Return the sub-tree of this class, which the program has."""
+        """Return the sub-tree of the class `kind`, which the program must have."""
         return self.own[kind]
 
     def __contains__(self, kind: type) -> bool:
         return kind in self.own
 
     def having(self, *parts: object) -> Self:
-        """Return the same with these sub-trees in place of those of their classes."""
+        """Return a copy in which each given sub-tree replaces the one of its class."""
         return dataclasses.replace(self, own=self.own.having(*parts))  # type: ignore[type-var]

@@ -1,6 +1,6 @@
-"""In what the profiles differ: defects of the reference, and what its later revision does in another way.
+"""How the profiles differ: defects of the reference, and rules that its later revision changed.
 
-This module imports nothing of ours but `lazy`.
+This module imports no other module of the package but `lazy`.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def _at_least_one(time: jax.Array, prefill: jax.Array, decode: jax.Array) -> jax
 
 @dataclass(frozen=True)
 class RevisionRules:
-    """Hold what a later revision of the reference does in another way, or vLLM: parts, and marks for other parts.
+    """Hold the rules in which BLIS's later revision, or vLLM, differs: functions, and marks that select others.
 
-    A mark is read where the part is chosen, when a program is built: by memory, the sources and the pools.
+    Memory, the sources and the pools read the marks when a program is built.
     """
 
     # a member without tokens in a step makes no progress in it

@@ -56,7 +56,7 @@ STANDARD_NONE, CRITICAL, STANDARD, SHEDDABLE, BATCH, BACKGROUND = range(len(SLO_
 
 
 def never(dtype: DTypeLike) -> Any:
-    """Return a time after every event, in the clock's dtype; on a clock of floats twice that time still fits."""
+    """Return a time after every event, in the clock's dtype; on a float clock twice this time is still finite."""
     if np.issubdtype(dtype, np.floating):
         return np.dtype(dtype).type(2.0**61)
     return np.dtype(dtype).type(np.iinfo(dtype).max)
@@ -109,8 +109,8 @@ class Snapshots:
 class Mechanism(OfEachKind):
     """The functions of one strategy: static, hashable, compared by identity of module-level functions.
 
-    There is a policy of each kind, or None where BLIS's own rule decides: all instances stay up, requests stay where
-    they are, the revision says what goes to the CPU tier, and `evicts_lowest_priority` who is evicted.
+    There is a policy of each kind, or None where BLIS's own rule decides: all instances stay up, requests stay on their
+    instance, the revision selects what goes to the CPU tier, and `evicts_lowest_priority` selects who is evicted.
     """
 
     latency: LatencyModel
@@ -142,7 +142,7 @@ class Mechanism(OfEachKind):
         return _of_gateway(self)
 
     def at_gateway(self, kind: str) -> tuple[Policy, int]:
-        """Return the policy of a kind that decides for the cluster, and the place of its state.
+        """Return the gateway's policy of a kind, and the index of its state in the tuple of states.
 
         Raises:
             KeyError: the mechanism has no policy of this kind.
@@ -154,38 +154,38 @@ class Mechanism(OfEachKind):
 
     @property
     def leaves_early(self) -> bool:
-        """Return whether instances may give up requests before their end for another reason than their deadlines."""
+        """Return whether an instance may give up a request early for a reason other than its deadline."""
         return self.evicts_in_flight or (self.source is not None and self.source.gives_up)
 
     @property
     def links_uses(self) -> bool:
-        """Return whether the oldest use of August's CPU tier gives way: no policy judges it, no transfer holds it."""
+        """Return whether August's CPU tier evicts the least recently used entry, without a policy or transfers."""
         return self.offload is None and not self.has_offload_tiers
 
     @property
     def reserves_decode(self) -> bool:
-        """Return whether requests are split between pools as August's revision does it."""
+        """Return whether requests are split between prefill and decode pools as in August's revision."""
         return self.hand_over is not None and self.rules.reserves_decode
 
     @property
     def places_instances(self) -> bool:
-        """Return whether instances are made while the run goes on, so that no row of their table is used twice."""
+        """Return whether instances are created during the run, so that no row of the instance table is used twice."""
         return self.cluster is not None and self.cluster.reads("fleet")
 
     @property
     def common_places(self) -> range:
-        """Return the places in `of_gateway` of what several gateways have in common: what happens to the cluster."""
+        """Return the indices in `of_gateway` of the policies that several gateways share."""
         first, common = 3 + len(self.scorers), (self.cluster, self.hand_over, self.source)
         return range(first, first + sum(policy is not None for policy in common))
 
     @property
     def num_indices(self) -> int:
-        """Return the number of prefix indices: one for each gateway, or one that the KV caches feed."""
+        """Return the number of prefix indices: one for each gateway, or a single index that is fed by the KV caches."""
         return 1 if self.is_precise else self.num_gateways
 
     @property
     def moves_requests(self) -> bool:
-        """Return whether requests may leave an instance before they complete, or instances go down."""
+        """Return whether requests may leave an instance before they complete, or instances may go down."""
         return self.cluster is not None or self.hand_over is not None
 
     @property
@@ -194,17 +194,17 @@ class Mechanism(OfEachKind):
         return tuple(at_place(self, INSTANCE))
 
     def reads(self, *signals: str) -> bool:
-        """Return whether some policy of the gateway reads any of these signals, see policies/reading.py."""
+        """Return whether a policy of the gateway reads at least one of these signals, see policies/reading.py."""
         return any(policy.reads(*signals) for policy in self.of_gateway)
 
     @property
     def uses_prefix_index(self) -> bool:
-        """Return whether some policy reads the router's prefix index."""
+        """Return whether a policy reads the router's prefix index."""
         return self.reads("snapshots.prefix_match_blocks")
 
     @property
     def hears_caches(self) -> bool:
-        """Return whether some policy of the gateway reads an index that the KV caches can feed."""
+        """Return whether a policy of the gateway reads an index that can be fed by the KV caches."""
         return any(
             policy.reads("snapshots.prefix_match_blocks") and not policy.keeps_own_index
             for policy in self.of_gateway
@@ -212,36 +212,36 @@ class Mechanism(OfEachKind):
 
     @property
     def looks_beyond_queue(self) -> bool:
-        """Return whether some policy looks at more of waiting requests than their slots: caches,
-        contents, what was handed over.
+        """Return whether a policy reads more of waiting requests than their slots hold: caches, contents, values handed
+        over by the router.
         """
         beyond = "num_cached_blocks", "contents", "handed"
         return any(policy.reads(*beyond) for policy in self.of_instance)
 
     @property
     def reads_handed(self) -> bool:
-        """Return whether some policy of the instances reads what the router hands over."""
+        """Return whether a policy of the instances reads the values that the router hands over."""
         return any(policy.reads("handed") for policy in self.of_instance)
 
     @property
     def hands_over_intent(self) -> bool:
-        """Return whether the router hands something over that a policy of the instances reads."""
+        """Return whether the router hands over a value that a policy of the instances reads."""
         routers = (self.routing, *self.scorers)
         return self.reads_handed and any(policy.hands is not None for policy in routers)
 
     @property
     def is_told_at_gateway(self) -> bool:
-        """Return whether some policy of the gateway is told of completions."""
+        """Return whether completions are reported to a policy of the gateway."""
         return any(policy.observe is not None for policy in self.of_gateway)
 
     @property
     def is_told_in_instance(self) -> bool:
-        """Return whether some policy of the instances is told of completions."""
+        """Return whether completions are reported to a policy of the instances."""
         return any(policy.observe is not None for policy in self.of_instance)
 
 
 def _of_gateway(record: Mechanism | PolicyParams) -> tuple[Any, ...]:
-    """What a record has for the policies of the gateway and the pools' own routers, in the order of their states."""
+    """Return a record's values for the gateway's policies and the pools' own routers, in the order of their states."""
     own = (policy for router in record.pool_routers for policy in router.policies)
     return (*at_place(record, GATEWAY), *own)
 
@@ -250,8 +250,8 @@ def _of_gateway(record: Mechanism | PolicyParams) -> tuple[Any, ...]:
 class PolicyParams(NumbersOfEachKind):
     """The numbers of one strategy, all traced: those of the policy of each kind.
 
-    `scorer_weights` are float64[scorer], as given, and normalised where they are used; from the scalar `seed` the
-    policies' own random draws come, see policies/seeds.py.
+    `scorer_weights` are float64[scorer] as given; they are normalised where they are used. The policies' random draws
+    derive from the scalar `seed`, see policies/seeds.py.
     """
 
     draws: Int[Array, "draw"] | Absent = None  # see GatewayContext
@@ -270,11 +270,11 @@ class PolicyParams(NumbersOfEachKind):
 
 @pytree
 class ClusterParams(HasParts):
-    """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included.
+    """The numbers of the cluster, all traced; an instance axis is as long as the instance table.
 
-    `own` are those of mechanisms that the program has: `ContextLimits`, `AnswerCuts` and `AfterDecode` of views.py;
-    where requests wait at the gateway `QueueParams`, where tenants have budgets `TenantBudgets`, and where the cluster
-    policy places instances `FleetParams`.
+    `own` holds the numbers of mechanisms that the program has: `ContextLimits`, `AnswerCuts` and `AfterDecode` of
+    views.py; `QueueParams` where requests wait at the gateway, `TenantBudgets` where tenants have budgets, and
+    `FleetParams` where the cluster policy places instances.
     """
 
     alpha: Float[Array, "instance 3"]  # µs, µs per prompt token, µs per output token
@@ -338,24 +338,24 @@ class EngineShape:
 
     @property
     def windows_a_step(self) -> int:
-        """Return how many windows an operation on blocks may move in one scan step, where it need not
-        wait for other lanes.
+        """Return how many windows of blocks a block operation may move per scan step if it need not wait for other
+        lanes.
         """
         return max(BLOCKS_A_STEP // self.window, 1)
 
     @property
     def tracks_outputs(self) -> bool:
-        """Return whether the content of a block of output tokens can matter."""
+        """Return whether the content of blocks of output tokens can affect the run."""
         return self.has_shared_outputs or self.names_blocks
 
     @property
     def names_blocks(self) -> bool:
-        """Return whether each block keeps a bit that says if the table names it: a CPU tier may ask for any content."""
+        """Return whether each block keeps a bit for being listed in the table: a CPU tier may look up any content."""
         return self.has_cpu_tier or self.has_mirror
 
     @property
     def has_mirror(self) -> bool:
-        """Return whether some instance has the CPU tier of August's revision, see memory/mirror.py."""
+        """Return whether an instance has the CPU tier of August's revision, see memory/mirror.py."""
         return self.mirror_size > 0
 
     @property
@@ -365,7 +365,7 @@ class EngineShape:
 
     @property
     def clock_dtype(self) -> Any:
-        """Return the clock's dtype: int32, int64, or float64 holding whole microseconds or (continuous) any."""
+        """Return the clock's dtype: int32, int64 or float64, which holds whole µs, or any on a continuous clock."""
         return np.dtype("float64" if self.is_continuous else self.clock)
 
     @property

@@ -1,7 +1,7 @@
-"""Limits of requests, what a placing cluster policy knows of machines, what a latency model is told of a step's batch.
+"""Limits of requests, the machines as a cluster policy sees them, and a step's batch as a latency model sees it.
 
-Each is there only where a profile has it or a policy reads it. Instances have a row each in the order in which they
-were made; a row is never used again.
+Each exists only where a profile has it or a policy reads it. Instances have one row each, in the order in which they
+were created; a row is never reused.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 @pytree
 class ContextLimits:
-    """Tokens that a request may have, where the profile has a limit: one number, or one of each instance."""
+    """The longest context of a request, prompt and answer, in tokens: one number, or one per instance."""
 
     most: Int[Array, "..."]
 
 
 @pytree
 class AnswerCuts:
-    """Tokens at which a request's prompt and answer end, where decode pools may cut answers short."""
+    """The total length in tokens, prompt and answer, at which a decode pool cuts an answer short, where it may."""
 
     at: Int[Array, "instance"]
 
 
 @pytree
 class AfterDecode:
-    """Time that is added to E2E alone, where the profile has it, µs."""
+    """Time that is added to E2E but not to the other latencies, where the profile has it, µs."""
 
     us: Int[Array, "instance"]
 
@@ -44,7 +44,7 @@ class AfterDecode:
 
 @pytree
 class FleetParams:
-    """Nodes, kinds of GPU, and the reference's draws; all traced."""
+    """Nodes, kinds of GPU, and draws from the reference's random streams; all traced."""
 
     node_kind: Int[Array, "node"]  # of its GPUs, a number
     node_gpus: Int[Array, "node"]
@@ -65,7 +65,7 @@ class FleetParams:
 
 @pytree
 class FleetView:
-    """The knowledge of a cluster policy that places instances, beyond the snapshots."""
+    """What a cluster policy that places instances reads beside the snapshots."""
 
     params: FleetParams
     total_kv_blocks: Int[Array, "instance"]
@@ -86,9 +86,9 @@ class FleetView:
 
 @pytree
 class Members:
-    """The members of a batch by slot; entries of slots that are in no batch are 0.
+    """The members of a batch by slot; entries of slots outside the batch are 0.
 
-    Models take what they need; the rest costs nothing in a compiled program.
+    A model reads the fields that it needs; the others cost nothing in a compiled program.
     """
 
     in_prefill: Bool[Array, "slot"]  # when the step began
@@ -103,10 +103,10 @@ class Members:
 
 @pytree
 class StepBatch:
-    """What a latency model sees of a batch.
+    """The batch as a latency model sees it.
 
-    A member that the budget did not reach counts with the tokens of an earlier step, as in the
-    reference; in decode only the totals know of that.
+    A member that the token budget did not reach counts with the tokens of an earlier step, as in the reference; in
+    decode only the totals include them.
     """
 
     num_prefill_tokens: Int[Array, ""]

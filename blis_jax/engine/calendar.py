@@ -1,8 +1,8 @@
-"""The calendar: what is due next in the cluster and in its instances, by the sources of a program.
+"""The calendar: which event is due next, in the cluster and on its instances, according to a program's event sources.
 
-Each source offers its next events. Of several at one time the order is that of `EventKind`; every event of the cluster
-comes before those of the instances, of which the one with the least index is first, as in the reference. What a program
-has no use for is not among its sources, and so not in what is compiled.
+Each source offers its next events. Events at one time are ordered by `EventKind`; every event of the cluster comes
+before those of the instances, which go by index, as in the reference. A mechanism that a program does not use has no
+source, and so adds nothing to the compiled code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class EventKind(enum.IntEnum):
-    """Events of the cluster in the order in which they happen at one time."""
+    """Kinds of cluster events, in the order in which they happen at one time."""
 
     SOURCE = -1  # a user's source acts
     CHANGE = 0  # instances go down or come up
@@ -48,7 +48,7 @@ class EventKind(enum.IntEnum):
 
 
 class Offer(NamedTuple):
-    """The next events of one kind; times are never() where there is none."""
+    """The next events of one kind; a time is never() where there is no event."""
 
     kind: EventKind
     times: tuple[jax.Array, ...]
@@ -64,19 +64,19 @@ class Offer(NamedTuple):
 
 
 class First(NamedTuple):
-    """The first of several events."""
+    """The earliest of several events: its time and kind."""
 
     time: jax.Array
     kind: jax.Array
 
     def or_earlier(self, offer: Offer) -> First:
-        """Return the first one with an offer that is behind the others of its time."""
+        """Return the earlier of this event and the offer; the offer loses a tie."""
         at = offer.time
         kind = jnp.where(at < self.time, jnp.int32(offer.kind), self.kind)
         return First(jnp.minimum(self.time, at), kind)
 
     def or_next(self, offer: Offer, event: jax.Array) -> First:
-        """Return the first one with an offer that may be behind instances which act at `event`."""
+        """Return the earlier of this event and the offer, which may come behind instances that act at `event`."""
         at = offer.time
         if offer.follows is None:
             is_next = (at < self.time) & (at < event)
@@ -88,7 +88,7 @@ class First(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The next events; times are never() where there is none."""
+    """The next events of the cluster and of the instances; a time is never() where there is no event."""
 
     cluster: jax.Array  # time of the cluster's next event of any kind
     kind: jax.Array  # EventKind of that event
@@ -99,17 +99,17 @@ class Due(NamedTuple):
 
     @property
     def beyond(self) -> list[jax.Array]:
-        """Return whether requests wait for a time beyond the clock, as a list of one entry; empty where none can."""
+        """Return whether requests wait for a time beyond the clock, as a list of one array; empty where none can."""
         waits = [offer.beyond for offer in self.offers if offer.beyond is not None]
         return [functools.reduce(jnp.logical_or, waits)] if waits else []
 
     def of(self, kind: EventKind) -> Offer:
-        """Return the first offer of this kind, which the program has."""
+        """Return the first offer of this kind; the program must have one."""
         return next(offer for offer in self.offers if offer.kind == kind)
 
 
 class NextEvent(NamedTuple):
-    """The event of a scan step: one of the cluster, a phase on an instance, or none any more."""
+    """The event of a scan step: a cluster event, a phase on an instance, or none once the run is over."""
 
     due: Due
     is_cluster: jax.Array
@@ -121,7 +121,7 @@ class NextEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class Outlook:
-    """The state that sources of events are asked about, with values that several of them use, computed once."""
+    """The state that the sources read to offer events, with a cache of values that several sources need."""
 
     ctx: Context
     state: State
@@ -129,7 +129,7 @@ class Outlook:
     _seen: dict[Any, Any] = field(default_factory=dict)
 
     def once(self, function: Callable[[Outlook], T]) -> T:
-        """Return `function(self)`, computed where it is asked for first."""
+        """Return `function(self)`, computed at the first call and cached."""
         if function not in self._seen:
             self._seen[function] = function(self)
         value: T = self._seen[function]
@@ -137,39 +137,39 @@ class Outlook:
 
 
 class EventSource(StepHooks):
-    """A source of events, made when a program is built; hooks that it has no use for stay as they are here."""
+    """A source of events, created when a program is built; hooks that a source does not override change nothing."""
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return the sub-trees of the state that it owns, as they are before the first event."""
+        """Return the source's own sub-trees of the state, as they are before the first event."""
         return ()
 
     def until(self, ctx: Context, state: State, due: Due) -> tuple[jax.Array, ...]:
-        """Return times from which on it may disturb the instance that acts, beside the cluster's next event."""
+        """Return times from which on the source may disturb the acting instance, beside the cluster's next event."""
         return ()
 
     def prepare(self, ctx: Context, state: State) -> State:
-        """Return the state as the calendar is to see it."""
+        """Return the state as the calendar reads it."""
         return state
 
     def reach(self, ctx: Context, state: State, lane: Lane, event: NextEvent) -> tuple[State, Lane]:
-        """Return the state and the lane once the time of the event has come."""
+        """Return the state and the lane when the clock has advanced to the event."""
         return state, lane
 
     def settle(self, ctx: Context, state: State, event: NextEvent, done: Writes) -> State:
-        """Return the state once what an event has changed is in its tables."""
+        """Return the state after an event's changes have been written to its tables."""
         return state
 
 
 class ActingSource(EventSource, ABC):
-    """A source with events of its own."""
+    """A source that has events of its own, and acts when they are due."""
 
     @abstractmethod
     def takes(self, ctx: Context, state: State, due: Due) -> jax.Array:
-        """Return whether the event that is due is one of its own."""
+        """Return whether the event that is due belongs to this source."""
 
     @abstractmethod
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return what its event changes."""
+        """Return the changes of the source's event."""
 
 
 class ClusterSource(ActingSource):
@@ -179,11 +179,11 @@ class ClusterSource(ActingSource):
     is_behind_steps: ClassVar[bool] = False  # offers once it is known which instance acts next
 
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
-        """Return its next event of each kind."""
+        """Return the source's next event of each kind."""
         return ()
 
     def takes(self, ctx: Context, state: State, due: Due) -> jax.Array:
-        """Return whether the event that is due is of one of its kinds."""
+        """Return whether the event that is due is of one of the source's kinds."""
         return functools.reduce(jnp.logical_or, (due.kind == kind for kind in self.kinds))
 
 
@@ -191,7 +191,7 @@ class InstanceSource(ActingSource):
     """A source of events on instances."""
 
     def times(self, look: Outlook) -> tuple[Shaped[Array, "instance"], ...]:
-        """Return when its next events on each instance are, on the clock."""
+        """Return the times `[instance]` of the source's next events, on the clock."""
         return ()
 
 
@@ -214,7 +214,7 @@ class Sources:
 
 
 def act(ctx: Context, state: State, due: Due, sources: Sequence[ActingSource]) -> Writes:
-    """Return what the event that is due changes: the last source that takes it acts, else the first."""
+    """Return the changes of the event that is due: the last source that takes the event acts, else the first source."""
     *others, source = sources
     if not others:
         return source.act(ctx, state, due)
@@ -226,7 +226,7 @@ def act(ctx: Context, state: State, due: Due, sources: Sequence[ActingSource]) -
 
 
 def later(ctx: Context, time: jax.Array, latency: jax.Array) -> jax.Array:
-    """Return `time + latency`, or never if there is no such time."""
+    """Return `time + latency`, or never() if `time` is never()."""
     return jnp.where(time >= ctx.never, ctx.never, time + ctx.time(latency))
 
 
@@ -252,7 +252,7 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
 def _while_others_are_due(
     ctx: Context, offers: Sequence[Offer], events: Shaped[Array, "instance"]
 ) -> Sequence[Offer]:
-    """The offers; those that go on for ever end with the others."""
+    """Return the offers, where endless ones are set to never() once all other events are over."""
     if not any(offer.is_endless for offer in offers):
         return offers
     times = [offer.time for offer in offers if not offer.is_endless]

@@ -1,4 +1,4 @@
-"""The numbers of a cluster, as the engine reads them: `ClusterParams` of a configuration, and those of its queue."""
+"""The numbers of a cluster, as the engine reads them: `ClusterParams` of a configuration, and its queue's numbers."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from blis_jax.tables.router import SignalParams
 
 
 def as_given(values: np.ndarray | np.generic) -> Any:
-    """Return numbers of numpy for a field that a program's types give as JAX's: it takes both."""
+    """Return numpy values typed as the JAX arrays that a program's fields declare; a program accepts both."""
     return values
 
 
 def _transfer_us(block_size: int, base_latency: int, bandwidth: float) -> int:
-    """Time to bring one block back from the CPU tier, µs."""
+    """Return the time to bring one block back from the CPU tier, µs."""
     return base_latency + math.ceil(min(block_size / bandwidth, 2.0**53))
 
 
 def _thresholds(whole: int, is_by_class: bool, critical: int, sheddable: int) -> np.ndarray:
-    """Most prompt tokens in a step of every SLO class."""
+    """Return the most prompt tokens that a request may get in a step, for every SLO class."""
     threshold = np.full((len(SLO_CLASSES),), whole, np.int32)
     if is_by_class:
         threshold[list(CRITICAL_CLASSES)] = critical
@@ -56,12 +56,12 @@ def _thresholds(whole: int, is_by_class: bool, critical: int, sheddable: int) ->
 
 
 def _of_rows(config: ClusterConfig, values: Sequence[Any], rows: int) -> list[Any]:
-    """The values of all rows, of those of instances: rows beyond have that of the instance that later ones copy."""
+    """Return the values of all table rows: rows behind the instances repeat the one that later instances copy."""
     return [*values, *[values[row_to_copy(config)]] * (rows - len(values))]
 
 
 def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
-    """The numbers of every instance."""
+    """Return the fields of `ClusterParams` that have one value per instance row."""
 
     def column(*settings: str) -> list[Any]:
         return list(zip(*(per_instance(config, name) for name in settings), strict=True))
@@ -111,7 +111,7 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
 
 
 def _signal_params(config: ClusterConfig, rows: int) -> SignalParams:
-    """With phases that are alike or even; drawn ones belong to a run."""
+    """Return how old signals are; phases that are equal or evenly spread are set here, drawn phases belong to a run."""
     phases = np.zeros(rows)
     if config.snapshot_phases == "even":
         phases = np.arange(rows) / config.num_instances % 1.0
@@ -132,13 +132,13 @@ def _signal_params(config: ClusterConfig, rows: int) -> SignalParams:
 
 
 def drawn_phases(signals: SignalParams, rows: int, seed: int) -> SignalParams:
-    """Draw the phases of the policies' seed, so that every seed has its own and all strategies have them in common."""
+    """Draw the phases from the policies' seed: seeds differ, and all strategies of a seed have the same phases."""
     phase = as_given(np.random.default_rng([seed, int(RandomSource.PHASES.origin)]).random(rows))
     return dataclasses.replace(signals, phase=phase)
 
 
 def cluster_params(config: ClusterConfig, rows: int, *more: object) -> ClusterParams:
-    """Return the numbers of a cluster of so many rows of instances; `more` are those of the gateway's mechanisms."""
+    """Return the numbers of a cluster with `rows` instance rows; `more` are those of the gateway's mechanisms."""
     arrays: dict[str, Any] = {
         "num_instances": np.int32(config.num_instances),
         "admission_latency_us": np.int64(config.admission_latency),
@@ -154,7 +154,7 @@ def cluster_params(config: ClusterConfig, rows: int, *more: object) -> ClusterPa
 
 
 def _of_august(config: ClusterConfig, rows: int) -> Iterator[object]:
-    """The limits of requests, and what E2E has in it behind the last token."""
+    """Yield the limits of requests, and the time that E2E includes after the last token."""
     limits = per_instance(config, "max_model_len")
     limits = _of_rows(config, limits, rows) if len(set(limits)) > 1 else limits[:1]
     each = as_given(np.array([limit or LARGEST_COUNT for limit in limits], np.int32))
@@ -169,14 +169,14 @@ ADAPTER_COLUMNS = 8  # programs have a multiple of these
 
 
 def num_adapter_columns(config: ClusterConfig) -> int:
-    """Return the columns that an instance has for adapters, 0 where none is ever loaded."""
+    """Return the number of adapter columns of an instance, 0 where no adapter is ever loaded."""
     if not adapters.has_adapters(config):
         return 0
     return -(-len(config.lora_config.adapters) // ADAPTER_COLUMNS) * ADAPTER_COLUMNS
 
 
 def _adapters(config: ClusterConfig) -> Iterator[object]:
-    """The numbers of adapters, if instances load any."""
+    """Yield the numbers of adapters, if instances load any."""
     columns = num_adapter_columns(config)
     if not columns:
         return
@@ -197,12 +197,12 @@ DRAFT_COLUMNS = 4  # programs have a multiple of these
 
 
 def num_draft_columns(config: ClusterConfig) -> int:
-    """Return the drafted tokens that a program has room for in a step of a request, 0 where none is ever drafted."""
+    """Return the most drafted tokens per request and step that a program has room for, 0 where none is ever drafted."""
     return -(-config.speculative_config.num_speculative_tokens // DRAFT_COLUMNS) * DRAFT_COLUMNS
 
 
 def _drafts(config: ClusterConfig) -> Iterator[object]:
-    """The numbers of drafted tokens, if there are any."""
+    """Yield the numbers of drafted tokens, if any are drafted."""
     columns, drafts = num_draft_columns(config), config.speculative_config
     if not columns:
         return
@@ -229,7 +229,7 @@ TRANSFER_DRAWS = 2**17  # of the reference's stream, where times of transfers ar
 
 
 def offload_params(config: ClusterConfig, policy_seed: int) -> OffloadParams:
-    """Return the numbers of off-load tiers, with draws of the reference's stream where transfers need some."""
+    """Return the numbers of off-load tiers, with draws from the reference's stream if transfer times have jitter."""
     offload = config.kv_offload_config
 
     def column(name: str, dtype: DTypeLike = np.float64) -> Any:
@@ -262,8 +262,8 @@ NO_TARGET = np.iinfo(np.int64).max
 
 
 def class_priorities(priority: object) -> np.ndarray:
-    """Return each class's priority at the gateway, int32[slo_class]: the priority policy's if it has
-    one, else BLIS's.
+    """Return each class's priority at the gateway, int32[slo_class]: from the priority policy if it has one, else
+    BLIS's.
     """
     owner = priority if isinstance(priority, ClassPriorities) else ClassPriorities
     of_class = [getattr(owner, name or "standard") for name in SLO_CLASSES]
@@ -293,7 +293,7 @@ def queue_params(config: ClusterConfig, priority: object) -> QueueParams:
 
 
 def budgets(config: ClusterConfig, priority: object) -> TenantBudgets:
-    """Return how many requests each tenant may have at the instances: a share of what all batches hold."""
+    """Return how many requests each tenant may have at the instances: its share of the sum of all batch limits."""
     limit = np.full(MOST_TENANTS, np.inf)
     capacity = max(config.num_instances * config.max_num_running_reqs, 1)
     for tenant, share in tenant_budgets(config.tenant_budgets).items():
@@ -309,7 +309,7 @@ MOST_SPARE_ROWS = 16  # for instances still to be made, to begin with
 
 
 def rows_to_begin_with(config: ClusterConfig) -> int:
-    """Return the rows of the instance table; instances that an autoscaler makes take rows of their own."""
+    """Return the number of rows of the instance table, including instances that an autoscaler may create."""
     if not config.node_pools or config.cluster_policy == "none":
         return config.num_instances
     gpus = gpus_of_instance(config)
@@ -331,21 +331,21 @@ def _costs(config: ClusterConfig) -> dict[str, float]:
 
 
 def _nodes(config: ClusterConfig) -> list[tuple[str, int]]:
-    """The kind and number of GPUs of every node."""
+    """Return the GPU kind and the number of GPUs of every node."""
     return [
         (pool.gpu_type, pool.gpus_per_node) for pool in config.node_pools for _ in range(pool.nodes)
     ]
 
 
 def _first_nodes(config: ClusterConfig) -> list[int]:
-    """The node of every first instance."""
+    """Return the node of every instance that exists from the start."""
     gpus = gpus_of_instance(config)
     places = [at for at, (_, size) in enumerate(_nodes(config)) for _ in range(size // gpus)]
     return places[: config.num_instances]
 
 
 def row_to_copy(config: ClusterConfig) -> int:
-    """Return the first instance of the cheapest kind, whose numbers instances made later copy; −1
+    """Return the first instance of the cheapest GPU kind, whose numbers are copied to instances created later; −1
     without node pools or instances.
     """
     if not config.node_pools:
@@ -393,7 +393,7 @@ def fleet_params(
 
 
 def instance_names(config: ClusterConfig, orders: Sequence[int]) -> tuple[str, ...]:
-    """Return the reference's names of all instances; `orders` has the number of each one's order, 0 of a first one."""
+    """Return the reference's names of all instances; `orders` has each one's order number, 0 of a first one."""
     return tuple(
         f"autoscale-{config.model.lower()}-{order:06d}" if order else f"instance_{at}"
         for at, order in enumerate(orders)

@@ -1,8 +1,8 @@
 """The compiled engine: from requests and numbers to raw results, for one row or many.
 
-Two loop forms over the same scan step. `rows`: each row by itself, with real branches, early exit after
-every chunk of a scan; the form for CPUs. `lanes`: rows in one vectorised loop, every phase masked; the
-form for GPUs, see runs/programs.py.
+The same scan step runs in two loop forms. `rows`: each row alone, with real branches and an early exit after every
+chunk of scan steps; the form for CPUs. `lanes`: all rows in one vectorised loop, every phase masked; the form for GPUs,
+see runs/programs.py.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Order:
 
 
 def first_order(num_requests: int) -> Order:
-    """Return the order of the engine's own rule: queued before any step, in order of arrival, with nothing verified."""
+    """Return the engine's own order: queued before any step, in order of arrival, and nothing verified."""
     rank = jnp.arange(num_requests, dtype=jnp.int32)
     return Order(rank, jnp.full((num_requests,), -1, jnp.int32))
 
@@ -75,7 +75,7 @@ PARTS = ("", "_prefill", "_decode")  # behind the id of a request and of its two
 
 
 def ranks_of_parts(ids: Sequence[str]) -> np.ndarray:
-    """Return `Order.part_texts` of requests with these ids."""
+    """Return `Order.part_texts` for requests with these ids."""
     texts = np.array([request_id + part for part in PARTS for request_id in ids])
     ranks = np.empty(len(texts), np.int32)
     ranks[np.argsort(texts, kind="stable")] = np.arange(len(texts), dtype=np.int32)
@@ -136,7 +136,7 @@ def requests_of(
 def _own(
     shape: EngineShape, mechanism: Mechanism, table: RequestTable, order: Order, blocks: jax.Array
 ) -> Iterator[object]:
-    """Yield what only some programs read of requests, in a fixed order."""
+    """Yield the sub-trees of requests that only some programs read, in a fixed order."""
     kinds: tuple[tuple[Callable[[], Iterable[object]], bool], ...] = (
         (
             lambda: [BlockNodes(_node_of(shape, blocks))],
@@ -163,7 +163,7 @@ def _has_media(table: RequestTable) -> jax.Array:
 
 
 def _columns(table: RequestTable) -> Iterator[object]:
-    """What the table says of models and targets."""
+    """Yield the table's columns for models, SLO targets and adapters, as far as it has them."""
     if hasattr(table, "is_elsewhere"):
         yield Elsewhere(jnp.pad(jnp.asarray(table.is_elsewhere, jnp.int32) == 1, (0, 1)))
     if hasattr(table, "slo_target_us"):
@@ -173,7 +173,7 @@ def _columns(table: RequestTable) -> Iterator[object]:
 
 
 def _texts(table: RequestTable, order: Order) -> jax.Array:
-    """`Order.part_texts`, also where the ids are the usual ones."""
+    """Return `Order.part_texts`, computed from the usual ids if the order has none."""
     texts = order.part_texts
     if texts is None:
         texts = ranks_of_parts([f"request_{row}" for row in range(table.num_rows)])
@@ -185,7 +185,7 @@ def _text_ranks(table: RequestTable, order: Order) -> TextRanks:
 
 
 def _part_ranks(table: RequestTable, order: Order) -> jax.Array:
-    """`PartRanks.table`."""
+    """Return the array of `PartRanks.table`."""
     texts = _texts(table, order)
     arrival = jnp.tile(jnp.asarray(table.arrival_us), len(texts))
     by_arrival = jnp.lexsort((texts.reshape(-1), arrival))
@@ -198,7 +198,7 @@ def _part_ranks(table: RequestTable, order: Order) -> jax.Array:
 def _deadlines(
     table: RequestTable, arrival: jax.Array, forever: np.number
 ) -> tuple[RequestDeadlines, ...]:
-    """When each request is given up, a spare one included; nothing where none is."""
+    """Yield the time at which each request is given up, a spare one included; nothing if none has a deadline."""
     if not hasattr(table, "timeout_us"):
         return ()
     timeout = table.timeout_us
@@ -212,7 +212,7 @@ def _deadlines(
 def _shared_numbers(
     shape: EngineShape, path: jax.Array, node_start: jax.Array, node_blocks: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What numbers a request's shared blocks, see contents.py: starts, shifts `[request, path]`, and their count.
+    """Return the numbering of shared blocks, see contents.py: starts, shifts `[request, path]`, and their number.
 
     Blocks are numbered node by node. The nodes of a path follow each other from its first block on.
     """
@@ -227,14 +227,14 @@ def _shared_numbers(
 
 
 def _node_of(shape: EngineShape, node_blocks: jax.Array) -> jax.Array:
-    """The node of every shared block; the spare node for numbers that no block has."""
+    """Return the node of every shared block; the spare node for numbers without a block."""
     ends = jnp.cumsum(node_blocks, dtype=jnp.int32)
     number = lax.iota(jnp.int32, shape.num_shared_blocks + 1)
     return jnp.searchsorted(ends, number, side="right").astype(jnp.int32)
 
 
 def _is_wide(shape: EngineShape, node_blocks: jax.Array) -> jax.Array:
-    """Whether the tables of shared blocks are too small for these nodes."""
+    """Return whether the nodes have more shared blocks than the tables can hold."""
     if shape.num_blocks:
         return jnp.sum(node_blocks, dtype=jnp.int32) > shape.num_shared_blocks
     return jnp.any(node_blocks > shape.node_blocks)
@@ -248,7 +248,7 @@ def context_of(
     when: When = branch,
     scorer_shares: jax.Array | None = None,
 ) -> Context:
-    """Return what the phases of a run read; with real branches unless `when` is another form."""
+    """Return the context that the phases of a run read; `when` is the form of its branches, real ones by default."""
     parts = memory_of(shape, mechanism), pools_of(mechanism), gateways_of(mechanism)
     sources = sources_of(shape, mechanism, requests)
     return Context(shape, mechanism, params, requests, when, *parts, sources, scorer_shares)
@@ -257,7 +257,7 @@ def context_of(
 def first_state(
     shape: EngineShape, mechanism: Mechanism, params: Params, requests: Requests
 ) -> State:
-    """Return the empty cluster; it has failed already if the clock or a table is too small."""
+    """Return the state of the empty cluster; its outcome is a failure already if the clock or a table is too small."""
     ctx = context_of(shape, mechanism, params, requests)
     states = first_states(shape, mechanism, params)
     tables = (source.first_tables(ctx) for source in ctx.sources.all)
@@ -270,7 +270,7 @@ def first_state(
 
 
 def raw_of(mechanism: Mechanism, state: State, chunks: jax.Array) -> Raw:
-    """Return what a state leaves behind after `chunks` chunks of scan steps."""
+    """Return the raw results of a state after `chunks` chunks of scan steps."""
     registers = state.lane.numbers
     is_cut = (registers[..., Reg.IS_DONE] == 0) & (registers[..., Reg.OUTCOME] == 0)
     code = jnp.where(is_cut, jnp.int32(Outcome.ITERATIONS_EXHAUSTED), registers[..., Reg.OUTCOME])
@@ -291,7 +291,7 @@ def raw_of(mechanism: Mechanism, state: State, chunks: jax.Array) -> Raw:
 
 
 def without_holes(shape: EngineShape, params: Params, state: State) -> State:
-    """Return the state with compact free lists, if it is time; lanes are told apart by an axis."""
+    """Return the state with its free lists compacted when that is due; an extra axis distinguishes the lanes."""
     if Blocks not in state:
         return state
     blocks = state[Blocks]
@@ -330,7 +330,7 @@ def run_row(
 
 
 def _chunks(ctx: Context, start: State, most: jax.Array) -> tuple[State, jax.Array]:
-    """The state after at most so many chunks of scan steps, and how many there were."""
+    """Return the state after at most `most` chunks of scan steps, and the number of chunks run."""
     shape, params = ctx.shape, ctx.params
 
     def is_running(carry: tuple[State, jax.Array]) -> jax.Array:
@@ -346,7 +346,7 @@ def _chunks(ctx: Context, start: State, most: jax.Array) -> tuple[State, jax.Arr
 
 
 def _has_room(shape: EngineShape, state: State) -> jax.Array:
-    """Whether the log and the preemptions have room for another chunk, in a run whose log is taken out."""
+    """Return whether the log and the preemptions have room for another chunk, in a run of several stretches."""
     registers, blocks = state.lane.numbers, state[Blocks]
     num_records = registers[Reg.NUM_RECORDS] - registers[Reg.LOG_BASE]
     is_full = num_records + CHUNK > shape.log_capacity
@@ -356,8 +356,8 @@ def _has_room(shape: EngineShape, state: State) -> jax.Array:
 def beginning_of(
     shape: EngineShape, mechanism: Mechanism
 ) -> Callable[[Params, RequestTable, Order], tuple[Requests, State]]:
-    """Return `(params, table, order) -> (Requests, State)`: what is there before the first event of a
-    run in stretches.
+    """Return the function `(params, table, order) -> (Requests, State)`, which builds the state before the first event
+    of a run in stretches.
     """
 
     def begin(params: Params, table: RequestTable, order: Order) -> tuple[Requests, State]:
@@ -370,16 +370,16 @@ def beginning_of(
 def stretch_of(
     shape: EngineShape, mechanism: Mechanism
 ) -> Callable[[Params, Requests, State, jax.Array], tuple[State, jax.Array]]:
-    """Return `(params, Requests, State, max_chunks) -> (State, chunks)`, which makes the next stretch.
+    """Return the function `(params, Requests, State, max_chunks) -> (State, chunks)`, which runs the next stretch.
 
-    The stretch ends with the run, with an outcome, or before the log or the preemptions of a run
-    whose log is taken out have no room left.
+    The stretch ends with the run, with an outcome, or, in a run whose log is emptied between stretches, before the log
+    or the preemptions have no room left.
     """
 
     def go_on(
         params: Params, requests: Requests, state: State, most: jax.Array
     ) -> tuple[State, jax.Array]:
-        """Make at most `most` chunks of scan steps; return how many there were, too."""
+        """Run at most `most` chunks of scan steps; return the state and the number of chunks run."""
         return _chunks(context_of(shape, mechanism, params, requests), state, most)
 
     return go_on

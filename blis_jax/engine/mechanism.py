@@ -1,4 +1,4 @@
-"""What a configuration compiles to: functions, which are static, and numbers, which are traced."""
+"""The functions, which are static, and the numbers, which are traced, that a configuration compiles to."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SPARE_DRAWS = 64  # of the router's stream beyond one a request: Go draws a few 
 
 
 def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
-    """Return the policies of a run: those handed in, and for the rest those that the configuration names."""
+    """Return the policies of a run: those in `policies`, and for the other kinds those that the configuration names."""
     policies = policies or Policies()
     is_handed = policies.routing is not None and "routing_scorers" in config.given
     named = numbered(config.replace(routing_policy="weighted") if is_handed else config)
@@ -72,7 +72,7 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
 
 
 def _handed_router(policies: Policies, prefix: str) -> dict[str, Any]:
-    """Of the policies that choose an instance those that are handed in, by field; other ones than routing mean
+    """Return the handed-in policies that choose an instance, by field; any of them but the routing policy implies
     weighted routing.
     """
     handed = {kind.field: getattr(policies, prefix + kind.field) for kind in ROUTER}
@@ -123,7 +123,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
 
 
 def _reader(config: ClusterConfig, used: Chosen | ChosenRouter) -> Callable[[Policy], Policy]:
-    """Return what makes of a policy beside these scorers its function, which knows what it reads."""
+    """Return a function that prepares a policy used beside these scorers, and finds which signals it reads."""
     absent = _absent(config)
     if not used.scorers:
         absent += tuple((signal, NO_SCORERS) for signal in SCORERS)
@@ -143,7 +143,7 @@ def _check_source(made: Mechanism) -> None:
 
 
 def _absent(config: ClusterConfig) -> Absent:
-    """What policies cannot read in a run of the configuration, with the reason."""
+    """Return the signals that policies cannot read under this configuration, each with the reason."""
     if config.is_august:
         why = "and blis-2026-08 copies blocks whatever the demand is; take another policy, or revision blis-2026-02"
         return tuple((signal, why) for signal in DEMAND)
@@ -183,7 +183,7 @@ def _rules(config: ClusterConfig) -> RevisionRules:
 def _of_each(
     used: Chosen | ChosenRouter, kinds: Iterable[Kind], part: Callable[[Policy], Any]
 ) -> dict[str, Any]:
-    """A part of each policy by field, None where there is none; scorers without their weights."""
+    """Return one part of each policy by field, None where there is no policy; scorers come without their weights."""
     parts: dict[str, Any] = {}
     for kind in kinds:
         policy = getattr(used, kind.field)
@@ -195,7 +195,7 @@ def _of_each(
 
 
 def _pool_routers(used: Chosen) -> dict[str, ChosenRouter]:
-    """The router of each pool that has one of its own; there are pools where requests move on."""
+    """Return the router of each pool that has its own; there are pools only under a hand-over policy."""
     routers = {"decode": used.decode, "prefill": used.prefill} if used.hand_over else {}
     return {pool: router for pool, router in routers.items() if router is not None}
 
@@ -219,9 +219,9 @@ def _check_draft(config: ClusterConfig, policy: Policy | None) -> None:
 
 
 def without_effect(config: ClusterConfig) -> str | None:
-    """Say why `precise_kv_routing` does not do here what its name says; None if it does, or is off.
+    """Return a sentence on why `precise_kv_routing` has no effect in this configuration; None if it has one, or is off.
 
-    BLIS goes on without it too.
+    BLIS, too, goes on without precise routing then.
     """
     if not config.precise_kv_routing:
         return None
@@ -246,10 +246,10 @@ def _ages_signals(config: ClusterConfig) -> bool:
 
 
 def of_one_program(functions: Sequence[Mechanism]) -> list[Mechanism]:
-    """Return the mechanisms with those made equal that differ only in how old or lossy signals are.
+    """Return the mechanisms, with those made equal that differ only in whether signals age or get lost.
 
-    A signal of age 0 gives the same run in the program where signals age, so a map from age 0 on compiles once; so
-    does a map of losses from 0 on.
+    A signal of age 0 gives the same run in a program in which signals age, so a sweep of ages from 0 on compiles once;
+    so does a sweep of loss rates from 0 on.
     """
     parts = ("ages_signals", "delays_index", "loses_index")
 
@@ -274,8 +274,8 @@ def params(
 ) -> Params:
     """Return the numbers of a run as a pytree of numpy arrays; `num_rows` is the size of the instance table.
 
-    Where the router draws from the reference's stream, there are draws for `num_requests` requests,
-    where an autoscaler draws, for `num_changes` changes.
+    If the router draws from the reference's random stream, the draws suffice for `num_requests` requests; if an
+    autoscaler draws, for `num_changes` changes.
     """
     functions, rows = mechanism(config, policies), num_rows or config.num_instances
     made = _of_all_seeds(config, policies, rows)
@@ -300,7 +300,7 @@ def params(
 
 @made_once
 def _of_all_seeds(config: ClusterConfig, policies: Policies | None, rows: int) -> Params:
-    """The numbers of a run but for those that its seed decides."""
+    """Return the numbers of a run that do not depend on its seed."""
     policy = _policy_params(chosen(config, policies))
     more: list[object] = []
     if config.flow_control:
@@ -320,7 +320,7 @@ def _router_draws(
     policy_seed: int,
     num_requests: int,
 ) -> dict[str, Any]:
-    """What the routers draw from the reference's streams."""
+    """Return the numbers that the routers draw from the reference's random streams."""
     draws: dict[str, Any] = {}
     if config.is_august:  # with scorers of its own a pool has its own stream
         streams: list[Any] = [
@@ -348,7 +348,7 @@ def _policy_params(used: Chosen) -> PolicyParams:
 
 
 def _weights(used: Chosen | ChosenRouter) -> Any:
-    """The weights of the scorers, one of 1 if there are none."""
+    """Return the weights of the scorers; a single weight of 1 if there are none."""
     return np.asarray([weight for _, weight in used.scorers] or [1.0], np.float64)
 
 

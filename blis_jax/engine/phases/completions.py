@@ -1,7 +1,7 @@
-"""News of completions: an instance's own policies hear at once, those of the gateway when the time has come.
+"""Completions are reported to policies: to an instance's own at once, to the gateway's when the clock gets there.
 
-The engine knows that a request completes when its last step begins. The gateway's policies are told before
-the first decision that lies after the step's end, in order of time.
+The engine knows that a request completes when its last step begins. The gateway's policies receive the completion
+before their first decision after the end of the step, in order of time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def tell_instance(
     written: SlotWrite,
     completes: jax.Array,
 ) -> tuple[Work, tuple[NewsWrite, ...]]:
-    """Return the instance's policies told of a completion, and the news for the gateway's where they are told."""
+    """Return the work after the instance's policies observed a completion, and its row for the gateway's policies."""
     mechanism, news = ctx.mechanism, (no_news(ctx),) if News in state else ()
     if not (mechanism.is_told_at_gateway or mechanism.is_told_in_instance):
         return work, news
@@ -62,7 +62,7 @@ def _completion(
     instance: jax.Array,
     written: SlotWrite,
 ) -> Completion:
-    """The completion of the request that was just written."""
+    """Return the completion of the request that was just written."""
     request = written.request
     view = request_view(ctx, request)
     duration = work.lane.duration
@@ -96,12 +96,12 @@ def _completion(
 
 
 def next_news(state: State) -> jax.Array:
-    """Return when the earliest completion became known that the gateway's policies have not been told of."""
+    """Return the time of the earliest completion that has not been reported to the gateway's policies."""
     return jnp.min(state[News].due[:-1])
 
 
 def tell_gateway(ctx: Context, state: State) -> Writes:
-    """Tell the gateway's policies of the earliest completion; of one microsecond, of the earlier request first."""
+    """Report the earliest completion to the gateway's policies; of several in one microsecond, the earlier request."""
     news = state[News]
     nothing = no_writes(ctx, state, ctx.spare_instance)
     request = jnp.argmin(news.due[:-1]).astype(jnp.int32)

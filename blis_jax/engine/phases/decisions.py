@@ -1,4 +1,4 @@
-"""What the gateway has decided, as few rows to write."""
+"""The gateway's decisions, as the few table rows that they change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from blis_jax.tables.writes import OF_MOVES, FirstRouting, HandedOver, Writes
 
 
 class Destination(Row):
-    """Whom a decision is about, and where the request goes; spare places where there is none."""
+    """The request of a decision, and the instance and slot that it goes to; spare indices if there is no decision."""
 
     turned_away: Whole  # request
     routed: Whole  # request
@@ -34,7 +34,7 @@ class Destination(Row):
 
 @pytree
 class Decisions(HasParts):
-    """The gateway's decisions as the few rows to write; spare indices where nothing is written."""
+    """The gateway's decisions as the rows to write; indices are spare ones if nothing is written."""
 
     lane: Lane
     stale: View
@@ -59,7 +59,7 @@ _DECIDED = RouterWrite, LateWrite, QueueWrite, QueueVictims, BeforePools, Handed
 
 
 def no_decisions(ctx: Context, state: State) -> Decisions:
-    """Return decisions that admit and route nothing."""
+    """Return decisions in which no request is admitted or routed."""
     spare, rows = ctx.shape.num_requests, ctx.shape.num_instances
     num_times = len(Instance.time_columns) + ctx.shape.num_chains - 1
     moves = OF_MOVES if Reservations in state else ()
@@ -78,7 +78,7 @@ def no_decisions(ctx: Context, state: State) -> Decisions:
 
 
 def decided(ctx: Context, state: State, done: Decisions) -> Writes:
-    """Return the rows of a scan step that change by what the gateway has decided."""
+    """Return the writes of a scan step in which the gateway has decided."""
     routed, instance = done.where.routed, done.where.instance
     nothing, joins = no_writes(ctx, state, instance), state.past.is_joined
     routed_to = _routed_to(ctx, instance)
@@ -113,13 +113,13 @@ def decided(ctx: Context, state: State, done: Decisions) -> Writes:
 
 
 def _routed_to(ctx: Context, instance: jax.Array) -> jax.Array:
-    """The place of a request that has been decided about: its instance, or that there was none."""
+    """Return the place to note for a request that has been decided on: its instance, or `UNROUTED`."""
     if not may_be_unrouted(ctx):
         return instance
     return jnp.where(instance < ctx.shape.num_instances, instance, jnp.int32(UNROUTED))
 
 
 def _past_of_routed(past: Past, done: Decisions, routed_to: jax.Array) -> Past:
-    """A request's row once it is routed: it has a place."""
+    """Return the row of a request after its routing, with its instance and its expected blocks."""
     beside = {INSTANCE_OF: routed_to, INSTANCE_OF + 1: done.slot.expected_blocks}
     return Past(put(apart(past.numbers), beside))

@@ -1,1 +1,1 @@
-"""Requests that leave an instance before they are done there, and instances that stop or come back."""
+"""Departures: requests that leave an instance before their last token, and instances that stop or come back."""

@@ -1,7 +1,8 @@
-"""Requests that leave an instance before their end: the gateway evicts them, or their time is up.
+"""Requests that leave an instance before their last token: the gateway evicts them, or their deadline passes.
 
-One that waits leaves at once. One in the batch leaves like one that completes, but for its last token and its record,
-and the step in progress goes on without it. A mechanism in which nobody gives up has nothing of this in its program.
+A waiting request leaves at once. A member of the batch leaves as at its completion, but without a last token and a
+record, and the step in progress goes on without it. A mechanism in which no request can be given up has none of this
+code in its program.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ if TYPE_CHECKING:
 
 
 def next_deadline(ctx: Context, state: State) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """Return when the next request is given up whose time is up, and which; of one microsecond, the one routed first.
+    """Return the next deadline of a request at an instance, and the request; of equal ones, the one routed first.
 
-    And where KV is reserved, whether its time was up before its KV came: then, as in BLIS, it is given up before the
-    instance does anything.
+    Where KV is reserved, also return whether the deadline came before the request's KV; if so, the request is given up
+    before the instance does anything, as in BLIS.
     """
     rows, spare = ctx.shape.num_instances, ctx.spare_request
     request = state.slot.numbers[Slot.REQUEST, :rows]
@@ -72,7 +73,7 @@ def next_deadline(ctx: Context, state: State) -> tuple[jax.Array, jax.Array, tup
 
 
 def time_out(ctx: Context, state: State, now: jax.Array) -> Writes:
-    """Let the request whose time is up begin to leave its instance."""
+    """Begin the departure of the request whose deadline has come."""
     request = next_deadline(ctx, state)[1]
     writes, _ = give_up(ctx, state, request, now, keeps_batch=False)
     change = writes[ExitWrite]
@@ -83,9 +84,9 @@ def time_out(ctx: Context, state: State, now: jax.Array) -> Writes:
 
 
 def next_drop(ctx: Context, state: HasParts) -> tuple[jax.Array, jax.Array]:
-    """Return when KV comes next to an instance that was told to go, and whose.
+    """Return when KV next arrives at an instance that was told to shut down, and for which request.
 
-    Of one microsecond it is that whose transfer began first.
+    Of several arrivals in one microsecond, the one whose transfer began first is returned.
     """
     columns, ends = Reservation.columns, state[Reservations].times[:-1, 0]
     target, turn, is_dropped = (
@@ -99,7 +100,7 @@ def next_drop(ctx: Context, state: HasParts) -> tuple[jax.Array, jax.Array]:
 
 
 def drop_kv(ctx: Context, state: State, now: jax.Array) -> Writes:
-    """Give back KV that has come to an instance which was told to go, and drop its request."""
+    """Free the KV that has arrived at an instance which was told to shut down, and drop its request."""
     request = next_drop(ctx, state)[1]
     writes, _ = give_up(ctx, state, request, now, keeps_batch=False)
     reservation = state[Reservations].of(request).replace(is_dropped=jnp.int32(1))
@@ -108,14 +109,14 @@ def drop_kv(ctx: Context, state: State, now: jax.Array) -> Writes:
 
 
 def by_standing(ctx: Context) -> bool:
-    """Return whether requests that are evicted may have moved before, which BLIS has no rule for."""
+    """Return whether requests may be evicted after they have moved between instances, for which BLIS has no rule."""
     mechanism = ctx.mechanism
     has_rule = mechanism.rules.turns_away  # its own autoscaler
     return mechanism.evicts_in_flight and mechanism.moves_requests and not has_rule
 
 
 def standing(ctx: Context, state: State, now: jax.Array) -> Bool[Array, "instance slot"]:
-    """Return the slots whose requests wait or run on an instance that is up and that none of them is about to leave."""
+    """Return the slots whose requests wait or run on an instance that is up and that no request is about to leave."""
     stays, rows = active_instances(ctx, state), ctx.shape.num_instances
     if Availability in state:
         available = state[Availability]
@@ -127,11 +128,10 @@ def standing(ctx: Context, state: State, now: jax.Array) -> Bool[Array, "instanc
 
 
 def is_orphan(state: State, work: Work, instance: jax.Array) -> jax.Array:
-    """Return whether the step that begins finds no request, all having given up since.
+    """Return whether the step that begins finds no request because all requests have been given up.
 
-    A batch whose last member was evicted is still there and makes an empty step, but in
-    `blis-2026-08`. Where evicted requests may have moved, a step also counts that finds no request
-    for another reason, as after an outage.
+    A batch whose last member was evicted still makes an empty step, except in `blis-2026-08`. Where evicted requests
+    may have moved, a step that finds no request for another reason, such as an outage, counts as well.
     """
     inst, now = work.inst, work.lane.now
     slots = SlotRows(state, instance)
@@ -141,7 +141,7 @@ def is_orphan(state: State, work: Work, instance: jax.Array) -> jax.Array:
 
 
 def idle(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
-    """Leave the scheduled step out; the instance waits for a request."""
+    """Cancel the scheduled step; the instance goes idle until a request comes."""
     slots, inst = SlotRows(state, instance), work.inst
     chains, _ = take_chain(chains_of(inst), work.lane.now, jnp.int32(0), ctx.never)
     event = next_event(ctx, slots, jnp.array(True), chains, jnp.int32(-1), inst.busy_until)
@@ -158,9 +158,9 @@ def give_up(
     keeps_batch: bool,
     takes_pending: bool = False,
 ) -> tuple[Writes, jax.Array]:
-    """Let the request begin to leave its instance; return the changes, and whether the request was there.
+    """Begin the departure of a request from its instance; return the changes, and whether the request was there.
 
-    A request on its way to the queue is not there, unless `takes_pending`.
+    A request still on its way to the queue counts as there only if `takes_pending`.
     """
     instance = place_of(state, request)
     slots, nothing = SlotRows(state, instance), no_writes(ctx, state, instance)
@@ -209,7 +209,7 @@ def give_up(
 
 
 def _without_one(inst: Instance, row: Resident, waits: jax.Array, takes_pending: bool) -> Instance:
-    """The instance without a request that waits; one on its way may be too long for it."""
+    """Return the instance row without a waiting request; with `takes_pending`, the request may be an oversized one."""
     inst = inst.replace(load=inst.load - as_int(waits))
     if not takes_pending:
         return inst
@@ -226,7 +226,7 @@ def _freeing(
     now: jax.Array,
     waits: jax.Array,
 ) -> tuple[Lane, MemoryTask]:
-    """The lane in which the blocks of a request that waits are released, if it has any, and the task for that."""
+    """Return the lane and the memory task that free the blocks of a waiting request, if it holds any."""
     holds = waits & (row.alloc_offset > 0)
     if not ctx.shape.num_blocks:
         tripped = failing(lane.outcome, holds, Outcome.KV_CHECK_TRIPPED)
@@ -241,12 +241,12 @@ def _freeing(
 
 
 def leaves_early(ctx: Context, state: State) -> jax.Array:
-    """Return whether the member that leaves now gives up before its end."""
+    """Return whether the member that leaves now leaves before its last token."""
     return state[Exits].leaving < ctx.shape.num_requests
 
 
 def closed_early(ctx: Context, state: State, work: Work, closed: Work, is_over: jax.Array) -> Work:
-    """Return the work after a member has left early: the instance as it was before, which goes on with its step."""
+    """Return the work after an early departure: the instance as it was before, which goes on with its step."""
     early = leaves_early(ctx, state)
     as_before = dataclasses.replace(work, lane=work.lane.replace(mode=jnp.int32(Mode.BETWEEN)))
     return choose(early & is_over, as_before, closed)
@@ -255,9 +255,9 @@ def closed_early(ctx: Context, state: State, work: Work, closed: Work, is_over: 
 def after_leaving(
     ctx: Context, state: State, work: Work, instance: jax.Array, before: Instance
 ) -> ExitWrite:
-    """Return who leaves early after this scan step, and who has left, once its instance is between steps again.
+    """Return who leaves early after this scan step, and who has left, once the instance is between steps again.
 
-    `before` is the instance before.
+    `before` is the instance row at the start of the scan step.
     """
     exits = state[Exits]
     is_over, spare = work.lane.mode == Mode.BETWEEN, ctx.spare_request
@@ -277,11 +277,11 @@ def after_leaving(
 
 
 def victim_of(ctx: Context, state: State, now: jax.Array, gateway: jax.Array) -> jax.Array:
-    """Return the least urgent sheddable request at the instances, of several the one dispatched last;
-    the spare if none.
+    """Return the least urgent sheddable request at the instances; of several, the one dispatched last; the spare
+    request if there is none.
 
-    Those dispatched in one microsecond come by their number; in BLIS, as its heap has them. Only the gateway's own are
-    looked at, by their slots; where requests move, only those that stand somewhere now.
+    Requests dispatched in one microsecond are ordered by number, in BLIS by its heap. Only requests that this gateway
+    dispatched and that hold a slot count; where requests move, only those that wait or run on an instance now.
     """
     queue, rows, spare = state[GatewayQueue], ctx.shape.num_instances, ctx.spare_request
     band = ctx.params.cluster[QueueParams].priority[state.slot.numbers[Slot.SLO_CLASS, :rows]]
@@ -297,7 +297,7 @@ def victim_of(ctx: Context, state: State, now: jax.Array, gateway: jax.Array) ->
 
 
 def with_victim(victims: QueueVictims, victim: jax.Array, now: jax.Array) -> QueueVictims:
-    """Add a request to those that are to be given up at the end of this microsecond; the spare one changes nothing."""
+    """Append a request to those to be given up at the end of this microsecond; the spare request changes nothing."""
     spare = jnp.int32(victims.order.shape[0] - 1)
     at = jnp.where(victim < spare, victims.num_chosen, spare)
     return QueueVictims(
@@ -309,7 +309,7 @@ def with_victim(victims: QueueVictims, victim: jax.Array, now: jax.Array) -> Que
 
 
 def evict(ctx: Context, state: State, now: jax.Array) -> Writes:
-    """Let an instance give up the next request that was chosen; a request on its way to the queue stays."""
+    """Evict the next chosen request from its instance; a request that is still on its way to the queue stays."""
     victims = state[QueueVictims]
     request = victims.order[victims.num_gone]
     is_kept = not ctx.mechanism.rules.has_order  # BLIS forgets a batch whose last member it evicts

@@ -1,11 +1,12 @@
-"""Hand-overs: a request whose prompt is computed moves on with its KV, and goes on elsewhere after a transfer.
+"""Hand-overs: a request whose prompt is computed moves with its KV, and continues elsewhere after a transfer.
 
-The hand-over policy is asked in the step that makes a request's first token. If the request moves, that step is its
-last one on the instance, and its blocks are free again when the step has ended. Transfers that share an instance's link
-are slower by their number at the start. When the transfer has ended, the gateway routes the request again. The step in
-which it joins the new batch costs one decode token, stores its whole prompt, and makes its next token.
+The hand-over policy is called in the step that makes a request's first token. If the request moves, that step is its
+last one on the instance, and its blocks are free again when the step has ended. A transfer takes longer the more
+transfers use the instance's link at its start. When the transfer has ended, the gateway routes the request again. The
+step in which it joins the new batch costs one decode token, stores its whole prompt, and makes its next token.
 
-What a step does for such requests is an object, chosen when a program is built: nothing, February's way, or August's.
+How a step treats such requests is an object, chosen when a program is built: `Staying` without hand-overs,
+`HandingOver` as in February, or `Splitting` as in August.
 """
 
 from __future__ import annotations
@@ -36,52 +37,52 @@ if TYPE_CHECKING:
 
 
 class Staying:
-    """Requests stay where they are."""
+    """The rules of a step without hand-overs: requests stay on their instance."""
 
     def comes_with_kv(self, ctx: Context, state: State, subject: Subject) -> jax.Array:
-        """Return whether the request heads the queue and its KV has been transferred here."""
+        """Return whether the request is at the head of the queue and its KV has been transferred here."""
         return jnp.array(False)
 
     def demanded(
         self, ctx: Context, state: State, subject: Subject, demand: Demand, comes: jax.Array
     ) -> Demand:
-        """Return what the request asks for."""
+        """Return the request's demand for tokens and blocks."""
         return demand
 
     def ask(
         self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
     ) -> tuple[jax.Array, Work]:
-        """Return whether the visited request moves on after this step, and the work that remembers that."""
+        """Return whether the visited request moves away after this step, and the work that records it."""
         return jnp.array(False), work
 
     def steps_left(self, left: jax.Array, moves: jax.Array, comes: jax.Array) -> jax.Array:
-        """Return the steps still to come here, of those that its output needs behind this one."""
+        """Return the number of steps after this one on this instance; `left` is the number that the output needs."""
         return jnp.where(moves, 0, left - as_int(comes))
 
     def first_token(self, made: Past, subject: Subject, visit: Visit, is_new: jax.Array) -> Past:
-        """Return the request's row where passed over members keep account of their steps, once it has joined."""
+        """Return the request's row once it has joined, where members that get nothing in a step count their steps."""
         return made
 
     def num_moving(
         self, ctx: Context, work: Work, slots: SlotRows, visited: jax.Array, done: jax.Array
     ) -> jax.Array:
-        """Return how many members whose last step here this was go on elsewhere; `visited` marks the one served."""
+        """Return how many members finish here and continue elsewhere; `visited` marks the one just served."""
         return jnp.int32(0)
 
     def is_moving(self, ctx: Context, state: State, subject: Subject) -> jax.Array:
-        """Return whether the request that gives up its place moves on instead of having completed."""
+        """Return whether the request that gives up its slot moves on instead of having completed."""
         return jnp.array(False)
 
     def needs_none(
         self, ctx: Context, state: State, subject: Subject, is_short: jax.Array
     ) -> jax.Array:
-        """Return whether a member needs no room for a last token, since it leaves before its end: `is_short`."""
+        """Return whether a member needs no room for a last token; `is_short`: because it leaves early."""
         return is_short
 
     def moved_on(
         self, ctx: Context, state: State, work: Work, subject: Subject, moves: jax.Array
     ) -> tuple[Work, Past]:
-        """Return the work and the request's row once it has left; if it completes, its last record is there."""
+        """Return the work and the request's row after its departure, with the last record if it has completed."""
         finish_record = jnp.where(moves, 0, work.lane.num_records)
         return work, subject.past.replace(finish_record=finish_record)
 
@@ -90,16 +91,16 @@ STAYING = Staying()
 
 
 class HandingOver(Staying):
-    """A request whose prompt is computed is asked for, and waits for the end of its transfer, as in February."""
+    """February's rules: the policy decides on each request whose prompt is computed, which waits for its transfer."""
 
     def comes_with_kv(self, ctx: Context, state: State, subject: Subject) -> jax.Array:
-        """Return whether the request heads the queue and its KV has been transferred here."""
+        """Return whether the request is at the head of the queue and its KV has been transferred here."""
         return subject.is_queued & (state[Journeys].of(subject.request).computed > 0)
 
     def ask(
         self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
     ) -> tuple[jax.Array, Work]:
-        """Return whether the policy moves the visited request after this step, and the work that remembers that."""
+        """Return whether the policy moves the visited request after this step, and the work that records it."""
         policy, place = ctx.mechanism.at_gateway("hand_over")
         journey = state[Journeys].of(subject.request)
         view, kept = request_view(ctx, subject.request), ctx.memory.preempted
@@ -135,20 +136,20 @@ class HandingOver(Staying):
     def num_moving(
         self, ctx: Context, work: Work, slots: SlotRows, visited: jax.Array, done: jax.Array
     ) -> jax.Array:
-        """Return how many members whose last step here this was go on elsewhere."""
+        """Return how many members finish their last step here and continue elsewhere."""
         request = jnp.where(slots.request < 0, ctx.spare_request, slots.request)
         delay = Journey(None, slots.state[Journeys].times[request]).delay
         delay = jnp.where(visited, work[JourneyWrite].journey.delay, delay)
         return jnp.sum(done & (delay < ctx.never), dtype=jnp.int32)
 
     def is_moving(self, ctx: Context, state: State, subject: Subject) -> jax.Array:
-        """Return whether the request that gives up its place moves on instead of having completed."""
+        """Return whether the request that gives up its slot moves on instead of having completed."""
         return state[Journeys].of(subject.request).delay < ctx.never
 
     def moved_on(
         self, ctx: Context, state: State, work: Work, subject: Subject, moves: jax.Array
     ) -> tuple[Work, Past]:
-        """Return the work and the member's row once it has moved on, with the request's journey."""
+        """Return the work and the member's row after it has moved on, with the request's journey."""
         work, past = super().moved_on(ctx, state, work, subject, moves)
         journey = state[Journeys].of(subject.request)
         start, transfer = self._transfer(ctx, state, work.lane, subject, journey, moves)
@@ -174,7 +175,7 @@ class HandingOver(Staying):
         journey: Journey,
         moves: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """When the transfer begins, and how long it takes."""
+        """Return when the transfer begins, and how long it takes."""
         start = lane.now + lane.duration
         others = _num_on_link(ctx, state, subject.instance, start).astype(ctx.clock)
         wait = journey.delay + others * jnp.where(moves, journey.link, 0)
@@ -185,15 +186,15 @@ class HandingOver(Staying):
 
 
 class Splitting(HandingOver):
-    """August's rule: a prefill part leaves once its prompt is computed; the routing has settled where to."""
+    """August's rules: a prefill part leaves once its prompt is computed, for the instance chosen at the routing."""
 
     def demanded(
         self, ctx: Context, state: State, subject: Subject, demand: Demand, comes: jax.Array
     ) -> Demand:
-        """Return what a decode part asks for: one token, without a look into the caches.
+        """Return the demand of a decode part: one token, without a prefix look-up.
 
-        The KV of a decode part has its blocks already. A decode part that its instance has evicted heads the queue
-        again, begins with the first token of its prompt, and finds what comes back from the CPU.
+        The KV of a decode part has its blocks already. A decode part that its instance has preempted heads the queue
+        again, restarts at the first token of its prompt, and gets the blocks that come back from the CPU.
         """
         journey = state[Journeys].of(subject.request)
         target = state[Reservations].of(subject.request).target
@@ -213,7 +214,7 @@ class Splitting(HandingOver):
     def ask(
         self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
     ) -> tuple[jax.Array, Work]:
-        """Return whether a request that is split has its prompt computed."""
+        """Return whether the visited request is a prefill part that is computed, and the work that records it."""
         journey = state[Journeys].of(subject.request)
         target = state[Reservations].of(subject.request).target
         is_prefill = (target >= 0) & (journey.came_from < 0)
@@ -226,11 +227,11 @@ class Splitting(HandingOver):
         return moves, self._with_journey(state, work, subject.request, journey)
 
     def steps_left(self, left: jax.Array, moves: jax.Array, comes: jax.Array) -> jax.Array:
-        """Return the steps still to come here; an answer of one token has come with the KV and takes none."""
+        """Return the number of steps after this one here; an answer of one token came with the KV and needs no step."""
         return jnp.where(moves, 0, jnp.where(comes, jnp.maximum(left, 0), left))
 
     def first_token(self, made: Past, subject: Subject, visit: Visit, is_new: jax.Array) -> Past:
-        """Return the row in which a request that arrives with its KV has made its first token one step earlier."""
+        """Return the row of a request that arrives with its KV, whose first token counts as made one step earlier."""
         comes = visit.comes & is_new
         return made.replace(
             progress=jnp.where(comes, subject.fixed.input_len, made.progress),
@@ -240,7 +241,7 @@ class Splitting(HandingOver):
     def needs_none(
         self, ctx: Context, state: State, subject: Subject, is_short: jax.Array
     ) -> jax.Array:
-        """Return whether it needs no room for a last token; with KV that came, an answer of one token needs none."""
+        """Return whether the request needs no room for a last token, as if its one token came with the KV."""
         journey = state[Journeys].of(subject.request)
         has_joined = (journey.joins > 0) & (journey.joined_record == subject.past.scheduled_record)
         makes_one = has_joined & (subject.fixed.output_len <= 1)
@@ -258,7 +259,7 @@ class Splitting(HandingOver):
         journey: Journey,
         moves: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """It is about to begin."""
+        """Return the current time and a duration of 0: the transfer is still to begin, see `begin_transfer`."""
         return lane.now, jnp.zeros_like(lane.now)
 
     def _with_journey(self, state: State, work: Work, request: jax.Array, journey: Journey) -> Work:
@@ -267,7 +268,7 @@ class Splitting(HandingOver):
 
 
 def answer_len(ctx: Context, fixed: Request, instance: jax.Array) -> jax.Array:
-    """Return the output tokens that the instance makes, fewer than asked for where it is for shorter requests.
+    """Return the output tokens that the request makes on the instance, fewer than requested where answers are cut.
 
     The token of the step in which a request joins with its KV is never cut.
     """
@@ -278,7 +279,7 @@ def answer_len(ctx: Context, fixed: Request, instance: jax.Array) -> jax.Array:
 
 
 def _joined(journey: Journey, lane: Lane, joins: jax.Array) -> dict[str, jax.Array]:
-    """What changes of a journey where the request joins the batch with its KV."""
+    """Return the fields of a journey that change where the request joins the batch with its KV."""
     return {
         "joined_record": jnp.where(joins, lane.num_records, journey.joined_record),
         "joins": journey.joins + as_int(joins),
@@ -287,7 +288,7 @@ def _joined(journey: Journey, lane: Lane, joins: jax.Array) -> dict[str, jax.Arr
 
 
 def _num_on_link(ctx: Context, state: State, instance: jax.Array, start: jax.Array) -> jax.Array:
-    """Transfers from the instance that are under way at this time."""
+    """Return the number of transfers from the instance that are in progress at `start`."""
     journeys, places = state[Journeys], places_of(state)
 
     def count(so_far: jax.Array, rows: Rows) -> jax.Array:
