@@ -84,7 +84,7 @@ def main(options: GradientOptions) -> int:
 
 
 def _widths(text: str | None) -> list[tuple[str, float, bool]]:
-    """`NAME=WIDTH[:log],…` as names, widths and whether the logarithm is perturbed."""
+    """Return the names, the widths, and whether the logarithm is perturbed, from a text `NAME=WIDTH[:log],…`."""
     if not text:
         raise ConfigError(
             "--perturb: nothing to perturb; give for instance max_num_scheduled_tokens=64"

@@ -46,7 +46,7 @@ def policies_page(names: Mapping[str, Iterable[str]] = registry.NAMES) -> str:
 
 
 def kinds_table() -> str:
-    """Return what a policy of each kind decides and returns."""
+    """Return a table of the kinds of policies: what a policy of each kind decides, and what its function returns."""
     rows = (
         (kind.singular, kind.decides, kind.returns, f"`@{kind.decorator}`")
         for kind in KINDS.values()
@@ -55,7 +55,8 @@ def kinds_table() -> str:
 
 
 def _section(kind: str, names: Iterable[str]) -> str:
-    """Return the policies of one kind with what llm-d calls them, then a row for each of their numbers."""
+    """Return tables of one kind's policies, with llm-d's names for them, and of these policies' numbers, one per
+    row."""
     policies = {name: registry.find(kind, name) for name in names}
     theirs = {ours: f", `{other}`" for other, ours in POLICIES.get(kind, {}).items()}
     what = [
@@ -72,7 +73,7 @@ def _section(kind: str, names: Iterable[str]) -> str:
 
 
 def number_row(kind: str, name: str, field: str, number: Number) -> tuple[str, ...]:
-    """Return the cells of one number of a policy; of one from a file with what gives the number."""
+    """Return the table cells of one number of a policy; where the policy is a file's, with the number's setting."""
     searched = number.searched
     bounds = f"{searched[0]:g} to {searched[1]:g}, {number.prior}" if searched else ""
     short_name = name.rpartition(":")[2]
@@ -100,7 +101,7 @@ Lines = Iterator[tuple[str, str]]  # a name and what it is
 
 
 class NameList(NamedTuple):
-    """A list: what it has, in groups by title, and what is said below it."""
+    """A list of names in titled groups, and the sentence printed below the list."""
 
     about: str
     groups: Callable[[], dict[str, Lines]]
@@ -197,7 +198,7 @@ def _metrics() -> dict[str, Lines]:
 
 
 def all_policies() -> dict[str, tuple[str, ...]]:
-    """Return the policies of each kind, those of the tracks' experiments by their paths behind those of blis_jax."""
+    """Return all policies by kind: those of blis_jax first, then those of the tracks' experiments, named by path."""
     return {kind: (*names, *PATHS.get(kind, {}).values()) for kind, names in registry.NAMES.items()}
 
 
@@ -233,7 +234,7 @@ LISTS = {
 
 
 def _body(name: str, arguments: Sequence[str] | None) -> int:
-    """Print a list; an empty name stands for that of the first word."""
+    """Print the list called `name`; where `name` is empty, the first argument names the list."""
     about = f"List {LISTS[name].about}" if name else "List the names of a kind"
     parser = Parser(prog=f"python -m {NAME}", description=f"{about}, a line each.\n")
     if not name:
@@ -259,7 +260,7 @@ def _body(name: str, arguments: Sequence[str] | None) -> int:
 
 
 def _shown(name: str, text: str) -> Iterator[str]:
-    """Yield the lines that have the text, or all of a group whose name has it, below the titles of their groups."""
+    """Yield the lines that contain `text`, below their groups' titles; a group whose name has `text` is shown whole."""
     everything = {title: list(pairs) for title, pairs in LISTS[name].groups().items()}
     named = {title: title.partition(":")[0] for title in everything}  # such as routing_policy
     groups = {

@@ -44,16 +44,18 @@ API_VERSION = "llm-d.ai/v1alpha1"
 def candidates(
     strategy: str, model: str, gpu: str, counts: Collection[int] = ()
 ) -> tuple[str, ...]:
-    """Return an arm for each tensor parallelism that is fitted there, or one with the least that holds the model.
+    """Return one arm for each tensor parallelism that is fitted for this model and GPU; without any fit, one arm with
+    the smallest that holds the model.
 
     Args:
-        strategy: servers and router, with settings or without.
-        model: its name.
-        gpu: its name.
-        counts: tensor parallelisms in place of those.
+        strategy: the name of servers and a router, with or without settings.
+        model: the model's name.
+        gpu: the GPU's name.
+        counts: the tensor parallelisms to try in place of all that are fitted.
 
     Raises:
-        ConfigError: the model is neither fitted nor described on the GPU, or does not fit on any number of them.
+        ConfigError: the model is neither fitted nor described on the GPU, or its memory does not fit on any number of
+            these GPUs.
     """
     gpu = gpu_named(gpu)
     tps = {fit.tp for fit in fitted(model) if fit.gpu == gpu}
@@ -72,7 +74,7 @@ def candidates(
 
 
 def _least_tp(model: str, gpu: str) -> int:
-    """Return the fewest GPUs that hold a described model, its usual ones or twice as many, and so on."""
+    """Return the fewest GPUs that hold a described model: its usual number, or that number doubled up to four times."""
     least = usual_tp(model)
     for tp in (least << doublings for doublings in range(5)):
         deployment = Deployment(model_description(model), gpu_description(gpu), tp)
@@ -86,7 +88,8 @@ def _least_tp(model: str, gpu: str) -> int:
 
 
 def how_to_start(smallest: Smallest) -> tuple[list[str], dict[str, Any] | None]:
-    """Return sentences on how the cluster is started, and the configuration of llm-d's router; None if it has none."""
+    """Return sentences on how to start the cluster, and the configuration of llm-d's router; None for routers that
+    llm-d lacks."""
     size = smallest.num_instances or 0
     layout = smallest.family.of(size)
     config, is_split = smallest.arm.config, len(layout.parts) > 1
@@ -127,7 +130,7 @@ def vllm_command(config: ClusterConfig) -> str:
 
 
 def picker_config(config: ClusterConfig) -> dict[str, Any] | None:
-    """Return llm-d's EndpointPickerConfig; None where the router has no scorers, or llm-d does not know one."""
+    """Return llm-d's EndpointPickerConfig; None where the router has no scorers, or has a scorer that llm-d lacks."""
     theirs = {ours: name for name, ours in POLICIES["scorer"].items()}
     scorers = [(theirs.get(known_as(name)), weight) for name, weight in config.scorers()]
     if not scorers or any(name is None for name, _ in scorers):

@@ -1,4 +1,4 @@
-"""Size clusters as options of `blis-jax capacity` say: the question, its runs, and the files."""
+"""Find the smallest clusters as options of `blis-jax capacity` say: the question, its runs, and the files."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ Starting = Callable[["Smallest"], tuple[list[str], dict[str, Any] | None]]
 def size_clusters(
     options: CapacityOptions, paths: OutputPaths, command: str, starting: Starting | None = None
 ) -> int:
-    """Find the smallest cluster of each kind, and write and print it; return the exit code.
+    """Find the smallest cluster of each kind, write the files and print the answer; return the exit code.
 
-    `starting` says how the best is started, and the configuration of its router.
+    `starting` returns sentences on how to start the best cluster, and the configuration of its router.
     """
     began = time.monotonic()
     question = _question(options)
@@ -79,7 +79,7 @@ def size_clusters(
 
 @dataclass(frozen=True)
 class _Question:
-    """Hold what is asked, read and checked."""
+    """The question of the command, read from the options and checked."""
 
     requests: StudyRequests
     measure: Measure
@@ -93,7 +93,7 @@ class _Question:
 
     @property
     def cluster(self) -> str:
-        """Describe what is simulated but for its size: the policies' servers, on the GPUs that are asked for."""
+        """Describe the simulated cluster without its size: the policies' servers, on the GPUs asked for."""
         alone = [
             (arm, family.first)
             for arm, family in self.clusters
@@ -110,7 +110,7 @@ class _Question:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """Return the question as the document has it."""
+        """Return the question as plain data, for the result document."""
         return {
             "workload": self.requests.name,
             "seeds": list(self.requests.seeds),
@@ -191,7 +191,7 @@ def _prices(text: str | None) -> dict[str, float]:
 
 
 def _with_source(options: CapacityOptions) -> CapacityOptions:
-    """Return the options with the word WORKLOAD as --workload or --trace, by what it names."""
+    """Return the options with the argument WORKLOAD moved to --trace if it names a trace, else to --workload."""
     sources = [
         source for source in (options.source, options.workload, options.trace) if source is not None
     ]
@@ -237,7 +237,7 @@ def _enough(
     targets: Sequence[ServiceTarget],
     error: float,
 ) -> StudyRequests:
-    """Return the requests on as many seeds as the strictest target needs; say so where the given ones are too few."""
+    """Return the requests on as many seeds as the strictest target needs; print a remark if the user gave fewer."""
     strictest = max(targets, key=lambda target: target.share)
     wanted, count = int(fewest_seeds(strictest.share, error)), len(requests.seeds)
     trace = requests.trace
@@ -264,7 +264,8 @@ def _in_windows(
     strictest: ServiceTarget,
     error: float,
 ) -> StudyRequests:
-    """Return the runs of a trace cut into as many windows as the strictest target needs, twice that if it is long."""
+    """Return a trace's requests in as many windows as the strictest target needs, up to twice as many of a long
+    trace."""
     wanted = int(fewest_seeds(strictest.share, error))
     count = min(max(trace.num_requests // USUAL_IN_WINDOW, wanted), 2 * wanted)
     each = trace.num_requests / count
@@ -323,7 +324,7 @@ def _written(
     options: CapacityOptions,
     starting: Starting | None,
 ) -> int:
-    """Write the files, print the words, and return the exit code."""
+    """Write the files and print the answer; return the exit code."""
     findings = findings_of(
         answers, question.targets, setting, question.has_prices, made, starting is not None
     )

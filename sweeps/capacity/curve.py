@@ -1,4 +1,4 @@
-"""Curves of latency against throughput as options of `blis-jax curve` say: measured, told and drawn."""
+"""Curves of latency against throughput as options of `blis-jax curve` say: measured, described and drawn."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ COLUMNS = {
 def to_document(
     curves: Sequence[RateCurve], setting: Mapping[str, Any], findings: Findings
 ) -> dict[str, Any]:
-    """Return what JSON keeps: the question, every point, the front, and the answer."""
+    """Return the JSON document: the question, every point, the Pareto front, and the answer."""
     return {
         "format": number_of("curve"),
         "kind": "curve",
@@ -72,7 +72,7 @@ def findings_of(
     num_runs: int,
     seconds: float | None = None,
 ) -> Findings:
-    """Return the answer, every point as a table, and the picture; `seconds` are those of this call."""
+    """Return the answer, every point as a table, and the picture; `seconds` is the wall time of this call."""
     seeds, level = len(setting["seeds"]), f"{100 * setting['confidence']:g} %"
     names = joined([curve.arm.name for curve in curves])
     names = names if len(curves) <= MOST_SAID else f"{len(curves)} clusters"
@@ -132,7 +132,7 @@ def _warnings(curves: Sequence[RateCurve]) -> Iterator[str]:
 
 
 def _full_table(curves: Sequence[RateCurve]) -> Table:
-    """Return where each cluster is full, a row each; nothing for a single one."""
+    """Return a table of the rate at which each cluster is full, one row per cluster; nothing for a single cluster."""
     rows = tuple(
         Row(
             (
@@ -170,7 +170,7 @@ def _point_table(curves: Sequence[RateCurve]) -> Table:
 
 
 def picture(curves: Sequence[RateCurve], setting: Mapping[str, Any]) -> Picture:
-    """Return TTFT P99 against throughput, and throughput for the user against throughput of a GPU with the front."""
+    """Return two panels: TTFT P99 against throughput, and a user's throughput against a GPU's with the Pareto front."""
     left, right = [], []
     for at, curve in enumerate(curves[:MOST_CURVES]):
         colour = STRATEGY_COLOURS[(at + 1) % len(STRATEGY_COLOURS)]
@@ -213,11 +213,11 @@ def drawn(
     """Measure and write the curves; return the exit code.
 
     Args:
-        options: what is asked for.
-        paths: where the results go.
-        usual_seeds: how many seeds there are where the options do not say it.
-        usual_requests: of a run for each instance, likewise.
-        command: makes the results again.
+        options: the command's options.
+        paths: the files to write.
+        usual_seeds: the number of seeds where the options give none.
+        usual_requests: the number of requests per instance in a run where the options give none.
+        command: the command line that reproduces the results.
     """
     named_arms = arms_of(options.arms or (USUAL_ARM,), fit=options.coefficients_from)
     arms = at_each_place(named_arms, options.grid)

@@ -1,9 +1,9 @@
-"""What a cluster must keep, and whether it does: looks at more and more seeds until that is clear.
+"""Service targets, and whether a cluster meets them: looks at more and more seeds until that is clear.
 
-A run `i` has `n_i` requests of a target's class, of which `g_i` are in time; the share in time is
-`E[g] / E[n]`, and it is at least `q` where the mean of `g_i - q n_i` is not negative. Each look takes a bound of that
-mean that allows for its skewness. The allowed error is divided among the looks (Bonferroni) and, since one target
-alone is enough for a cluster to fail, among the targets where that is decided.
+A run `i` has `n_i` requests of a target's class, of which `g_i` are in time (keep the target's limit); the share in
+time is `E[g] / E[n]`, and it is at least `q` where the mean of `g_i - q n_i` is not negative. Each look takes a bound
+of that mean that allows for its skewness. The allowed error is divided among the looks (Bonferroni) and, since one
+target alone is enough for a cluster to fail, among the targets where that is decided.
 
 No bound of a mean sees runs that did not occur: of clusters in which one run in twenty is bad, one in five has no bad
 run among 32. How many runs may be worse than all that were seen is bounded by the binomial distribution (C. J. Clopper,
@@ -37,7 +37,7 @@ USUAL_PERCENT = 99.0
 
 @dataclass(frozen=True)
 class ServiceTarget:
-    """At least `share` of the requests of a class, or of all, keep a limit."""
+    """A target: at least `share` of the requests of one class, or of all requests, keep a latency limit."""
 
     slo_class: str  # or ALL
     figure: str  # one of LIMITS
@@ -49,7 +49,7 @@ class ServiceTarget:
 
     @property
     def words(self) -> str:
-        """Say it in a sentence."""
+        """Return the target as a phrase of a sentence."""
         who = "all requests" if self.slo_class == ALL else f"{self.slo_class} requests"
         return f"{100 * self.share:g} % of {who} keep their {self.limit_name} within {self.limit_ms:g} ms"
 
@@ -59,7 +59,7 @@ class ServiceTarget:
         return self.figure.removesuffix("_ms").upper()
 
     def as_slo(self) -> SloTargets:
-        """Return the limit as SLO targets of every class; which requests count is chosen elsewhere."""
+        """Return the limit as an SLO target that applies to every class; the caller selects the requests that count."""
         limits: dict[str, Any] = {self.figure: self.limit_ms}
         return SloTargets(otherwise=Target(**limits))
 
@@ -67,10 +67,11 @@ class ServiceTarget:
 def read_service_targets(
     texts: Sequence[str], classes: Collection[str]
 ) -> tuple[ServiceTarget, ...]:
-    """Read targets given as `CLASS.LIMIT=MS[@PERCENT]`, or several with commas; the workload has these classes.
+    """Read targets given as `CLASS.LIMIT=MS[@PERCENT]`, separated by commas; `classes` are the SLO classes of the
+    workload.
 
     Raises:
-        ConfigError: a target has another form, or asks for what cannot be.
+        ConfigError: a target has another form, or asks for something impossible.
     """
     parts = target_texts(texts)
     if not parts:
@@ -115,13 +116,13 @@ UNSEEN = 0.5  # share in time of a run that is worse than all that were seen
 
 @dataclass(frozen=True)
 class Decision:
-    """Hold what is known of one cluster.
+    """What the runs so far say about one cluster.
 
     Attributes:
         answer: MEETS, FAILS or OPEN.
-        attained: the share of requests in time by target; the last look's bounds are those that the answer asks of
-            one target.
-        reaches: whether the runs themselves, whatever others would show, reach every target.
+        attained: for each target the share of requests in time, with the bounds of the last look that decide about one
+            target.
+        reaches: whether every target is reached in the runs that were made, whatever further runs would show.
     """
 
     answer: str
@@ -131,7 +132,7 @@ class Decision:
 
 
 def looks(num_seeds: int) -> tuple[int, ...]:
-    """Return after how many seeds one looks: 32, 64, … and all."""
+    """Return the numbers of seeds after which results are looked at: 32, 64, … and `num_seeds`."""
     counts, count = [], FIRST_LOOK
     while count < num_seeds:
         counts.append(count)
@@ -140,19 +141,20 @@ def looks(num_seeds: int) -> tuple[int, ...]:
 
 
 def num_tries(most: int) -> int:
-    """Return how many of the sizes up to `most` are tried at most: some by doubling, then between two of them."""
+    """Return the most cluster sizes tried, the largest being `most`: sizes found by doubling, then by bisection."""
     return 2 * most.bit_length()
 
 
 def unseen_share(num_seeds: int, error: float) -> float:
-    """Return how many of all runs may be worse than every run of a sample; more are, with a probability of `error`."""
+    """Bound the share of all runs that are worse than every run of a sample; wrong with a probability of `error`."""
     return float(-np.expm1(np.log(error) / num_seeds))
 
 
 def fewest_seeds(share: float, error: float) -> float:
-    """Return the number of runs at which a share in time can be claimed if every request of every run is in time.
+    """Return the fewest runs that can prove a share in time, if every request of every run is in time.
 
-    The number of looks is that of `looks`. Infinite for a share of 1: no number of runs shows that all are in time.
+    The error is divided among the looks that `looks` lists. For a share of 1 the result is infinite: no number of runs
+    proves that all requests are in time.
     """
     most_unseen = min((1 - share) / (1 - UNSEEN), 1 - 1e-9)
     if most_unseen <= 0:
@@ -164,7 +166,7 @@ def fewest_seeds(share: float, error: float) -> float:
 
 
 def _lower_mean(excess: Float[np.ndarray, "seed"], unseen_excess: float, error: float) -> float:
-    """Return a bound of the mean from below that allows for runs that did not occur."""
+    """Return a lower bound of the mean that allows for runs worse than those that occurred."""
     unseen = unseen_share(len(excess), error / 2)
     seen = skewed_bounds(excess, error / 2)[0]
     return (1 - unseen) * seen + unseen * min(float(excess.min()), unseen_excess)
@@ -177,12 +179,12 @@ def decide(
     error: float,
     num_looks: int,
 ) -> Decision:
-    """Return what one look says.
+    """Return the decision about one cluster after one look.
 
     Args:
-        num_good: requests in time.
-        num_requests: all requests that count for the target.
-        shares: what is asked for, 0 to 1.
+        num_good: requests in time, by run and target.
+        num_requests: all requests that count for a target, by run and target.
+        shares: the share in time that each target asks for, 0 to 1.
         error: probability that any of the looks is wrong.
         num_looks: how many looks there are at most.
     """
@@ -206,7 +208,7 @@ def _attained(
     error_below: float,
     error_above: float,
 ) -> Estimate:
-    """Return the ratio of the sums between the smallest and the largest share that the runs do not refute."""
+    """Return the share in time (sum ÷ sum), with the smallest and the largest share that the runs do not refute."""
     if not total.sum():
         return Estimate(math.nan, math.nan, math.nan, len(good))
     share = float(good.sum() / total.sum())
@@ -224,7 +226,7 @@ def _attained(
 
 
 def _edge(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the largest share between two, to 1e-9, for which something holds that stops to hold once."""
+    """Return, to 1e-9, the largest share in `low` to `high` for which `holds` is true; above that share it is false."""
     while high - low > 1e-9:
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)

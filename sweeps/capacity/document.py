@@ -1,4 +1,4 @@
-"""The answer as plain data and as findings."""
+"""The answer of a capacity question as plain data, and as findings for people."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def to_document(
     setting: Mapping[str, Any],
     findings: Findings,
 ) -> dict[str, Any]:
-    """Return what JSON keeps: the question, every cluster tried, and the answers."""
+    """Return the JSON document: the question, every cluster tried, and the answers."""
     return {
         "format": number_of("capacity"),
         **setting,
@@ -72,9 +72,8 @@ def _tried(size: int, decision: Decision) -> dict[str, Any]:
 
 
 def cheapest(answers: Sequence[Smallest]) -> Smallest | None:
-    """Return the answer of lowest cost among those that meet the targets, of several the one with
-    fewest instances; else None.
-    """
+    """Return the cheapest answer that meets the targets, of equally cheap ones the one with the fewest instances; else
+    None."""
     able = [answer for answer in answers if answer.num_instances is not None]
     return min(able, key=_cost, default=None)
 
@@ -85,7 +84,7 @@ def _cost(answer: Smallest) -> tuple[float, int]:
 
 
 def _likely_cost(answer: Smallest) -> tuple[float, int]:
-    """Return the cost of what is likely to serve, to sort by; what is not comes last."""
+    """Return a sort key: the cost of the size that likely meets the targets; answers without such a size come last."""
     size = answer.likely
     return (float("inf"), 0) if size is None else (answer.family.of(size).cost_per_hour, size)
 
@@ -105,10 +104,10 @@ def findings_of(
     made: tuple[int, float] | None = None,
     is_recommended: bool = False,
 ) -> Findings:
-    """Return the answer, what each cluster costs and what was tried.
+    """Return the answer, the cost of each cluster, and the sizes that were tried.
 
-    `made` are the runs of this call and its seconds; `is_recommended` says that GPU and model are given and settings
-    are tried.
+    `made` is the number of runs of this call and its wall time in s; `is_recommended`: the user gave GPU and model, and
+    the command tries settings.
     """
     runs = sum(decision.num_seeds for smallest in answers for decision in smallest.tried.values())
     level = f"{100 * setting['confidence']:g} %"
@@ -149,7 +148,7 @@ def findings_of(
 
 
 def _took(num_runs: int, num_made: int, seconds: float) -> Sentence:
-    """Return how many runs this call made, and how long it took."""
+    """Return a sentence on how many runs this call made, and how long they took."""
     of_them = (
         "All" if num_made == num_runs else Quantity.whole(num_made),
         " of them made now, in ",
@@ -188,7 +187,7 @@ def _verdicts(answers: Sequence[Smallest], has_prices: bool) -> Iterator[Sentenc
 
 
 def _nearest(answers: Sequence[Smallest]) -> Iterator[Sentence]:
-    """Yield how the best of the largest clusters that were tried fared, where none meets the targets."""
+    """Yield sentences on how the best of the largest clusters fared, where no cluster tried meets the targets."""
     best = max(answers, key=lambda answer: _least(answer, max(answer.tried)).mean)
     most = max(best.tried)
     yield Sentence.of(
@@ -203,12 +202,12 @@ def _nearest(answers: Sequence[Smallest]) -> Iterator[Sentence]:
 
 
 def _least(answer: Smallest, size: int) -> Estimate:
-    """Return the share in time of the target that fares worst on `size` instances."""
+    """Return the lowest share in time among the targets, on `size` instances."""
     return min(answer.tried[size].attained, key=lambda share: share.mean)
 
 
 def _as_good(answer: Smallest) -> int | None:
-    """Return the fewest instances tried, half of the most or fewer, that fare as well as the most; else None."""
+    """Return the fewest instances, half the most tried or fewer, that fare as well as the most tried; else None."""
     most = max(answer.tried)
     reached = _least(answer, most).mean
     few = (
@@ -218,7 +217,7 @@ def _as_good(answer: Smallest) -> int | None:
 
 
 def _unsure(answer: Smallest) -> Sentence:
-    """Return how the smallest cluster fared that met the targets in its runs; where none did, the smallest open one."""
+    """Describe the smallest cluster that met the targets in its runs, though unproven, else the smallest open one."""
     size = answer.likely or _open_sizes(answer)[0]
     cluster = _machines(answer.arm, answer.family.of(size))
     begins = "open" if answer.likely is None else "likely"
@@ -229,7 +228,7 @@ def _unsure(answer: Smallest) -> Sentence:
 
 
 def _by_gpus(answers: Sequence[Smallest]) -> str:
-    """Return which arms need how many GPUs, those of the fewest first."""
+    """Return a text that lists arms by the number of GPUs that they need, the fewest GPUs first."""
     names: dict[int, list[str]] = {}
     for answer in sorted(answers, key=_cost):
         num_gpus = answer.family.of(answer.num_instances or 0).num_gpus
@@ -242,7 +241,7 @@ def _by_gpus(answers: Sequence[Smallest]) -> str:
 def _shares(
     answers: Sequence[Smallest], targets: Sequence[ServiceTarget]
 ) -> Iterator[str | Quantity]:
-    """Yield how many requests of each target the best cluster serves in time."""
+    """Yield, for each target, how many requests the best cluster serves in time."""
     best = cheapest(answers)
     if best is not None:
         size = str(best.family.of(best.num_instances or 0))
@@ -308,7 +307,7 @@ def _open(answer: Smallest, more: str) -> Iterator[str]:
 def _cost_table(
     answers: Sequence[Smallest], targets: Sequence[ServiceTarget], has_prices: bool
 ) -> Table:
-    """Return a row for each policy and kind of cluster, the cheapest first; its cost where there are prices."""
+    """Return a table with a row per policy and kind of cluster, the cheapest first; with costs if there are prices."""
     able = sorted((answer for answer in answers if answer.num_instances is not None), key=_cost)
     unable = [answer for answer in answers if answer.num_instances is None]
     rows = [Row(_cost_cells(answer)) for answer in able]
@@ -332,7 +331,7 @@ def _cost_table(
 
 
 def _unsure_size(answer: Smallest) -> tuple[str, str]:
-    """Return the cells of instances and GPUs where no size meets the targets for sure."""
+    """Return the table cells of instances and GPUs where no size is proven to meet the targets."""
     if not _open_sizes(answer):
         return f"> {max(answer.tried)}", "–"
     if answer.likely is None:

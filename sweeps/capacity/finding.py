@@ -1,4 +1,4 @@
-"""Kinds of clusters by number of instances, and the smallest of a kind that serves, on common seeds."""
+"""Kinds of clusters by number of instances, and the smallest of a kind that meets the targets, on common seeds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PREFILL, DECODE, BOTH = "prefill", "decode", "both"
 
 @dataclass(frozen=True)
 class Hardware:
-    """The GPUs of an instance, their price and their coefficients; without these, the policy's own."""
+    """The GPUs of an instance, their price and their coefficients; None keeps the policy's coefficients."""
 
     gpu: str = ""
     num_gpus: int = 1  # of one instance
@@ -57,7 +57,7 @@ class Hardware:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the policy on this GPU
 
     def group(self, count: int, role: str) -> InstanceGroup:
-        """Return `count` instances on this hardware."""
+        """Return a group of `count` instances on this hardware."""
         group = InstanceGroup(count, self.gpu, role)
         if self.coefficients is None:
             return group
@@ -70,7 +70,7 @@ class Hardware:
         )
 
     def described(self, config: ClusterConfig) -> ClusterConfig:
-        """Return a configuration that names model, GPU and settings of an instance, to tell of and not to run."""
+        """Return a configuration with an instance's model, GPU and settings, for descriptions only, not for runs."""
         if self.coefficients is None:
             return config
         fit = self.coefficients
@@ -79,7 +79,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class EqualInstances:
-    """A number of instances of one kind."""
+    """A number of equal instances, a part of a cluster."""
 
     hardware: Hardware
     role: str
@@ -92,7 +92,7 @@ class EqualInstances:
 
 @dataclass(frozen=True)
 class Layout:
-    """A cluster."""
+    """A cluster: its groups of equal instances."""
 
     parts: tuple[EqualInstances, ...]
 
@@ -115,7 +115,7 @@ class Layout:
         return sum(part.count * part.hardware.num_gpus * part.hardware.price for part in self.parts)
 
     def configured(self, config: ClusterConfig, is_corrected: bool) -> ClusterConfig:
-        """Return the configuration's policies on this cluster: its instances, roles and hand-over."""
+        """Return the configuration with this cluster's instances, roles and hand-over; its other policies stay."""
         is_split = any(part.role != BOTH for part in self.parts)
         changes: dict[str, object] = {"hand_over_policy": "pools"} if is_split else {}
         if is_corrected:
@@ -131,7 +131,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class LayoutFamily:
-    """The layouts of one kind, one for each number of instances."""
+    """The layouts of one kind of cluster, one for each number of instances."""
 
     first: Hardware
     second: Hardware | None = None  # None: all instances are alike
@@ -140,7 +140,7 @@ class LayoutFamily:
 
     @property
     def name(self) -> str:
-        """Return the words that tell this kind of cluster from the others, such as `50 % H100, 50 % L40S`."""
+        """Return the words that distinguish this kind of cluster from the others, such as `50 % H100, 50 % L40S`."""
         gpu = self.first.gpu or "the policy's instances"
         if self.is_split:
             return f"{gpu}, {100 * self.share:g} % prefill"
@@ -176,12 +176,12 @@ def families(
     is_split: bool,
     arm: Arm,
 ) -> tuple[LayoutFamily, ...]:
-    """List the kinds of clusters to try: each GPU alone, every two mixed, and pools if `is_split`.
+    """List the kinds of clusters to try: each GPU alone, every two GPUs mixed, and pools of split roles if `is_split`.
 
-    Without GPUs the instances are the arm's, with its number of GPUs each; without a model they serve the arm's.
+    Without GPUs, instances have the GPUs of the arm's settings; without a model, they serve the model of the arm.
 
     Raises:
-        ConfigError: the model has no coefficients on one of the GPUs, or a price is of no GPU.
+        ConfigError: the model has no coefficients on one of the GPUs, or a price is given for a GPU that is not tried.
     """
     for name in prices:
         if name not in gpus:
@@ -230,13 +230,13 @@ OnSize = Callable[[int, Decision], None]
 
 @dataclass(frozen=True)
 class InTime:
-    """Count the measured requests of each target, and those in time; in a run that was cut off none is."""
+    """Count each target's measured requests, and those of them in time; of a run that was cut off none is in time."""
 
     targets: tuple[ServiceTarget, ...]
     measure: Measure
 
     def __call__(self, record: RunRecord) -> Counts:
-        """Return both counts by target."""
+        """Return for each target the number of requests in time, and the number of all requests."""
         window, is_whole = window_of(self.measure, record), record.outcome in WHOLE
         counts = []
         for target in self.targets:
@@ -246,7 +246,7 @@ class InTime:
 
 
 class CountedRuns:
-    """Run clusters on the first seeds of a list; what the journal has is not run again."""
+    """Run clusters on the first seeds of a list; runs in the journal are not made again."""
 
     def __init__(
         self, requests: StudyRequests, in_time: InTime, journal: Journal | None = None
@@ -262,15 +262,16 @@ class CountedRuns:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Return all that may be used."""
+        """Return all seeds that may be used."""
         return self.requests.seeds
 
     def of(
         self, config: ClusterConfig, num_seeds: int, wider: ClusterConfig
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the requests in time and in all `[seed, target]`, of the first seeds.
+        """Return the numbers of requests in time and of all requests, each `[seed, target]`, on the first `num_seeds`
+        seeds.
 
-        `wider` is a larger cluster of the same kind, for which the program is made, so that others may use it, too.
+        `wider` is a larger cluster of the same kind: the program is compiled for it, and smaller clusters use it, too.
         """
         key = key_of(config)
         first = next((at for at in range(num_seeds) if (key, at) not in self.found), num_seeds)
@@ -292,7 +293,7 @@ class CountedRuns:
 
 @dataclass(frozen=True)
 class Smallest:
-    """Hold what is known of one policy on one kind of cluster."""
+    """The sizes tried for one policy on one kind of cluster, with the decision on each."""
 
     arm: Arm
     family: LayoutFamily
@@ -300,19 +301,19 @@ class Smallest:
 
     @property
     def num_instances(self) -> int | None:
-        """Return the fewest tried instances that meet the targets; None if no tried number does."""
+        """Return the fewest instances tried that are proven to meet the targets; None if no tried number is."""
         return next(
             (size for size, decision in self.tried.items() if decision.answer == MEETS), None
         )
 
     @property
     def likely(self) -> int | None:
-        """Return the fewest tried instances that met the targets in the runs made, for sure or not; None for none."""
+        """Return the fewest instances tried that met the targets in their runs, proven or not; None if none did."""
         return next((size for size, decision in self.tried.items() if decision.reaches), None)
 
     @property
     def fails_at(self) -> int | None:
-        """Return the most instances below that do not; None if that was not found."""
+        """Return the most instances below `num_instances` that are proven to fail the targets; None if none are."""
         below = [
             size
             for size, decision in self.tried.items()
@@ -322,14 +323,15 @@ class Smallest:
 
     @property
     def is_sharp(self) -> bool:
-        """Return whether one instance less is known not to suffice."""
+        """Return whether one instance less is proven to fail the targets."""
         if self.num_instances is None:
             return False
         return self.num_instances == self.family.least or self.fails_at == self.num_instances - 1
 
 
 def _fewest_between(low: int, high: int, does: Callable[[int], bool]) -> None:
-    """Halve the sizes between one that does not and one that does, down to neighbours."""
+    """Bisect sizes until `low`, which fails the targets, and `high`, which meets them, are neighbours; `does` tries
+    one."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if does(middle) else (middle, high)
@@ -337,7 +339,7 @@ def _fewest_between(low: int, high: int, does: Callable[[int], bool]) -> None:
 
 @dataclass(frozen=True)
 class Finder:
-    """Search by doubling, then between two sizes."""
+    """Find the smallest cluster by doubling the size, then by bisection."""
 
     runs: CountedRuns
     confidence: float
@@ -345,7 +347,7 @@ class Finder:
 
     @property
     def num_tries(self) -> int:
-        """Return how many sizes are tried at most: some by doubling or halving, then between two of them."""
+        """Return the most sizes that are tried: sizes found by doubling or halving, then by bisection."""
         return num_tries(self.most)
 
     def find(self, arm: Arm, family: LayoutFamily, is_corrected: bool, on_size: OnSize) -> Smallest:

@@ -1,4 +1,4 @@
-"""The picture of an answer: the share of requests in time against the number of instances."""
+"""The picture of a capacity answer: the share of requests in time against the number of instances."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TALL, LOW = 2.6, 2.0  # inches of a panel, alone or of several
 
 
 def picture(answers: Sequence[Smallest], targets: Sequence[ServiceTarget]) -> Picture:
-    """Return the share of requests in time against the number of instances, a panel a target."""
+    """Return the share of requests in time against the number of instances, one panel per target."""
     sizes = sorted({size for answer in answers for size in answer.tried})
     ticks = [(float(size), str(size)) for size in sizes]
     low, high = sizes[0] / 1.1, sizes[-1] * 1.1
@@ -59,7 +59,7 @@ def picture(answers: Sequence[Smallest], targets: Sequence[ServiceTarget]) -> Pi
 def _curve(
     answer: Smallest, place: int, wanted: float, aside: float, label: str, colour: str
 ) -> Iterator[Mark]:
-    """Yield a line through the shares of one target, and a mark with a bar for each cluster."""
+    """Yield a line through the shares of one target, and a mark with an error bar for each cluster."""
     shares = {size * aside: tried.attained[place] for size, tried in answer.tried.items()}
     in_percent = {at: in_time(share) for at, share in shares.items()}
     line = Style(colour, line="-", width=1.0, opacity=0.5)
@@ -70,7 +70,7 @@ def _curve(
 
 
 def _kept(share: Estimate, wanted: float) -> str:
-    """Return whether the bounds tell that this target is kept; a cluster is judged by all."""
+    """Return MEETS, FAILS or OPEN for one target by the bounds of its share; a cluster is judged by all targets."""
     return MEETS if share.low >= wanted else FAILS if share.high < wanted else OPEN
 
 
@@ -79,7 +79,7 @@ def _colour(at: int) -> str:
 
 
 def name_in(answer: Smallest, answers: Sequence[Smallest]) -> str:
-    """Return what tells a policy and a kind of cluster from the others."""
+    """Return the words that distinguish a policy and a kind of cluster from those of the other answers."""
     policies, kinds = {each.arm.name for each in answers}, {each.family.name for each in answers}
     parts = [answer.arm.name] * (len(policies) > 1) + [answer.family.name] * (len(kinds) > 1)
     return ", ".join(parts) or answer.arm.name

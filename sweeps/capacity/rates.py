@@ -1,4 +1,4 @@
-"""The curve of one cluster: the rate at which it is full, then figures at parts of that rate, on the same seeds."""
+"""The curve of one cluster: the rate at which it is full, then metrics at shares of that rate, on the same seeds."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ Values = dict[str, list[float]]  # by metric, of each seed
 
 
 class RatedRuns(NamedTuple):
-    """What the runs at one rate say: their number of requests, and each metric by seed."""
+    """The runs at one rate: their number of requests, and each metric by seed."""
 
     num_requests: int
     values: Values
 
     @property
     def kept(self) -> float:
-        """Return the share of the arrivals that leave."""
+        """Return requests that leave ÷ requests that arrive."""
         leaving, arriving = (sum(self.values[name]) for name in ("requests_per_s", ARRIVING))
         return leaving / max(arriving, 1e-9)
 
     def is_short(self, rate: float) -> bool:
-        """Return whether requests are served for so long that the warm-up may not have filled the cluster."""
+        """Return whether serving a request takes so long that the warm-up may not have filled the cluster."""
         inside = zip(
             self.values["e2e_mean_ms"], self.values["scheduling_delay_mean_ms"], strict=True
         )
@@ -69,7 +69,7 @@ class RatedRuns(NamedTuple):
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Figures of one cluster at one rate, means over seeds with intervals."""
+    """The metrics of one cluster at one rate, means over seeds with intervals."""
 
     rate: float  # requests/s that arrive
     figures: dict[str, Estimate]  # by metric, and those per user and per GPU
@@ -82,7 +82,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class RateCurve:
-    """What one cluster does over the rate."""
+    """The points of one cluster at all rates, and the rate at which it is full."""
 
     arm: Arm
     full: Estimate  # requests/s that leave when more come than it serves
@@ -91,18 +91,18 @@ class RateCurve:
 
     @property
     def num_gpus(self) -> int:
-        """Return the GPUs of the cluster."""
+        """Return the number of GPUs of the cluster."""
         return num_gpus(self.arm.config)
 
     @property
     def full_of_gpu(self) -> Estimate:
-        """Return the requests/s that leave a GPU of the full cluster."""
+        """Return the requests/s that the full cluster completes per GPU."""
         return self.full.through(lambda rate: rate * (1 / self.num_gpus))
 
 
 @dataclass
 class Measuring:
-    """Run clusters at rates; what the journal has is not run again."""
+    """Run clusters at several rates; runs in the journal are not made again."""
 
     spec: WorkloadSpec
     per_instance: int  # requests
@@ -120,7 +120,7 @@ class Measuring:
         self.journal.begin()
 
     def curve(self, arm: Arm, rates: Sequence[float], show: Callable[[str], None]) -> RateCurve:
-        """Return the curve of a cluster at these rates, or at parts of the rate at which it is full."""
+        """Return the curve of a cluster at the given rates, or at usual shares of the rate at which it is full."""
         full, is_short = self._full(arm, show)
         points = []
         for wanted in rates or [float(f"{part * full.mean:.3g}") for part in PARTS]:
@@ -129,7 +129,7 @@ class Measuring:
         return RateCurve(arm, full, tuple(points), is_short)
 
     def _full(self, arm: Arm, show: Callable[[str], None]) -> tuple[Estimate, bool]:
-        """Return the requests/s that leave a full cluster, and whether its runs were too short to fill it."""
+        """Return the requests/s that a full cluster completes, and whether its runs were too short to fill it."""
         rate = FIRST_RATE * arm.config.num_instances
         while rate < MOST_RATE:
             show(f"is it full at {rate:g} requests/s?")
@@ -143,7 +143,7 @@ class Measuring:
         raise ConfigError(f"{arm.name} keeps up with {MOST_RATE:g} requests/s; give slower servers")
 
     def _run_at(self, arm: Arm, rate: float) -> RatedRuns:
-        """Return the runs of a cluster at a rate, of more requests until the warm-up is long against a service."""
+        """Return a cluster's runs at a rate, made longer until the warm-up is long compared with serving a request."""
         place = key_of(arm.config), rate
         if place in self.known:
             return self.known[place]
@@ -155,7 +155,7 @@ class Measuring:
         return self._keep(arm, rate, runs)
 
     def _keep(self, arm: Arm, rate: float, runs: RatedRuns) -> RatedRuns:
-        """Remember the runs of a cluster at a rate in place of earlier ones."""
+        """Store the runs of a cluster at a rate, in place of earlier ones, and return them."""
         self.known[key_of(arm.config), rate] = runs
         self.journal.append([key_of(arm.config), rate, *runs])
         return runs
@@ -186,13 +186,14 @@ class Measuring:
 
 
 def arrivals_per_s(arrival_s: Float[np.ndarray, " request"], begin_s: float) -> float:
-    """Return the rate at which requests arrive from a time to the last arrival, 1/s; 0 if none comes after it."""
+    """Return the mean rate from `begin_s` to the last arrival, requests/s; 0 if none arrives after `begin_s`."""
     inside = arrival_s[arrival_s >= begin_s]
     return len(inside) / (float(inside.max()) - begin_s) if len(inside) > 1 else 0.0
 
 
 def front(curves: Sequence[RateCurve]) -> list[tuple[RateCurve, CurvePoint]]:
-    """Return the points that no other point beats for the user and for the GPU, the fastest for the user first."""
+    """Return the points that no other point beats for both user and GPU (Pareto front), the fastest for the user
+    first."""
     every = [(curve, point) for curve in curves for point in curve.points]
 
     def both(point: CurvePoint) -> tuple[float, float]:

@@ -1,9 +1,9 @@
-"""Claims about a metric: where its value, its change or its share of a reference's is said to lie.
+"""Claims about a metric: an interval in which its value, its change, or its share of a reference's value lies.
 
 `METRIC <= X[%]`, `METRIC >= X[%]`, `METRIC in LOW..HIGH[%]`, `METRIC = X[%] [+- T]`: with % a change
 against the reference arm, without it the value itself; `=` allows half a unit of the last digit.
 Along the values of one setting: `METRIC falls`, `METRIC rises`, `METRIC flat within X%`.
-Constraints are bounds, `METRIC <= X[%]` or `METRIC >= X[%]`; their % are those of the reference's mean.
+Constraints are bounds, `METRIC <= X[%]` or `METRIC >= X[%]`; with %, X is a share of the reference's mean.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ OF_CLASS = (
 
 
 def our_name(name: str) -> str:
-    """Return the registered name of a metric, `[class]` included, that may have the reference's name."""
+    """Return our registered name of a metric, `[class]` included, where `name` may be BLIS's."""
     base, slo_class = split_name(name)
     return name_in(THEIR_NAMES.get(base, base), slo_class)
 
 
 def known_metric(name: str) -> Metric:
-    """Return the metric of a name in either vocabulary; an error says which there are."""
+    """Return the metric that has this name, ours or BLIS's; the error for an unknown name lists all names."""
     metric, _ = lookup(our_name(name))
     return metric
 
 
 def reported_names(spec: RequestSource) -> tuple[str, ...]:
-    """Return what is kept of every run: figures of the run, then of all requests and of each class."""
+    """Return the names of the metrics kept of every run: those of the run, of all requests, and of each class."""
     return (*OF_RUN, *OF_CLASS, *names_in(OF_CLASS, spec.slo_classes))
 
 
@@ -99,7 +99,7 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Claim:
-    """Say where a metric's value, change or share lies; or, along a setting, the shape of its steps."""
+    """A claim: where a metric's value, change or share lies; or, along a setting, the shape of its steps."""
 
     text: str
     metric: str
@@ -120,7 +120,7 @@ class Claim:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the registered metrics that it needs."""
+        """Return the names of the registered metrics that the claim needs."""
         return {GAP: GAP_OF, CHANGED: ()}.get(self.metric, (self.metric,))
 
     @property
@@ -130,7 +130,7 @@ class Claim:
 
     @property
     def is_effect(self) -> bool:
-        """Return whether the claim says that something changes, and which way."""
+        """Return whether the claim is that something changes in a given direction."""
         if self.shape != REGION:
             return self.shape != FLAT
         return self.is_change and not self.low <= 0 <= self.high
@@ -152,11 +152,11 @@ class Claim:
 
     @property
     def better(self) -> str:
-        """Return the direction that keeps a bound."""
+        """Return the direction of the metric, LOWER or HIGHER, that keeps the bound."""
         return LOWER if self.is_upper else HIGHER
 
     def limits(self, values: np.ndarray, reference: np.ndarray) -> np.ndarray:
-        """Return the bound in the metric's unit for `values`; that of a share follows the reference."""
+        """Return the bound in the metric's unit for each of `values`; a share is taken of `reference`."""
         if self.of == SHARE:
             return np.asarray(self.limit / 100 * reference)
         return np.full(values.shape, self.limit)
@@ -166,30 +166,31 @@ class Claim:
         return self.low <= value <= self.high
 
     def excess(self, value: float) -> float:
-        """Return how far a value is past the nearer end; negative in the region."""
+        """Return how far a value is outside the region, from its nearer end; negative inside the region."""
         return max(value - self.high, self.low - value)
 
     def truth(self, interval: Estimate) -> bool | None:
-        """Return True where a whole interval lies in the region, False where it lies outside, else None."""
+        """Return True if an interval lies wholly inside the region, False if wholly outside, else None."""
         if self.holds(interval.low) and self.holds(interval.high):
             return True
         return False if interval.low > self.high or interval.high < self.low else None
 
 
 def bound(metric: str, direction: str, limit: float, of: str = VALUE) -> Claim:
-    """Return the claim of a strategy file: `min` bounds a metric from above, `max` from below."""
+    """Return the claim of a strategy file's bound: direction `min` bounds a metric from above, `max` from below."""
     low, high = (-math.inf, limit) if direction == "min" else (limit, math.inf)
     return Claim("", our_name(metric), of=of, low=low, high=high)
 
 
 def beyond(metric: str, is_above: bool) -> Claim:
-    """Return the claim that a difference is above 0, or below."""
+    """Return the claim that a difference is above 0 if `is_above`, else below 0."""
     least = math.ulp(0.0)
     return Claim("", metric, low=least) if is_above else Claim("", metric, high=-least)
 
 
 def parse_constraint(text: str) -> Claim:
-    """Return the bound in `METRIC<=LIMIT` or `METRIC>=LIMIT`; with % of the reference's mean.
+    """Return the bound that the text `METRIC<=LIMIT` or `METRIC>=LIMIT` states; with %, LIMIT is a share of the
+    reference's mean.
 
     Raises:
         ConfigError: the text has another form, or the metric is unknown.
@@ -205,7 +206,7 @@ def parse_constraint(text: str) -> Claim:
 
 
 def parse_claim(text: str, percent: str = CHANGE) -> Claim:
-    """Return the claim that a text makes; `percent` says what its % is: CHANGE or SHARE.
+    """Return the claim that a text makes; `percent`, CHANGE or SHARE, is the meaning of % in the text.
 
     Raises:
         ConfigError: the text has another form, the metric is unknown, or the region is empty.
@@ -247,7 +248,7 @@ def _ends(text: str, parts: Mapping[str, str | None]) -> tuple[float, float]:
 
 
 def _tolerance(parts: Mapping[str, str | None]) -> float:
-    """Return what `=` allows: the tolerance in the text, else half a unit of the last digit."""
+    """Return the tolerance of a claim with `=`: that in the text, else half a unit of the last digit."""
     if parts.get("by"):
         return abs(float(parts["by"] or 0))
     digits = re.sub(r"[eE].*", "", parts["x"] or "").partition(".")[2]

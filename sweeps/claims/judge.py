@@ -1,23 +1,23 @@
-"""One judge of claims, and the rules by which it puts a verdict on what was measured.
+"""The judge of claims, and the rules by which it reaches a verdict from measurements.
 
 The rule by which measurements confirm or refute a hypothesis:
 
-Every claim is read as an interval of its mean over the seeds (Student's t, paired by seed), at 95 % for all claims:
+Every claim is judged by the interval of the mean over the seeds (Student's t, paired by seed), at 95 % for all claims:
 
 - fewer than three seeds, or a run that did not end: inconclusive;
 - deterministic: confirmed if every seed lies in the claimed region, else refuted;
 - statistical: confirmed if the whole interval lies in the region, and every seed too; refuted if the
   interval lies wholly outside; inconclusive in between;
-- an effect under dominance must also be one: a change below 10 % on any seed is inconclusive, and
+- an effect of type "dominance" must also be large: a change below 10 % on any seed is inconclusive, and
   20 % or less on any seed is confirmed with nuance;
 - thresholds (UQ) and Pareto claims, which are about means, ask the interval alone, not every seed;
 - a claim about a pooled percentile asks the interval alone, since no seed has a value of its own;
-- along a setting every step from one value to the next is such a claim.
+- along a setting every step from one value to the next is judged as a claim of its own.
 
 A hypothesis is confirmed if all its claims are, refuted if any claim is, else inconclusive; refuted
 although its first claim is confirmed means partially confirmed.
 
-The rule has a number, which stands in every record that it judged. Under rule 1 intervals of changes
+Every record holds the number of the rule that judged it. Under rule 1 intervals of changes
 in % and of ratios were symmetric and could reach below -100 % or 0; since rule 2 they are those of the
 logarithm of the ratio. Since rule 3 the verdicts of the comparison with the baseline hold for all its
 metrics at once (Holm); before, each stood for itself. Since rule 4 the intervals of a hypothesis's claims
@@ -81,13 +81,13 @@ CLEAR_PERCENT, FAINT_PERCENT = 20.0, 10.0  # of an effect on every seed, and on 
 
 @dataclass(frozen=True)
 class ClaimReading:
-    """Hold what was measured of a claim's metric: the value, or the change in %.
+    """What was measured for a claim: its metric's value, or the change in %.
 
     Attributes:
-        per_seed: one figure a seed, or a run.
-        mean: over them.
-        parts: figures that it is made of, by name.
-        failure: why there is none.
+        per_seed: one value per seed, or per run.
+        mean: the mean of `per_seed`, with its interval.
+        parts: the values from which the metric is computed, by name.
+        failure: why there is no value.
     """
 
     per_seed: tuple[float, ...]
@@ -97,18 +97,18 @@ class ClaimReading:
 
     @property
     def num_missing(self) -> int:
-        """Return how many seeds have no figure."""
+        """Return the number of seeds without a value."""
         return sum(not math.isfinite(value) for value in self.per_seed)
 
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """Say what became of a claim, and why.
+    """The verdict on a claim, and the reason.
 
     Attributes:
-        claim: None where facts or people decide.
-        finer: the word in the finer terms of a findings document.
-        is_clear: the interval lies in the region or outside, whatever single seeds say.
+        claim: the claim; None where facts or people decide.
+        finer: the verdict in the finer terms of a findings document.
+        is_clear: whether the interval lies wholly in the claimed region or wholly outside, whatever single seeds say.
     """
 
     claim: Claim | None
@@ -120,29 +120,29 @@ class ClaimVerdict:
 
     @property
     def num_holding(self) -> int:
-        """Return on how many seeds the claim holds."""
+        """Return the number of seeds on which the claim holds."""
         if self.claim is None or self.reading is None:
             return 0
         return sum(map(self.claim.holds, self.reading.per_seed))
 
 
 class DecidingRule(Protocol):
-    """Say which word a reading gets."""
+    """A rule that decides the verdict on a reading."""
 
     def decide(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
-        """Return the word, the finer word and the reason."""
+        """Return the verdict, the verdict in finer terms, and the reason."""
 
 
 class JudgingRule(DecidingRule, Protocol):
-    """Say how intervals are made, too."""
+    """A rule that also says how intervals are computed."""
 
     @property
     def confidence(self) -> float:
-        """Return that of each interval."""
+        """Return the confidence of each interval."""
 
     @property
     def relative(self) -> Relative:
-        """Return how changes in % get their interval."""
+        """Return the function that computes intervals of changes in %."""
 
     @property
     def is_anytime(self) -> bool:
@@ -156,7 +156,7 @@ def judge(claim: Claim, rule: JudgingRule, figures: Figures, reference: Figures)
 
 
 def judge_reading(claim: Claim, rule: DecidingRule, reading: ClaimReading) -> ClaimVerdict:
-    """Return the verdict on a claim about what was measured."""
+    """Return the verdict on a claim from a reading of its metric."""
     word, finer, reason = rule.decide(claim, reading)
     is_clear = claim.truth(reading.mean) is not None
     return ClaimVerdict(claim, word, reason, reading, finer, is_clear)
@@ -193,7 +193,7 @@ def read(
     confidence: float = CONFIDENCE,
     is_anytime: bool = False,
 ) -> ClaimReading:
-    """Return the claim's metric as measured, and its mean over the seeds that both arms have."""
+    """Return the reading of the claim's metric: its values, and their mean over the seeds that both arms have."""
     if claim.metric == GAP:
         critical, sheddable = (_of(figures, name) for name in GAP_OF)
         change = relative(*Pair(critical, sheddable).common(), confidence, is_anytime)
@@ -220,7 +220,7 @@ def _of(figures: Figures, name: str) -> Float[np.ndarray, "seed"]:
 
 @dataclass(frozen=True)
 class _Alone:
-    """Make intervals that stand for themselves."""
+    """Intervals at the usual confidence, each for one claim alone."""
 
     confidence: float = CONFIDENCE
     relative: Relative = relative_change
@@ -229,7 +229,7 @@ class _Alone:
 
 @dataclass(frozen=True)
 class ByMean(_Alone):
-    """Call a claim met by the mean over the seeds."""
+    """Call a claim met if the mean over the seeds lies in the claimed region."""
 
     def decide(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
         """Return met or not met."""
@@ -239,7 +239,7 @@ class ByMean(_Alone):
 
 @dataclass(frozen=True)
 class ByInterval(_Alone):
-    """Call a claim met or missed where the whole interval lies in the region, or outside."""
+    """Call a claim met where the whole interval lies in the claimed region, missed where it lies wholly outside."""
 
     where: str = ""  # it was measured, behind the figure
 
@@ -270,17 +270,17 @@ class HypothesisRule:
 
     @property
     def confidence(self) -> float:
-        """Return that of each interval."""
+        """Return the confidence of each interval."""
         together = self.num_intervals if self.number >= FIRST_OF_CLAIMS_TOGETHER else 1
         return 1 - (1 - CONFIDENCE) / max(together, 1)
 
     @property
     def relative(self) -> Relative:
-        """Return how changes in % get their interval."""
+        """Return the function that computes intervals of changes in %."""
         return RELATIVE[self.number]
 
     def decide(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
-        """Return confirmed, refuted or inconclusive, the finer word, and the reason."""
+        """Return confirmed, refuted or inconclusive; the verdict in finer terms; and the reason."""
         count, missing = len(reading.per_seed), reading.num_missing
         if missing:
             return INCONCLUSIVE, INCONCLUSIVE, f"{missing} of {count} seeds have no figure"
@@ -308,7 +308,7 @@ class HypothesisRule:
 
 
 def _of_size(reading: ClaimReading, is_pooled: bool, reason: str) -> tuple[str, str, str]:
-    """Return the verdict on an effect that is there, by how large it is on the seed with the least."""
+    """Return the verdict on an effect that exists, by its size on the seed where it is smallest."""
     values = (reading.mean.mean,) if is_pooled else reading.per_seed
     least, where = min(map(abs, values)), "pooled" if is_pooled else "on one seed"
     if least < FAINT_PERCENT:
@@ -319,7 +319,7 @@ def _of_size(reading: ClaimReading, is_pooled: bool, reason: str) -> tuple[str, 
 
 
 def overall(words: Sequence[str]) -> str:
-    """Return the verdict on several claims together."""
+    """Return the verdict on several claims together: confirmed if all are, refuted if any is, else inconclusive."""
     if REFUTED in words:
         return REFUTED
     return INCONCLUSIVE if INCONCLUSIVE in words or not words else CONFIRMED

@@ -1,6 +1,6 @@
 """The words of hypotheses and of verdicts, each in one place.
 
-Of hypotheses: families, types, categories, kinds of evidence, resolutions. Of verdicts: what judges answer.
+Of hypotheses: families, types, categories, kinds of evidence, resolutions. Of verdicts: the words that judges return.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """`blis-jax compare`: strategies on common seeds, by paired differences per class.
 
-`ablation/` says which component of a strategy does it.
+`ablation/` shows which component of a strategy causes a difference.
 """

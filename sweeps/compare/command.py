@@ -1,4 +1,4 @@
-"""Compare arms as options of `blis-jax compare` say: their runs, or those that are saved, and the files."""
+"""Compare arms as options of `blis-jax compare` say: make runs or read saved ones, judge them, and write the files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 def compare_arms(options: CompareOptions, command: str) -> int:
-    """Run the arms, or take their saved runs, and write and print how they differ; return the exit code."""
+    """Run the arms, or read their saved runs, and write and print their differences; return the exit code."""
     began = time.monotonic()
     if any(Path(text).suffix in (".zarr", ".nc") for text in options.arms):
         return _compare_saved(options, command, began)
@@ -120,7 +120,7 @@ def compare_arms(options: CompareOptions, command: str) -> int:
 
 
 def _compare_saved(options: CompareOptions, command: str, began: float) -> int:
-    """Judge the runs of saved sweeps in place of fresh ones; the exit code."""
+    """Judge the runs of saved sweeps in place of new runs; return the exit code."""
     if options.part is not None:
         raise ConfigError("--part: saved runs are judged and none is made; leave it out")
     sweeps = result.sweeps_of(options, options.arms)
@@ -150,7 +150,7 @@ def _compare_saved(options: CompareOptions, command: str, began: float) -> int:
 
 
 def _arms(options: CompareOptions) -> tuple[Arm, ...]:
-    """Return the arms that are named, or one for each router on the arm that is named, under the named signals."""
+    """Return the arms that the options name, or one arm with each named router; all with the options' signals."""
     return tuple(
         dataclasses.replace(arm, config=seen_as(arm.config, options.signals))
         for arm in _named_arms(options)
@@ -176,7 +176,7 @@ def _named_arms(options: CompareOptions) -> tuple[Arm, ...]:
 
 
 def _criteria(criteria: str | None, arms: Sequence[Arm]) -> dict[str, tuple[SuccessCriterion, ...]]:
-    """Success criteria by arm: the given strategy's for all, or each arm's own; their metrics checked."""
+    """Return checked success criteria by arm: those of the strategy `criteria` for every arm, or each arm's own."""
     if criteria is not None:
         strategy = load_strategy(criteria)
         if strategy.objectives:
@@ -195,7 +195,7 @@ def _needed(
     criteria: Mapping[str, tuple[SuccessCriterion, ...]],
     metrics: Sequence[str],
 ) -> tuple[str, ...]:
-    """Return every metric of single runs that is compared or judged, and the default ones, for later use."""
+    """Return the metrics of single runs that are compared or judged, and the default ones for later commands."""
     usual = list(names_in(OF_CLASS, setting.classes))
     names = [*OF_CLASS, *OF_RUN, *SURVIVORS, *usual, *setting.metrics, *metrics]
     for of_arm in criteria.values():
@@ -204,7 +204,7 @@ def _needed(
 
 
 def _note_workloads(options: CompareOptions, arms: Sequence[Arm], workload: str) -> None:
-    """Say that arms made for several workloads are run on one."""
+    """Print a remark where arms made for several workloads are run on one."""
     named = {str(arm.strategy.workload) for arm in arms if arm.strategy is not None}
     is_one = options.workload is not None or options.trace is not None or len(named) < 2
     if not is_one and not options.quiet:
@@ -215,7 +215,7 @@ def _note_workloads(options: CompareOptions, arms: Sequence[Arm], workload: str)
 
 
 def _note_last_gaps(options: CompareOptions, arms: Sequence[Arm], experiment: Experiment) -> None:
-    """Say where an arm has February's defect in TPOT, and answers are so short that it counts."""
+    """Print a remark where an arm has February's TPOT defect, and outputs are so short that the defect shows."""
     with_it = [arm for arm in arms if not (arm.config.corrected or arm.config.is_august)]
     if with_it and not options.quiet:
         config = with_it[0].config
@@ -226,7 +226,7 @@ def _note_last_gaps(options: CompareOptions, arms: Sequence[Arm], experiment: Ex
 
 
 class _Ran(NamedTuple):
-    """The results of a comparison: the setting with the seeds used, arms, other coefficients, looks at the seeds."""
+    """The results of a comparison: setting with the seeds used, arms, drawn coefficients, runs, stopping record."""
 
     setting: CommonSetting
     compared: list[Compared]
@@ -245,7 +245,7 @@ def _run(
     draws: CoefficientDraws | None,
     enough: EnoughSeeds | None,
 ) -> _Ran:
-    """Run every arm on every seed, without each mechanism that may be inert, and with other coefficients."""
+    """Run every arm on every seed, then without each mechanism that may do nothing, then with drawn coefficients."""
     how = options.inert or ("mechanisms" if options.routers is None else "records")
     has_scorers = how == "scorers"
     count, configs = len(arms), [arm.config for arm in arms]
@@ -283,7 +283,7 @@ def _run(
 def _certain(
     arms: Sequence[Arm], draws: CoefficientDraws | None
 ) -> list[tuple[ClusterConfig, str]]:
-    """Return what is run whatever is found, with names: the arms, then each with other coefficients."""
+    """Return the named configurations that are always run: the arms, then each arm with each draw of coefficients."""
     of_draws = [] if draws is None else [config for arm in arms for config in draws.configs(arm)]
     return [*((arm.config, arm.name) for arm in arms), *of_draws]
 
@@ -297,7 +297,7 @@ def _written(
     command: str,
     seconds: float,
 ) -> int:
-    """Write the files, print the words, and return the exit code."""
+    """Write the files, print the findings, and return the exit code."""
 
     def write_pages() -> None:
         runs = {

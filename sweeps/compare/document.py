@@ -1,4 +1,4 @@
-"""A comparison of arms as a document: everything that the report, the figure and other programs need."""
+"""A comparison of arms as a document: the plain data from which the report, the figure and other programs work."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COST = ("instance_seconds", "idle_share", "num_scale_downs")  # where instances 
 
 @dataclass(frozen=True)
 class Compared:
-    """One arm with its runs, what its mechanisms did, and the criteria that it is judged by."""
+    """One arm with its runs, the effects of its mechanisms, and the criteria for judging it."""
 
     arm: Arm
     runs: tuple[RunSummary, ...]
@@ -70,23 +70,23 @@ class CommonSetting:
 
     @property
     def is_one_trace(self) -> bool:
-        """Return whether the runs are of one trace without windows: intervals then come from its requests."""
+        """Return whether the runs are of one trace without windows: intervals then come from resampled requests."""
         return self.trace is not None and self.trace["windows"] is None
 
     @property
     def run_word(self) -> str:
-        """Return the word for what tells the runs of an arm apart: `window` or `seed`."""
+        """Return the word for that in which the runs of an arm differ: `window` or `seed`."""
         return "window" if self.trace is not None and self.trace["windows"] else "seed"
 
 
 def default_metrics(
     classes: Sequence[str], configs: Sequence[ClusterConfig], is_one_trace: bool = False
 ) -> tuple[str, ...]:
-    """Return the usual metrics: latencies and goodput of all and of each class, throughput; rejections
-    and cost if they can differ.
+    """Return the default metrics: latencies and goodput of all requests and of each class, throughput; rejections and
+    cost if arms can differ in them.
 
-    Beside each P99 by run stands the P99 of the pooled requests. Of one trace a P99 is that of its requests
-    anyway, and the share within targets, which single requests make, takes the place of goodput.
+    Each P99 by run comes with the P99 of the pooled requests. For one trace the P99 is over its requests already, and
+    the share within targets, which is a mean over single requests, replaces goodput.
     """
     names = []
     for name in OF_CLASS:
@@ -106,7 +106,7 @@ def default_metrics(
 
 
 def _ranked_by(setting: CommonSetting, num_pairs: int) -> str:
-    """Return the metric by which arms are ranked, each of so many pairs being compared."""
+    """Return the metric by which arms are ranked, where the ranking compares `num_pairs` pairs."""
     error = 1 - setting.inference.confidence
     return headline_metric(setting.metrics, len(setting.seeds), num_pairs, error)
 
@@ -114,7 +114,7 @@ def _ranked_by(setting: CommonSetting, num_pairs: int) -> str:
 def to_document(
     setting: CommonSetting, compared: Sequence[Compared], is_ranked: bool = False
 ) -> dict[str, Any]:
-    """Write a comparison as plain data; the others are compared with the first arm."""
+    """Return a comparison as plain data; every other arm is compared with the first."""
     distinct = one_of_each(compared) if is_ranked else compared
     distinct = distinct if len(distinct) > 1 else compared
     judge = judge_of(setting, [arm.runs for arm in compared])
@@ -224,18 +224,18 @@ def _arm(
 
 
 def _together(runs: Sequence[RunSummary]) -> str:
-    """Equal for arms in which every request had the same life on every seed."""
+    """Return a hash that is equal for arms in which every request had the same life on every seed."""
     return hashlib.sha256(" ".join(run.fingerprint for run in runs).encode()).hexdigest()[:16]
 
 
 def survivors(runs: Sequence[RunSummary]) -> list[int] | None:
-    """Return how many requests have completed and how many arrived, over all seeds; None where it was not kept."""
+    """Return the numbers of completed and of arrived requests, over all seeds; None where runs did not keep them."""
     sums = [sum(run.value(name) for run in runs if run.is_whole) for name in SURVIVORS]
     return [int(count) for count in sums] if all(map(math.isfinite, sums)) else None
 
 
 def totals(runs: Sequence[RunSummary]) -> dict[str, int]:
-    """Count how often each mechanism that leaves a trace did something, over all seeds that came to their end."""
+    """Return for each mechanism that leaves a trace how often it acted, over all seeds whose runs finished."""
     whole = [run.acted for run in runs if run.is_whole]
     return {name: sum(acted[name] for acted in whole) for name in (whole[0] if whole else ())}
 
@@ -251,7 +251,7 @@ def _figures(
 
 
 def _parts(runs: Sequence[RunSummary], slo_class: str) -> dict[str, Any]:
-    """Per view of the TTFT the mean over the seeds of each part, ms, and of their sum."""
+    """Return by view of the TTFT the means over the seeds, ms, of each part and of the sum of the parts."""
     parts = {}
     for view in VIEWS:
         table = part_table(runs, slo_class, view)
@@ -269,7 +269,7 @@ def _parts(runs: Sequence[RunSummary], slo_class: str) -> dict[str, Any]:
 
 
 def part_table(runs: Sequence[RunSummary], slo_class: str, view: str) -> np.ndarray:
-    """Return the parts of a view, ms, `[seed part]`; NaN where a run has none."""
+    """Return the parts of a view of the TTFT, ms, `[seed, part]`; NaN where a run has none."""
     nothing = [math.nan] * len(TTFT_PARTS)
     return np.array([run.ttft_parts.get(slo_class, {}).get(view, nothing) for run in runs], float)
 
@@ -287,7 +287,7 @@ def _crossover(entry: Crossover, runs: Sequence[RunSummary]) -> dict[str, Any]:
 def _part_changes(
     setting: CommonSetting, reference: Compared, other: Compared
 ) -> list[dict[str, Any]]:
-    """Return where a class's TTFT changed: by group of parts, mean over the seeds that both have."""
+    """Return the change of a class's TTFT by group of parts, as a mean over the seeds that both arms have."""
     changes = []
     for slo_class in (ALL, *setting.classes):
         for view in VIEWS:

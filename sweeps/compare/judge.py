@@ -1,6 +1,7 @@
-"""What makes intervals and verdicts of arms' runs: over seeds or windows, or over the requests of one trace.
+"""The judges that turn arms' runs into intervals and verdicts: over seeds or windows, or over the requests of one
+trace.
 
-The requests of one trace are resampled in blocks of arrival time, alike for all arms.
+The requests of one trace are resampled in blocks of arrival time, with the same blocks for all arms.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SHARES = {"attainment": (GOOD, 1.0), "slo_miss_rate": (GOOD, -1.0), "reject_rate
 
 
 def check_block(block_s: float | None, trace: TraceSource | None) -> None:
-    """Refuse a length of blocks that nothing would use, or of which the trace holds too few."""
+    """Refuse a block length that no judge would use, or that leaves too few blocks in the trace."""
     if block_s is None:
         return
     if trace is None or trace.num_windows is not None:
@@ -59,7 +60,8 @@ class OneTrace:
         inference: Inference,
         block_s: float | None = None,
     ) -> None:
-        """The runs of every arm, the reference first; their blocks follow from what differs."""
+        """Take every arm's runs, the reference first; unless given, the block length follows from the arms'
+        differences."""
         self.arms, self.inference = arms, inference
         requests = [run.requests for arm in arms for run in arm]
         self._kept: dict[tuple[int, Ingredient], Resampled] = {}
@@ -99,18 +101,18 @@ class OneTrace:
 
     @property
     def num_blocks(self) -> int:
-        """Return the number of blocks of the trace; 0 if its requests are too few."""
+        """Return the number of blocks of the trace; 0 if the trace has too few requests."""
         return self.resamplings[0].num_blocks if self.resamplings else 0
 
     @property
     def block_s(self) -> float | None:
-        """Return the seconds of a block; None if the trace has no blocks."""
+        """Return the length of a block, s; None if the trace has no blocks."""
         return self.resamplings[0].block_s if self.resamplings else None
 
     def differences(
         self, compared: Sequence[tuple[Sequence[RunSummary], Sequence[RunSummary], str]]
     ) -> list[Difference]:
-        """Return second minus first of every entry (first, second, metric), judged together."""
+        """Return second minus first for every entry (first, second, metric), judged together."""
         pairs = [
             ResampledPair(
                 self.resampled(first, name), self.resampled(second, name), lookup(name)[0].direction
@@ -120,12 +122,12 @@ class OneTrace:
         return blocks.differences(pairs, self.num_blocks, self.inference)
 
     def interval(self, runs: Sequence[RunSummary], name: str) -> Estimate:
-        """Return the interval of a metric of one arm, from resamples of the trace."""
+        """Return the interval of one arm's metric, from resamples of the trace."""
         resampled = self.resampled(runs, name)
         return blocks.interval_of(resampled, self.num_blocks, self.inference.confidence)
 
     def resampled(self, runs: Sequence[RunSummary], name: str) -> Resampled:
-        """Return a metric as it was, and in every resample; the mean over the runs of several seeds."""
+        """Return one arm's metric as measured and in every resample; with several seeds the mean over the runs."""
         values = np.array([run.metrics.get(name, math.nan) for run in runs])
         value, how = float(values.mean()), ingredient_of(name)
         if how is None or not self.resamplings or any(run.requests is None for run in runs):
@@ -140,7 +142,7 @@ class OneTrace:
     def _part(
         self, requests: RequestFigures, resampling: BlockResampling, how: Ingredient
     ) -> Resampled:
-        """Return the resampled part of one run; runs that stand for several seeds are resampled once."""
+        """Return a statistic of one run in every resample; several seeds that share one run are resampled once."""
         key = id(requests), how
         if key not in self._kept:
             column, least = requests.column(how.column, how.slo_class), LEAST_OF_CLASS
@@ -157,7 +159,7 @@ class OneTrace:
         return self._kept[key]
 
     def sentence(self) -> str:
-        """Say how single intervals are made."""
+        """Return a sentence on how single intervals are computed."""
         level = f"{100 * self.inference.confidence:g} %"
         if not self.resamplings:
             return (
@@ -178,7 +180,8 @@ class OneTrace:
 def _series(
     first: RequestFigures | None, arms: Sequence[Sequence[RunSummary]], num_bins: int
 ) -> list[np.ndarray]:
-    """Return what differs from the reference by bin of time: latencies, and requests beyond the P99 of each arm."""
+    """Return each arm's differences from the reference by bin of time: latencies, and requests beyond each arm's
+    P99."""
     series: list[np.ndarray] = [np.zeros(num_bins)]
     for arm in arms[1:]:
         other = arm[0].requests
@@ -199,7 +202,7 @@ def _beyond(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Ingredient:
-    """A part of a metric: the mean, or a quantile, of a column of the requests."""
+    """A metric of single requests as a statistic: the mean, or a quantile, of a column of the requests."""
 
     column: str
     slo_class: str | None
@@ -208,9 +211,8 @@ class Ingredient:
 
 
 def ingredient_of(name: str) -> Ingredient | None:
-    """Return what a metric, `[class]` included, is made of per request; None if it is not a figure of
-    single requests.
-    """
+    """Return the statistic over single requests that is the metric `name`, `[class]` included; None if there is
+    none."""
     metric, slo_class = lookup(name)
     if metric.name in SHARES:
         column, sign = SHARES[metric.name]
@@ -226,19 +228,19 @@ def ingredient_of(name: str) -> Ingredient | None:
 
 @dataclass(frozen=True)
 class BySeeds:
-    """Inference over the runs of seeds, or of the windows of a trace."""
+    """Inference from the runs of several seeds, or of several windows of a trace."""
 
     inference: Inference
 
     def differences(
         self, compared: Sequence[tuple[Sequence[RunSummary], Sequence[RunSummary], str]]
     ) -> list[Difference]:
-        """Return second minus first of every entry (first, second, metric), judged together."""
+        """Return second minus first for every entry (first, second, metric), judged together."""
         pairs = [pair_of(first, second, name) for first, second, name in compared]
         return paired.differences(pairs, self.inference)
 
     def interval(self, runs: Sequence[RunSummary], name: str) -> Estimate:
-        """Return the interval of a metric of one arm, over the seeds."""
+        """Return the interval of one arm's metric, over the seeds."""
         values = metric_values(runs, name)
         known = values[np.isfinite(values)]
         return intervals.interval_of(intervals.seed_mean, [known], self.inference)
@@ -248,7 +250,7 @@ Judge = BySeeds | OneTrace
 
 
 def judge_of(setting: CommonSetting, arms: Sequence[Sequence[RunSummary]]) -> Judge:
-    """Return the judge for the runs of these arms, the reference first."""
+    """Return the judge for the runs of these arms, of which the first is the reference."""
     if setting.is_one_trace:
         return OneTrace(arms, setting.inference, setting.block_s)
     return BySeeds(setting.inference)
@@ -257,7 +259,7 @@ def judge_of(setting: CommonSetting, arms: Sequence[Sequence[RunSummary]]) -> Ju
 def interval_sentence(
     num_pairs: int, inference: Inference, word: str = "seed", are_exact: bool = False
 ) -> str:
-    """Say how single intervals are made of `num_pairs` seeds, or windows of a trace."""
+    """Return a sentence on how single intervals are computed from `num_pairs` seeds, or windows of a trace."""
     level = f"{100 * inference.confidence:g} %"
     if are_exact:
         return f"none needed: every {word} makes the same run, so the differences are exact"
@@ -281,7 +283,7 @@ def interval_sentence(
 
 
 def figures_json(judge: Judge, runs: Sequence[RunSummary], names: Sequence[str]) -> dict[str, Any]:
-    """Return metrics of one arm with their intervals, by class and metric."""
+    """Return one arm's metrics with their intervals as plain data, by class and metric."""
     figures: dict[str, dict[str, Any]] = {}
     for name in names:
         metric, slo_class = lookup(name)
@@ -294,12 +296,12 @@ def figures_json(judge: Judge, runs: Sequence[RunSummary], names: Sequence[str])
 
 
 def comparison_json(arm: str, reference: str, name: str, difference: Difference) -> dict[str, Any]:
-    """Return a difference in one metric, `[class]` behind where it is of a class."""
+    """Return an arm's difference from the reference in one metric, `[class]` included, as plain data."""
     return {"arm": arm, "reference": reference, **metric_json(name), **difference.to_json()}
 
 
 def metric_json(name: str) -> dict[str, Any]:
-    """Return what a document says of a metric: its class, name, unit, and which way is better."""
+    """Return a metric's class, name, unit and better direction, as plain data."""
     metric, slo_class = lookup(name)
     return {
         "class": slo_class or ALL,
@@ -312,13 +314,13 @@ def metric_json(name: str) -> dict[str, Any]:
 def inference_json(
     judge: Judge, differences: Sequence[Difference], family: Mapping[str, Any], word: str = "seed"
 ) -> dict[str, Any]:
-    """Return how differences were judged.
+    """Return as plain data how differences were judged.
 
     Args:
-        judge: what judged them.
-        differences: all of them.
-        family: says which of them hold together, and how many those are.
-        word: what tells the runs of an arm apart, `seed` or `window`.
+        judge: the judge of the differences.
+        differences: all differences.
+        family: names the differences whose verdicts hold together, and their number.
+        word: that in which the runs of an arm differ, `seed` or `window`.
     """
     inference, is_resampled = judge.inference, isinstance(judge, OneTrace)
     most = max((difference.num_pairs for difference in differences), default=0)

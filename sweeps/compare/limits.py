@@ -1,4 +1,4 @@
-"""Goodput under every choice of limits: runs, differences, and what is said and drawn of them."""
+"""Goodput under every choice of the classes' TTFT limits: runs, differences, sentences and pictures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Choice = tuple[float, ...]  # a limit of each class, ms, the most urgent first
 
 
 class Judged(NamedTuple):
-    """An arm's goodput against the reference's under one choice of limits."""
+    """An arm's goodput against the reference's, under one choice of limits."""
 
     arm: str
     choice: Choice
@@ -57,7 +57,7 @@ class Judged(NamedTuple):
 
 
 def ladders_of(texts: Sequence[str], classes: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """Return the limits to try of each class, ms, from `CLASS=MS,…`; refuse what is no class of the workload."""
+    """Return by class the limits to try, ms, from texts `CLASS=MS,…`; refuse a class that the workload lacks."""
     ladders = {name: USUAL.get(name, OF_OTHERS) for name in classes}
     for text in texts:
         name, _, values = text.partition("=")
@@ -76,7 +76,7 @@ def ladders_of(texts: Sequence[str], classes: Sequence[str]) -> dict[str, tuple[
 
 
 def choices_of(ladders: Mapping[str, Sequence[float]]) -> list[Choice]:
-    """Return every choice of limits in which no class has a shorter one than a more urgent class."""
+    """Return every choice of limits in which no class has a shorter limit than a more urgent class."""
     choices = [
         choice for choice in itertools.product(*ladders.values()) if list(choice) == sorted(choice)
     ]
@@ -89,7 +89,8 @@ def choices_of(ladders: Mapping[str, Sequence[float]]) -> list[Choice]:
 
 
 def map_limits(options: LimitsOptions, paths: OutputPaths, command: str) -> int:
-    """Run the arms, judge goodput under every choice of limits, and write and print it; return the exit code."""
+    """Run the arms, judge goodput under every choice of limits, and write and print the results; return the exit
+    code."""
     began = time.monotonic()
     arms = arms_of(options.arms, options.instances, fit=options.coefficients_from)
     configs = [arm.config for arm in arms]
@@ -129,11 +130,11 @@ def map_limits(options: LimitsOptions, paths: OutputPaths, command: str) -> int:
 def _rates(
     experiment: Experiment, arms: Sequence[Arm], ladders: Mapping[str, Sequence[float]]
 ) -> dict[str, np.ndarray]:
-    """Return goodput by arm, 1/s: `[seed, class, limit]`, padded; NaN where a run did not end."""
+    """Return goodput by arm, 1/s: `[seed, class, limit]`, padded to most limits; NaN where a run did not finish."""
     widest, measure = max(map(len, ladders.values())), experiment.measure
 
     def counted(record: RunRecord) -> np.ndarray:
-        """Return goodput of one run under each limit, 1/s `[class, limit]`; NaN where it did not end."""
+        """Return one run's goodput under each limit, 1/s `[class, limit]`; NaN where the run did not finish."""
         measured = select(record, None, window_of(measure, record))
         ttft_us, has_one = latencies_us(record, "ttft")
         rates = np.full((len(ladders), widest), np.nan)
@@ -160,7 +161,7 @@ def judge(
     choices: Sequence[Choice],
     confidence: float,
 ) -> list[Judged]:
-    """Return the differences of all arms under all choices, as one family."""
+    """Return the differences of all arms under all choices of limits, judged as one family."""
 
     def goodput(arm: str, choice: Choice) -> np.ndarray:
         places = [
@@ -189,7 +190,7 @@ def findings_of(
     setting: Mapping[str, Any],
     reference: str,
 ) -> Findings:
-    """Return what holds under all choices, the changes under each, and the map."""
+    """Return the verdicts that hold under all choices, the changes under each choice, and the map."""
     by_arm = {arm: list(rows) for arm, rows in itertools.groupby(judged, key=lambda pair: pair.arm)}
     count = len(judged) // len(by_arm)
     names = " and ".join(by_arm)
@@ -254,7 +255,8 @@ def _picture(
     setting: Mapping[str, Any],
     reference: str,
 ) -> Picture:
-    """Return a row of panels for each arm, a panel for each limit of the first classes, the last two as its axes."""
+    """Return a row of panels for each arm, one for each choice of the first classes' limits; axes: the last two
+    classes'."""
     *first, across, up = ladders
     heads = list(dict.fromkeys(choice[:-2] for _, choice, _ in next(iter(by_arm.values()))))
     panels = [
@@ -305,6 +307,6 @@ def _panel(
 
 
 def _title(arm: str, named: str) -> str:
-    """Return a panel's title, on two lines where it is wider than the panel."""
+    """Return a panel's title, on two lines if it is wider than the panel."""
     parts = [part for part in (arm, named) if part]
     return ("; " if sum(map(len, parts)) < MOST_IN_TITLE else "\n").join(parts)

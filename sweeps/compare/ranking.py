@@ -1,6 +1,6 @@
-"""Which arm is best in one metric, by how much, and how surely: every two arms against each other.
+"""The best arm in one metric, its margin and confidence: every two arms compared with each other.
 
-Arms in which every request fares alike are one place of the ranking, named after the first of them.
+Arms in which every request has the same life share one rank, named after the first of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_NAMED = 4  # in the verdict, of those that may be as good
 
 
 def one_of_each(compared: Sequence[Compared]) -> list[Compared]:
-    """Return the first of the arms that fare exactly alike, and all others."""
+    """Return the arms without repeats: of arms in which all requests have the same lives, only the first."""
     return [
         arm
         for at, arm in enumerate(compared)
@@ -48,7 +48,7 @@ def ranking(
     judge: Judge,
     differences: Mapping[tuple[int, int, str], Difference],
 ) -> dict[str, Any]:
-    """Order the arms from the best to the worst in a metric; `differences` of every two are a family of their own."""
+    """Rank the arms in a metric, the best first; `differences`, of every two arms, are a family of their own."""
     metric, slo_class = lookup(name)
     values = np.array([judge.interval(compared.runs, name).mean for compared in distinct])
     sign = 1.0 if metric.direction == LOWER else -1.0
@@ -56,7 +56,7 @@ def ranking(
     arms = [compared.arm.name for compared in distinct]
 
     def is_ahead(first: int, second: int) -> bool:
-        """Return whether one arm is surely better than another; a verdict is on the second of a pair."""
+        """Return whether the arm `first` is surely better than `second`; verdicts describe the second arm of a pair."""
         if first < second:
             return differences[first, second, name].verdict == WORSE
         return first > second and differences[second, first, name].verdict == BETTER
@@ -82,7 +82,7 @@ def ranking(
 
 
 def shown_arms(document: Document) -> list[str]:
-    """Return the arms of a report: the reference, then the others from the best to the worst, one of those alike."""
+    """Return the arms that a report shows: the reference, then the others from best to worst; identical ones once."""
     names = [arm["name"] for arm in document["arms"]]
     if not document.get("ranking"):
         return names
@@ -93,7 +93,7 @@ def shown_arms(document: Document) -> list[str]:
 
 
 def title(document: Document) -> str:
-    """Return the question that a ranking answers; empty without one."""
+    """Return the question that a ranking answers, as a title; empty without a ranking."""
     if not document.get("ranking"):
         return ""
     metric = in_words(document["ranking"]["metric"])
@@ -101,7 +101,7 @@ def title(document: Document) -> str:
 
 
 def question(document: Document) -> str:
-    """Return the question and what it was asked on; empty without a ranking."""
+    """Return the question and the workload on which it was asked; empty without a ranking."""
     if not document.get("ranking"):
         return ""
     source = "Trace" if document["trace"] else "Workload"
@@ -110,7 +110,7 @@ def question(document: Document) -> str:
 
 
 def verdict(document: Document) -> Sentence | None:
-    """Return the best arm, by how much, and which others may be as good; None without two arms to rank."""
+    """Return a sentence: the best arm, its margin, and the arms that may be as good; None without two arms to rank."""
     ranking = document.get("ranking")
     if not ranking or len(ranking["order"]) < 2:
         return None
@@ -134,7 +134,7 @@ def verdict(document: Document) -> Sentence | None:
 
 
 def next_step(document: Document) -> str:
-    """Return what to do about a ranking; empty without one."""
+    """Return a sentence on what to do next after a ranking; empty without a ranking."""
     order = document["ranking"]["order"] if document.get("ranking") else []
     if len(order) < 2:
         return ""
@@ -148,7 +148,7 @@ def next_step(document: Document) -> str:
 
 
 def sure(document: Document) -> Sentence | None:
-    """Return how sure a ranking is; None without one, or where differences are exact."""
+    """Return a sentence on how sure a ranking is; None without a ranking, or where differences are exact."""
     ranking, inference = document.get("ranking"), document["inference"]
     if not ranking or inference.get("are_exact"):
         return None
@@ -162,7 +162,7 @@ def sure(document: Document) -> Sentence | None:
 
 
 def ranking_table(document: Document) -> Iterator[Table]:
-    """Yield the ranking, the best first, if there is one."""
+    """Yield the table of the ranking, the best arm first, if there is a ranking."""
     ranking = document.get("ranking")
     if not ranking:
         return
@@ -196,7 +196,7 @@ def ranking_table(document: Document) -> Iterator[Table]:
 
 
 def ranking_lines(document: Document) -> list[str]:
-    """Say which routers fare as another, and what `weighted` adds up."""
+    """Return lines on routers that fare exactly like another one, and on the scorers that `weighted` adds up."""
     if not document.get("ranking"):
         return []
     shown = shown_arms(document)
@@ -227,7 +227,8 @@ CONTROL_ROUTER = "always-busiest"
 
 
 def router_arms(text: str, base: Arm) -> tuple[Arm, ...]:
-    """Return the base with each router of `all`, or of `NAME,NAME,…`; round-robin comes first if it is among them.
+    """Return the base arm once for each router of `all`, or of `NAME,NAME,…`; round-robin comes first if it is among
+    them.
 
     Raises:
         ConfigError: fewer than two routers are named, or one twice.

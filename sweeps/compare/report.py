@@ -1,4 +1,4 @@
-"""A comparison's sentences and its table of TTFT, from its document."""
+"""A comparison's sentences and its TTFT table, rendered from its document."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VIEW_WORDS = {"mean": "mean", "p99": "P99", "tail": "slowest 1 %"}
 
 
 def requests_line(document: Mapping[str, Any]) -> str:
-    """Name the workload and the seeds, or the trace and its runs."""
+    """Return a line that names the workload and the seeds, or the trace and its runs."""
     if document.get("trace"):
         return trace_line(document)
     size = f"{document['num_requests']} requests, " if document["num_requests"] else ""
@@ -52,7 +52,7 @@ def requests_line(document: Mapping[str, Any]) -> str:
 
 
 def trace_line(document: Mapping[str, Any]) -> str:
-    """Name the trace, and say what the runs of an arm are."""
+    """Return a line that names the trace, and says whether an arm has one run, windows of the trace, or seeds."""
     trace, count = document["trace"], len(document["seeds"])
     text = (
         f"Trace {Path(trace['path']).name} ({trace['format']}): {trace['num_requests']} requests in "
@@ -69,7 +69,7 @@ def trace_line(document: Mapping[str, Any]) -> str:
 
 
 def part_table(document: Mapping[str, Any]) -> Table:
-    """Make the table of the parts of TTFT in ms, by class and arm: of the mean, the P99 and the slowest requests."""
+    """Return the table of the parts of TTFT in ms, by class and arm: of the mean, the P99 and the slowest requests."""
     names = [
         name
         for name in _group_names(document)
@@ -112,7 +112,8 @@ def _part_rows(
 
 
 def draw_tables(document: Mapping[str, Any]) -> Iterator[Table]:
-    """Yield the table of the arms on coefficients drawn from a fit, if some were; its short form has the TTFT P99."""
+    """Yield the table of the arms on coefficients drawn from a fit, if there are any; its short form has TTFT P99
+    only."""
     section = document.get("coefficients")
     if section is None:
         return
@@ -145,7 +146,7 @@ def _draw_rows(
 
 
 def criterion_lines(document: Mapping[str, Any]) -> list[str]:
-    """Write every criterion with its verdict, then what the same bound says of the other classes."""
+    """Return every success criterion with its verdict, then the verdicts of the same bound on the other classes."""
     lines = []
     for entry in document["criteria"]:
         if not (entry["is_asked"] or entry["num_seeds"]):
@@ -172,7 +173,7 @@ def criterion_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def crossover_lines(document: Mapping[str, Any]) -> list[str]:
-    """Say from which age the lower class goes first, by the settings and in fact."""
+    """Return lines on the age at which requests of a lower class go first, by the settings and as observed."""
     lines = []
     for arm in document["arms"]:
         seen = [entry for entry in arm["crossovers"] if entry["observed"] is not None]
@@ -201,10 +202,10 @@ def _crossover_words(entry: Mapping[str, Any]) -> str:
 
 
 def idle_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return what was inert and why, and arms that are the same.
+    """Return lines on mechanisms that did nothing, with reasons, and on arms that are identical.
 
-    Nothing is said of arms that differ in the router alone: they share their mechanisms, and the ranking has one of
-    those that are the same.
+    Arms that differ in the router alone get no lines: they share their mechanisms, and the ranking lists identical arms
+    once.
     """
     lines = []
     for arm in document["arms"]:
@@ -217,7 +218,7 @@ def idle_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def acting_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return the mechanisms that acted, and those of which the runs do not tell."""
+    """Return the mechanisms that acted, and those for which the runs do not show whether they acted."""
     lines = []
     for arm in () if document.get("ranking") else document["arms"]:
         undecided: dict[str, list[str]] = {}
@@ -239,7 +240,7 @@ def acting_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _same_lines(document: Mapping[str, Any], arm: Mapping[str, Any]) -> list[str]:
-    """Return a line at the first of several arms that are the same."""
+    """Return a line that lists the arms identical to `arm`, if it is the first of several."""
     names = [arm["name"] for arm in document["arms"]]
     alike = [name for name in names if name == arm["name"] or name in arm["same_as"]]
     if len(alike) < 2 or alike[0] != arm["name"]:
@@ -248,7 +249,7 @@ def _same_lines(document: Mapping[str, Any], arm: Mapping[str, Any]) -> list[str
 
 
 def failure_lines(document: Mapping[str, Any]) -> list[str]:
-    """Name the arms with runs that did not come to their end, and what that does to the figures."""
+    """Name the arms with unfinished runs or requests, or broken invariants, and what that means for their figures."""
     lines = []
     for arm in document["arms"]:
         failure = arm["failure"]
@@ -270,17 +271,17 @@ def failure_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def quantity(entry: Mapping[str, Any], is_signed: bool = True) -> Quantity:
-    """Return an entry of a document as a number with its interval."""
+    """Return a document's entry as a number with its interval."""
     return Quantity(entry["mean"], entry["low"], entry["high"], is_signed=is_signed)
 
 
 def milliseconds(us: float) -> str:
-    """Write µs as ms or, where they are many, s."""
+    """Return a time given in µs as text, in ms or, if long, in s."""
     return f"{us / 1e6:.3g} s" if us >= 1e6 else f"{us / 1e3:.4g} ms"
 
 
 def percentile_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Explain the two kinds of percentiles, where there are pooled ones."""
+    """Explain the two kinds of percentiles, where the entries have pooled ones."""
     pooled = [entry for entry in entries if entry["metric"] in pooled_names()]
     if not pooled:
         return []
@@ -290,7 +291,7 @@ def percentile_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def token_rate_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Explain what the throughputs count, where there are any."""
+    """Explain what the throughputs count, where the entries have any."""
     is_there = any(entry["metric"] in TOKEN_RATES for entry in entries)
     return [f"Throughput: {TOKEN_RATES_EXPLAINED}"] if is_there else []
 
@@ -310,7 +311,7 @@ ENDS = {
 
 @dataclass(frozen=True)
 class EnoughSeeds:
-    """A rule, and what it looks at."""
+    """A stopping rule for the number of seeds, with the metrics and the confidence that it uses."""
 
     rule: StoppingRule
     names: tuple[str, ...]  # metrics, of every arm against the first
@@ -319,9 +320,7 @@ class EnoughSeeds:
     def run(
         self, arms: Sequence[Arm], kept: KeptRuns
     ) -> tuple[list[tuple[RunSummary, ...]], list[Differences]]:
-        """Run every arm on more and more seeds until the rule is met; return the runs, and what was
-        seen at each look.
-        """
+        """Run every arm on more and more seeds until the rule is met; return the runs and each look's differences."""
 
         def runs() -> list[tuple[RunSummary, ...]]:
             return [kept.of(arm.config, arm.name) for arm in arms]
@@ -335,7 +334,7 @@ class EnoughSeeds:
         return runs(), looks
 
     def used(self, setting: CommonSetting, seeds: Sequence[int]) -> CommonSetting:
-        """Return the setting with the seeds that were used; if the rule decides, intervals allow for the looks."""
+        """Return the setting with the seeds that were used; if the rule decides, intervals hold at every look."""
         inference = replace(setting.inference, is_anytime=self.rule.decides)
         return replace(setting, seeds=tuple(seeds), inference=inference)
 
@@ -344,7 +343,7 @@ class EnoughSeeds:
         return [pair_of(reference, other, name) for other in others for name in self.names]
 
     def document(self, arms: Sequence[Arm], looks: Sequence[Differences]) -> dict[str, Any]:
-        """Return what was asked for, seen and used, as plain data."""
+        """Return as plain data the rule, the looks and the seeds used."""
         judged = [(arm.name, name) for arm in arms[1:] for name in self.names]
         return stopping_json(self.rule, self.confidence, judged, looks)
 
@@ -355,7 +354,7 @@ def stopping_json(
     judged: Sequence[tuple[str, str]],
     looks: Sequence[Differences],
 ) -> dict[str, Any]:
-    """Return by what rule seeds were added, and what was seen; `judged` are arms with their metrics."""
+    """Return the rule by which seeds were added, and each look's results; `judged` are arms with their metrics."""
     last = looks[-1]
     return {
         "rule": rule_words(rule, confidence),
@@ -378,7 +377,7 @@ def stopping_json(
 
 
 def stopping_lines(document: Mapping[str, Any]) -> list[str]:
-    """Say in words by what rule seeds were added, when it was looked, and what was found."""
+    """Return sentences on the rule by which seeds were added, the looks, and their results."""
     stopping = document.get("stopping")
     if not stopping:
         return []

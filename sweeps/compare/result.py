@@ -1,4 +1,4 @@
-"""What commands that set arms side by side have in common: their setting, fresh or of saved sweeps, and their files."""
+"""Shared parts of commands that compare arms: the common setting, of new runs or of saved sweeps, and the files."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def setting_of(
     arms: Sequence[Arm],
     usual: Callable[[tuple[str, ...], bool], tuple[str, ...]],
 ) -> CommonSetting:
-    """Return what all arms have in common.
+    """Return the setting that all arms have in common.
 
     Args:
-        options: what is asked for.
-        requests: what all arms serve.
-        arms: those that are run.
-        usual: makes the metrics if none are given, from the classes and whether one trace is run without windows.
+        options: the command's options.
+        requests: the requests that all arms serve.
+        arms: the arms to run.
+        usual: returns the default metrics from the classes and whether one trace is run without windows.
     """
     trace, classes = requests.trace, requests.classes
     classes = () if trace is not None and len(classes) == 1 else classes
@@ -73,7 +73,7 @@ def setting_of(
 
 
 def check_pooled(metrics: Sequence[str], is_one_trace: bool) -> None:
-    """Refuse to pool the runs of one trace, which all serve the same requests."""
+    """Refuse to pool the runs of one trace, because all of them serve the same requests."""
     for name in metrics if is_one_trace else ():
         if pooled_latency(name) is not None:
             raise ConfigError(
@@ -91,9 +91,9 @@ def write_result(
     seconds: float,
     lacking: str | None,
 ) -> int:
-    """Write and print a result that took so many seconds; return the exit code.
+    """Write and print a result that took `seconds` to make; return the exit code.
 
-    `lacking` says what is missing of runs where there are no figures; then the document alone is written.
+    `lacking` names the missing runs where there are no figures; then only the document is written.
     """
     has_figures = lacking is None
     findings = findings_of(document, seconds)
@@ -125,10 +125,11 @@ USED = {  # options that say how runs are judged and shown, not how they are mad
 
 
 def sweeps_of(options: ComparisonOptions, texts: Sequence[str]) -> tuple[SavedSweep, ...]:
-    """Return the Datasets, which must be of the same requests.
+    """Return the Datasets at the paths in `texts`; all must be of the same requests.
 
     Raises:
-        ConfigError: an arm or an option is about runs, or a Dataset is damaged, no sweep's, or of other requests.
+        ConfigError: an arm or an option asks for new runs, or a Dataset is damaged, is no sweep's, or is of other
+            requests.
     """
     for text in texts:
         if Path(text).suffix not in FORMATS:
@@ -149,7 +150,7 @@ def sweeps_of(options: ComparisonOptions, texts: Sequence[str]) -> tuple[SavedSw
 def setting_of_sweeps(
     options: ComparisonOptions, sweeps: Sequence[SavedSweep], arms: Sequence[Arm]
 ) -> CommonSetting:
-    """Return what the arms of saved sweeps have in common."""
+    """Return the setting that the arms of saved sweeps have in common."""
     first = sweeps[0]
     attributes, classes = first.dataset.attrs, first.classes
     is_trace = attributes["random_stream"] == STREAM
@@ -188,7 +189,8 @@ def _has(sweep: SavedSweep, name: str) -> bool:
 
 
 def arms_of(sweeps: Sequence[SavedSweep], command: str) -> list[tuple[SavedSweep, int, Arm]]:
-    """Return the arms of all Datasets, each with its Dataset and place; an arm that two Datasets have counts once.
+    """Return the arms of all Datasets, each with its Dataset and its place there; an arm found in two Datasets is
+    listed once.
 
     Raises:
         ConfigError: there is only one arm, or two different arms have one name.
@@ -220,7 +222,7 @@ def arms_of(sweeps: Sequence[SavedSweep], command: str) -> list[tuple[SavedSweep
 
 
 def experiment_of(setting: CommonSetting, sweep: SavedSweep) -> Experiment | None:
-    """Return what makes a run of a saved sweep again, for its page; None where that takes a trace."""
+    """Return the experiment that repeats a saved sweep's run, for the report page; None if that needs a trace."""
     if setting.trace is not None:
         return None
     spec = parse_spec(sweep.dataset.attrs["spec"], str(sweep.path), None)
@@ -235,7 +237,7 @@ def make_part(
     journal: Journal,
     wanted: Sequence[tuple[ClusterConfig, str]],
 ) -> int:
-    """Make a part of the runs of configurations with their names, and say so; return the exit code."""
+    """Make one part of the runs of the named configurations, and print a summary; return the exit code."""
     classes, is_one = setting.classes, setting.is_one_trace
     with experiment.kept_runs(options.command, journal, len(wanted), classes, is_one) as kept:
         kept.prepare([config for config, _ in wanted])

@@ -1,4 +1,4 @@
-"""The best of several arms, as options of `blis-jax select` ask for it: the question, the stages, and the file."""
+"""Selection of the best of several arms as options of `blis-jax select` say: the question, the looks, and the file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ STEP = 10  # least number of seeds from one look to the next, and a tenth of tho
 
 @dataclass(frozen=True)
 class FinalQuestion:
-    """The metric and constraints of a choice, and how surely it is to be made."""
+    """The metric and constraints by which to choose, and the confidence required."""
 
     metric: str
     zone: float  # differences below it do not matter, in the metric's unit
@@ -63,12 +63,12 @@ class FinalQuestion:
     most_seeds: int
 
     def next_count(self, count: int, looked_at: Sequence[Seen]) -> int:
-        """Return how many seeds the look after that on `count` has."""
+        """Return the number of seeds of the look that follows the look at `count` seeds."""
         return min(count + max(STEP, count // 10), self.most_seeds)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return all metrics that are looked at, once each."""
+        """Return the names of all metrics that a look needs, each once."""
         return tuple(
             dict.fromkeys((self.metric, *(constraint.metric for constraint in self.constraints)))
         )
@@ -76,7 +76,7 @@ class FinalQuestion:
 
 @dataclass(frozen=True)
 class FinalAnswer:
-    """The outcome of the stage."""
+    """The outcome of a selection."""
 
     selection: WhatIsLeft
     num_seeds: int
@@ -86,12 +86,12 @@ class FinalAnswer:
 
     @property
     def winner(self) -> int | None:
-        """Return the arm that is left; None if several are left, or none."""
+        """Return the only arm left; None if several arms are left, or none."""
         return self.selection.left[0] if self.selection.is_over and self.selection.left else None
 
 
 class FinalStage:
-    """Runs the arms; the first is what constraints in % compare with, and is run on all seeds."""
+    """Run the arms on more and more seeds; the first arm, the reference of constraints in %, runs on all seeds."""
 
     def __init__(self, choice: FinalQuestion, arms: Sequence[Arm], kept: KeptRuns) -> None:
         self.choice, self.arms, self.kept = choice, arms, kept
@@ -106,7 +106,7 @@ class FinalStage:
         going = list(range(len(self.arms)))
 
         def look_at(count: int) -> Look[WhatIsLeft]:
-            """Run the arms that are left on so many seeds, and drop those that cannot be the best."""
+            """Run the arms that are left on `count` seeds, and drop those that cannot be the best."""
             again = sorted({0, *going})
             self.kept.reach(count, len(again))
             for at in again:
@@ -162,9 +162,8 @@ class FinalStage:
         )
 
     def afresh(self, winner: int, num_seeds: int) -> tuple[range, list[Difference]]:
-        """Compare the winner with the first arm on seeds that chose nothing: return the seeds, and the
-        difference of each metric.
-        """
+        """Compare winner and first arm on seeds that had no part in the choice; return seeds and differences by
+        metric."""
         last = self.kept.seeds[-1]
         seeds = range(last + 1, last + 1 + num_seeds)
         experiment = self.kept.experiment.on_seeds(seeds)
@@ -177,7 +176,7 @@ class FinalStage:
 
 
 def select_best(options: SelectOptions) -> int:
-    """Choose the best arm as the options say, and write and print it; return the exit code."""
+    """Choose the best arm as the options say, and write and print the choice; return the exit code."""
     choice, arms = _choice(options), _arms(options)
 
     configs = [arm.config for arm in arms]
@@ -254,7 +253,8 @@ def _arms(options: SelectOptions) -> tuple[Arm, ...]:
 
 
 def finalist_texts(path: str, count: int) -> list[str]:
-    """Write as arms the points with the best scores that did not fail, the best first; equal points once."""
+    """Return the `count` points with the best scores as arm texts, the best first; no failed points, equal ones
+    once."""
     document = read_json(Path(path), "a result of blis-jax optimize")
     points = document.get("points") if isinstance(document, dict) else None
     if not isinstance(points, list):

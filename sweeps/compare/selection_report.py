@@ -1,4 +1,4 @@
-"""What a selection came to, as a document and in words."""
+"""The outcome of a selection, as a document and in words."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def document_of(
 
 
 def findings_of(document: Mapping[str, Any]) -> Findings:
-    """Return what a selection came to, for every output."""
+    """Return the findings of a selection for every output."""
     arms = tuple(
         Row((arm["name"], Quantity(arm["mean"]), Quantity.whole(arm["num_seeds"]), _state(arm)))
         for arm in document["arms"]
@@ -121,7 +121,7 @@ def _fresh_price(document: Mapping[str, Any]) -> tuple[str | Quantity, ...]:
 
 
 def _fresh(document: Mapping[str, Any]) -> tuple[Table, Remarks]:
-    """Return the winner against the first arm on seeds that had no part in the choice."""
+    """Return the winner's differences from the first arm, on seeds without a part in the choice."""
     fresh = document["fresh"]
     first, last = fresh["seeds"][0], fresh["seeds"][-1]
     rows = tuple(

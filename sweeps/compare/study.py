@@ -1,4 +1,5 @@
-"""A comparison of arms as a report: its document's numbers, distributions of its runs, one run of each arm again."""
+"""A comparison of arms as a report: the document's figures, distributions of its runs, and one run of each arm
+again."""
 
 from __future__ import annotations
 
@@ -60,9 +61,7 @@ def write_reports(
     paths: OutputPaths,
     command: str,
 ) -> None:
-    """Write the page and the trace, as far as they are asked for; one run of each arm is made again if
-    there is an experiment.
-    """
+    """Write the page and the trace that the options ask for; an experiment makes one run of each arm again."""
     seed = common_seed(document["seeds"], [runs for _, runs in arms.values()])
     records = {} if seed is None or experiment is None else {
         name: experiment.record(config, seed) for name, (config, _) in arms.items()
@@ -74,23 +73,23 @@ def write_reports(
 
 
 def common_seed(seeds: Sequence[int], arms: Sequence[Sequence[RunSummary]]) -> int | None:
-    """Return the first seed on which every arm came to its end; None if there is none."""
+    """Return the first seed on which the runs of all arms finished; None if there is no such seed."""
     whole = (all(runs[at].is_whole for runs in arms) for at in range(len(seeds)))
     return next((seed for seed, is_whole in zip(seeds, whole, strict=True) if is_whole), None)
 
 
 def findings_of(document: Document, seconds: float | None = None) -> Findings:
-    """Return what a comparison has found, for every output; `seconds` are what the command took."""
+    """Return the findings of a comparison for every output; `seconds` is the wall time of the command."""
     return findings(replace(study_of(document), time=seconds_sentence(seconds)))
 
 
 def seconds_sentence(seconds: float | None) -> Sentence | None:
-    """Return how long a command took; None where it is not known."""
+    """Return a sentence on how long a command took; None if the time is not known."""
     return None if seconds is None else Sentence.of(Quantity(seconds, like=10.0), " s in all.")
 
 
 def study_of(document: Document, command: str = "") -> Study:
-    """Return a comparison as a report, without what only its runs know."""
+    """Return a comparison as a report, without the parts that need whole runs."""
     inference, runs_are = document["inference"], words_of(document)
     by_name = {arm["name"]: arm for arm in document["arms"]}
     arms = [by_name[name] for name in ranking.shown_arms(document)]
@@ -135,7 +134,7 @@ def study_of(document: Document, command: str = "") -> Study:
 
 
 def _brief(document: Document) -> dict[str, list[str]]:
-    """Return the findings beside the differences that are shown unasked, by title."""
+    """Return, by title, the findings that are shown by default beside the differences."""
     said = words_of(document).in_text
     shown = {
         **document,
@@ -151,7 +150,7 @@ def _brief(document: Document) -> dict[str, list[str]]:
 
 
 def _more(document: Document) -> dict[str, list[str]]:
-    """Return the further ones, by title."""
+    """Return, by title, the findings that are shown only on request."""
     said = words_of(document).in_text
     criteria = words.criterion_lines(document)
     findings = {
@@ -170,7 +169,7 @@ def with_runs(
     records: Mapping[str, RunRecord],
     seed: int | None,
 ) -> Study:
-    """Return the report with the distributions of all runs, and what one run of each arm did over time."""
+    """Return the report, completed by the distributions of all runs and by one run of each arm over time."""
     return replace(
         study,
         levels=CURVE_LEVELS,
@@ -194,7 +193,7 @@ def _tails(arm: Mapping[str, Any]) -> Iterable[ShownFigure]:
 
 
 def curves_of(runs: Mapping[str, Sequence[RunSummary]], classes: Sequence[str]) -> Iterable[Curve]:
-    """Yield TTFT distributions, of the runs that have one: records of earlier versions do not keep it."""
+    """Yield TTFT distributions of the runs that have kept one; records of earlier versions have not."""
     for name, of_arm in runs.items():
         for slo_class in classes:
             known = [
@@ -241,7 +240,7 @@ class CoefficientDraws:
     values: Float[np.ndarray, "draw term"]
 
     def configs(self, arm: Arm) -> list[tuple[ClusterConfig, str]]:
-        """Return an arm with each draw's coefficients, and what that is called."""
+        """Return the arm's configuration with each draw's coefficients, and a name for each."""
         return [
             (self.posterior.configured(arm.config, values), f"{arm.name}, draw {number}")
             for number, values in enumerate(self.values)
@@ -249,7 +248,7 @@ class CoefficientDraws:
 
 
 def draws_of(options: CoefficientOptions, random_state: int) -> CoefficientDraws | None:
-    """Return the draws that the options ask for; None without a calibration."""
+    """Return the draws of coefficients that the options ask for; None without a calibration."""
     if options.coefficients_from is None:
         if options.draws is not None:
             raise ConfigError("--draws: there is no --coefficients-from to draw from; give both")
@@ -268,7 +267,7 @@ def coefficient_section(
     metrics: Sequence[str],
     random_state: int,
 ) -> dict[str, Any]:
-    """Run every arm with every draw; return margins and probabilities of being best, as plain data."""
+    """Run every arm with every draw; return margins and probabilities of being the best arm, as plain data."""
     runs = [[kept.of(*config_and_seed) for config_and_seed in draws.configs(arm)] for arm in arms]
     return {
         "source": draws.posterior.source,
@@ -285,7 +284,7 @@ def coefficient_section(
 def _figures(
     names: Sequence[str], runs: Sequence[Sequence[tuple[RunSummary, ...]]], name: str, seed: int
 ) -> list[dict[str, Any]]:
-    """Return one metric of every arm: the mean over draws and seeds, its margin, how often it is the best."""
+    """Return one metric of every arm: the mean over draws and seeds, its margin, and how often the arm is the best."""
     metric, slo_class = lookup(name)
     values = np.array([[metric_values(of_draw, name) for of_draw in of_arm] for of_arm in runs])
     common = np.all(
@@ -314,7 +313,8 @@ def _figures(
 def probability_of_best(
     values: Float[np.ndarray, "arm draw seed"], is_lower_better: bool, seed: int
 ) -> Float[np.ndarray, " arm"]:
-    """Return the share of (draw, resample of the seeds) in which an arm has the best mean `[arm]`; ties are shared."""
+    """Return the share of (draw, resample of seeds) pairs in which an arm has the best mean `[arm]`; ties are
+    shared."""
     random = np.random.default_rng(seed)
     num_seeds = values.shape[2]
     picked = random.integers(0, num_seeds, (NUM_RESAMPLES, num_seeds))

@@ -1,4 +1,4 @@
-"""What two configurations differ in, by mechanism, and every mixture of the two."""
+"""The settings in which two configurations differ, grouped by mechanism, and every mixture of the two."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sweeps.strategies.space import SCORERS
 
 
 def _numbers(kinds: Collection[str]) -> tuple[str, ...]:
-    """Return the settings of the package's policies of these kinds."""
+    """Return the setting names of all numbers of the package's policies of these kinds."""
     return tuple(name for name, setting in registry.settings().items() if setting.kind in kinds)
 
 
@@ -112,16 +112,15 @@ _OWNERS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Component:
-    """Settings that are switched together; a scorer's weight is `routing_scorers.NAME`."""
+    """Settings that are switched together; a scorer's weight is named `routing_scorers.NAME`."""
 
     name: str
     settings: tuple[str, ...]
 
 
 def differing(base: ClusterConfig, arm: ClusterConfig) -> tuple[str, ...]:
-    """Return the settings in which two configurations differ; of two weighted routers, the scorers;
-    numbers one by one.
-    """
+    """Return the names of the settings in which two configurations differ; policy numbers one by one, and where both
+    routers are weighted, scorers one by one."""
     names = [name for name in FIELDS if getattr(base, name) != getattr(arm, name)]
     if _NUMBERS in names:
         names.remove(_NUMBERS)
@@ -139,7 +138,7 @@ def differing(base: ClusterConfig, arm: ClusterConfig) -> tuple[str, ...]:
 
 
 def mixture(base: ClusterConfig, arm: ClusterConfig, settings: Iterable[str]) -> ClusterConfig:
-    """Return the base with some of its differing settings as the arm has them.
+    """Return the base configuration with the named settings replaced by the arm's values.
 
     Raises:
         ConfigError: the settings do not go together.
@@ -162,7 +161,8 @@ def mixture(base: ClusterConfig, arm: ClusterConfig, settings: Iterable[str]) ->
 
 
 def _scorers(base: ClusterConfig, arm: ClusterConfig, chosen: set[str]) -> str:
-    """Some weights of the arm, the others of the base, in the order of the arm; `chosen` has short names."""
+    """Return scorers with weights, in the arm's order: the arm's weight if `chosen` has its short name, else the
+    base's."""
     ours, theirs = dict(base.scorers()), dict(arm.scorers())
     names = {name for name in {**theirs, **ours} if short_name(name) in chosen}
     weights = {
@@ -182,9 +182,10 @@ def _scorers(base: ClusterConfig, arm: ClusterConfig, chosen: set[str]) -> str:
 def components_of(
     base: ClusterConfig, arm: ClusterConfig, text: str | None = None
 ) -> tuple[Component, ...]:
-    """Group the differing settings by mechanism; `text`, `NAME=MEMBER,…;NAME=…`, groups some otherwise.
+    """Group the differing settings by mechanism; `text`, `NAME=MEMBER,…;NAME=…`, replaces the usual groups of the
+    settings that it names.
 
-    A member is a setting or a group of `GROUPS`; what is not named stays in its usual group.
+    A member is a setting or a group of `GROUPS`; settings that `text` does not name stay in their usual groups.
     """
     names = differing(base, arm)
     if not names:
@@ -239,7 +240,7 @@ def _asked(text: str, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _members(member: str, names: Sequence[str]) -> list[str]:
-    """Return the differing settings that a member stands for."""
+    """Return the differing settings that a member of `components_of` stands for."""
     if member in GROUPS:
         chosen = [name for name in names if group_of(name) == member]
     else:
@@ -258,9 +259,9 @@ def _members(member: str, names: Sequence[str]) -> list[str]:
 
 
 def values_of(config: ClusterConfig, settings: Sequence[str]) -> dict[str, Any]:
-    """Return the configuration's value of each setting; for a scorer its weight.
+    """Return the configuration's value of each setting; the weight where the setting is a scorer's.
 
-    None: the scorer is not used, or the number not given.
+    A value is None where the scorer is not used, or the policy's number is not set.
     """
     dotted: dict[str, Any] = dict(config.policy_numbers)
     dotted |= {f"{SCORERS}.{name}": weight for name, weight in weights_of(config.scorers()).items()}
@@ -275,7 +276,7 @@ def on(components: Sequence[Component], mask: int) -> tuple[Component, ...]:
 def config_at(
     base: ClusterConfig, arm: ClusterConfig, components: Sequence[Component], mask: int
 ) -> ClusterConfig:
-    """Return the base with the components of a mask; at both ends exactly the base and the arm."""
+    """Return the base with the components of `mask` switched on: none give exactly the base, all exactly the arm."""
     if mask == 0:
         return base
     if mask == 2 ** len(components) - 1:

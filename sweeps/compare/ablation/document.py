@@ -1,4 +1,4 @@
-"""An ablation as a document: combinations of components, contributions, interactions, and what is inert."""
+"""An ablation as a document: combinations of components, contributions, interactions, and idle components."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ADDED, LEFT_OUT, SHAPLEY, MAIN = "added alone", "left out", "Shapley", "main eff
 
 @dataclass(frozen=True)
 class Combination:
-    """One mixture of the two arms; `error` says why it cannot be, and then it has no runs."""
+    """One mixture of the two arms; `error` says why a mixture is no valid configuration, which then has no runs."""
 
     mask: int
     runs: tuple[RunSummary, ...] = ()
@@ -59,7 +59,7 @@ class Ablation:
     combinations: tuple[Combination, ...]
 
     def runs(self, mask: int) -> tuple[RunSummary, ...]:
-        """Return the runs of one combination; none if it was not run or cannot be."""
+        """Return the runs of one combination; none if the combination was not run or is no valid configuration."""
         return next(
             (combination.runs for combination in self.combinations if combination.mask == mask), ()
         )
@@ -71,7 +71,7 @@ class Ablation:
 
 
 def default_metrics(classes: Sequence[str]) -> tuple[str, ...]:
-    """Return the usual metrics: the P99 of TTFT of all requests and of each class, and throughput."""
+    """Return the default metrics: the P99 of TTFT of all requests and of each class, and throughput."""
     return (*OF_CLASS, *names_in(OF_CLASS, classes), *OF_RUN)
 
 
@@ -167,7 +167,8 @@ def _component(ablation: Ablation, place: int) -> dict[str, Any]:
 
 
 def _contexts(ablation: Ablation, place: int) -> tuple[list[int], list[int]]:
-    """Combinations of the others in which a component changes no request's life, and in which it does."""
+    """Return the combinations of other components where adding one changes no request's life, and those where it
+    does."""
     same, other = [], []
     for combination in ablation.combinations:
         if combination.mask >> place & 1:
@@ -183,7 +184,7 @@ def _contexts(ablation: Ablation, place: int) -> tuple[list[int], list[int]]:
 
 
 def _needed(ablation: Ablation, same: Sequence[int], other: Sequence[int]) -> list[str]:
-    """Components without which one is inert wherever it was tried, and with which it is not."""
+    """Return the components that are missing where one component does nothing, and present where that one acts."""
     needed = []
     for place, component in enumerate(ablation.components):
         without = [mask for mask in same if not mask >> place & 1]
@@ -198,7 +199,7 @@ def _needed(ablation: Ablation, same: Sequence[int], other: Sequence[int]) -> li
 def _total(
     setting: CommonSetting, ablation: Ablation, values: Mapping[str, Values]
 ) -> list[dict[str, Any]]:
-    """Return the whole change from the base to the arm."""
+    """Return the total change from the base to the arm, by metric."""
     everything = 2 ** len(ablation.components) - 1
     pairs = [
         Pair(values[name][0], values[name][everything], lookup(name)[0].direction)
@@ -212,7 +213,8 @@ def _total(
 
 
 def _kinds(is_full: bool) -> dict[str, Callable[[Values, int], tuple[np.ndarray, np.ndarray]]]:
-    """Return the pairs whose difference is a contribution; of averages, the second is the base with them."""
+    """Return by kind of contribution the function that returns two series, whose difference is the contribution; for
+    averages, the base and the base plus the average."""
     kinds: dict[str, Callable[[Values, int], tuple[np.ndarray, np.ndarray]]] = {
         ADDED: effects.alone,
         LEFT_OUT: effects.left_out,
@@ -256,7 +258,7 @@ def _contributions(
 def _interactions(
     setting: CommonSetting, ablation: Ablation, values: Mapping[str, Values]
 ) -> list[dict[str, Any]]:
-    """Return every two components: what they give together against what adding up their effects promises."""
+    """Return for every two components their joint effect, beside the sum of their single effects."""
     if ablation.design == SINGLE and not ablation.is_full:
         return []
     places = [
@@ -291,7 +293,7 @@ def _averaged(
     values: Mapping[str, Values],
     wanted: Sequence[tuple[str, int, int]],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the interaction averaged over all combinations of the other components."""
+    """Yield each interaction averaged over all combinations of the other components."""
     for name, first, second in wanted:
         if not ablation.is_full:
             yield {}
@@ -303,7 +305,7 @@ def _averaged(
 
 
 def _ratio(setting: CommonSetting, values: Values, first: int, second: int) -> dict[str, Any]:
-    """Both ÷ base against the product of one ÷ base and other ÷ base, of means over the seeds."""
+    """Return the ratio of (both ÷ base) to the product (first ÷ base) × (second ÷ base), of means over the seeds."""
     cells = [values[mask] for mask in (0, 1 << first, 1 << second, 1 << first | 1 << second)]
     known = np.isfinite(cells).all(axis=0)
     cells = [cell[known] for cell in cells]

@@ -33,7 +33,7 @@ class Values:
     by_mask: Mapping[int, Float[np.ndarray, "seed"]]
 
     def __getitem__(self, mask: int) -> Effect:
-        """By seed; NaN for a combination that was not run."""
+        """Return a combination's values by seed; NaN where the combination was not run."""
         return self.by_mask.get(mask, np.full(self.num_seeds, np.nan))
 
 
@@ -64,27 +64,27 @@ def contexts(count: int, *without: int) -> Iterator[int]:
 
 
 def alone(values: Values, place: int) -> tuple[Effect, Effect]:
-    """Return the base without and with one component."""
+    """Return the values of the base, then of the base with one component switched on."""
     return values[0], values[1 << place]
 
 
 def left_out(values: Values, place: int) -> tuple[Effect, Effect]:
-    """Return the arm without and with one of its components."""
+    """Return the values of the arm with one component switched off, then of the arm."""
     everything = 2**values.count - 1
     return values[everything ^ (1 << place)], values[everything]
 
 
 def main_effect(values: Values, place: int) -> Effect:
-    """Return what a component changes, averaged over all combinations of the others `[seed]`."""
+    """Return the effect of one component, averaged over all combinations of the others `[seed]`."""
     count = values.count
     changes = [values[mask | 1 << place] - values[mask] for mask in contexts(count, place)]
     return np.asarray(np.mean(changes, axis=0))
 
 
 def shapley(values: Values, place: int) -> Effect:
-    """Return what a component changes, averaged over all orders of switching the components on `[seed]`.
+    """Return a component's Shapley value: its effect, averaged over all orders of switching the components on `[seed]`.
 
-    The values of all components add up to the whole change, on every seed.
+    The Shapley values of all components add up to the total change, on every seed.
     """
     count = values.count
     total = np.zeros(values.num_seeds)
@@ -96,7 +96,7 @@ def shapley(values: Values, place: int) -> Effect:
 
 
 def joint(values: Values, first: int, second: int) -> tuple[Effect, Effect]:
-    """Compare two components on the base: what adding up their effects promises, and what they give."""
+    """Return, over the base, the sum of the two components' single effects, and their joint effect."""
     return _joint_in(values, 0, first, second)
 
 
@@ -121,7 +121,7 @@ def _joint_in(values: Values, mask: int, first: int, second: int) -> tuple[Effec
 def log_ratio(
     base: np.ndarray, first: np.ndarray, second: np.ndarray, both: np.ndarray, axis: int = -1
 ) -> np.ndarray:
-    """Return log of (both ÷ base) ÷ ((one ÷ base) × (other ÷ base)), of means over the seeds; 0: no interaction."""
+    """Return log((both ÷ base) ÷ ((first ÷ base) × (second ÷ base))) of means over seeds; 0 means no interaction."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = [np.log(cell.mean(axis=axis)) for cell in (base, first, second, both)]
     return np.asarray(logs[3] + logs[0] - logs[1] - logs[2])

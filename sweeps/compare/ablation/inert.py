@@ -1,7 +1,8 @@
-"""Which mechanisms of a configuration did nothing: never acted, or changed no request's life.
+"""The mechanisms of a configuration that did nothing: that never acted, or changed no request's life.
 
-A mechanism is inert by its settings (the engine gets the same numbers without it), by the records (it left
-no trace in any run), or by a run without it on the same seeds in which every request had the same life.
+A mechanism is inert by its settings (the engine gets the same numbers without the mechanism), by the records (the
+mechanism left no trace in any run), or by a run without the mechanism on the same seeds in which every request had the
+same life.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Configured = Callable[[ClusterConfig], ClusterConfig]
 
 @dataclass(frozen=True)
 class Feature:
-    """A mechanism that a configuration may have; `without` is the configuration without it."""
+    """A mechanism that a configuration may have; `without` returns the configuration without the mechanism."""
 
     name: str
     settings: tuple[str, ...]
@@ -137,9 +138,9 @@ FEATURES = (
 
 
 def features_of(config: ClusterConfig, has_scorers: bool = False) -> Iterator[Feature]:
-    """Yield the mechanisms that a configuration has; if `has_scorers`, also the single scorers of its router.
+    """Yield the mechanisms that a configuration has; if `has_scorers`, also each scorer of its router.
 
-    A router without one of its scorers is compiled anew, so scorers take several times as long.
+    Each router with a scorer less is compiled anew, so checking scorers takes several times as long.
     """
     yield from (feature for feature in FEATURES if feature.is_present(config))
     scorers = config.scorers() if has_scorers else []
@@ -149,7 +150,7 @@ def features_of(config: ClusterConfig, has_scorers: bool = False) -> Iterator[Fe
 
 
 def without_each(config: ClusterConfig, has_scorers: bool = False) -> Iterator[ClusterConfig]:
-    """Yield the configuration without each mechanism that settings do not show to be inert."""
+    """Yield, for each mechanism that settings alone do not show to be inert, the configuration without it."""
     for feature in features_of(config, has_scorers):
         with contextlib.suppress(ConfigError):
             without = feature.without(config)
@@ -164,10 +165,11 @@ def findings(
     strategy: Strategy | None = None,
     has_scorers: bool = False,
 ) -> list[MechanismFinding]:
-    """Return what each mechanism of a configuration did in its runs: nothing, something, or undecided.
+    """Return for each mechanism of a configuration whether it did nothing, did something, or is undecided in these
+    runs.
 
-    `kept` makes the runs without a mechanism where settings and records do not decide; without it they
-    are left undecided.
+    Where settings and records do not decide, `kept` makes the runs without the mechanism; without `kept` such
+    mechanisms stay undecided.
     """
     required = set(strategy.required_settings) if strategy is not None else set()
     judged = []
@@ -221,7 +223,7 @@ def _switched_off(
 
 
 def gives_the_same(first: ClusterConfig, second: ClusterConfig) -> bool:
-    """Return whether two configurations are the same to the engine: equal functions, equal numbers."""
+    """Return whether the engine gets equal functions and equal numbers from two configurations."""
     if first.block_size_in_tokens != second.block_size_in_tokens:
         return False
     if first.num_instances != second.num_instances or mechanism(first) != mechanism(second):

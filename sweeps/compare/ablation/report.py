@@ -1,4 +1,4 @@
-"""An ablation's sentences and tables, from its document."""
+"""An ablation's sentences and tables, rendered from its document."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DESIGNS = {
 
 
 def design_line(document: Mapping[str, Any]) -> str:
-    """Return what was run."""
+    """Return a sentence on the design: the combinations and seeds that were run."""
     return (
         f"{document['arm']} against {document['base']}: {len(document['components'])} components, "
         f"{len(document['combinations'])} combinations ({DESIGNS[document['design']]})."
@@ -32,13 +32,13 @@ def design_line(document: Mapping[str, Any]) -> str:
 
 
 def metrics_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the classes and metrics that the contributions are of."""
+    """Return the (class, metric) pairs for which the document has contributions."""
     pairs = [(entry["class"], entry["metric"]) for entry in document["contributions"]]
     return list(dict.fromkeys(pairs))
 
 
 def component_lines(document: Mapping[str, Any]) -> list[str]:
-    """Say each component's settings, and whether the component does anything."""
+    """Return, for each component, a line with its settings and whether it does anything."""
     lines = []
     for component in document["components"]:
         settings = ", ".join(
@@ -68,7 +68,7 @@ def _value(value: object) -> str:
 
 
 def combination_table(document: Mapping[str, Any]) -> Table:
-    """Return the means of every combination, one column a metric and class."""
+    """Return a table of the means of every combination, with one column for each metric and class."""
     names, of = [component["name"] for component in document["components"]], metrics_of(document)
     rows = []
     for entry in document["combinations"]:
@@ -89,7 +89,7 @@ def combination_table(document: Mapping[str, Any]) -> Table:
 def contribution_table(
     document: Mapping[str, Any], slo_class: str, metric: str, is_brief: bool = True
 ) -> Table:
-    """Return what each component changes in one metric of one class, by every way of counting."""
+    """Return a table of each component's contribution to one metric of one class, a column per kind of contribution."""
     by_place = {
         (entry["component"], entry["kind"]): entry
         for entry in document["contributions"]
@@ -113,7 +113,7 @@ def contribution_table(
 
 
 def _contribution(document: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[Cell, str]:
-    """Return the change and what is said of it."""
+    """Return the table cell of a contribution's change, and its verdict."""
     if not entry["num_pairs"]:
         return NOTHING, ""
     if entry["verdict"] == SAME:
@@ -122,7 +122,7 @@ def _contribution(document: Mapping[str, Any], entry: Mapping[str, Any]) -> tupl
 
 
 def interaction_table(document: Mapping[str, Any]) -> Table:
-    """Return AB − A − B + base of every two components that do something, in the unit and as ratios."""
+    """Return a table of AB − A − B + base for every two acting components, in the metric's unit and as ratios."""
     inert = {
         component["name"] for component in document["components"] if component["status"] == "inert"
     }
@@ -150,7 +150,7 @@ def interaction_table(document: Mapping[str, Any]) -> Table:
 
 
 def failure_lines(document: Mapping[str, Any]) -> list[str]:
-    """Name the combinations that are no configuration, or with runs that did not come to their end."""
+    """Return lines that name the combinations that are no valid configuration, and those with unfinished runs."""
     lines = []
     for entry in document["combinations"]:
         name = " + ".join(entry["on"]) or document["base"]
@@ -179,7 +179,7 @@ PANEL_INCHES = 1.3  # at least
 
 
 def picture(document: Mapping[str, Any]) -> Picture:
-    """Return what each component contributes to the first metric, a panel a class."""
+    """Return the picture of each component's contribution to the first metric, one panel per class."""
     metric = metrics_of(document)[0][1]
     classes = [slo_class for slo_class, name in metrics_of(document) if name == metric]
     height = 1.2 + 0.42 * (1 + len(document["components"]))

@@ -69,7 +69,7 @@ Document = Mapping[str, Any]
 def write_reports(
     document: Document, ablation: Ablation, experiment: Experiment, paths: OutputPaths, command: str
 ) -> None:
-    """Write the page and the trace; one run of the base and one of the arm are made again for them."""
+    """Write the page and the trace; for these, one run of the base and one of the arm are made again."""
     ends = {ablation.base.name: ablation.base.config, ablation.arm.name: ablation.arm.config}
     runs = _runs_of_ends(ablation)
     seed = common_seed(document["seeds"], list(runs.values()))
@@ -86,7 +86,7 @@ def _runs_of_ends(ablation: Ablation) -> dict[str, Sequence[RunSummary]]:
 
 
 def findings_of(document: Document, seconds: float | None = None) -> Findings:
-    """Return what an ablation has found, for every output; `seconds` are what the command took."""
+    """Return the findings of an ablation for every output; `seconds` is the wall time of the command."""
     study = replace(study_of(document), time=seconds_sentence(seconds))
     deciding_metric = deciding(study)
     metrics = words.metrics_of(document)
@@ -126,7 +126,7 @@ def findings_of(document: Document, seconds: float | None = None) -> Findings:
 
 
 def _verdict(study: Study, document: Document) -> tuple[Sentence, ...]:
-    """Return the change as a whole by class, then which component does most of it."""
+    """Return the total change by class, then the component that contributes most to it."""
     metric, arm = deciding(study), document["arm"]
     whole = [difference for difference in study.differences if difference.strategy == arm]
     sentences = [Sentence.of("in all ", *by_class(whole, metric), ".")]
@@ -157,7 +157,7 @@ def _verdict(study: Study, document: Document) -> tuple[Sentence, ...]:
 
 
 def study_of(document: Document, command: str = "") -> Study:
-    """Return an ablation as a report, without what only its runs know."""
+    """Return an ablation as a report, without the parts that need whole runs."""
     base, arm = document["base"], document["arm"]
     total = {"arm": arm, "reference": base, "place": ADDED}
     differences = [MetricChange.of_json(entry | total) for entry in document["total"]]
@@ -216,7 +216,7 @@ def _with_ends(
     records: Mapping[str, RunRecord],
     seed: int | None,
 ) -> Study:
-    """Return the report with the distributions and one run over time of the base and of the arm."""
+    """Return the report with latency distributions and one run over time added, of the base and of the arm."""
     study = with_runs(study, runs, records, seed)
     return replace(
         study,
@@ -232,7 +232,7 @@ def _contribution(entry: Mapping[str, Any], base: str, arm: str) -> MetricChange
 
 
 def _values(document: Document) -> Iterator[SeedValues]:
-    """Yield every combination's seeds under the names and kinds that the differences use."""
+    """Yield every combination's values by seed, under the names and kinds of contribution that the differences have."""
     components = [component["name"] for component in document["components"]]
     by_parts = {frozenset(entry["on"]): entry["figures"] for entry in document["combinations"]}
     base, arm, whole = document["base"], document["arm"], frozenset(components)
@@ -258,7 +258,7 @@ def _parts(runs: Mapping[str, Sequence[RunSummary]], classes: Sequence[str]) -> 
 
 
 def take_apart(options: AblateOptions, arm_text: str, base_text: str, command: str) -> int:
-    """Run combinations of components, and write and print what each contributes; return the exit code."""
+    """Run combinations of components, and write and print each component's contribution; return the exit code."""
     began = time.monotonic()
     if arm_text == base_text:
         raise ConfigError(f"{arm_text} is both ARM and --against: nothing to take apart")
@@ -311,7 +311,7 @@ Named = tuple["ClusterConfig", str]
 def _combined(
     base: Arm, arm: Arm, components: Sequence[Component], masks: Sequence[int]
 ) -> tuple[dict[int, Named], dict[int, str]]:
-    """Return the combinations with their names by mask, and of those that are no configuration why not."""
+    """Return named configurations by mask, and the errors of combinations that are no valid configuration by mask."""
     configs: dict[int, Named] = {}
     errors: dict[int, str] = {}
     for mask in masks:
@@ -332,7 +332,7 @@ def _run(
     configs: Mapping[int, Named],
     errors: Mapping[int, str],
 ) -> tuple[Combination, ...]:
-    """Run every combination on every seed; one that is no configuration says why."""
+    """Run every combination on every seed; combinations in `errors` are not run and keep their error."""
     classes, is_one = setting.classes, setting.is_one_trace
     with experiment.kept_runs(command, journal, len(masks), classes, is_one) as kept:
         kept.make(list(configs.values()))
