@@ -1,4 +1,4 @@
-"""Evolved programs: functions in Go become policies, formulas are bred, and both are checked on seeds of no search.
+"""Evolved programs: translate Go functions to policies, breed formulas, and check both on seeds that no search used.
 
 May import the layers below `sweeps` and its experiments and comparisons.
 """

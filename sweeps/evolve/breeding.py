@@ -1,4 +1,4 @@
-"""Genetic programming over formulas: children of the better ones, dropped after a few seeds where they are worse."""
+"""Genetic programming over formulas: breed children of good formulas; drop those that score worse after a few seeds."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ BY_MEAN = Inference(num_resamples=0)
 
 @dataclass(frozen=True)
 class Bred:
-    """A formula that has run.
+    """A formula that has run, with its results.
 
     Attributes:
         formula: the formula.
-        score: the gain in % less what guards take off, on the seeds that it ran on.
-        values: the weighted sum of metrics in % of the baseline's mean, by seed; smaller ones are better.
+        score: the gain in % minus the guards' penalties, on the seeds that the formula ran on.
+        values: the weighted sum of metrics in % of the baseline's mean, by seed; smaller is better.
     """
 
     formula: Formula
@@ -63,14 +63,14 @@ class Bred:
 
 @dataclass(frozen=True)
 class FoundRouter:
-    """What a search has found.
+    """The outcome of a search.
 
     Attributes:
-        best: the formula, made shorter.
-        baseline: what its gain is over.
-        num_programs: that compute different functions.
-        num_dropped: of these, that did not run on all seeds.
-        curve: programs run, and the best score then, wherever it grew.
+        best: the best formula, shortened.
+        baseline: the name of the router that the gain is measured against.
+        num_programs: the number of programs that compute different functions.
+        num_dropped: how many of these programs were dropped before they had run on all seeds.
+        curve: a pair (programs run so far, best score) each time that the best score rose.
     """
 
     best: Bred
@@ -86,12 +86,12 @@ class FoundRouter:
 
     @property
     def go(self) -> str:
-        """Return the formula as a block of Go."""
+        """Return the formula as the block of Go that goes between the marks of a `routing.go`."""
         return go_of(self.best.formula)
 
     @property
     def rule(self) -> str:
-        """Return by what rule programs are dropped."""
+        """Return the sentence that says by which rule programs are dropped."""
         return (
             f"A program that is better than the best so far by {ZONE:g} % of the baseline or more is kept with a "
             f"probability of at least {100 * (1 - ERROR):g} % (Kim and Nelson, normal differences)."
@@ -106,10 +106,10 @@ def searched(
     tell: Callable[[int, Bred], None],
     first: Sequence[Formula] = (),
 ) -> FoundRouter:
-    """Search a router for a task, from these formulas on; `tell` hears of every program.
+    """Search for a router for a task, starting from the formulas `first`; call `tell` after every program that ran.
 
     Raises:
-        ConfigError: the task is at fault, or no program came to its end.
+        ConfigError: the task is at fault, or no program finished its runs.
     """
     baseline = router_of(task.file.baseline, task, task.path.parent / "programs")
     runs = TaskRuns(task, task.file.seeds)
@@ -125,13 +125,13 @@ class Breeder:
     """Breed formulas for a task.
 
     Attributes:
-        runs: of the task, on the search's seeds.
-        baseline: what gains are over.
-        rng: decides everything that chance decides.
-        population: the formulas that children are made of.
-        seen: what has run, by table.
-        curve: programs run, and the best score then, wherever it grew.
-        num_dropped: programs that did not run on all seeds.
+        runs: the runner of the task's workloads, on the search's seeds.
+        baseline: the router that gains are measured against.
+        rng: the source of every random choice.
+        population: the formulas that children are bred from.
+        seen: the results so far, by the formula's table of operations; None for a program that failed.
+        curve: a pair (programs run so far, best score) each time that the best score rose.
+        num_dropped: how many programs were dropped before they had run on all seeds.
     """
 
     runs: TaskRuns
@@ -144,7 +144,7 @@ class Breeder:
     best: Bred | None = None
 
     def __post_init__(self) -> None:
-        """Run the baseline, and learn what a table of the task's cluster has."""
+        """Run the baseline, and read from the task's cluster what a table of operations needs."""
         task = self.runs.task
         self._seeds: tuple[int, ...] = task.file.seeds
         if len(self._seeds) < NUM_FIRST:
@@ -170,7 +170,7 @@ class Breeder:
         tell: Callable[[int, Bred], None],
         first: Sequence[Formula] = (),
     ) -> Bred:
-        """Return the best formula of so many programs, or of those that run in so many seconds, made shorter."""
+        """Return the best formula, shortened, after `num_programs` programs or `most_s` seconds."""
         began = time.monotonic()
         waiting = [*first, *self._first()]
         while len(self.seen) < num_programs and time.monotonic() - began < most_s:
@@ -224,7 +224,7 @@ class Breeder:
         return as_table(scope["route"], rows_to_begin_with(self.runs.task.base), self.num_scorers)
 
     def evaluated(self, formula: Formula) -> Bred | None:
-        """Run a formula, until it is worse than the best so far; None if it computes what another one did, or fails."""
+        """Run a formula seed by seed until it loses to the best; None if it fails or its function has run before."""
         table = self._table(formula)
         if table in self.seen:
             return None
@@ -246,10 +246,10 @@ class Breeder:
     def runs_of(
         self, formula: Formula, seeds: tuple[int, ...], table: Any = None
     ) -> list[tuple[RunSummary, ...]]:
-        """Return the runs of a formula by workload; each is made once.
+        """Return the runs of a formula by workload; runs that exist are reused.
 
         Raises:
-            ConfigError: one did not come to its end.
+            ConfigError: a run did not finish.
         """
         table = table or self._table(formula)
         router = self._router
@@ -258,7 +258,7 @@ class Breeder:
         return self.runs.of_key(key, str(formula), seeds, self.runs.task.base, handed)
 
     def _is_out(self, made: Bred) -> bool:
-        """Return whether the program is worse than the best so far, by Kim's and Nelson's procedure for two."""
+        """Return whether the program loses to the best so far, by the procedure of Kim and Nelson for two systems."""
         if self.best is None:
             return False
         theirs = self.best.values[: len(made.values)]
@@ -282,7 +282,7 @@ class Breeder:
         return Bred(formula, float(score), np.mean(parts, axis=0) + penalty)
 
     def _shortened(self, best: Bred) -> Bred:
-        """Return the shortest formula that is found from the best one without a worse score."""
+        """Shorten the best formula step by step while its score does not fall; return the shortest one found."""
         best, again = replace(best, formula=folded(best.formula)), True
         while again:
             again = False

@@ -1,4 +1,4 @@
-"""A program against its task's baseline on new seeds: the runs, and what is said of them."""
+"""Compare a program with its task's baseline on new seeds: the runs, and the sentences about them."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ MOST_SAID = 4  # classes that got worse
 
 @dataclass(frozen=True)
 class Checked:
-    """What a program does against the baseline.
+    """The comparison of a program with the baseline.
 
     Attributes:
-        task: what it was searched for.
+        task: the task that the program was searched for.
         program: the program.
-        baseline: what it is compared with.
-        seeds: the new ones.
-        inference: how intervals are made.
-        published: the gain that the search tells, %; None where it is not known.
+        baseline: the router that the program is compared with.
+        seeds: the new seeds.
+        inference: the settings of the intervals.
+        published: the gain that the search reported, %; None where no gain was reported.
         here: the gain on the search's seeds.
-        new: on the new ones.
-        draws: how many sets of new seeds, as large as the search's, reach the published gain, and how many there are.
-        changes: by workload, class and metric, judged together.
-        guards: on the new seeds.
-        notes: what else is to be said of the program.
+        new: the gain on the new seeds.
+        draws: how many subsets of new seeds of the search's size reach `published`, and the number of such subsets.
+        changes: the differences by workload, class and metric, whose intervals hold together.
+        guards: the verdicts on the task's guards, on the new seeds.
+        notes: further remarks on the program, as sentences.
     """
 
     task: Task
@@ -64,24 +64,24 @@ class Checked:
 
     @property
     def worse(self) -> list[ClassChange]:
-        """Return what got worse for sure, the most first."""
+        """Return the changes that are worse with confidence, the largest first."""
         worse = [change for change in self.changes if change.difference.verdict == WORSE]
         return sorted(worse, key=lambda change: -abs(change.difference.percent.mean))
 
     @property
     def broken(self) -> list[GuardVerdict]:
-        """Return the guards whose bound the mean is past."""
+        """Return the guards whose bound the program's mean breaks."""
         return [judged for judged in self.guards if judged.is_broken]
 
 
 def checked(options: EvolveCheckOptions, paths: OutputPaths, usual: range, command: str) -> int:
-    """Run the program and the baseline, write and print what was found; return the exit code.
+    """Run the program and the baseline; write and print the findings; return the exit code.
 
     Args:
-        options: what is asked for.
-        paths: where the results go.
-        usual: the seeds where the options do not say it.
-        command: makes the results again.
+        options: the command's options.
+        paths: the paths of the files to write.
+        usual: the seeds to use where the options name none.
+        command: the command line that reproduces the results.
     """
     task = load_task(str(options.task))
     folder = paths.result.parent / "programs"
@@ -114,7 +114,7 @@ def checked(options: EvolveCheckOptions, paths: OutputPaths, usual: range, comma
 
 
 def _new_seeds(options: EvolveCheckOptions, task: Task, usual: range) -> tuple[int, ...]:
-    """Return the seeds, or windows, that the options name; refuse those that the search used."""
+    """Return the new seeds or windows: those that the options name, else the usual ones; refuse any of the search's."""
     used = task.file.seeds
     if task.is_windowed and not options.has_number:
         counts = [
@@ -138,7 +138,7 @@ def _new_seeds(options: EvolveCheckOptions, task: Task, usual: range) -> tuple[i
 
 
 def _content(result: Checked) -> dict[str, Any]:
-    """Return what JSON keeps beside the findings."""
+    """Return the entries of the JSON document beside the findings."""
     return {
         "task": plain_task(result.task), "program": result.program.name, "baseline": result.baseline.name,
         "seeds": list(result.seeds), "published": result.published,
@@ -160,7 +160,7 @@ def _content(result: Checked) -> dict[str, Any]:
 
 
 def findings_of(result: Checked, num_runs: int) -> Findings:
-    """Return the answer, what changed by class, and the guards."""
+    """Return the findings: the answer, a table of changes by class, and the guards."""
     task, word = result.task, result.task.run_word
     level = f"{100 * result.inference.confidence:g} %"
     return Findings(
@@ -224,7 +224,7 @@ def _published_said(result: Checked) -> Iterator[Sentence]:
 
 
 def _worse_said(result: Checked) -> Iterator[Sentence]:
-    """Yield what got worse for sure; else whether something got better."""
+    """Yield one sentence: which metrics got worse with confidence, or that none did."""
     worse = result.worse
     if not worse:
         yield Sentence.of("Nothing got worse for sure, in any class.")

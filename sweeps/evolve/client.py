@@ -27,31 +27,31 @@ RESULTS = ("openevolve.evaluation_result", "skydiscover.evaluation.evaluation_re
 
 
 class SetupError(RuntimeError):
-    """The task or the installation is at fault, and no program."""
+    """An error of the task or of the installation, not of a program."""
 
 
 class DeadServerError(OSError):
-    """The server has gone before it answered."""
+    """The server died before it answered."""
 
 
 class PlainResult(
     NamedTuple
 ):  # dataclasses fail where a search has not registered the module that it loads
-    """Metrics and artifacts, where neither OpenEvolve nor SkyDiscover is loaded."""
+    """The result class used where neither OpenEvolve nor SkyDiscover is loaded."""
 
     metrics: dict[str, float]
     artifacts: dict[str, str]
 
 
 class TaskClient(NamedTuple):
-    """Hand programs to the server of a task.
+    """Send programs to the server of a task.
 
     Attributes:
-        python: the interpreter that has blis_jax.
+        python: the path of the interpreter that has blis_jax installed.
         task: path of TASK.yaml.
-        limit_s: for one program.
-        failure_score: of a program that has none.
-        environment: variables that the server gets beside the caller's.
+        limit_s: the longest time that one program may take, s.
+        failure_score: the score of a program that fails.
+        environment: variables that the server gets in addition to the caller's.
     """
 
     python: str
@@ -62,13 +62,13 @@ class TaskClient(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Return the server's folder; another content of the task is another one."""
+        """Return the server's folder, named after a hash of the task's content: an edited task gets a new server."""
         content = Path(self.task).read_bytes() + self.task.encode() + self.python.encode()
         name = f"blis-jax-evolve-{os.getuid()}-{hashlib.sha256(content).hexdigest()[:12]}"
         return Path(tempfile.gettempdir()) / name
 
     def evaluate(self, program_path: str, stage: str = "all") -> Any:
-        """Return metrics and artifacts of a program; `stage` is `first` or `all`.
+        """Return metrics and artifacts of a program; `stage` is `first` (the few seeds of stage 1) or `all`.
 
         Raises:
             SetupError: the task or the installation is at fault.
@@ -86,7 +86,7 @@ class TaskClient(NamedTuple):
         raise AssertionError
 
     def stop(self) -> None:
-        """End the server, if there is one."""
+        """Stop the server, if one runs."""
         with contextlib.suppress(OSError), self._connected() as connection:
             _send(connection, {"stop": True})
             connection.makefile().read()
@@ -99,8 +99,8 @@ class TaskClient(NamedTuple):
         """Return the server's answer.
 
         Raises:
-            TimeoutError: there was none in time; the server has been ended.
-            DeadServerError: it died at this program.
+            TimeoutError: no answer came in time; the server has been killed.
+            DeadServerError: the server died while it ran this program.
             SetupError: see `evaluate`.
         """
         pid = 0
@@ -139,7 +139,7 @@ class TaskClient(NamedTuple):
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[socket.socket]:
-        """Connect to the server; start one if there is none."""
+        """Connect to the server; start a server if none runs."""
         folder = self.folder
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid != os.getuid():
@@ -203,7 +203,7 @@ def _kill(pid: int) -> None:
 
 
 def _result(answer: dict[str, Any]) -> Any:
-    """Return an answer as the search that is loaded wants it."""
+    """Return an answer as the result class of the search framework that is loaded."""
     loaded = [sys.modules[name] for name in RESULTS if name in sys.modules]
     kind = loaded[0].EvaluationResult if loaded else PlainResult
     return kind(metrics=answer["metrics"], artifacts=answer["artifacts"])

@@ -88,14 +88,14 @@ def _write(arguments: Sequence[str] | None) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """Return what the server needs to find the same package, wherever the search runs."""
+    """Return the variables that let the server find this same package, wherever the search runs."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     paths = dict.fromkeys([str(Path(client.__file__).parents[2]), *filter(None, inherited)])
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _client() -> str:
-    """Return the client's text without its docstring."""
+    """Return the client module's source without its docstring."""
     return inspect.getsource(client).split('"""', 2)[2].lstrip()
 
 

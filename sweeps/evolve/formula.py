@@ -1,4 +1,4 @@
-"""Formulas that score instances, as a search without a language model breeds them; the best active instance is chosen.
+"""Formulas that score instances, as bred by a search without a language model; the best active instance is chosen.
 
 A formula is written as a policy of Python, which is what runs, and as a block of Go, which decides alike.
 """
@@ -87,9 +87,9 @@ class Formula:
     """A signal, a scorer's score, a number, or an operation on formulas.
 
     Attributes:
-        name: of `SIGNALS` or `OPERATIONS`, `scorer` or `number`.
-        parts: what an operation is of.
-        number: a number's value, a scorer's place.
+        name: a key of `SIGNALS` or `OPERATIONS`, or `scorer` or `number`.
+        parts: the operands of an operation.
+        number: the value of a number, or the index of a scorer.
     """
 
     name: str
@@ -98,10 +98,10 @@ class Formula:
 
     @classmethod
     def read(cls, text: str) -> Formula:
-        """Return the formula that a line of `str` is."""
+        """Parse a formula from the line that `str` writes."""
 
         def formula_of(node: ast.expr) -> Formula:
-            """Return what a part of the line says."""
+            """Return the formula of a node of the parsed line."""
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 return cls(node.func.id, tuple(map(formula_of, node.args)))
             if isinstance(node, ast.Name):
@@ -113,17 +113,17 @@ class Formula:
 
     @property
     def size(self) -> int:
-        """Return the number of different operations, signals and numbers."""
+        """Return the number of different subformulas, the formula itself included."""
         return len({self.at(place) for place in self.places()})
 
     @property
     def tells_apart(self) -> bool:
-        """Return whether instances may have different values; else every request goes to the first one."""
+        """Return whether the value can differ between instances; if not, every request goes to the first instance."""
         differs = self.name == SCORER or self.name in OF_INSTANCE
         return differs or (self.name not in ACROSS and any(part.tells_apart for part in self.parts))
 
     def __str__(self) -> str:
-        """Return it in one line."""
+        """Return the formula as one line of text."""
         if self.name == NUMBER:
             return f"{self.number:g}"
         if self.name == SCORER:
@@ -131,18 +131,18 @@ class Formula:
         return f"{self.name}({', '.join(map(str, self.parts))})" if self.parts else self.name
 
     def places(self) -> Iterator[tuple[int, ...]]:
-        """Yield the way to each part, this one included."""
+        """Yield the path to each subformula, as indexes from the root; the formula itself is `()`."""
         yield ()
         for at, part in enumerate(self.parts):
             for rest in part.places():
                 yield (at, *rest)
 
     def at(self, place: tuple[int, ...]) -> Formula:
-        """Return a part."""
+        """Return the subformula at a path."""
         return self.parts[place[0]].at(place[1:]) if place else self
 
     def with_part(self, place: tuple[int, ...], part: Formula) -> Formula:
-        """Return the formula with another part at a place."""
+        """Return the formula with the subformula at a path replaced by `part`."""
         if not place:
             return part
         parts = list(self.parts)
@@ -151,7 +151,7 @@ class Formula:
 
 
 def drawn(rng: np.random.Generator, num_scorers: int, depth: int) -> Formula:
-    """Draw a formula."""
+    """Draw a random formula at most `depth` operations deep."""
     if depth == 0 or rng.random() < 0.15:
         kind = rng.integers(3)
         if kind == 0:
@@ -167,7 +167,7 @@ def drawn(rng: np.random.Generator, num_scorers: int, depth: int) -> Formula:
 def child_of(
     rng: np.random.Generator, first: Formula, second: Formula, num_scorers: int
 ) -> Formula:
-    """Return a formula with a part of another one, a new part, or another number."""
+    """Return `first` with one subformula replaced: by one of `second`, by a newly drawn one, or by a changed number."""
     places = list(first.places())
     place, way = places[rng.integers(len(places))], rng.random()
     if way < 0.5:
@@ -184,7 +184,7 @@ def child_of(
 
 
 def folded(formula: Formula) -> Formula:
-    """Return the formula with what is known computed, and without extremes of what is equal on all instances."""
+    """Compute operations on constants, and drop maxima and minima over values that are equal on all instances."""
     formula = replace(formula, parts=tuple(map(folded, formula.parts)))
     if formula.name in ACROSS and not formula.parts[0].tells_apart:
         return formula.parts[0]
@@ -199,7 +199,7 @@ def folded(formula: Formula) -> Formula:
 
 
 def shorter(formula: Formula) -> Iterator[Formula]:
-    """Yield smaller formulas in which one operation is only one of its parts, or 0, shortest first."""
+    """Yield, shortest first, smaller formulas in which one subformula is replaced by one of its parts or by 0."""
     variants = {
         folded(formula.with_part(place, part))
         for place in formula.places()
@@ -213,13 +213,13 @@ def shorter(formula: Formula) -> Iterator[Formula]:
 
 
 def python_of(formula: Formula) -> str:
-    """Return a module with the formula as the policy `route`."""
+    """Return the source of a Python module with the formula as the policy `route`."""
     names: dict[Formula, str] = {}
     lines: list[str] = []
     often = _used_often(formula)
 
     def name_of(node: Formula) -> str:
-        """Return the text that stands for a part; write the line that computes it first."""
+        """Return the expression for a subformula; append the line that computes the subformula where one is needed."""
         if node.name == NUMBER:
             return repr(node.number)
         if node not in names:
@@ -241,7 +241,7 @@ def python_of(formula: Formula) -> str:
 
 
 def _used_often(formula: Formula) -> set[Formula]:
-    """Return the parts with parts of their own that are used more than once, scorers, and what is across instances."""
+    """Return the subformulas that need a variable: those used more than once, scorers, and values across instances."""
     parts = [
         part for around in {formula.at(at) for at in formula.places()} for part in around.parts
     ]
@@ -258,7 +258,7 @@ def go_of(formula: Formula) -> str:
 
 
 class _GoWriter:
-    """Write values as Go: those across instances in loops of their own, before the loop that chooses."""
+    """Write a formula as Go; values across instances get loops of their own before the loop that chooses."""
 
     def __init__(self, formula: Formula) -> None:
         scorers = {part.number for part in map(formula.at, formula.places()) if part.name == SCORER}
@@ -269,7 +269,7 @@ class _GoWriter:
         self.often = _used_often(formula)
 
     def value(self, node: Formula, known: dict[Formula, str], lines: list[str]) -> str:
-        """Return the name of a value in one pass over the snapshots; statements before it go to `lines`."""
+        """Return the expression for a value in one pass over the snapshots; append needed statements to `lines`."""
         if node.name == NUMBER:
             return repr(node.number)
         if node.name in ACROSS:

@@ -1,4 +1,4 @@
-"""Programs of a search, in Go or Python, as routers of a task's cluster, and where in them an error arose."""
+"""Programs of a search, in Go or Python, as routers of a task's cluster; and the program line where an error arose."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _GO_LINE = re.compile(r"\s*# (\d+): ")
 
 @dataclass(frozen=True)
 class EvolvedRouter:
-    """A router of a task: the baseline, or what a search has found.
+    """A router of a task: the baseline, or a program that a search found.
 
     Attributes:
-        file: what its errors name; of a router of the package its name.
-        router: the value of `routing_policy`.
-        notes: what its user should know.
+        file: the file name that error messages give; for a router of the package, the router's name.
+        router: the value of the setting `routing_policy`.
+        notes: sentences that the user should read.
         is_go: whether it was read from Go.
-        chosen: the policy of the file that was named.
+        chosen: the policy's name where the user gave one as `FILE.py:NAME`; else empty.
     """
 
     file: str
@@ -44,7 +44,7 @@ class EvolvedRouter:
 
     @property
     def name(self) -> str:
-        """Return what it is called: the policy that was chosen of a file, or the file."""
+        """Return the router's name: the policy that the user named, else the file."""
         return self.chosen or self.file
 
     def config(self, task: Task) -> ClusterConfig:
@@ -54,7 +54,7 @@ class EvolvedRouter:
         return task.base.replace(routing_policy=self.router, **scorers)
 
     def told(self, error: BaseException) -> str:
-        """Return an error in one sentence, with the program's line and what stands there, where it arose in it."""
+        """Return an error as one sentence; if the program's code raised it, with the file, the line and its text."""
         said = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         place = _place(error)
         if place is None:
@@ -73,7 +73,7 @@ class EvolvedRouter:
 
 
 def _place(error: BaseException) -> str | None:
-    """Return the line of a user's file in which an error, or what it came from, arose."""
+    """Return the place `FILE, line N` of a user's file where an error or one of its causes arose; else None."""
     cause: BaseException | None = error
     while cause is not None:
         place = place_of(cause)
@@ -84,7 +84,7 @@ def _place(error: BaseException) -> str | None:
 
 
 def read_program(named: str, folder: Path) -> EvolvedRouter:
-    """Return the program in a file, `FILE[:NAME]`; policies are written below a folder, by their content.
+    """Read the program in a file, `FILE[:NAME]`; the policy is kept below `folder` in a file named after its content.
 
     Raises:
         ConfigError: there is no such file, or it has no routing function that can be read.
@@ -107,10 +107,10 @@ def read_program(named: str, folder: Path) -> EvolvedRouter:
 
 
 def router_of(named: str, task: Task, folder: Path) -> EvolvedRouter:
-    """Return a baseline: a router by its name, or a program; paths begin at the task's file.
+    """Return a baseline by a router's name or a program's path; paths are relative to the task's file.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: the name is neither a router nor a program.
     """
     if named in registry.ROUTING:
         return EvolvedRouter(named, named)
@@ -125,7 +125,7 @@ def router_of(named: str, task: Task, folder: Path) -> EvolvedRouter:
 
 
 def _kept(policy: str, path: Path, folder: Path) -> Path:
-    """Write a policy by its content, so that another one of the same name is another one."""
+    """Write a policy to a file whose name holds a hash of its content; return the path."""
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / f"{path.stem}_{hashlib.sha256(policy.encode()).hexdigest()[:12]}.py"
     if not kept.exists():
@@ -134,7 +134,7 @@ def _kept(policy: str, path: Path, folder: Path) -> Path:
 
 
 def _has_go(source: str, path: Path) -> bool:
-    """Return whether a Python file has Go in a string, between the marks."""
+    """Return whether a Python file has a string with Go between the marks."""
     return any(
         isinstance(node, ast.Constant) and isinstance(node.value, str) and START in node.value
         for node in ast.walk(_tree(source, path))
@@ -142,7 +142,7 @@ def _has_go(source: str, path: Path) -> bool:
 
 
 def _policy_in(source: str, path: Path) -> str:
-    """Return the name of the only routing policy of a file, or of `route`."""
+    """Return the name of a file's routing policy: `route` if there is one, else the only policy."""
     policies = [
         node.name
         for node in _tree(source, path).body

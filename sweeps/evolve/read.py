@@ -75,10 +75,10 @@ def main(options: ReadOptions) -> int:
 
 
 def _tried(program: GoProgram, path: Path) -> frozenset[str]:
-    """Return what the written policy reads, as it is traced in clusters of several sizes.
+    """Trace the written policy in clusters of several sizes; return the signals that it reads.
 
     Raises:
-        ConfigError: it cannot be traced.
+        ConfigError: the policy cannot be traced.
     """
     try:
         policy = registry.find("routing", f"{path}:route")

@@ -1,4 +1,4 @@
-"""What a policy that was read from Go runs on: the instances as Go's slice of snapshots, slices, sums in Go's order.
+"""The runtime of a policy that was read from Go: Go's slice of snapshots, growing slices, and sums in Go's order.
 
 Instances that a request may go to are numbered from 0 in their order, as Go's slice has them; vectors are `[instance]`
 in that order. An instance's ID is its number there, and -1 stands for the empty string and for nil.
@@ -37,14 +37,14 @@ MOST_SELECTED = 64  # values of a slice that grows by selects; a longer one by a
 
 @pytree
 class KeptState:
-    """What a router of Go keeps between requests: its numbers by name, and how many draws it has used, if it draws."""
+    """The state that a Go router keeps between requests: its numbers by name, and how many random draws it has used."""
 
     used: Any
     numbers: dict[str, Any]
 
 
 def keeping(draws: bool, **numbers: Any) -> Callable[..., KeptState]:
-    """Return what makes the first state of a router that keeps these numbers."""
+    """Return the `start` function of a policy: it creates the first state of a router that keeps `numbers`."""
 
     def start(params: object, shape: object) -> KeptState:
         used = jnp.zeros((), jnp.int32) if draws else None
@@ -54,7 +54,7 @@ def keeping(draws: bool, **numbers: Any) -> Callable[..., KeptState]:
 
 
 class GoRouter:
-    """The state of a router when it decides: `req`, `snapshots`, `ws.scorers`, `ws.weights` and `ws.rng` of Go."""
+    """A Go router's view of one decision: `req`, `snapshots`, `ws.scorers`, `ws.weights` and `ws.rng` of Go."""
 
     def __init__(self, context: GatewayContext, state: Any) -> None:
         self._context, self._state = context, state
@@ -81,22 +81,22 @@ class GoRouter:
 
     @property
     def effective_load(self) -> jax.Array:
-        """Return requests that wait, run or are in flight."""
+        """Return the number of requests that wait, run or are in flight, by instance."""
         return self._of("effective_load", INT)
 
     @property
     def queue_depth(self) -> jax.Array:
-        """Return requests that wait."""
+        """Return the number of waiting requests, by instance."""
         return self._of("queue_depth", INT)
 
     @property
     def batch_size(self) -> jax.Array:
-        """Return requests that run."""
+        """Return the number of running requests, by instance."""
         return self._of("batch_size", INT)
 
     @property
     def in_flight(self) -> jax.Array:
-        """Return requests in flight, as the profile counts them."""
+        """Return the number of requests in flight, as the profile (a BLIS revision) counts them, by instance."""
         return self._of("num_pending", INT)
 
     @property
@@ -115,7 +115,7 @@ class GoRouter:
         return self._of("cache_hit_rate", REAL)
 
     def text_rank(self, ids: jax.Array) -> jax.Array:
-        """Return where IDs come among texts such as `instance_10`; the empty one comes first."""
+        """Return the rank of each ID when IDs are sorted as texts such as `instance_10`; the empty ID comes first."""
         names = np.array([f"instance_{row}" for row in range(self.size)])
         rank = np.argsort(np.argsort(names, kind="stable"), kind="stable")
         return jnp.where(ids >= 0, self._in_order(jnp.asarray(rank, INT))[ids], -1)
@@ -124,7 +124,7 @@ class GoRouter:
 
     @property
     def input_len(self) -> jax.Array:
-        """Return the prompt's tokens."""
+        """Return the length of the prompt, in tokens."""
         return self._context.request.input_len.astype(INT)
 
     @property
@@ -149,7 +149,7 @@ class GoRouter:
 
     @property
     def scores(self) -> jax.Array:
-        """Return what every scorer says `[scorer, instance]`."""
+        """Return the scores of every scorer `[scorer, instance]`."""
         return self._in_order(self._context.scorer_scores)
 
     @property
@@ -163,7 +163,7 @@ class GoRouter:
         return int(self._context.scorer_shares.shape[0])
 
     def intn(self, limit: jax.Array, mask: Mask = True) -> jax.Array:
-        """Draw `ws.rng.Intn(limit)` where the mask holds; elsewhere the stream is left alone."""
+        """Draw `ws.rng.Intn(limit)` where the mask holds; elsewhere no random number is used up."""
         wide = jnp.maximum(jnp.asarray(limit), 1).astype(jnp.int32)
         value, used = draw_below(self._context.draws, self._used, wide)
         self._used = jnp.where(mask, used, self._used)
@@ -223,7 +223,7 @@ def _is_real(value: Any) -> bool:
 
 
 def summed(start: Any, values: Any, mask: Mask) -> jax.Array:
-    """Add the values where the mask holds to a start; float64 one after another, as a loop does."""
+    """Add to `start` the values where the mask holds; floats are added one after another, as a Go loop does."""
     values, mask = jnp.broadcast_arrays(values, mask)
     if not _is_real(values):
         return start + jnp.sum(jnp.where(mask, values, 0), dtype=INT)
@@ -237,7 +237,7 @@ def winner(values: Any, mask: Mask, start: Any, comparison: str) -> tuple[jax.Ar
     """Run `if value > best { best = value; … }` over the instances where the mask holds.
 
     Returns:
-        Whether any value was taken, and the number of the instance that was taken last: of equals the first, or with
+        Whether any value was taken, and the number of the instance taken last: the first of equal ones, or with
         `>=` or `<=` the last.
     """
     values, mask = jnp.broadcast_arrays(values, mask)
@@ -262,27 +262,27 @@ def extreme(start: Any, values: Any, mask: Mask, function: str) -> jax.Array:
 
 
 def _end(values: jax.Array, sign: int) -> Any:
-    """Return the least number of a dtype, or with the sign 1 the largest."""
+    """Return the least value of the dtype, or with `sign=1` the greatest."""
     if _is_real(values):
         return jnp.asarray(sign * np.inf, values.dtype)
     return np.iinfo(values.dtype).min if sign < 0 else np.iinfo(values.dtype).max
 
 
 def last_where(mask: Any) -> jax.Array:
-    """Return the last place where the mask holds; the first place if nowhere."""
+    """Return the last index where the mask holds; 0 if it holds nowhere."""
     size = mask.shape[0]
     return jnp.max(jnp.where(mask, lax.iota(INT, size), 0))
 
 
 def lanes(values: Any, size: int) -> jax.Array:
-    """Return a value for each instance."""
+    """Broadcast a value to one element for each instance."""
     return jnp.broadcast_to(values, (size,))
 
 
 def _rows_where(mask: jax.Array) -> jax.Array:
-    """Return where a mask holds, one place after another, then zeros.
+    """Return the indexes where a mask holds, in order, padded with zeros.
 
-    Each is found by halves. A scatter would be shorter, and keep XLA from making one function of the run.
+    Each index is found by bisection. A scatter would be shorter, but XLA would no longer fuse the run.
     """
     size = mask.shape[0]
     count, place = jnp.cumsum(mask, dtype=jnp.int32), lax.iota(jnp.int32, size)
@@ -298,12 +298,12 @@ def _rows_where(mask: jax.Array) -> jax.Array:
 
 
 def at(values: jax.Array, place: Any) -> jax.Array:
-    """Read a map at an ID; 0 at the empty one."""
+    """Return the map's value at an ID; 0 for the empty ID."""
     return jnp.where(place >= 0, values[place], jnp.zeros((), values.dtype))
 
 
 def put(values: jax.Array, places: tuple[Any, ...], value: Any, mask: Mask) -> jax.Array:
-    """Return the values with a new one at these places of the first axes, where the mask holds."""
+    """Return the values with `value` put at the index `places` of the leading axes, where the mask holds."""
     is_it: Any = mask
     for axis, place in enumerate(places):
         shape = [1] * values.ndim
@@ -314,18 +314,18 @@ def put(values: jax.Array, places: tuple[Any, ...], value: Any, mask: Mask) -> j
 
 @dataclass(frozen=True)
 class Slice:
-    """A slice that grows: its values, of which the first `count` are there."""
+    """A slice that grows: of `values`, only the first `count` belong to the slice."""
 
     values: jax.Array
     count: jax.Array
 
     @property
     def capacity(self) -> int:
-        """Return the most values that it may hold by now."""
+        """Return the length of the padded array: the most values that the slice can hold."""
         return int(self.values.shape[0])
 
     def at(self, place: Any) -> jax.Array:
-        """Return the value at a place."""
+        """Return the value at an index."""
         if not self.capacity:
             return jnp.zeros((), self.values.dtype)
         return self.values[jnp.clip(place, 0, self.capacity - 1)]
@@ -336,11 +336,11 @@ class Slice:
         return Slice(jnp.roll(self.values, -start), count)
 
     def append(self, value: Any, mask: Mask = True) -> Slice:
-        """Return the slice with a value more where the mask holds."""
+        """Return the slice with `value` appended where the mask holds."""
         return self.extend(jnp.asarray(value)[None], jnp.asarray(mask)[None])
 
     def extend(self, values: Any, mask: Any) -> Slice:
-        """Return the slice with those values more where the mask holds, in order."""
+        """Return the slice with the values where the mask holds appended in order."""
         values, mask = jnp.broadcast_arrays(values, mask)
         size = self.capacity + mask.shape[0]
         grown = jnp.pad(self.values, (0, mask.shape[0]))
@@ -355,14 +355,14 @@ class Slice:
 
 
 def either(mask: Mask, first: Slice, second: Slice) -> Slice:
-    """Return one slice where the mask holds, else the other."""
+    """Return the first slice where the mask holds, else the second."""
     size = max(first.capacity, second.capacity)
     both = [jnp.pad(part.values, (0, size - part.capacity)) for part in (first, second)]
     return Slice(jnp.where(mask, both[0], both[1]), jnp.where(mask, first.count, second.count))
 
 
 def slice_of(dtype: Any, *values: Any) -> Slice:
-    """Return the slice of these values."""
+    """Return a slice of the given values."""
     made = (
         jnp.stack([jnp.asarray(value, dtype) for value in values])
         if values

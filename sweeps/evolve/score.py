@@ -1,4 +1,4 @@
-"""What a program is worth: its runs, its gain over the baseline in %, what it changes by class, and artifacts."""
+"""The worth of a program: its runs, its gain over the baseline in %, its changes by class, and its artifacts."""
 
 from __future__ import annotations
 
@@ -50,32 +50,32 @@ MOST_DRAWS = 5000  # of sets of seeds as large as the search's
 
 @dataclass(frozen=True)
 class RunPair:
-    """The baseline and a program on one workload, on the same seeds."""
+    """The runs of the baseline and of a program on one workload, on the same seeds."""
 
     requests: StudyRequests
     baseline: Runs
     program: Runs
 
     def take(self, places: Sequence[int]) -> RunPair:
-        """Return the runs of some seeds."""
+        """Return the pair with only the runs at these indexes."""
         of = ([runs[place] for place in places] for runs in (self.baseline, self.program))
         return RunPair(self.requests, *of)
 
 
 def weighted(runs: Runs, weights: Mapping[str, float]) -> np.ndarray:
-    """Return the weighted sum of the score's metrics by seed; NaN where a run has none."""
+    """Return the weighted sum of the score's metrics for each seed; NaN where a run has no value of a metric."""
     return np.sum([weight * metric_values(runs, name) for name, weight in weights.items()], axis=0)
 
 
 def gain(pairs: Sequence[RunPair], weights: Mapping[str, float], inference: Inference) -> Estimate:
-    """Return the gain over the baseline in %, the mean over the workloads, of values averaged over the seeds."""
+    """Return the gain over the baseline in %: of the means over seeds, then averaged over the workloads."""
     samples = [weighted(runs, weights) for pair in pairs for runs in (pair.baseline, pair.program)]
     sign = 1.0 if lookup(next(iter(weights)))[0].direction == HIGHER else -1.0
     return interval_of(functools.partial(mean_gain, sign=sign), samples, inference)
 
 
 def mean_gain(*values: np.ndarray, axis: int = -1, sign: float = -1.0) -> np.ndarray:
-    """Return the gain in % of baseline, program, baseline, … by workload; `sign` is 1 where higher is better."""
+    """Return the mean gain in % over workloads; `values` alternate baseline, program; `sign`: 1 if higher is better."""
     means = [np.mean(of_runs, axis=axis) for of_runs in values]
     parts = [1 - after / before for before, after in zip(means[::2], means[1::2], strict=True)]
     return np.asarray(-sign * 100 * np.mean(parts, axis=0))
@@ -84,9 +84,9 @@ def mean_gain(*values: np.ndarray, axis: int = -1, sign: float = -1.0) -> np.nda
 def reached(
     pairs: Sequence[RunPair], weights: Mapping[str, float], size: int, value: float
 ) -> tuple[int, int]:
-    """Return how many sets of `size` seeds have a gain of `value` or more, and how many sets there are.
+    """Return how many subsets of `size` seeds have a gain of `value` or more, and the number of such subsets.
 
-    None are looked at where there are too many.
+    Both numbers are 0 where there are too many subsets to try, or fewer seeds than `size`.
     """
     count = len(pairs[0].baseline)
     if size > count or math.comb(count, size) > MOST_DRAWS:
@@ -101,7 +101,7 @@ def reached(
 
 @dataclass(frozen=True)
 class ClassChange:
-    """What a program changes in a metric of one workload."""
+    """The change of one metric of one workload from the baseline to a program."""
 
     workload: str
     metric: str
@@ -109,19 +109,19 @@ class ClassChange:
 
     @property
     def slo_class(self) -> str:
-        """Return the class, `all` for all requests."""
+        """Return the metric's class; `all` for a metric of all requests."""
         return lookup(self.metric)[1] or "all"
 
     @property
     def name(self) -> str:
-        """Return the metric without its class."""
+        """Return the metric's name without its class."""
         return lookup(self.metric)[0].name
 
 
 def changes(
     pairs: Sequence[RunPair], names: Mapping[str, Sequence[str]], inference: Inference
 ) -> list[ClassChange]:
-    """Return what a program changes against the baseline, all judged together; `names` are metrics by workload."""
+    """Return the program's changes against the baseline with joint intervals; `names`: metrics by workload."""
     entries = [
         (pair, name)
         for pair in pairs
@@ -138,7 +138,7 @@ def changes(
 
 @dataclass(frozen=True)
 class GuardVerdict:
-    """What became of a guard on one workload."""
+    """The verdict on a guard on one workload."""
 
     guard: Guard
     workload: str
@@ -147,12 +147,12 @@ class GuardVerdict:
 
     @property
     def is_broken(self) -> bool:
-        """Return whether the mean is past the bound."""
+        """Return whether the program's mean breaks the guard's bound."""
         return self.past > 0
 
 
 def guarded(task: Task, pairs: Sequence[RunPair], by_mean: bool = False) -> Iterator[GuardVerdict]:
-    """Yield the verdict on every guard of every workload; `by_mean` decides without an interval."""
+    """Yield the verdict on every guard of every workload; with `by_mean`, judged by the mean without an interval."""
     rule = ByMean() if by_mean else ByInterval()
     for pair in pairs:
         for guard in task.guards(pair.requests):
@@ -172,10 +172,10 @@ Evaluated = dict[str, Any]
 
 
 class TaskEvaluator:
-    """Evaluate programs of a task; keeps requests, runs, and programs that compute the same function."""
+    """Evaluate programs of a task; keep requests and runs; run programs that compute the same function once."""
 
     def __init__(self, path: Path, folder: Path) -> None:
-        """Load the task; programs are written below the folder.
+        """Load the task and run its baseline; programs are written below `folder`.
 
         Raises:
             ConfigError: the task is at fault.
@@ -188,26 +188,26 @@ class TaskEvaluator:
 
     @property
     def limit_s(self) -> float:
-        """Return the seconds that a program may take."""
+        """Return the longest time that a program may take, s."""
         return self.task.file.limit_s
 
     @property
     def num_compiled(self) -> int:
-        """Return how many routers had to be compiled."""
+        """Return the number of routers that had to be compiled."""
         return sum(isinstance(table, str) for table in self.runs.tables.values())
 
     @property
     def late(self) -> Evaluated:
-        """Return what is answered for a program that takes longer."""
+        """Return the answer for a program that exceeds the time limit."""
         return self._failure(
             f"the program took longer than {self.limit_s:g} s; leave out loops without a bound"
         )
 
     def answer(self, text: str, suffix: str, stage: str) -> Evaluated:
-        """Return metrics and artifacts of a program; of one that fails a score, and its error with the line.
+        """Return a program's metrics and artifacts; if it fails, the failure score and the error with its line.
 
         Raises:
-            ImportError: a package is missing that reads it.
+            ImportError: a package that reads the program is missing.
         """
         program: EvolvedRouter | None = None
         try:
@@ -231,7 +231,7 @@ class TaskEvaluator:
         return read_program(str(path), self.folder)
 
     def _alike(self, program: EvolvedRouter) -> EvolvedRouter:
-        """Return the first program that computes the same function, so that it need not run again."""
+        """Return the first program seen that computes the same function, so that this program need not run."""
         table = self.runs.as_table(program)
         if not isinstance(table, str):
             return self.seen.setdefault(table.routing, program)
@@ -274,7 +274,7 @@ class TaskEvaluator:
         return {"metrics": metrics, "artifacts": artifacts}
 
     def _by_class(self, pairs: Sequence[RunPair]) -> str:
-        """Return what changed against the baseline, a line for each workload, class and metric."""
+        """Return the changes against the baseline as text, one line for each workload, class and metric."""
         names = {pair.requests.name: self.task.names(pair.requests) for pair in pairs}
         return "\n".join(
             f"{change.workload}, {change.slo_class}, {change.name}: {number(change.difference.first_mean)} -> "
@@ -290,15 +290,15 @@ class TaskEvaluator:
 class TaskRuns:
     """Run routers on a task's workloads.
 
-    Requests are drawn once. Routers that fit are tables of operations and share one compiled engine; others are
+    Requests are drawn once. Routers that can be written as tables of operations share one compiled engine; others are
     compiled, each once for all workloads and seeds. Each run of a router is made once.
     """
 
     def __init__(self, task: Task, seeds: Sequence[int]) -> None:
-        """Draw nothing yet; `seeds` are all on which anything will run.
+        """Prepare one experiment for each workload; `seeds` are all seeds on which any router will run.
 
         Raises:
-            ConfigError: there are no such seeds.
+            ConfigError: the workloads do not have these seeds or windows.
         """
         self.task = task
         first, *others = task.experiments(tuple(dict.fromkeys(seeds)))
@@ -315,10 +315,10 @@ class TaskRuns:
     def pairs(
         self, baseline: EvolvedRouter, program: EvolvedRouter, seeds: Sequence[int]
     ) -> list[RunPair]:
-        """Return the runs of both on every workload.
+        """Return, for every workload, the runs of the baseline and of the program.
 
         Raises:
-            ConfigError: a run did not come to its end.
+            ConfigError: a run did not finish.
         """
         ours, theirs = (self.of(router, seeds) for router in (program, baseline))
         return [
@@ -327,7 +327,7 @@ class TaskRuns:
         ]
 
     def as_table(self, program: EvolvedRouter) -> Policies | str:
-        """Return a router as a table of operations, or why it is compiled.
+        """Return a router as a table of operations, or as text the reason why it must be compiled.
 
         Raises:
             ConfigError: the policy is at fault.
@@ -344,13 +344,13 @@ class TaskRuns:
         return self.tables[key]
 
     def notes(self, program: EvolvedRouter) -> tuple[str, ...]:
-        """Return why a router is compiled, unless the task says that all are."""
+        """Return the reason why a router is compiled, unless the task asks to compile all routers."""
         table = self.as_table(program)
         is_asked = self.task.file.compile_programs
         return (f"compiled: {table}",) if isinstance(table, str) and not is_asked else ()
 
     def of(self, program: EvolvedRouter, seeds: Sequence[int]) -> list[tuple[RunSummary, ...]]:
-        """Return the runs of a router by workload; those of `pairs` are made of them."""
+        """Return the runs of a router by workload, one run for each seed."""
         table, config = self.as_table(program), program.config(self.task)
         if isinstance(table, str):
             return self.of_key(key_of(config), program.name, seeds, config)
@@ -364,7 +364,7 @@ class TaskRuns:
         config: ClusterConfig,
         table: Policies | None = None,
     ) -> list[tuple[RunSummary, ...]]:
-        """Return the runs of a configuration with what is handed in with it, which have a key together."""
+        """Return the runs of a configuration by workload; `key` names the configuration together with its `table`."""
         missing = [seed for seed in seeds if (key, 0, seed) not in self.runs]
         if missing:
             for experiment in self.experiments:

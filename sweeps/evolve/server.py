@@ -29,7 +29,7 @@ Waiting = queue.Queue[tuple[socket.socket, dict[str, Any]]]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Leave a process behind that serves until nobody asks any more; return the exit code."""
+    """Start a background process that serves until no client asks for some time; return the exit code."""
     task, folder = map(Path, arguments or sys.argv[1:])
     listener = socket.socket(socket.AF_UNIX)
     fresh = folder / f"socket.{os.getpid()}"
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _take(listener: socket.socket, waiting: Waiting) -> None:
-    """Take programs in as they come."""
+    """Accept programs as they come, each in a thread of its own."""
     while True:
         connection, _ = listener.accept()
         threading.Thread(target=_take_one, args=(connection, waiting), daemon=True).start()
@@ -100,7 +100,7 @@ def _serve(task: Path, folder: Path, waiting: Waiting) -> None:
 
 @contextlib.contextmanager
 def _limited(limit_s: float, connection: socket.socket, answer: dict[str, Any]) -> Any:
-    """End the process if what is below takes too long: nothing else ends a loop in a program."""
+    """End the process if the block below takes longer than the limit: nothing else can stop a loop in a program."""
 
     def end() -> None:
         _tell(connection, answer)

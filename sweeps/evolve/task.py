@@ -1,4 +1,4 @@
-"""TASK.yaml: the frozen description of what programs are searched for; see docs/how-to/evolve.md."""
+"""TASK.yaml: the fixed description of what a search looks for; see docs/how-to/evolve.md."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ _ELSEWHERE = {
 
 
 class Stage1(ClosedPart):
-    """A first look on few seeds, and the score in % from which a program goes on."""
+    """The first stage: few seeds, and the score in % that a program must reach to run on all seeds."""
 
     seeds: Seeds
     pass_: Number = Field(0.0, alias="pass")
 
 
 class Guard(SuccessCriterion):
-    """A criterion that a program has to keep; `weight` × how far it is past it is taken off the score."""
+    """A criterion that a program must keep; a breach takes `weight` × its size off the score."""
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
 
 
 class TaskFile(ClosedPart):
-    """What the file has."""
+    """The fields of TASK.yaml."""
 
     name: Text
     profile: Literal["blis-2026-02", "blis-2026-08"] = "blis-2026-02"
@@ -83,10 +83,10 @@ class Task:
     """A checked TASK.yaml.
 
     Attributes:
-        file: what it has.
-        path: where it lies; its paths begin there.
-        base: the cluster, with the router of the command line's default.
-        requests: what runs serve, by workload or trace, on the search's seeds.
+        file: the fields of the file.
+        path: the file's path; paths in the file are relative to its folder.
+        base: the cluster, with the default router of the command line.
+        requests: the requests of each workload or trace, on the search's seeds.
     """
 
     file: TaskFile
@@ -96,23 +96,23 @@ class Task:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Return the weights of the score's metrics, by their names of today."""
+        """Return the weights of the score's metrics, by their current names."""
         return {our_name(name): weight for name, weight in self.file.score.items()}
 
     @property
     def is_windowed(self) -> bool:
-        """Return whether runs are windows of traces."""
+        """Return whether the runs are windows of traces."""
         return any(
             requests.trace is not None and requests.trace.num_windows for requests in self.requests
         )
 
     @property
     def run_word(self) -> str:
-        """Return what tells runs apart: `seed` or `window`."""
+        """Return the word for the number that identifies a run: `seed` or `window`."""
         return "window" if self.is_windowed else "seed"
 
     def names(self, requests: StudyRequests) -> tuple[str, ...]:
-        """Return what is compared on a workload: the score's metrics, of all requests and by class, and the guards'."""
+        """Return the metrics compared on a workload: the score's, also by class, and the guards'."""
         of_class = names_in(
             [metric for metric in self.metrics if lookup(metric)[1] is None], requests.classes
         )
@@ -120,7 +120,7 @@ class Task:
         return tuple(dict.fromkeys((*self.metrics, *of_class, *guarded)))
 
     def guards(self, requests: StudyRequests) -> list[Guard]:
-        """Return the guards of all requests, and of the classes that the workload has."""
+        """Return the guards that apply to a workload: those of all requests and those of its classes."""
         has = (None, *requests.classes)
         return [guard for guard in self.file.guards if lookup(our_name(guard.metric))[1] in has]
 
@@ -128,7 +128,7 @@ class Task:
         """Return one experiment for each workload, on these seeds.
 
         Raises:
-            ConfigError: there are no such seeds or windows.
+            ConfigError: the workloads do not have these seeds or windows.
         """
         made = []
         for requests in self.requests:
@@ -137,7 +137,7 @@ class Task:
         return made
 
     def check_runs(self, requests: StudyRequests, seeds: tuple[int, ...]) -> None:
-        """Refuse seeds or windows that there are not."""
+        """Refuse seeds or windows that the workload does not have."""
         check_seeds(seeds, requests.stream)
         most = requests.trace.num_windows if requests.trace is not None else None
         wrong = [seed for seed in seeds if most is not None and not 1 <= seed <= most]
@@ -229,7 +229,7 @@ def _requests(file: TaskFile, where: str, folder: Path) -> Iterator[StudyRequest
 
 
 def _check_uses(task: Task, where: str) -> None:
-    """Refuse seeds that there are not, a first stage on others, and guards of classes that no workload has."""
+    """Refuse seeds that do not exist, a first stage on other seeds, and guards of classes that no workload has."""
     for requests in task.requests:
         task.check_runs(requests, task.file.seeds)
         if requests.trace is not None and len(task.requests) > 1:
@@ -254,5 +254,5 @@ def _check_uses(task: Task, where: str) -> None:
 
 
 def plain_task(task: Task) -> Mapping[str, Any]:
-    """Return the file's content, for records."""
+    """Return the file's content as plain data, for records."""
     return task.file.model_dump(mode="json", by_alias=True)

@@ -1,1 +1,1 @@
-"""The reader: Go as policies of Python. `reader` reads a function whole, the others know parts of the language."""
+"""Translate Go to policies in Python: `reader` reads a whole function, the other modules parts of the language."""

@@ -1,4 +1,4 @@
-"""Calls, types and literals of Go: scorers, package math, builtin functions, and what they make."""
+"""Calls, types and literals of Go: scorers, package math, builtin functions, and the values that they return."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Calls(Expressions, ABC):
-    """Translate expressions, calls among them."""
+    """Translate expressions, including calls."""
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -59,7 +59,7 @@ class Calls(Expressions, ABC):
 
     @abstractmethod
     def called(self, node: Node, name: str, arguments: list[Node]) -> GoValue:
-        """Translate a call of a function of the file or of the function; statements know how."""
+        """Translate a call of a helper or a closure; implemented by the class that translates statements."""
 
     def _scored(self, node: Node, scorer: GoValue) -> GoValue:
         kinds = [self.value(argument).kind for argument in items(field(node, "arguments"))]
@@ -145,7 +145,7 @@ class Calls(Expressions, ABC):
     call_int64 = call_int
 
     def call_max(self, node: Node, arguments: list[Node]) -> GoValue:
-        """Translate `max(…)` and `min(…)`."""
+        """Translate `max(…)` or `min(…)`."""
         values = [self.value(argument) for argument in arguments]
         kinds = {value.kind for value in values if not value.is_untyped} or {values[0].kind}
         if len(kinds) != 1 or not kinds <= set(NUMBERS) or any(value.axes for value in values):
@@ -161,7 +161,7 @@ class Calls(Expressions, ABC):
     call_min = call_max
 
     def call_make(self, node: Node, arguments: list[Node]) -> GoValue:
-        """Translate `make(…)`: a map by instance, a slice by instance or scorer, a slice that grows."""
+        """Translate `make(…)`: a map keyed by instance, a slice indexed by instance or scorer, or a growing slice."""
         kind, axes = self.type_of(arguments[0])
         if kind == "snapshots":
             kind, axes = "snap", (LIST,)
@@ -189,7 +189,7 @@ class Calls(Expressions, ABC):
         return GoValue(f"jnp.full(({shape},), {empty}, {DTYPES[kind]})", kind, axes, is_map=is_map)
 
     def has_loop(self, name: str) -> bool:
-        """Return whether a function has a loop or draws, so that it cannot be asked about all instances at once."""
+        """Return whether a function loops, appends, makes or draws: it cannot be called for all instances at once."""
         node = self.program.helpers.get(name)
         variable = self.find(name)
         if variable is not None and variable.kind == "function":
@@ -202,7 +202,7 @@ class Calls(Expressions, ABC):
         )
 
     def captures(self, name: str) -> set[str]:
-        """Return the names that a closure mentions; none of a function of the file."""
+        """Return the names that a closure mentions; none for a helper of the file."""
         variable = self.find(name)
         if variable is None or variable.kind != "function":
             return set()
@@ -223,7 +223,7 @@ class Calls(Expressions, ABC):
         return GoValue(f"{old.code}.append({array(value)})", old.kind, (LIST,))
 
     def type_of(self, node: Node) -> tuple[str, tuple[str, ...]]:
-        """Return the kind of a type's elements, and its axes."""
+        """Return the kind of a type's elements, and the axes by which the type is indexed."""
         text = text_of(node)
         if text in GO_TYPES:
             return GO_TYPES[text], ()

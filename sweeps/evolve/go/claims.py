@@ -1,4 +1,4 @@
-"""Loops over instances whose passes change nothing for each other: what each variable from outside becomes."""
+"""Loops over instances with independent passes: which vector operation each outside variable becomes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ORDERED = (
 
 @dataclass(frozen=True)
 class GoLoop:
-    """A loop: what it goes over, and the names of a pass."""
+    """A loop: the container that it ranges over, and the variables of one pass."""
 
     node: Node
     axis: str
@@ -32,7 +32,7 @@ class GoLoop:
     is_map: bool = False
 
     def own(self, snapshots: set[str], fixed: Callable[[str], bool]) -> set[str]:
-        """Return the texts that index the pass's own instance; `snapshots` are the names that these have."""
+        """Return the texts that index the pass's own instance; `snapshots` are the names of the snapshots."""
         keys = {self.key, f"{self.element}.ID" if self.element else ""} - {"", "_", "_.ID"}
         elements = {f"{name}[{self.key}]" for name in snapshots}
         keys |= {f"{element}.ID" for element in elements}
@@ -48,7 +48,7 @@ class GoLoop:
 
 
 class Claims:
-    """What a loop over instances does to variables from outside; `is_free`: the order of its passes changes nothing."""
+    """The changes that a loop over instances makes to outside variables; `is_free`: the pass order has no effect."""
 
     outer: Claims | None = None
     is_free: bool
@@ -83,7 +83,7 @@ class Claims:
             self.is_free = all(node.id in self.claimed for node in names)
 
     def _acts(self, nodes: list[Node]) -> bool:
-        """Return whether something is called that draws or has a loop of its own."""
+        """Return whether the nodes call something that draws, copies, appends or has a loop of its own."""
         for node in nodes:
             if node.type != "call_expression":
                 continue
@@ -121,7 +121,7 @@ class Claims:
         return text_of(field(node, "index")) in self.own
 
     def _stands_in_own_element(self, node: Node) -> bool:
-        """Return whether a container is read or changed at the pass's own instance; tables by their last index."""
+        """Return whether a container is indexed by the pass's own instance; for a table, the last index counts."""
         variable = self.made.find(text_of(node))
         depth = len(variable.axes) if variable is not None else 1
         above = node.parent
@@ -164,7 +164,7 @@ class Claims:
                 self._take(changes, made.claimed_flag, mentions, len(changes))
 
     def _is_plain(self, node: Node) -> bool:
-        """Return whether one variable alone is assigned."""
+        """Return whether the statement assigns exactly one variable."""
         if node.type != "assignment_statement":
             return items(node)[0].type == "identifier"
         return (
@@ -184,7 +184,7 @@ class Claims:
         self.by_node.update(dict.fromkeys((change.id for change in changes), claim))
 
     def _claim_best(self, name: str, node: Node, mentions: list[Node]) -> bool:
-        """Claim `if value > best { best = value; … }` for the best value and for what goes with it."""
+        """Claim `if value > best { best = value; … }`: the best value and the variables that are set with it."""
         if node.id in self.by_node:
             return any(mention.id in self.claimed for mention in mentions)
         met = best_of(field(node, "condition"), self.outside)
@@ -217,7 +217,7 @@ class Claims:
 
 
 def best_of(condition: Node, outside: set[str]) -> tuple[str, Node, Node, list[Node]] | None:
-    """Return what `value > best` in a condition is: its operator, the value, the best one, and other conditions."""
+    """Return the parts of `value > best` in a condition: operator, value, best, other conditions; else None."""
     while condition.type == "parenthesized_expression":
         condition = items(condition)[0]
     if condition.type != "binary_expression":
@@ -244,7 +244,7 @@ def best_of(condition: Node, outside: set[str]) -> tuple[str, Node, Node, list[N
 
 
 def extreme_of(node: Node, name: str) -> tuple[str, Node] | None:
-    """Return `max` or `min` and the value of `best = max(best, value)`; None of another statement."""
+    """Return `max` or `min` and the value of `best = max(best, value)`; None for any other statement."""
     if node.type != "assignment_statement" or text_of(field(node, "operator")) != "=":
         return None
     call = items(field(node, "right"))[0]
@@ -258,7 +258,7 @@ def extreme_of(node: Node, name: str) -> tuple[str, Node] | None:
 
 
 def assignments(block: Node) -> list[tuple[Node, Node]] | None:
-    """Return the pairs of a block that only assigns to variables; None of another block."""
+    """Return the (target, value) pairs of a block that only assigns variables; None for any other block."""
     pairs: list[tuple[Node, Node]] = []
     for node in statements_of(block):
         if node.type != "assignment_statement" or text_of(field(node, "operator")) != "=":
@@ -283,7 +283,7 @@ def _declared(body: Node) -> list[str]:
 
 
 def _changed(node: Node) -> list[str]:
-    """Return the variables that a statement assigns, or an element of which."""
+    """Return the variables that a statement assigns, whole or in one element."""
     if node.type == "assignment_statement":
         targets = items(field(node, "left"))
     elif node.type in ("inc_statement", "dec_statement"):
@@ -321,7 +321,7 @@ def _is_append(node: Node, name: str) -> bool:
 
 
 def _is_flag(node: Node) -> bool:
-    """Return whether a constant is assigned."""
+    """Return whether the statement assigns a constant."""
     if node.type != "assignment_statement" or text_of(field(node, "operator")) != "=":
         return False
     value = items(field(node, "right"))[0]

@@ -1,4 +1,4 @@
-"""Expressions of Go as expressions of JAX, rounded as Go rounds them."""
+"""Translate Go's expressions to expressions of JAX, with the rounding of Go."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _renamed(text: str) -> str:
 
 
 class Expressions(VectorWriter):
-    """Translate expressions; statements are in the class made of this one."""
+    """Translate expressions; a subclass translates statements."""
 
     def value(self, node: Node) -> GoValue:
         """Translate an expression."""
@@ -54,7 +54,7 @@ class Expressions(VectorWriter):
         return method(node) if method else self.refuse(node, "not read")
 
     def number(self, node: Node, kind: str) -> GoValue:
-        """Translate an expression that must be a number of this kind."""
+        """Translate an expression that must be a number of the given kind."""
         value = self.value(node)
         if value.is_untyped and value.kind in NUMBERS:
             if kind == "int" and isinstance(value.const, Fraction) and value.const.denominator != 1:
@@ -151,7 +151,7 @@ class Expressions(VectorWriter):
         return self.refuse(node, "not read")
 
     def of_instance(self, vector: str, place: GoValue) -> str:
-        """Return the code of a vector at an instance's number."""
+        """Return the code of a vector's element at an instance's number."""
         return vector if place.is_own else f"{vector}[{place.code}]"
 
     # --- elements ---------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Expressions(VectorWriter):
         )
 
     def element(self, node: Node, owner: GoValue, place: GoValue) -> GoValue:
-        """Translate an element of a container at a place."""
+        """Translate an element of a container at an index."""
         if owner.kind == "text":
             return owner
         if not owner.axes:
@@ -196,7 +196,7 @@ class Expressions(VectorWriter):
         )
 
     def key(self, node: Node, axis: str, place: GoValue) -> GoValue:
-        """Return what indexes an axis, or refuse it."""
+        """Return the index as the axis needs it, or refuse the program."""
         if axis == CLASS:
             place = self.as_class(place)
         elif place.is_untyped:
@@ -209,7 +209,7 @@ class Expressions(VectorWriter):
         return place
 
     def as_class(self, value: GoValue) -> GoValue:
-        """Return a text as the number of a class."""
+        """Return a text as a class's number; any other value unchanged."""
         if value.kind == "string" and isinstance(value.const, str):
             code = class_code(value.const)
             if code < 0:
@@ -276,7 +276,7 @@ class Expressions(VectorWriter):
         return self._arithmetic(node, operator, first, second)
 
     def _told_apart(self, value: GoValue, other: GoValue) -> str:
-        """Return the code of `value == other` where one is a text, nil, a session or the random stream."""
+        """Return the code of `value == other` for an ID, class, snapshot, session or random stream; "" otherwise."""
         if value.kind == "rng" and other.kind == "nil":
             return "jnp.bool_(False)"
         if value.kind == "session" and other.const == "":

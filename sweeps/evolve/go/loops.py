@@ -1,8 +1,8 @@
-"""Loops of Go: over the instances at once where their order changes nothing, else one pass after another.
+"""Translate loops: over all instances at once where the order of passes does not matter, else one pass after another.
 
-A loop over snapshots is one vector operation for each statement if every variable from outside is a sum, the best value
-and what goes with it, a flag, a slice that grows, or an element of the pass's own instance, and nothing else in the
-loop looks at it. All other loops are written out, one pass for each instance that there may be.
+A loop over snapshots becomes one vector operation per statement if every outside variable is a sum, the best value
+or a variable set with it, a flag, a growing slice, or an element of the pass's own instance, and nothing else in the
+loop reads the variable. All other loops are unrolled, one pass for each instance that there may be.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SWITCH = "switch_"  # begins the name of a switch that `break` leaves, as those 
 
 
 class Loops(Variables):
-    """Translate loops, and what leaves them."""
+    """Translate loops, `break` and `continue`."""
 
     def do_continue_statement(self, node: Node) -> None:
         """Translate `continue`."""
@@ -108,7 +108,7 @@ class Loops(Variables):
         return GoLoop(node, over.axes[0], over, key, element, body, is_map=is_map)
 
     def _extent(self, node: Node, bound: GoValue) -> tuple[str, GoValue | None]:
-        """Return the axis that a bound is the length of; of a number the range itself."""
+        """Return the axis whose length the bound is; for a constant bound, the fixed axis and the bound itself."""
         if bound.extent:
             return bound.extent, None
         if bound.is_static or bound.const is not None:
@@ -182,7 +182,7 @@ class Loops(Variables):
         scope[loop.element] = self.element(loop.node, loop.over, place)
 
     def run(self, statements: list[Node]) -> None:
-        """Translate statements, those that a loop has claimed as what they are over all instances."""
+        """Translate statements; a statement that its loop has claimed becomes one operation over all instances."""
         for node in statements:
             claim = self.claims.by_node.get(node.id) if self.claims else None
             if claim is None:

@@ -1,4 +1,4 @@
-"""A routing function in Go as a policy: a Python file with Go's lines beside it."""
+"""Translate a Go routing function to a policy: a Python file with the Go lines as comments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class GoFunction(Loops):
-    """A function of the file, a closure, or the routing function itself."""
+    """A Go function to translate: a helper of the file, a closure, or the routing function itself."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class GoFunction(Loops):
             self.run(statements_of(node))
 
     def do_expression_statement(self, node: Node) -> None:
-        """Translate `copy(a, b)`, and leave out what only checks or tells."""
+        """Translate `copy(a, b)`; drop calls that only check or log."""
         call = items(node)[0]
         name = text_of(field(call, "function")) if call.type == "call_expression" else ""
         if name == "copy":
@@ -150,7 +150,7 @@ class GoFunction(Loops):
             self.run([statement for part in shown for statement in statements_of(part)])
 
     def do_return_statement(self, node: Node) -> None:
-        """Translate `return …`; what comes back is kept until the end if there are several returns."""
+        """Translate `return …`; with several returns, the results are stored until the end of the function."""
         self.tell(node)
         results = items(node.named_children[0]) if node.named_children else self.named_results()
         values = [self.result(result) for result in results]
@@ -183,12 +183,12 @@ class GoFunction(Loops):
             self.set_flag("done", "")
 
     def result_kinds(self) -> list[str]:
-        """Return the kinds of what the function returns; none of the routing function."""
+        """Return the kinds of the function's results; an empty list for the routing function."""
         results = results_of(self.root) if self.root != self.program.route else []
         return [self.type_of(kind)[0] for _, kind in results]
 
     def named_results(self) -> list[Node]:
-        """Return the names of the function's results, if they have some."""
+        """Return the name nodes of the function's results, for results that have names."""
         return [name for name, _ in results_of(self.root) if name is not None]
 
     def result(self, node: Node) -> GoValue:
@@ -203,7 +203,7 @@ class GoFunction(Loops):
         return GoValue(name, "function")
 
     def called(self, node: Node, name: str, arguments: list[Node]) -> GoValue:
-        """Translate a call: the function is translated once for each kinds of its arguments."""
+        """Translate a call; the function is translated once for each combination of argument kinds."""
         closure = self.find(name)
         root = self.closures[closure.code][0] if closure is not None else self.program.helpers[name]
         values = [self.value(argument) for argument in arguments]
@@ -224,7 +224,7 @@ class GoFunction(Loops):
         names: list[str],
         values: list[GoValue],
     ) -> GoValue:
-        """Translate a call with these values for these parameters."""
+        """Translate a call with these values for the parameters `names`."""
         key = (
             closure.code if closure is not None else name,
             *(f"{v.kind}{v.axes}" for v in values),
@@ -278,7 +278,7 @@ class GoFunction(Loops):
         return made
 
     def translate(self) -> None:
-        """Translate the body of the function, and give back what it returns."""
+        """Translate the function's body and the return of its results."""
         for result in self.named_results():
             self.declare(result, self._zero(result.parent))  # type: ignore[arg-type]
         if self.returns_early:
@@ -296,7 +296,7 @@ _ABSENT = ("snapshots", "request", "router", "state", "rng", "scorer")  # they a
 
 
 class Route(GoFunction):
-    """The routing function."""
+    """The routing function, whose result is a decision."""
 
     def __init__(self, program: GoProgram) -> None:
         super().__init__(program, program.route)
@@ -310,7 +310,7 @@ class Route(GoFunction):
         self.frames = [MaskedBlock("", is_function=True)]
 
     def result(self, node: Node) -> GoValue:
-        """Translate a decision: the instance that it names."""
+        """Translate a decision: return the instance that the decision names."""
         target = self.decided(node)
         value = self.value(target)
         return value if value.kind == "id" else self.refuse(target, "an instance's ID is wanted")
@@ -319,10 +319,10 @@ class Route(GoFunction):
 def policy_of(program: GoProgram, module: str = "mine") -> str:
     """Return the Python file of a policy `route` that decides as the program does.
 
-    What has no form as vectors is written statement by statement.
+    A program that cannot be written as vector operations is written statement by statement.
 
     Raises:
-        ConfigError: the program has something that is not read; the sentence says where and what.
+        ConfigError: the program uses a part of Go that is not supported; the sentence says which part and where.
     """
     notes = list(program.notes)
     try:
@@ -373,7 +373,7 @@ def _head(program: GoProgram, module: str, parts: list[str], draws: bool) -> str
 
 
 def _tidied(part: str) -> str:
-    """Return the code without the parentheses that Python does not need."""
+    """Return the code without redundant parentheses."""
     lines = []
     for line in part.split("\n"):
         code = line.strip()

@@ -1,4 +1,4 @@
-"""A Go file as a tree: the routing function, its helpers and constants, and arithmetic of its constants."""
+"""Parse a Go file: the routing function, its helpers and constants, and arithmetic on its constants."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ DECISIONS = ("NewRoutingDecision", "NewRoutingDecisionWithScores")
 
 
 def shown(node: Node) -> str:
-    """Return the first line of a node's source, not more than 60 letters of it."""
+    """Return the first line of a node's source, cut to 60 characters."""
     first = text_of(node).partition("\n")[0].strip()
     return first if len(first) <= 60 else f"{first[:57]}..."
 
 
 def text_of(node: Node) -> str:
-    """Return the source of a node."""
+    """Return the source text of a node."""
     return (node.text or b"").decode()
 
 
 def field(node: Node, name: str) -> Node:
-    """Return the child in a field that the grammar always has."""
+    """Return a node's child by the name of a field that the grammar always fills."""
     child = node.child_by_field_name(name)
     assert child is not None, (node.type, name)
     return child
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yield a node and all below it, in the order of the text."""
+    """Yield a node and all its descendants, in source order."""
     yield node
     for child in node.children:
         yield from walk(child)
 
 
 def above(node: Node) -> Iterator[Node]:
-    """Yield the nodes around a node, the innermost first."""
+    """Yield the ancestors of a node, the innermost first."""
     while node.parent is not None:
         node = node.parent
         yield node
@@ -66,7 +66,7 @@ def names_in(node: Node) -> Iterator[Node]:
 
 
 def owner_of(node: Node) -> Node:
-    """Return the function that a node belongs to."""
+    """Return the innermost function that encloses a node."""
     return next(around for around in above(node) if around.type in _FUNCTIONS)
 
 
@@ -82,23 +82,23 @@ def statements_of(block: Node) -> list[Node]:
 
 
 def only_panics(block: Node) -> bool:
-    """Return whether a block does nothing else than end the program."""
+    """Return whether a block only panics."""
     statements = statements_of(block)
     return len(statements) == 1 and text_of(statements[0]).startswith("panic(")
 
 
 def items(node: Node) -> list[Node]:
-    """Return the expressions of a list, without comments."""
+    """Return a node's named children, without comments."""
     return [child for child in node.named_children if child.type != "comment"]
 
 
 def names_of(node: Node) -> list[str]:
-    """Return the names that a declaration of parameters, fields or variables gives."""
+    """Return the name nodes of a declaration of parameters, fields or variables."""
     return [text_of(name) for name in node.children_by_field_name("name") if name.is_named]
 
 
 def receiver_of(method: Node) -> list[str]:
-    """Return the names of a method's receiver, one or none."""
+    """Return the name of a method's receiver, as a list of one name or none."""
     return [name for part in items(field(method, "receiver")) for name in names_of(part)]
 
 
@@ -119,7 +119,7 @@ def parameters_of(function: Node) -> tuple[list[str], list[Node]]:
 
 
 def results_of(function: Node) -> list[tuple[Node | None, Node]]:
-    """Return the results of a function: the name, if it has one, and the type."""
+    """Return the results of a function as pairs of the name node, None if unnamed, and the type node."""
     declared = function.child_by_field_name("result")
     if declared is None:
         return []
@@ -133,7 +133,7 @@ def results_of(function: Node) -> list[tuple[Node | None, Node]]:
 
 
 def number_in(literal: Node) -> Fraction:
-    """Return the number that a literal of Go is."""
+    """Return the number that a Go literal stands for."""
     text = text_of(literal).replace("_", "")
     return Fraction(int(text, 0)) if literal.type == "int_literal" else Fraction(text)
 
@@ -141,7 +141,7 @@ def number_in(literal: Node) -> Fraction:
 def computed(
     operator: str, first: Fraction, second: Fraction, is_float: bool
 ) -> Fraction | bool | None:
-    """Return an operation of two constants, which is exact in Go; None where there is none."""
+    """Return an operation on two constants, computed exactly as Go does; None if the operation is not defined."""
     compared = {
         "<": first < second, ">": first > second, "<=": first <= second, ">=": first >= second,
         "==": first == second, "!=": first != second,
@@ -170,7 +170,7 @@ def computed(
 
 @dataclass(frozen=True)
 class GoProgram:
-    """A Go file with a routing function; lines are numbered as in the file that was given."""
+    """A Go file with a routing function; lines are numbered as in the user's file."""
 
     name: str  # of the file, for sentences
     text: bytes
@@ -198,7 +198,7 @@ class GoProgram:
 
     @cached_property
     def helpers(self) -> dict[str, Node]:
-        """Return the other methods of the router, and the functions of the file, by name."""
+        """Return the router's other methods and the file's functions, by name."""
         methods = {
             name: node
             for (owner, name), node in self.methods.items()
@@ -208,7 +208,7 @@ class GoProgram:
 
     @cached_property
     def constants(self) -> dict[str, Node]:
-        """Return the values of constants of the file by name."""
+        """Return the values of the file's constants by name."""
         specs = (spec for group in self.of_type("const_declaration") for spec in walk(group))
         return {
             text_of(field(spec, "name")): field(spec, "value").named_children[0]
@@ -217,28 +217,28 @@ class GoProgram:
         }
 
     def of_type(self, kind: str) -> Iterator[Node]:
-        """Yield the declarations of the file that are nodes of a type."""
+        """Yield the file's top-level declarations of one node type."""
         return (node for node in self.root.named_children if node.type == kind)
 
     def line(self, node: Node) -> int:
-        """Return the line on which a node begins."""
+        """Return the line of the user's file on which a node begins."""
         return node.start_point.row + self.first_line
 
     def refuse(self, node: Node, what: str) -> NoReturn:
-        """Refuse the program.
+        """Refuse the program because of a node; `what` is the reason.
 
         Raises:
-            ConfigError: always; it names the file, the line and what stands there.
+            ConfigError: always; the message has the file, the line and its text.
         """
         raise ConfigError(f"{self.name}:{self.line(node)}: {what}: {shown(node)}")
 
     def note(self, what: str) -> None:
-        """Keep a sentence for the program's user, once."""
+        """Add a note for the program's user; a repeated note is kept once."""
         if what not in self.notes:
             self.notes.append(what)
 
     def lines_of(self, node: Node) -> list[str]:
-        """Return the source lines of a node."""
+        """Return the source lines that a node covers."""
         lines = self.text.decode().split("\n")
         return lines[node.start_point.row : node.end_point.row + 1]
 
@@ -269,7 +269,7 @@ def read(path: str | Path) -> GoProgram:
 
 
 def _go_inside(path: Path, text: str) -> tuple[str, int]:
-    """Return the text of a Python file's string that has the marks, and its first line."""
+    """Return the Go text in a Python file's marked string, and the line where the string begins."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -285,7 +285,7 @@ def _go_inside(path: Path, text: str) -> tuple[str, int]:
 
 
 def _wrapped(path: Path, text: str, first_line: int) -> tuple[str, int]:
-    """Return the block of a file without a routing function as the body of one."""
+    """Wrap a block that has no routing function into the body of one; return the text and its first line's number."""
     if "func " in text and START not in text:
         raise ConfigError(
             f"{path.name}: no method Route(req *Request, state *RouterState); give a file of BLIS's routing.go"
@@ -298,17 +298,17 @@ def _wrapped(path: Path, text: str, first_line: int) -> tuple[str, int]:
 
 
 def tree_of(source: bytes) -> Node:
-    """Return the tree of a file."""
+    """Parse a Go file; return the root of its tree."""
     parser: Any = tree_sitter.Parser(tree_sitter.Language(tree_sitter_go.language()))
     root: Node = parser.parse(source).root_node
     return root
 
 
 def program_of(name: str, root: Node, source: bytes, first_line: int) -> GoProgram:
-    """Return the program of a tree: the method with the mark, else WeightedScoring's, else the only one.
+    """Return the program with its routing method: the one with the mark, else WeightedScoring's, else the only one.
 
     Raises:
-        ConfigError: there is none of them.
+        ConfigError: no routing method can be chosen.
     """
     comments = [node for node in walk(root) if node.type == "comment"]
     marks, ends = (

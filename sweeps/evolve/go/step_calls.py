@@ -1,4 +1,4 @@
-"""Literals and calls of Go as calls of stepping."""
+"""Translate Go's literals and calls to calls of the package `stepping`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StepCalls(StepExpressions):
         return self.literal_of(node, field(node, "type"), field(node, "body"))
 
     def literal_of(self, node: Node, kind: Node, body: Node) -> str:
-        """Return the code of a literal of a type."""
+        """Return the code of a literal of the type `kind`."""
         if kind.type == "pointer_type":
             return f"pointer_to({self.literal_of(node, items(kind)[0], body)})"
         code, elements = self.type_code(kind, len(items(body))), items(body)
@@ -71,7 +71,7 @@ class StepCalls(StepExpressions):
         return f"{code}.made(**{{{', '.join(parts)}}})" if parts else f"{code}.zero()"
 
     def size_of(self, node: Node) -> str:
-        """Return the code of an array's length."""
+        """Return the code of an array type's length."""
         constant = self.fold(node)
         return (
             constant.code
@@ -120,7 +120,7 @@ class StepCalls(StepExpressions):
             self.program.refuse(node, "a function that calls itself is not read")
 
     def arguments(self, function: Node | None, values: list[Node]) -> list[str]:
-        """Return the codes of arguments; those of a variadic parameter are one slice."""
+        """Return the codes of arguments; the arguments of a variadic parameter become one slice."""
         codes = [
             self.value(items(value)[0] if value.type == "variadic_argument" else value)
             for value in values

@@ -1,4 +1,4 @@
-"""Expressions of Go as calls of stepping."""
+"""Translate Go's expressions to calls of the package `stepping`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _PLACES = (
 
 
 class StepExpressions(StepTypes):
-    """Translate expressions but for literals and calls."""
+    """Translate all expressions except literals and calls."""
 
     def value(self, node: Node) -> str:
         """Return the code of an expression."""
@@ -67,7 +67,7 @@ class StepExpressions(StepTypes):
     place = value
 
     def copied(self, node: Node, is_declared: bool = False) -> str:
-        """Return the code of a value that a variable takes: structs are copied, and a constant gets a type."""
+        """Return the code of the value that a variable takes: structs are copied; a declared constant gets a type."""
         constant = self.fold(node)
         if constant is not None:
             return constant.typed() if is_declared else constant.code
@@ -114,7 +114,7 @@ class StepExpressions(StepTypes):
         return f"go.get({self.value(operand)}, {name!r})"
 
     def _kept_number(self, node: Node, name: str) -> str:
-        """Return a number of the router's struct, which lasts from request to request."""
+        """Return the code of a numeric field of the router's struct, which keeps its value from request to request."""
         spec = self.specs.get(self.router)
         kind = next(
             (
@@ -137,7 +137,7 @@ class StepExpressions(StepTypes):
         return f"go.numbers[{name!r}]"
 
     def _begin(self, node: Node, name: str, code: str) -> None:
-        """Take in what a number of the router begins with, where a literal says it."""
+        """Record the first value of a kept number if this node sets it in a literal of the router's struct."""
         if node.type == "keyed_element":
             key, value = (items(part)[0] for part in items(node))
             around = node.parent.parent if node.parent is not None else None
@@ -160,7 +160,7 @@ class StepExpressions(StepTypes):
                     self.program.refuse(node, "what this begins with is not known")
 
     def _of_method(self, node: Node) -> str:
-        """Return the type of which a statement's method is; empty in a function."""
+        """Return the type whose method encloses a node; empty if the node is in a plain function."""
         methods = [around for around in above(node) if around.type == "method_declaration"]
         return receiver_type(methods[0]) if methods else ""
 
@@ -188,7 +188,7 @@ class StepExpressions(StepTypes):
         )
 
     def operation(self, node: Node, sign: str, left: Node, right: Node) -> str:
-        """Return the code of an operation."""
+        """Return the code of a binary operation."""
         first, second = self.value(left), self.value(right)
         if sign in _FUNCTIONS:
             return f"{_FUNCTIONS[sign]}({first}, {second})"
@@ -204,7 +204,7 @@ class StepExpressions(StepTypes):
 
     @abstractmethod
     def function(self, node: Node, name: str, is_closure: bool = False) -> None:
-        """Write a function; the writer knows how."""
+        """Write a function or closure; implemented by the writer."""
 
     def _func_literal(self, node: Node) -> str:
         around = node.parent
@@ -228,7 +228,7 @@ class StepExpressions(StepTypes):
     # --- what a tree says -----------------------------------------------------------------------------------
 
     def changed_in(self, nodes: list[Node]) -> list[str]:
-        """Return the names that are assigned in nodes, as often as they are."""
+        """Return the names that the nodes assign; a name appears once for each assignment."""
         names = []
         for node in (part for root in nodes for part in walk(root)):
             if node.type == "assignment_statement":
@@ -238,7 +238,7 @@ class StepExpressions(StepTypes):
         return names
 
     def bound_of(self, condition: Node, body: Node) -> str:
-        """Return the code of how many passes a loop may have that counts in its body; `None` if it does not."""
+        """Return the code of the most passes of a loop that counts in its body; the text `None` for any other loop."""
         changed = self.changed_in([body])
         if condition.type == "binary_expression" and text_of(field(condition, "operator")) == "&&":
             parts = (self.bound_of(field(condition, name), body) for name in ("left", "right"))
@@ -268,9 +268,9 @@ class StepExpressions(StepTypes):
         return "None"
 
     def guess_of(self, condition: Node, body: Node) -> str:
-        """Guess how many passes a loop makes whose ends move toward each other, or whose number is divided; as code.
+        """Return as code a guess of the passes of a loop whose ends approach each other, or that divides its number.
 
-        It is the text `None` for other loops.
+        For any other loop the code is the text `None`.
         """
         ends = (
             [field(condition, name) for name in ("left", "right")]
@@ -305,7 +305,7 @@ class StepExpressions(StepTypes):
         return 0
 
     def is_free(self, body: Node, key: str) -> bool:
-        """Return whether the order of a loop's passes changes nothing, as far as its statements show."""
+        """Return whether the statements of a loop over a map show that the order of passes does not matter."""
         for node in walk(body):
             if node.type in ("break_statement", "return_statement", "labeled_statement"):
                 return False
@@ -323,7 +323,7 @@ class StepExpressions(StepTypes):
         return True
 
     def appends_over(self, target: Node, value: Node) -> bool:
-        """Return whether a slice takes the place of another one of its parts are put together for."""
+        """Return whether `target = append(target[:i], …)` may overwrite the cells: no other slice uses them."""
         if value.type != "call_expression" or text_of(field(value, "function")) != "append":
             return False
         first, *rest = items(field(value, "arguments"))
@@ -338,7 +338,7 @@ class StepExpressions(StepTypes):
         return target.type == "identifier" and self._is_alone(target)
 
     def _is_alone(self, target: Node) -> bool:
-        """Return whether nothing else has the cells of a slice: it begins as one of its own, and is not handed on."""
+        """Return whether no other slice shares the cells of `target`: it only holds new slices and is not passed on."""
         name = text_of(target)
         for mention in walk(owner_of(target)):
             around = mention.parent
@@ -381,7 +381,7 @@ class StepExpressions(StepTypes):
         return True
 
     def _is_new(self, value: Node, name: str) -> bool:
-        """Return whether a value is a slice that nothing else has, or the slice of this name with more elements."""
+        """Return whether a value is a new slice, or an append to the slice with this name."""
         if value.type == "call_expression":
             function, parts = text_of(field(value, "function")), items(field(value, "arguments"))
             return function == "make" or (

@@ -1,4 +1,4 @@
-"""Declarations, assignments and branches of Go as statements that say where they happen."""
+"""Translate Go's declarations, assignments and branches to statements that take effect under a mask."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StepStatements(StepCalls):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Translate what is below in a scope of its own."""
+        """Translate the statements of the `with` block in a scope of their own."""
         self.scopes.append({})
         yield
         self.scopes.pop()
@@ -42,15 +42,15 @@ class StepStatements(StepCalls):
             self.run(statements_of(node))
 
     def do_empty_statement(self, node: Node) -> None:
-        """Leave out what does nothing."""
+        """Skip an empty statement."""
 
     def do_type_declaration(self, node: Node) -> None:
-        """Declare types; they are written before the function."""
+        """Declare types; their code is written before the function."""
         for spec in (part for part in items(node) if part.type in ("type_spec", "type_alias")):
             self.local_type(spec)
 
     def do_expression_statement(self, node: Node) -> None:
-        """Translate a call, and leave out what only checks or tells."""
+        """Translate a call; drop calls that only check or log."""
         call = items(node)[0]
         name = text_of(field(call, "function")) if call.type == "call_expression" else ""
         if name == "panic" or name.startswith(_SILENT):
@@ -78,7 +78,7 @@ class StepStatements(StepCalls):
                 self._branch(f"no({name})", lambda: self.run([other]))
 
     def _asks_for_none(self, condition: Node) -> bool:
-        """Return whether a condition is that there are no snapshots."""
+        """Return whether a condition asks if there are no snapshots."""
         sides = [condition.child_by_field_name(name) for name in ("left", "operator", "right")]
         if [side is None or text_of(side) for side in sides[1:]] != ["==", "0"] or sides[0] is None:
             return False
@@ -131,7 +131,7 @@ class StepStatements(StepCalls):
             self.emit("go.end()")
 
     def _conditions(self, cases: list[Node], tag: str) -> list[str]:
-        """Name the conditions of the cases; the first that holds counts."""
+        """Assign each case's condition to a variable, false where an earlier case holds; return the variable names."""
         before, names = "False", []
         for case in cases:
             names.append(self.fresh(f"case_{self.program.line(case)}"))
@@ -182,7 +182,7 @@ class StepStatements(StepCalls):
         return names
 
     def declare(self, name: Node, code: str, kind: str = "") -> None:
-        """Make a variable of a value."""
+        """Declare a variable with a value."""
         text = text_of(name)
         if text == "_":
             self.emit(code)
@@ -212,7 +212,7 @@ class StepStatements(StepCalls):
             self.declare(name, wrap.format(code))
 
     def do_const_declaration(self, node: Node) -> None:
-        """Keep constants; their values stand where their names do."""
+        """Record constants; a constant's value is written wherever its name is used."""
         self.tell(node)
         self.scopes[-1] |= self.constants_of(node)
 

@@ -1,4 +1,4 @@
-"""Names, types and constants of a Go program that is read statement by statement."""
+"""Names, types and constants of a Go program that is translated statement by statement."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MODULES = {
 
 @dataclass(frozen=True)
 class FoldedConstant:
-    """A constant: exact, with the code of its type where it has one."""
+    """The value of a constant expression, exact, with the code of its type if the constant is typed."""
 
     value: Fraction | bool | str
     is_float: bool = False
@@ -56,7 +56,7 @@ class FoldedConstant:
 
     @property
     def code(self) -> str:
-        """Return its code; a constant without a type is a number of Python."""
+        """Return the code of the constant; an untyped constant becomes a Python number."""
         if not isinstance(self.value, Fraction):
             return repr(self.value)
         if self.is_float or self.kind.startswith("FLOAT"):
@@ -69,7 +69,7 @@ class FoldedConstant:
         return f"{self.kind}({text})" if self.kind else text
 
     def typed(self) -> str:
-        """Return its code as that of a variable."""
+        """Return the code for a variable that takes the constant: an untyped number becomes a float64 or an int."""
         if isinstance(self.value, Fraction) and not self.kind:
             return replace(self, kind="FLOAT" if self.is_float else "WHOLE").code
         return self.code
@@ -77,7 +77,7 @@ class FoldedConstant:
 
 @dataclass
 class Variable:
-    """What a name of Go stands for."""
+    """The meaning of a Go name."""
 
     code: str
     kind: str = ""  # router, request, state, function or const, where it is one
@@ -86,7 +86,7 @@ class Variable:
 
 
 class StepTypes(GoReader[Variable], ABC):
-    """Names, types and constants."""
+    """Resolve names, types and constants."""
 
     def __init__(self, program: GoProgram) -> None:
         names = {name for module in _MODULES.values() for name in vars(module)}
@@ -123,29 +123,29 @@ class StepTypes(GoReader[Variable], ABC):
     # --- names ----------------------------------------------------------------------------------------
 
     def kind_at(self, node: Node) -> str:
-        """Return what kind of variable an expression is; empty if it is none of the router's."""
+        """Return the kind of the variable that an expression names; empty for any other expression."""
         variable = self.find(text_of(node)) if node.type == "identifier" else None
         return variable.kind if variable is not None else ""
 
     def kind_of(self, kind: Node | None) -> str:
-        """Return what kind of variable a parameter of a type is."""
+        """Return the kind of variable that a parameter of this type is."""
         text = text_of(kind).lstrip("*").removeprefix("sim.") if kind is not None else ""
         named = {"Request": "request", "RouterState": "state", self.router: "router"}
         return named.get(text, "map" if text.startswith("map[") else "")
 
     def kind_of_code(self, code: str) -> str:
-        """Return what kind of variable one with this value is."""
+        """Return the kind of a variable whose value has this code."""
         if code.startswith("Container('map'"):
             return "map"
         return "snapshots" if code == "go.snapshots" else ""
 
     def package_variables(self) -> Iterator[Node]:
-        """Yield the variables of the package."""
+        """Yield the declarations of package-level variables."""
         for group in self.program.of_type("var_declaration"):
             yield from (spec for spec in walk(group) if spec.type == "var_spec")
 
     def method_code(self, method: Node, name: str) -> str:
-        """Return the function that a method of the router or of snapshots is."""
+        """Return the name of the Python function for a method of the router, of snapshots or of a named number."""
         if method.id not in self.codes_of_methods:
             self.codes_of_methods[method.id] = self.fresh(name)
         return self.codes_of_methods[method.id]
@@ -153,7 +153,7 @@ class StepTypes(GoReader[Variable], ABC):
     # --- parameters and results -------------------------------------------------------------------------
 
     def parameters(self, function: Node) -> tuple[list[str], list[Node | None]]:
-        """Return the names and types of parameters; a variadic one has none."""
+        """Return a function's parameter names and type nodes; the type of a variadic parameter is None."""
         names: list[str] = []
         kinds: list[Node | None] = []
         for declared in items(field(function, "parameters")):
@@ -166,7 +166,7 @@ class StepTypes(GoReader[Variable], ABC):
         return names, kinds
 
     def variadic_of(self, function: Node) -> Node | None:
-        """Return the type of a variadic parameter's elements, if there is one."""
+        """Return the element type of a function's variadic parameter; None if it has none."""
         if function.type not in ("func_literal", "function_declaration", "method_declaration"):
             return None
         last = items(field(function, "parameters"))[-1:]
@@ -174,13 +174,13 @@ class StepTypes(GoReader[Variable], ABC):
         return field(last[0], "type") if is_it else None
 
     def result_types(self, function: Node) -> list[str]:
-        """Return the codes of the types that a function returns."""
+        """Return the codes of a function's result types."""
         return [self.type_code(kind) for _, kind in results_of(function)]
 
     # --- types ------------------------------------------------------------------------------------------
 
     def plain_type(self, name: str) -> str:
-        """Return the code of a type with a name, empty if there is none."""
+        """Return the code of a named type; empty if there is no such type."""
         if name in PLAIN:
             return PLAIN[name]
         code = self.types.get(name)
@@ -189,7 +189,7 @@ class StepTypes(GoReader[Variable], ABC):
         return code or ""
 
     def local_type(self, spec: Node) -> None:
-        """Declare a type of a function."""
+        """Declare a type that a function declares."""
         self._declared(text_of(field(spec, "name")), spec)
 
     def _declared(self, name: str, spec: Node) -> str:
@@ -212,7 +212,7 @@ class StepTypes(GoReader[Variable], ABC):
         return code
 
     def type_code(self, node: Node, size: int = 0) -> str:
-        """Return the code of a type; `size` is that of an array that counts its elements."""
+        """Return the code of a type; `size` is the length of an array declared as `[...]T`."""
         text = text_of(node)
         if node.type in ("type_identifier", "qualified_type"):
             return self.plain_type(text) or self.program.refuse(node, "this type is not read")
@@ -239,7 +239,7 @@ class StepTypes(GoReader[Variable], ABC):
 
     @abstractmethod
     def size_of(self, node: Node) -> str:
-        """Return the code of an array's length; expressions know how."""
+        """Return the code of an array type's length; implemented by the class that translates expressions."""
 
     def _pointer(self, node: Node) -> str:
         inner = text_of(items(node)[0])
@@ -251,7 +251,7 @@ class StepTypes(GoReader[Variable], ABC):
         return f"Container('pointer', {code})"
 
     def imports(self, body: str) -> str:
-        """Return the imports that the code needs."""
+        """Return the import lines that the code needs."""
         words = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
         lines = ["from functools import partial\n"] if "partial" in words else []
         lines.append("from blis_jax.policies import routing_policy")
@@ -269,7 +269,7 @@ class StepTypes(GoReader[Variable], ABC):
     # --- constants, which are exact until a variable takes them ------------------------------------------
 
     def fold(self, node: Node) -> FoldedConstant | None:
-        """Return an expression as a constant; None of another one."""
+        """Return the value of a constant expression; None if the expression is not constant."""
         method = getattr(self, f"_fold_{node.type}", None)
         return method(node) if method else None
 
@@ -363,7 +363,7 @@ class StepTypes(GoReader[Variable], ABC):
         return FoldedConstant(made, is_float and not is_shift, kind)
 
     def constants_of(self, group: Node) -> dict[str, Variable]:
-        """Return the constants of a declaration, counted by iota; those that are not known are left out."""
+        """Return the constants of a declaration, with iota counted; constants that cannot be computed are left out."""
         constants: dict[str, Variable] = {}
         repeated: tuple[Node | None, Node | None] = (None, None)
         self.scopes.append(constants)

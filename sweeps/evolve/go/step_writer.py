@@ -1,7 +1,7 @@
-"""A routing function in Go as Python that JAX traces statement by statement: what has no form as vectors.
+"""Translate a Go routing function statement by statement to Python that JAX traces, where vectors do not suffice.
 
-`steps_of` writes what the translation to vectors refuses: labels, pointers, closures that change what is outside,
-slices of slices, maps by any key. Each statement becomes one of Python that says where it happens, see stepping.
+`steps_of` translates what the translation to vectors refuses: labels, pointers, closures that change outside variables,
+slices of slices, maps with any key. Each statement becomes a Python statement under a mask; see `stepping`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EFFECTIVE_LOAD = ("RoutingSnapshot", "EffectiveLoad")
 
 
 class StepWriter(StepStatements):
-    """Translate loops and what leaves them; write the functions of a program, and the file."""
+    """Translate loops, `break`, `continue` and `return`; write a program's functions and file."""
 
     def do_labeled_statement(self, node: Node) -> None:
         """Translate a loop or switch with a label."""
@@ -203,7 +203,7 @@ class StepWriter(StepStatements):
     # --- functions and the file ---------------------------------------------------------------------
 
     def write(self) -> list[str]:
-        """Return the Python of the whole program, without its head."""
+        """Return the Python lines of the whole program, without the file's head."""
         used = self.used_names()
         for name, spec in self.specs.items():
             if (
@@ -240,7 +240,7 @@ class StepWriter(StepStatements):
         return self.lines
 
     def used_names(self) -> set[str]:
-        """Return the names that the routing function needs, through others too."""
+        """Return the names that the routing function uses, directly or through other functions."""
         todo, seen = [self.program.route], set[str]()
         by_name: dict[str, list[Node]] = {}
         for name, node in self.functions.items():
@@ -303,7 +303,7 @@ class StepWriter(StepStatements):
                 self.emit("")
 
     def _say_nonlocal(self, start: int) -> None:
-        """Name the variables of the functions around that this one assigns."""
+        """Insert the `nonlocal` line for the outer variables that a function assigns."""
         outside = sorted(self.assigned - self.declared)
         if outside:
             self.lines.insert(start, "    " * (self.indent + 1) + f"nonlocal {', '.join(outside)}")
@@ -346,7 +346,7 @@ class StepWriter(StepStatements):
         self.check_observers()
 
     def _decorator(self) -> str:
-        """Return the line above the policy: what it keeps, and whether it draws."""
+        """Return the decorator of the policy: the numbers that the router keeps, and whether the router draws."""
         start = "none_used" if self.draws else ""
         if self.kept:
             pairs = ", ".join(f"{name}={code}" for name, code in self.kept.items())
@@ -359,7 +359,7 @@ def steps_of(program: GoProgram, module: str) -> str:
     """Return the Python file of a policy `route` that decides as the program does, statement by statement.
 
     Raises:
-        ConfigError: the program has something that is not read; the sentence says where and what.
+        ConfigError: the program uses a part of Go that is not supported; the sentence says which part and where.
     """
     writer = StepWriter(program)
     lines = writer.write()

@@ -1,7 +1,7 @@
-"""Structs of Go as variables of their own: `best.score` becomes `best_score`, a slice of structs one slice a field.
+"""Replace Go's structs by variables: `best.score` becomes `best_score`, a slice of structs one slice for each field.
 
-A struct of numbers, bools, IDs and snapshots is a value in Go: it is copied by an assignment. So its fields are as many
-variables, and the rest of the reader need not know of structs. Lines stay where they are.
+A struct of numbers, bools, IDs and snapshots is a value in Go: an assignment copies it. So each field can be a
+variable, and the rest of the reader need not handle structs. Line numbers do not change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SNAPSHOT = "RoutingSnapshot"
 
 @dataclass(frozen=True)
 class Held:
-    """What a variable holds of structs: one, or those of a slice or map; the fields in order, with their types."""
+    """The struct type that a variable, slice or map holds: its name, and its fields in order with their types."""
 
     name: str
     fields: dict[str, str]
@@ -38,20 +38,20 @@ class Held:
 
     @property
     def element(self) -> Held:
-        """Return what an element of the slice or map holds."""
+        """Return the struct that one element of the slice or map holds."""
         return replace(self, container="")
 
     @property
     def kinds(self) -> list[str]:
-        """Return the types of the variables that stand for it, one a field."""
+        """Return the types of the variables that replace the struct, one for each field."""
         return [f"{self.container}{kind}" for kind in self.fields.values()]
 
 
 def without_structs(program: GoProgram) -> GoProgram:
-    """Return the program with every struct that is declared and used as a value written as its fields.
+    """Return the program with structs that are used as values replaced by their fields.
 
     Raises:
-        ConfigError: a struct is used in another way; the sentence says where and what.
+        ConfigError: a struct is used in any other way; the sentence says how and where.
     """
     used = {text_of(node) for node in walk(program.root) if node.type == "type_identifier"}
     types = {name: kind for name, kind in _types(program).items() if name in used}
@@ -69,7 +69,7 @@ def without_structs(program: GoProgram) -> GoProgram:
 
 
 def _types(program: GoProgram) -> dict[str, Held]:
-    """Return the structs whose fields are all plain; those with methods are the router's and BLIS's own."""
+    """Return the declared structs with plain fields only; structs with methods are left out."""
     has_methods = {owner for owner, _ in program.methods}
     structs = {}
     for node in walk(program.root):
@@ -89,7 +89,7 @@ def _types(program: GoProgram) -> dict[str, Held]:
 
 
 class _Rewriting:
-    """Writes a tree again; names hold what their declaration says, one thing in a whole function."""
+    """Rewrite a tree as text; a name holds the same struct type throughout a function."""
 
     def __init__(self, program: GoProgram, types: dict[str, Held]) -> None:
         self.source, self.refuse, self.types = program.text, program.refuse, types
@@ -104,7 +104,7 @@ class _Rewriting:
     # --- what is held ---------------------------------------------------------------------------------
 
     def type_of(self, node: Node) -> Held | None:
-        """Return what a type holds."""
+        """Return the struct that a type node stands for, alone or as element; None if there is none."""
         kind = text_of(node).replace(" ", "")
         match = re.fullmatch(r"(\[\]|map\[string\]|\[\w*\])?(\*?)(\w+)", kind)
         if match is None or match[3] not in self.types:
@@ -114,7 +114,7 @@ class _Rewriting:
         return replace(self.types[match[3]], container=match[1] or "")
 
     def holds(self, node: Node) -> Held | None:
-        """Return what an expression holds of structs; None if nothing."""
+        """Return the struct that an expression holds; None if it holds none."""
         if node.type == "identifier":
             return self.held.get(text_of(node))
         if node.type in ("parenthesized_expression", "slice_expression"):
@@ -137,11 +137,11 @@ class _Rewriting:
         return None
 
     def names(self, name: str, held: Held) -> list[str]:
-        """Return the variables that a name stands for."""
+        """Return the names of the variables that replace a name."""
         return [f"{name}{self.mark}{part}" for part in held.fields]
 
     def parts(self, node: Node, held: Held) -> list[str]:
-        """Return the expression of each field."""
+        """Return an expression for each field of a node's struct."""
         if node.type == "identifier":
             return self.names(text_of(node), held)
         if node.type == "parenthesized_expression":
@@ -169,7 +169,7 @@ class _Rewriting:
         return [f"append({part}, {value})" for part, value in zip(old, new, strict=True)]
 
     def literal(self, body: Node, held: Held) -> list[str]:
-        """Return the fields of `X{…}`, or of all elements of `[]X{…}`."""
+        """Return the expressions of the fields of `X{…}`, or of all elements of `[]X{…}`."""
         elements = items(body)
         if held.container:
             if held.container.startswith("map") and elements:
@@ -199,13 +199,13 @@ class _Rewriting:
         return list(by_name.values())
 
     def is_call(self, node: Node) -> bool:
-        """Return whether a function of the file returns this struct."""
+        """Return whether a node calls a function of the file that returns a struct."""
         return node.type == "call_expression" and text_of(field(node, "function")) in self.returned
 
     # --- text -----------------------------------------------------------------------------------------
 
     def text(self, node: Node) -> str:
-        """Return a node written again, on as many lines."""
+        """Return the text of a node with its structs replaced, on the same number of lines."""
         method = getattr(self, f"_{node.type}", None)
         made = method(node) if method else None
         if made is None:
@@ -288,7 +288,7 @@ class _Rewriting:
         return self._pairs(node, left, right, "=")
 
     def _pairs(self, node: Node, left: list[Node], right: list[Node], sign: str) -> str:
-        """Return an assignment field by field, as one statement each where none reads what another assigns."""
+        """Return an assignment field by field: separate statements unless one reads a variable that another assigns."""
         if len(right) == 1 and self.is_call(right[0]):
             held = self.holds(right[0])
             assert held is not None

@@ -1,4 +1,4 @@
-"""Variables of Go: what a declaration makes, and an assignment under a mask as a choice between two values."""
+"""Variables of Go: declarations, and assignments under a mask as a choice between the old and the new value."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Variables(Calls):
                 self.declare(name, value)
 
     def do_const_declaration(self, node: Node) -> None:
-        """Translate `const a = …`: its value stands where its name does."""
+        """Record `const a = …`; the value is written wherever the name is used."""
         self.tell(node)
         for spec in (part for part in walk(node) if part.type == "const_spec"):
             value = self.value(items(field(spec, "value"))[0])
@@ -99,7 +99,7 @@ class Variables(Calls):
         return truth(False) if wanted == "bool" else constant(0, wanted)
 
     def _values(self, node: Node) -> list[GoValue]:
-        """Return the values on the right of a declaration or assignment, one for each name."""
+        """Return the values on the right side of a declaration or assignment, one for each name on the left."""
         names, right = items(field(node, "left")), items(field(node, "right"))
         if len(names) == len(right):
             return [self.value(value) for value in right]
@@ -117,7 +117,7 @@ class Variables(Calls):
         return []
 
     def returned_by(self, value: GoValue) -> tuple[GoValue, ...]:
-        """Return what a call returns that returns several values."""
+        """Return the values that a call with several results returns."""
         return self.several[value.code]
 
     def _with_presence(self, node: Node) -> list[GoValue]:
@@ -131,7 +131,7 @@ class Variables(Calls):
         return [value, GoValue(code, "bool")]
 
     def declare(self, name: Node, value: GoValue) -> None:
-        """Make a variable of a value."""
+        """Declare a variable with a value."""
         text = text_of(name)
         if text == "_":
             return
@@ -170,7 +170,7 @@ class Variables(Calls):
         self.scopes[-1][text] = replace(value.named(python, keeps), has=has or value.has)
 
     def _text(self, name: Node, value: GoValue) -> GoValue:
-        """Return what a variable is that begins as a text: an ID, a class, or words for the decision's reason."""
+        """Return the value of a variable that starts as text: an ID, a class, or words for the decision's reason."""
         text = text_of(name)
         others = [
             right
@@ -189,7 +189,7 @@ class Variables(Calls):
         return GoValue("None", "text")
 
     def _holds_words(self, name: str) -> bool:
-        """Return whether elements of a map or slice are words for the decision's reason."""
+        """Return whether a map's or slice's elements are words for the decision's reason."""
         for node in walk(self.root):
             if node.type == "assignment_statement":
                 for left, right in zip(
@@ -200,7 +200,7 @@ class Variables(Calls):
         return False
 
     def _asks_for_keys(self, name: str) -> bool:
-        """Return whether something asks which keys a map has."""
+        """Return whether the program asks which keys a map has."""
         for node in walk(self.root):
             if node.type == "call_expression" and text_of(node).replace(" ", "") in (
                 f"len({name})",
@@ -217,7 +217,7 @@ class Variables(Calls):
         return False
 
     def _check_alias(self, name: Node, value: GoValue) -> None:
-        """Refuse a second name of a container that either name changes: in Go both see it."""
+        """Refuse a second name for a container if either name changes it: in Go both names would see the change."""
         if not value.axes:
             return
         declaration = name.parent.parent if name.parent else None
@@ -307,7 +307,7 @@ class Variables(Calls):
         self.emit(f"{old.code} = {code}")
 
     def _own(self, target: Node) -> GoValue:
-        """Return the variable that is assigned; refuse one that a closure would change."""
+        """Return the variable that a name assigns; refuse a variable of an enclosing function."""
         name = text_of(target)
         for scope in self.scopes[self.captured :]:
             if name in scope:
@@ -318,7 +318,7 @@ class Variables(Calls):
         raise AssertionError
 
     def fitting(self, node: Node, value: GoValue, old: GoValue) -> GoValue:
-        """Return the value as one of the kind of what is assigned, or refuse it."""
+        """Return the value converted to the kind of the variable `old`, or refuse the program."""
         if value.is_untyped and old.kind in NUMBERS:
             return typed(value, old.kind)
         if value.kind == "string":
@@ -334,7 +334,7 @@ class Variables(Calls):
         return value
 
     def chosen(self, new: str, old: str) -> str:
-        """Return the code of a new value where the present statement happens, else the old one."""
+        """Return the code that selects the new value where the present statement is executed, else the old one."""
         return f"jnp.where({self.mask}, {new}, {old})" if self.mask else new
 
     def _assign_element(self, target: Node, value: GoValue) -> None:

@@ -1,4 +1,4 @@
-"""The Python that is made of a Go program: lines and names in either form; values and masks of that as vectors."""
+"""Write the Python for a Go program: lines and names for either form, values and masks for the form as vectors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Named = TypeVar("Named")  # what a name of Go stands for
 
 
 class GoReader(Generic[Named]):
-    """Write the Python of a Go program, in either form: lines behind comments with Go's, and names."""
+    """Write the Python of a Go program, in either form: lines under comments with the Go lines, and unique names."""
 
     def __init__(self, program: GoProgram, reserved: set[str]) -> None:
         self.program = program
@@ -43,17 +43,17 @@ class GoReader(Generic[Named]):
         self.targets: list[Node] = []  # whom decisions name
 
     def emit(self, code: str) -> None:
-        """Add a line of Python."""
+        """Add a line of Python at the current indentation."""
         self.lines.append("    " * self.indent + code)
 
     def tell(self, node: Node, whole: bool = True) -> None:
-        """Add the Go of a statement as comments, or its first line alone."""
+        """Add the Go lines of a statement as comments: all of them, or the first line alone."""
         lines = self.program.lines_of(node)
         for place, text in enumerate(lines if whole else lines[:1]):
             self.emit(f"# {self.program.line(node) + place}: {text.strip()}")
 
     def fresh(self, name: str) -> str:
-        """Return a name of Python that nothing has yet."""
+        """Return a Python name that is not yet taken."""
         name = f"{name}_" if keyword.iskeyword(name) or name.startswith("_") else name
         free, number = name, 2
         while free in self.taken:
@@ -62,11 +62,11 @@ class GoReader(Generic[Named]):
         return free
 
     def find(self, name: str) -> Named | None:
-        """Return what a name stands for, the innermost one; None if it stands for nothing."""
+        """Return the meaning of a name in the innermost scope that has it; None if no scope has it."""
         return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
 
     def package_of(self, operand: Node) -> str:
-        """Return the package that stands before a dot; empty if it is something else."""
+        """Return the package named before a dot; empty if the operand is a variable or another expression."""
         is_package = operand.type == "identifier" and self.find(text_of(operand)) is None
         return text_of(operand) if is_package else ""
 
@@ -79,7 +79,7 @@ class GoReader(Generic[Named]):
             method(node)
 
     def decided(self, decision: Node) -> Node:
-        """Return the instance that a decision names, and keep it."""
+        """Record and return the instance that a decision names."""
         target = None
         if decision.type == "call_expression":
             if text_of(field(decision, "function")).removeprefix("sim.") in DECISIONS:
@@ -97,7 +97,7 @@ class GoReader(Generic[Named]):
         return target
 
     def tell_observers(self, function: Node, loop: Node) -> None:
-        """Keep whom a loop over the observers tells them of; refuse it behind an early return of the function."""
+        """Record the instance that a loop over the observers reports; refuse the loop behind an early return."""
         if any(
             node.type == "return_statement"
             and node.start_byte < loop.start_byte
@@ -112,7 +112,7 @@ class GoReader(Generic[Named]):
         self.told += [items(field(call, "arguments"))[-1] for call in calls]
 
     def check_observers(self) -> None:
-        """Refuse a program that tells observers of another instance than the one that it chooses."""
+        """Refuse a program that reports to the observers another instance than the chosen one."""
         targets = {text_of(target) for target in self.targets}
         others = [told for told in self.told if {text_of(told)} != targets]
         if others or len(self.told) > 1:
@@ -144,7 +144,7 @@ def head_of(
     notes: Sequence[str] = (),
     form: str = "",
 ) -> str:
-    """Return the head of the policy's file: how it was made, how it is run, notes and imports."""
+    """Return the head of the policy's file: its origin, how to run it, notes and imports."""
     return _HEAD.format(
         name=program.name, module=module, imports=imports, form=form,
         scorers=" with its `--routing-scorers`" if reads_scorers else "",
@@ -193,7 +193,7 @@ FIELDS = {  # of a snapshot: the vector, its kind
 
 @dataclass(frozen=True)
 class GoValue:
-    """An expression; `kind` of a container is that of its elements, and `axes` are what it is indexed by."""
+    """A translated expression; `kind` is that of a container's elements, `axes` index the container."""
 
     code: str
     kind: str
@@ -209,11 +209,11 @@ class GoValue:
 
     @property
     def is_list(self) -> bool:
-        """Return whether it is a slice that grows."""
+        """Return whether the value is a slice that grows."""
         return self.axes == (LIST,)
 
     def named(self, name: str, keeps: bool) -> GoValue:
-        """Return a variable with this value; `keeps` is false where it is assigned again, so no more is known of it."""
+        """Return a variable with this value; `keeps=False` drops facts that do not outlive another assignment."""
         return GoValue(
             name, self.kind, self.axes,
             is_own=self.is_own and keeps, extent=self.extent * keeps, has=self.has,
@@ -222,12 +222,12 @@ class GoValue:
 
 
 def constant(value: Fraction | int, kind: str) -> GoValue:
-    """Return an untyped number."""
+    """Return an untyped numeric constant."""
     return typed(GoValue("", kind, const=Fraction(value), is_untyped=True), kind)
 
 
 def typed(value: GoValue, kind: str) -> GoValue:
-    """Return an untyped constant as a number of a kind; its code is a Python number."""
+    """Return an untyped constant as a number of the given kind; its code is a Python number."""
     assert isinstance(value.const, Fraction)
     if kind == "float":
         try:
@@ -245,14 +245,14 @@ def truth(value: bool) -> GoValue:
 
 
 def array(value: GoValue) -> str:
-    """Return the code of a value as an array of its dtype, so that no constant of Python stays in a variable."""
+    """Return the code of a value as an array of its dtype, so that no Python constant stays in a variable."""
     if value.axes or not (value.is_static or value.const is not None):
         return value.code
     return f"jnp.asarray({value.code}, {DTYPES[value.kind]})"
 
 
 def class_code(text: str) -> int:
-    """Return the index of a class; -1 of a text that is none."""
+    """Return the index of a class in `SLO_CLASSES`; -1 for any other text."""
     return SLO_CLASSES.index(text) if text in SLO_CLASSES else -1
 
 
@@ -266,7 +266,7 @@ _OURS = (
 
 @dataclass
 class MaskedBlock:
-    """A block under a mask; `flags` may have been set since the mask was made."""
+    """A block under a mask; `flags` are the flags that may have been set after the mask was computed."""
 
     mask: str
     flags: list[str] = made_of(default_factory=list)
@@ -275,7 +275,7 @@ class MaskedBlock:
 
 
 class VectorWriter(GoReader["GoValue"]):
-    """The Python of one function as it is made: its lines, its names, and where the present statement happens."""
+    """Write the Python of one function: its lines, its names, and the mask of the present statement."""
 
     def __init__(self, program: GoProgram, root: Node) -> None:
         super().__init__(
@@ -303,20 +303,20 @@ class VectorWriter(GoReader["GoValue"]):
         self.closures: dict[str, tuple[Node, list[dict[str, GoValue]]]] = {}
 
     def refuse(self, node: Node, what: str) -> GoValue:
-        """Refuse the program at a node; for use as a value."""
+        """Refuse the program at a node; typed so that callers can return the result."""
         self.program.refuse(node, what)
 
     # --- lines, names, masks ----------------------------------------------------------------------
 
     @property
     def mask(self) -> str:
-        """Return the code of where the present statement happens; empty: everywhere."""
+        """Return the code of the mask under which the present statement is executed; empty means always."""
         frame = self.frames[-1]
         parts = [frame.mask] * bool(frame.mask) + [f"~{flag}" for flag in frame.flags]
         return " & ".join(parts)
 
     def set_flag(self, name: str, upto: str) -> None:
-        """Say that what follows in the frames does not happen; `upto` is a loop, or empty for the function."""
+        """Set a flag that skips the rest of a loop, or of the function where `upto` is empty."""
         self.emit(f"{name} = {name} | {self.mask}" if self.mask else f"{name} = jnp.bool_(True)")
         for frame in reversed(self.frames):
             if name not in frame.flags:
@@ -326,7 +326,7 @@ class VectorWriter(GoReader["GoValue"]):
 
     @contextmanager
     def block(self, mask: str, loop: str = "") -> Iterator[None]:
-        """Translate what is below under a mask, in a scope of its own."""
+        """Translate the statements of the `with` block under a mask, in a scope of their own."""
         self.scopes.append({})
         self.frames.append(MaskedBlock(mask, loop=loop))
         yield
@@ -334,7 +334,7 @@ class VectorWriter(GoReader["GoValue"]):
         self.scopes.pop()
 
     def under(self, node: Node, condition: str, word: str) -> str:
-        """Name the mask of a branch."""
+        """Assign the mask of a branch to a new variable; return its name."""
         mask = f"{self.mask} & ({condition})" if self.mask else condition
         name = self.fresh(f"{word}_{self.program.line(node)}")
         self.emit(f"{name} = {mask}")
@@ -360,7 +360,7 @@ def _assigned(root: Node) -> Iterator[str]:
 
 
 def _is_target(node: Node) -> bool:
-    """Return whether an element is assigned."""
+    """Return whether an element expression is the target of an assignment."""
     parent = node.parent
     if parent is None or parent.type == "index_expression":
         return False

@@ -1,1 +1,1 @@
-"""What a function of Go runs on where it is read statement by statement: masks where Go has branches and loops."""
+"""The runtime of Go code that is translated statement by statement: branches and loops become masks."""

@@ -1,4 +1,4 @@
-"""What is known while JAX traces, masks, and texts out of tables."""
+"""Which values are known while JAX traces; masks; and texts selected from tables."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ INT, REAL = np.int64, np.float64
 
 
 class Nil:
-    """Go's nil, and the type of what is nil at first."""
+    """Go's nil; also the type of a variable that starts as nil."""
 
     def zero(self) -> Nil:
         """Return nil."""
         return self
 
     def __call__(self, value: Value) -> Value:
-        """Return the value."""
+        """Return the value unchanged."""
         return value
 
 
@@ -31,26 +31,26 @@ NIL = Nil()
 
 
 class UnreadText:
-    """A text that only a reader sees."""
+    """A text for human readers only, such as a log line; its content is not computed."""
 
 
 @dataclass(frozen=True)
 class SessionName:
-    """The name of a session, of which only is known whether there is one."""
+    """The name of a session; only whether the request has a session is known."""
 
     is_there: Value
 
 
 @dataclass(frozen=True)
 class Snap:
-    """A snapshot, by its place; -1 is none."""
+    """A snapshot, by its place in the slice of snapshots; -1 is nil."""
 
     place: Value
 
 
 @dataclass(frozen=True, eq=False)
 class InstanceId:
-    """The ID of the instance at a place; that at -1 is empty."""
+    """The ID of the instance at a place; the ID at place -1 is empty."""
 
     place: Value
     router: Value
@@ -67,7 +67,7 @@ class InstanceId:
 
 @dataclass(frozen=True, eq=False)
 class TableText:
-    """A text out of a table."""
+    """A text selected from a table by a traced index."""
 
     table: tuple[str, ...]
     index: Value
@@ -75,26 +75,26 @@ class TableText:
 
 @dataclass(frozen=True, eq=False)
 class Length:
-    """A whole number that is not known, and the ends between which it lies."""
+    """A traced whole number, with the bounds between which it lies."""
 
     value: Value
     most: int
     least: int = 0
 
     def moved(self, by: int) -> Length:
-        """Return the number with a known one added."""
+        """Return the number plus a known number, with its bounds moved too."""
         return Length(self.value + by, self.most + by, self.least + by)
 
 
 @dataclass(frozen=True, eq=False)
 class BareShift:
-    """A constant without a type, shifted by a number that is not known: it takes the type of what it meets."""
+    """An untyped constant shifted by a traced number; the result takes the type of the other operand."""
 
     first: int
     by: Value
 
     def of(self, kind: Value) -> Value:
-        """Return it as a number of a type."""
+        """Return the shifted constant as a number of the dtype `kind`."""
         return lax.shift_left(jnp.asarray(self.first, kind), jnp.asarray(self.by).astype(kind))
 
 
@@ -104,17 +104,17 @@ def known(value: Value) -> bool:
 
 
 def value_of(value: Value) -> Value:
-    """Return a number without what is known of its ends."""
+    """Return a number without its known bounds."""
     if isinstance(value, BareShift):
         return value.of(INT)
     return value.value if isinstance(value, Length) else value
 
 
 def static_bool(value: Value) -> Value:
-    """Return a condition, as a bool of Python where it is known.
+    """Return a condition; as a Python bool where the condition is known while JAX traces.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the value is not a condition.
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
@@ -124,7 +124,7 @@ def static_bool(value: Value) -> Value:
 
 
 def both_masks(first: Value, second: Value) -> Value:
-    """Return where both masks hold."""
+    """Return the mask that holds where both masks hold."""
     if first is False or second is False:
         return False
     if first is True or first is second:
@@ -133,21 +133,21 @@ def both_masks(first: Value, second: Value) -> Value:
 
 
 def no(mask: Value) -> Value:
-    """Return where a mask does not hold."""
+    """Return the mask that holds where `mask` does not."""
     mask = static_bool(mask)
     return not mask if isinstance(mask, bool) else ~mask
 
 
 def any_mask(first: Value, second: Value) -> Value:
-    """Return where a mask holds."""
+    """Return the mask that holds where at least one of the masks holds."""
     return no(both_masks(no(first), no(second)))
 
 
 def alike(first: Value, second: Value) -> tuple[Value, Value]:
-    """Return two numbers as those of one type; a constant takes the other's.
+    """Return two numbers in one type; an untyped constant takes the type of the other number.
 
     Raises:
-        ConfigError: they are no numbers of one type.
+        ConfigError: a value is not a number, or the types differ.
     """
     first, second = (
         jnp.asarray(number) if isinstance(number, np.ndarray) else number
@@ -170,14 +170,14 @@ def alike(first: Value, second: Value) -> tuple[Value, Value]:
 
 
 def of_kind(value: Value, kind: np.dtype[Value]) -> Value:
-    """Return a constant as a number of a dtype."""
+    """Return a number in the dtype `kind` if it is an untyped constant; else unchanged."""
     if isinstance(value, BareShift):
         return value.of(kind)
     return kind.type(value) if isinstance(value, (bool, int, float)) else value
 
 
 def named(value: Value) -> str:
-    """Return what a value is, for sentences."""
+    """Return a noun for a value, for error messages."""
     names = {"SliceValue": "a slice", "MapValue": "a map", "StructValue": "a struct", "Pointer": "a pointer",
              "TableText": "a text", "str": "a text", "InstanceId": "an ID", "SessionName": "a session's name",
              "Nil": "nil", "Snap": "a snapshot", "UnreadText": "a text of fmt"}  # fmt: skip
@@ -185,7 +185,7 @@ def named(value: Value) -> str:
 
 
 def is_bare(value: Value, old: Value) -> bool:
-    """Return whether a constant without a type meets a number that has one."""
+    """Return whether `value` is an untyped constant and `old` a number that has a type."""
     return (
         isinstance(value, (int, float, BareShift))
         and not isinstance(value, bool)
@@ -194,15 +194,15 @@ def is_bare(value: Value, old: Value) -> bool:
 
 
 def is_text(value: Value) -> bool:
-    """Return whether a value is a text that is known, or one out of a table."""
+    """Return whether a value is a known text, a text from a table, or an ID."""
     return isinstance(value, (str, TableText, InstanceId))
 
 
 def as_text(value: Value) -> Value:
-    """Return a text of Python where it is known, else one out of a table.
+    """Return a text as a Python string where the text is known, else as a text from a table.
 
     Raises:
-        ConfigError: the text is not known, as words of fmt and the names of sessions.
+        ConfigError: the text cannot be known, such as words of fmt and names of sessions.
     """
     text = value.text if isinstance(value, InstanceId) else value
     if not isinstance(text, (str, TableText)):
@@ -211,19 +211,19 @@ def as_text(value: Value) -> Value:
 
 
 def table_of(text: Value) -> tuple[str, ...]:
-    """Return the texts that one may be."""
+    """Return all texts that a text may turn out to be."""
     return text.table if isinstance(text, TableText) else (text,)
 
 
 def looked_up(text: Value, function: Callable[[str], Value]) -> Value:
-    """Return what a function says of a text, by a table where that is not known."""
+    """Apply a function to a text; a text from a table is looked up in the function's values on the table."""
     if isinstance(text, str):
         return function(text)
     return jnp.asarray(np.array([function(entry) for entry in text.table]))[text.index]
 
 
 def of_text(function: Callable[[str], Value], text: Value) -> Value:
-    """Return what a function says of a text: a text, a bool or a whole number."""
+    """Apply a function whose result is a text, a bool or a whole number to a text."""
     text = as_text(text)
     if isinstance(text, str):
         return function(text)

@@ -1,4 +1,4 @@
-"""Arrays, slices and maps: cells that a masked assignment changes."""
+"""Arrays, slices and maps of Go, whose cells are assigned under masks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sweeps.evolve.stepping.places import (
 
 
 def element_at(cells: list[Value], place: Value) -> Value:
-    """Return what is at a place; a struct as the place itself."""
+    """Return the element at a place; a struct at a traced place comes as a reference, so that it can be assigned."""
     place = value_of(place)
     if not cells:
         raise ConfigError("an element of an empty slice is not read")
@@ -62,7 +62,7 @@ def element_at(cells: list[Value], place: Value) -> Value:
 
 
 def put_element(cells: list[Value], place: Value, value: Value, mask: Value) -> None:
-    """Assign what is at a place where a mask holds."""
+    """Assign the element at a place where the mask holds."""
     place = value_of(place)
     places = [int(place)] if known(place) else range(len(cells))
     for number in places:
@@ -78,37 +78,37 @@ def put_element(cells: list[Value], place: Value, value: Value, mask: Value) -> 
 
 @dataclass(eq=False)
 class ArrayOf(CopiedValue):
-    """An array."""
+    """An array of Go."""
 
     cells: list[Value]
     of: Value
 
     @property
     def count(self) -> int:
-        """Return its length."""
+        """Return the array's length."""
         return len(self.cells)
 
     def get(self, place: Value) -> Value:
-        """Return an element."""
+        """Return the element at a place."""
         return element_at(self.cells, place)
 
     def put(self, place: Value, value: Value, mask: Value) -> None:
-        """Assign an element where a mask holds."""
+        """Assign the element at a place where the mask holds."""
         put_element(self.cells, place, value, mask)
 
     def copied(self) -> ArrayOf:
-        """Return a copy."""
+        """Return a copy of the array."""
         return ArrayOf([copied(cell) for cell in self.cells], self.of)
 
     def assign(self, other: Value, mask: Value) -> None:
-        """Take another array's elements where a mask holds."""
+        """Assign another array's elements where the mask holds."""
         for place, value in enumerate(other.cells):
             self.put(place, value, mask)
 
 
 @dataclass(eq=False)
 class SliceValue:
-    """A slice: where in its cells it begins, and how many are its own; other slices may have the same cells."""
+    """A slice: its first cell, and how many cells it spans; other slices may share the cells."""
 
     cells: list[Value]
     of: Value
@@ -123,25 +123,25 @@ class SliceValue:
 
     @property
     def most(self) -> int:
-        """Return how many elements it may have."""
+        """Return the largest number of elements that the slice may have."""
         room = len(self.cells) - self.start
         if isinstance(self.count, Length):
             return min(room, max(self.count.most, 0))
         return min(room, int(self.count)) if known(self.count) else room
 
     def values(self) -> list[Value]:
-        """Return the elements that it may have, of which the first `count` are there."""
+        """Return the cells of the largest number of elements; only the first `count` belong to the slice."""
         return self.cells[self.start : self.start + self.most]
 
     def get(self, place: Value) -> Value:
-        """Return an element."""
+        """Return the element at a place."""
         return element_at(self.cells[self.start :], place)
 
     def put(self, place: Value, value: Value, mask: Value) -> None:
-        """Assign an element where a mask holds.
+        """Assign the element at a place where the mask holds.
 
         Raises:
-            ConfigError: the slice is the router's, or may be one of two.
+            ConfigError: the slice belongs to the router, or a condition decides which of two slices it is.
         """
         if self.is_kept:
             raise ConfigError(
@@ -165,10 +165,10 @@ class SliceValue:
         return SliceValue(moved, self.of, 0, count, is_kept=True, is_part=True)
 
     def appended(self, values: Sequence[tuple[Value, Value]], go: Value) -> SliceValue:
-        """Return a slice with those of the values that are there more, where the router's statement happens.
+        """Append to the slice the values whose own mask holds, where the present statement is executed.
 
-        Behind a part they take the place of what stands there, for whoever else has it. Where there is no room the
-        router decides nothing, for what Go does then depends on capacities.
+        An append to a part of a slice overwrites the shared cells behind the part. Where no cell is left, the
+        router makes no decision, because Go's result would depend on capacities.
         """
         grown = self
         for place, (value, is_there) in enumerate(values):
@@ -194,7 +194,7 @@ class SliceValue:
         return grown
 
     def with_more(self, values: Sequence[tuple[Value, Value]], mask: Value) -> SliceValue:
-        """Return a slice with those of the values that are there more where a mask holds."""
+        """Return a new slice with the values appended whose own mask and `mask` both hold."""
         cells, count = list(self.values()), self.count
         for value, is_there in values:
             here = both_masks(mask, is_there)
@@ -217,11 +217,11 @@ class SliceValue:
         return SliceValue(cells, self.of, 0, count, grown_from=self)
 
     def alone(self) -> SliceValue:
-        """Return the slice as one whose cells nothing else has."""
+        """Return the slice with cells that no other slice shares."""
         return SliceValue(self.values(), self.of, 0, self.count)
 
     def emptied(self) -> SliceValue:
-        """Return the empty slice of its type."""
+        """Return an empty slice of the same type."""
         return SliceValue([], self.of)
 
 
@@ -250,7 +250,7 @@ def _chosen_slice(mask: Value, new: SliceValue, old: SliceValue) -> SliceValue:
 
 @dataclass(eq=False)
 class MapEntry:
-    """A key of a map, its value, and whether it is there."""
+    """A key of a map, its value, and a mask for whether the key is in the map."""
 
     key: Value
     value: Value
@@ -259,7 +259,7 @@ class MapEntry:
 
 @dataclass(eq=False)
 class MapValue:
-    """A map."""
+    """A map of Go."""
 
     of: Value
     entries: list[MapEntry] = field(default_factory=list)
@@ -267,14 +267,14 @@ class MapValue:
 
     @property
     def count(self) -> Value:
-        """Return how many keys there are."""
+        """Return the number of keys."""
         masks = [entry.is_there for entry in self.entries]
         if all(isinstance(mask, bool) for mask in masks):
             return sum(masks)
         return Length(sum(jnp.asarray(mask).astype(INT) for mask in masks), len(masks))
 
     def found(self, key: Value) -> tuple[Value, Value]:
-        """Return the value of a key, and whether it is there."""
+        """Return the value of a key, and a mask for whether the key is in the map."""
         value, is_there = self.of.zero(), False
         for entry in self.entries:
             is_it = both_masks(entry.is_there, same(entry.key, key))
@@ -285,14 +285,14 @@ class MapValue:
         return value, is_there
 
     def get(self, key: Value) -> Value:
-        """Return the value of a key, or the zero."""
+        """Return the value of a key; the zero value if the key is not in the map."""
         return self.found(key)[0]
 
     def put(self, key: Value, value: Value, mask: Value) -> None:
-        """Assign the value of a key where a mask holds.
+        """Assign the value of a key where the mask holds.
 
         Raises:
-            ConfigError: the map is one of two by a condition.
+            ConfigError: a condition decides which of two maps it is.
         """
         if self.is_kept:
             raise ConfigError("an assignment to one of two maps is not read")
@@ -312,13 +312,13 @@ class MapValue:
             self.entries.append(MapEntry(key, chosen(mask, value, self.of.zero()), mask))
 
     def delete(self, key: Value, mask: Value) -> None:
-        """Delete a key where a mask holds."""
+        """Delete a key where the mask holds."""
         for entry in self.entries:
             is_it = both_masks(mask, same(entry.key, key))
             entry.is_there = both_masks(entry.is_there, no(is_it))
 
     def emptied(self) -> MapValue:
-        """Return the empty map of its type."""
+        """Return an empty map of the same type."""
         return MapValue(self.of)
 
 

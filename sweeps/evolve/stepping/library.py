@@ -1,4 +1,4 @@
-"""Functions of Go and of its packages math, strings, sort and slices, on the values of types."""
+"""Go's functions, and those of its packages math, strings, sort and slices, on the values of `types`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def length(value: Value) -> Value:
 
 
 class Tokens:
-    """A prompt's tokens, of which only the number is known."""
+    """A prompt's tokens; only their number is known."""
 
     def __init__(self, count: Value) -> None:
         self.count = count
@@ -87,7 +87,7 @@ def item(owner: Value, key: Value) -> Value:
 
 
 def found(owner: Value, key: Value) -> tuple[Value, Value]:
-    """Return the two values of `owner[key]`."""
+    """Return the two results of `value, ok := owner[key]`."""
     if not isinstance(owner, MapValue):
         raise ConfigError("two values of this are not read")
     value, is_there = owner.found(key)
@@ -102,7 +102,7 @@ def part(owner: Value, start: Value = 0, end: Value = None) -> Value:
 
 
 def append_all(go: Value, old: Value, more: SliceValue, is_over: bool = False) -> SliceValue:
-    """Return `append(old, more...)`; `is_over` where the result takes the place of what both are parts of."""
+    """Return `append(old, more...)`; with `is_over`, in new cells, as both are parts of the slice that is replaced."""
     old = SliceValue([], more.of) if not isinstance(old, SliceValue) else old
     there = [(copied(cell), less(place, more.count)) for place, cell in enumerate(more.values())]
     return old.with_more(there, go.mask) if is_over else old.appended(there, go)
@@ -128,10 +128,10 @@ def largest(name: str, *values: Value) -> Value:
 
 
 def of_math(name: str, *arguments: Value) -> Value:
-    """Return what a function of package math says.
+    """Return the result of a function of package math.
 
     Raises:
-        ConfigError: it is not read.
+        ConfigError: the function is not supported.
     """
     if name in ("OnesCount", "OnesCount64", "OnesCount32", "TrailingZeros", "LeadingZeros64"):
         number = jnp.asarray(value_of(arguments[0]))
@@ -164,10 +164,10 @@ def _real(value: Value) -> Value:
 
 
 def of_strings(name: str, text: Value, *arguments: Value) -> Value:
-    """Return what a function of package strings says of a class or an ID.
+    """Return the result of a function of package strings on a class or an ID.
 
     Raises:
-        ConfigError: it is not read, or a second text is not known.
+        ConfigError: the function is not supported, or its second text is not known.
     """
     if name not in _OF_TEXT:
         raise ConfigError(f"this of package strings is not read: strings.{name}")
@@ -182,10 +182,10 @@ def of_strings(name: str, text: Value, *arguments: Value) -> Value:
 
 
 def of_slices(name: str, values: SliceValue, *arguments: Value) -> Value:
-    """Return what a function of package slices says.
+    """Return the result of a function of package slices.
 
     Raises:
-        ConfigError: it is not read.
+        ConfigError: the function is not supported.
     """
     cells = [(cell, less(place, values.count)) for place, cell in enumerate(values.values())]
     if name in ("Max", "Min"):
@@ -206,10 +206,10 @@ def of_slices(name: str, values: SliceValue, *arguments: Value) -> Value:
 def put_in_order(
     go: Value, name: str, values: Value, compare: Callable[..., Value] | None = None
 ) -> None:
-    """Sort a slice in place as Go does: one element after another is moved to where it belongs.
+    """Sort a slice in place by insertion, as Go sorts short slices; `slices.Reverse` reverses the slice.
 
     Raises:
-        ConfigError: there may be more than Go sorts so, or it is no slice of the program's own.
+        ConfigError: the slice may be too long for Go to sort it by insertion, or is not the program's own.
     """
     if not isinstance(values, SliceValue) or values.is_kept:
         raise ConfigError("this is not sorted here; sort a slice of your own")
@@ -249,22 +249,22 @@ def _turned(go: Value, values: SliceValue) -> None:
 
 
 def kept(value: Value) -> Value:
-    """Return a variable of the package, which no request may change."""
+    """Mark a slice or map as a package variable that no request may change; return it."""
     if isinstance(value, (SliceValue, MapValue)):
         value.is_kept = True
     return value
 
 
 def told(*_: Value) -> UnreadText:
-    """Return words that only a reader sees."""
+    """Return a text for human readers only; the arguments are ignored."""
     return UnreadText()
 
 
 def in_order(over: Value, is_told: bool = False) -> Value:
-    """Return what a loop goes over whose order counts; `is_told` where a note says that it is a map.
+    """Return a container for a loop in which order matters; `is_told`: a note says that the container is a map.
 
     Raises:
-        ConfigError: it is a map of which nothing is told.
+        ConfigError: the container is a map and `is_told` is false.
     """
     if isinstance(over, MapValue) and not is_told:
         raise ConfigError(

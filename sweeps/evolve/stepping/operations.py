@@ -1,4 +1,4 @@
-"""Arithmetic and comparisons of Go's numbers, rounded as Go rounds them; what is known stays known."""
+"""Arithmetic and comparisons of Go's numbers, rounded as in Go; results of known numbers are known while JAX traces."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def sub(first: Value, second: Value) -> Value:
 
 
 def mul(first: Value, second: Value) -> Value:
-    """Return `first * second`, rounded by itself."""
+    """Return `first * second`, rounded on its own (never fused with an addition)."""
     a, b = alike(first, second)
     if (known(a) and known(b)) or not is_real(a):
         return _wrapped(operator.mul, a, b)
@@ -66,7 +66,7 @@ def mul(first: Value, second: Value) -> Value:
 
 
 def div(first: Value, second: Value) -> Value:
-    """Return `first / second`: of whole numbers toward zero."""
+    """Return `first / second`; whole numbers are divided toward zero."""
     if isinstance(first, Length) and known(second) and int(second) > 0 and first.least >= 0:
         by = int(second)
         return Length(
@@ -87,7 +87,7 @@ def div(first: Value, second: Value) -> Value:
 
 
 def rem(first: Value, second: Value) -> Value:
-    """Return `first % second`, with the sign of the first."""
+    """Return `first % second`, with the sign of `first`."""
     if isinstance(second, Length) and known(first):
         first = INT(first)
     a, b = alike(first, second)
@@ -104,7 +104,7 @@ def _same_shape(first: Value, second: Value) -> tuple[Value, Value]:
 
 
 def bits(sign: str, first: Value, second: Value) -> Value:
-    """Return an operation of bits: `&`, `|`, `^`, `&^`, `<<`, `>>`."""
+    """Return the bitwise operation `sign`: `&`, `|`, `^`, `&^`, `<<` or `>>`."""
     if sign in ("<<", ">>"):
         a, by = value_of(first), value_of(second)
         if isinstance(a, int) and sign == "<<":
@@ -167,7 +167,7 @@ def _between(value: Value) -> tuple[float, float]:
 
 
 def compared(function: Callable[..., Value], first: Value, second: Value) -> Value:
-    """Return what a comparison says of two numbers, or of two texts by their order."""
+    """Return the result of a comparison of two numbers, or of two texts in alphabetical order."""
     if is_text(first) or is_text(second):
         first_text, two = as_text(first), as_text(second)
         rank = {

@@ -1,6 +1,6 @@
 """Structs, pointers, and the choice between two values by a mask.
 
-A struct is a place that a masked assignment changes; a pointer is one of several places, each under a condition.
+A struct is a place that a masked assignment changes. A pointer lists the places it may point to, each with a mask.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def _is_nil(value: Value) -> Value:
 
 
 def chosen(mask: Value, new: Value, old: Value) -> Value:
-    """Return the new value where a mask holds, else the old one.
+    """Return `new` where the mask holds, else `old`.
 
     Raises:
-        ConfigError: they are no values of one type.
+        ConfigError: the values have different types.
     """
     if mask is True or new is old:
         return new
@@ -134,7 +134,7 @@ def _chosen_text(mask: Value, new: Value, old: Value) -> Value:
 
 
 def copied(value: Value) -> Value:
-    """Return a value as an assignment copies it: structs and arrays are copied, slices and maps are shared."""
+    """Return a value as Go's assignment copies it: structs and arrays are copied, slices and maps are shared."""
     if isinstance(value, Pointer) and value.is_place:
         return record_of(value)
     if isinstance(value, CopiedValue):
@@ -143,32 +143,32 @@ def copied(value: Value) -> Value:
 
 
 class CopiedValue(ABC):
-    """A struct or an array: what an assignment copies."""
+    """A struct or an array: a value that an assignment copies."""
 
     @abstractmethod
     def copied(self) -> CopiedValue:
-        """Return a copy."""
+        """Return a copy of the value."""
 
     @abstractmethod
     def assign(self, other: Value, mask: Value) -> None:
-        """Take another one's parts where a mask holds."""
+        """Assign the parts of another value where the mask holds."""
 
 
 @dataclass(eq=False)
 class StructValue(CopiedValue):
-    """A struct."""
+    """A struct of Go."""
 
     of: StructKind
     fields: dict[str, Value]
 
     def get(self, name: str) -> Value:
-        """Return a field, as a place where it is a struct or an array."""
+        """Return a field; a struct or an array comes as the field itself, so that it can be assigned."""
         if name not in self.fields:
             raise ConfigError(f"{self.of.name} has no field {name}")
         return self.fields[name]
 
     def put(self, name: str, value: Value, mask: Value) -> None:
-        """Assign a field where a mask holds."""
+        """Assign a field where the mask holds."""
         old = self.get(name)
         if isinstance(old, CopiedValue):
             old.assign(value, mask)
@@ -177,11 +177,11 @@ class StructValue(CopiedValue):
                 value, np.dtype(old.dtype)) if mask is True else chosen(mask, value, old)  # fmt: skip
 
     def copied(self) -> StructValue:
-        """Return a copy."""
+        """Return a copy of the struct."""
         return StructValue(self.of, {name: copied(value) for name, value in self.fields.items()})
 
     def assign(self, other: Value, mask: Value) -> None:
-        """Take another struct's fields where a mask holds."""
+        """Assign another struct's fields where the mask holds."""
         for name, value in record_of(other).fields.items():
             self.put(name, value, mask)
 
@@ -193,14 +193,14 @@ def _chosen_record(mask: Value, new: StructValue, old: StructValue) -> StructVal
 
 @dataclass(eq=False)
 class Pointer:
-    """One of several places, each under a condition; `is_place` where the place itself is meant."""
+    """A pointer: the places it may point to, each with a mask; `is_place` marks the place itself, as by `*pointer`."""
 
     places: list[tuple[Value, Value]]
     of: Value
     is_place: bool = False
 
     def get(self, name: str) -> Value:
-        """Return a field of what it points to."""
+        """Return a field of the struct that the pointer points to."""
         parts = [(mask, place.get(name)) for mask, place in self.places]
         if not parts:
             raise ConfigError(f"a field of nil is not read: {name}")
@@ -212,17 +212,17 @@ class Pointer:
         return chosen_value
 
     def put(self, name: str, value: Value, mask: Value) -> None:
-        """Assign a field of what it points to."""
+        """Assign a field of the struct that the pointer points to, where the mask holds."""
         for is_it, place in self.places:
             place.put(name, value, both_masks(mask, is_it))
 
     def assign(self, value: Value, mask: Value) -> None:
-        """Assign what it points to."""
+        """Assign the struct that the pointer points to, where the mask holds."""
         for is_it, place in self.places:
             place.assign(value, both_masks(mask, is_it))
 
     def emptied(self) -> Pointer:
-        """Return nil."""
+        """Return a nil pointer of the same type."""
         return Pointer([], self.of)
 
 
@@ -245,7 +245,7 @@ def pointer_to(value: Value) -> Value:
     """Return `&value`.
 
     Raises:
-        ConfigError: it is neither a struct nor a snapshot.
+        ConfigError: the value is neither a struct nor a snapshot.
     """
     if isinstance(value, Pointer):
         return Pointer(value.places, value.of)
@@ -262,7 +262,7 @@ def place_at(value: Value) -> Value:
 
 
 def record_of(value: Value) -> Value:
-    """Return the struct that a pointer points to."""
+    """Return the struct that a pointer points to; any other value unchanged."""
     if not isinstance(value, Pointer):
         return value
     if not value.places:

@@ -1,8 +1,8 @@
-"""What a function of Go runs on where it is read statement by statement: masks where Go has branches and loops.
+"""The router of a Go program that is translated statement by statement: its branches and loops as masks.
 
-Every variable keeps its value where the present statement does not happen. What JAX does not know while it traces is a
-mask; what is known is decided at once, so that a loop over three weights has three passes. Values are those of
-types.
+Every variable keeps its value where the present statement is not executed. A condition that is unknown while JAX traces
+is a mask; a known one is decided at once, so a loop over three weights has three passes. Values have types of
+`types`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MOST_PASSES = 64  # of a loop of which nothing but its condition says where it e
 
 @dataclass
 class MaskFrame:
-    """A branch, a loop, a pass of a loop, or a function, and where its statements happen."""
+    """A branch, a loop, a pass of a loop, or a function, with the mask under which its statements are executed."""
 
     mask: Value
     name: str = ""
@@ -62,7 +62,7 @@ class MaskFrame:
 
 
 class SteppingRouter(GoRouter):
-    """The state of a router when it decides, and of its function where a statement happens."""
+    """A router's view of one decision, with the masks of the statements that its function executes."""
 
     def __init__(self, context: Value, state: Value) -> None:
         super().__init__(context, state)
@@ -78,15 +78,15 @@ class SteppingRouter(GoRouter):
 
     @property
     def mask(self) -> Value:
-        """Return where the present statement happens."""
+        """Return the mask under which the present statement is executed."""
         return self.frames[-1].mask
 
     def test(self, condition: Value) -> Value:
-        """Return a condition that a branch is about."""
+        """Return a branch's condition; a Python bool if the condition is known while JAX traces."""
         return static_bool(condition)
 
     def when(self, condition: Value) -> bool:
-        """Begin a branch; return whether it may happen at all."""
+        """Begin a branch; return False if it can never be executed."""
         mask = both_masks(self.mask, condition)
         if mask is False:
             return False
@@ -102,7 +102,7 @@ class SteppingRouter(GoRouter):
         self.frames.pop()
 
     def leave(self, name: str) -> None:
-        """Leave everything up to the frame of this name, as `break`, `continue` and `return` do."""
+        """Stop executing up to the frame of this name, as `break`, `continue` and `return` do."""
         left = self.mask
         for frame in reversed(self.frames):
             frame.mask = both_masks(frame.mask, no(left)) if frame.mask is not left else False
@@ -110,7 +110,7 @@ class SteppingRouter(GoRouter):
                 return
 
     def both(self, first: Value, second: Callable[[], Value]) -> Value:
-        """Return `first && second()`; the second happens where the first holds."""
+        """Return `first && second()`; `second` is executed only where `first` holds."""
         if first is False or not self.when(first):
             return False
         try:
@@ -119,17 +119,17 @@ class SteppingRouter(GoRouter):
             self.end()
 
     def either(self, first: Value, second: Callable[[], Value]) -> Value:
-        """Return `first || second()`; the second happens where the first does not hold."""
+        """Return `first || second()`; `second` is executed only where `first` does not hold."""
         return no(self.both(no(first), lambda: no(second())))
 
     def leave_out(self, mask: Value) -> None:
-        """Decide nothing where a mask holds, which ends the run: what Go does there is not known."""
+        """Make no decision where the mask holds, which ends the run: Go's result there cannot be known."""
         self.is_left = any_mask(self.is_left, mask)
 
     # --- variables ----------------------------------------------------------------------------------
 
     def set(self, old: Value, new: Value) -> Value:
-        """Return what a variable holds after `old = new`; a struct stays where it is."""
+        """Return a variable's value after `old = new` under the present mask; a struct is changed in place."""
         if isinstance(old, CopiedValue):
             old.assign(copied(new), self.mask)
             return old
@@ -160,11 +160,11 @@ class SteppingRouter(GoRouter):
         return old.appended([(copied(value), True) for value in values], self)
 
     def delete(self, owner: MapValue, key: Value) -> None:
-        """Delete a key of a map."""
+        """Delete a key of a map under the present mask."""
         owner.delete(key, self.mask)
 
     def copy(self, to: SliceValue, source: SliceValue) -> None:
-        """Copy what both slices have room for."""
+        """Copy elements from `source` to `to`, as many as both slices have."""
         copies = [copied(value) for value in source.values()]
         for place, value in enumerate(copies[: to.most]):
             there = both_masks(less(place, source.count), less(place, to.count))
@@ -173,7 +173,7 @@ class SteppingRouter(GoRouter):
     # --- loops ----------------------------------------------------------------------------------------
 
     def each(self, over: Value, name: str) -> Iterator[tuple[Value, Value]]:
-        """Yield the key and element of every pass of `for … := range over`."""
+        """Yield the key and element for each pass of `for … := range over`."""
         self.frames.append(MaskFrame(self.mask, name))
         for key, element, there in _passes(over):
             mask = both_masks(self.frames[-1].mask, there)
@@ -186,9 +186,9 @@ class SteppingRouter(GoRouter):
         self.frames.pop()
 
     def loop(self, most: Value, name: str, is_sure: bool = True) -> Iterator[None]:
-        """Begin a loop of `most` passes at most, if that is known; each asks whether it `goes` on.
+        """Run a loop of at most `most` passes, or `MOST_PASSES` if None; each pass asks `goes` whether it is executed.
 
-        What is not known or not sure is looked at: where the loop has not ended, the decision is none.
+        Unless `most` is given and sure, no decision is made where the loop has not ended after the last pass.
         """
         depth = len(self.frames)
         self.frames.append(MaskFrame(self.mask, name))
@@ -201,7 +201,7 @@ class SteppingRouter(GoRouter):
             del self.frames[depth:]
 
     def goes(self, condition: Value) -> bool:
-        """Begin a pass of a loop where a condition holds; return whether there may be one.
+        """Begin a pass where the condition holds; return False if the pass can never be executed.
 
         Raises:
             ConfigError: nothing ends the loop.
@@ -218,7 +218,7 @@ class SteppingRouter(GoRouter):
         return True
 
     def bound(self, start: Value, end: Value, step: int) -> int | None:
-        """Return how many passes a loop from a start to an end may have; None if that is not known."""
+        """Return the most passes of a loop from `start` to `end`; None if the bounds are not known."""
         first, last = (_ends(side) for side in (start, end))
         if first is None or last is None:
             return None
@@ -232,7 +232,7 @@ class SteppingRouter(GoRouter):
         self.frames.append(MaskFrame(self.mask, "function"))
 
     def returns(self, *values: Value) -> None:
-        """Return from the present function where this happens."""
+        """Return the values from the present function, where the present statement is executed."""
         frame = next(frame for frame in reversed(self.frames) if frame.name == "function")
         new = [copied(value) for value in values]
         if self.mask is not False:
@@ -244,7 +244,7 @@ class SteppingRouter(GoRouter):
         self.leave("function")
 
     def result(self) -> Value:
-        """End a function; return what it returns."""
+        """End a function; return its results."""
         results = self.frames.pop().results
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -294,21 +294,21 @@ class SteppingRouter(GoRouter):
 
     @property
     def request_class(self) -> TableText:
-        """Return the request's class."""
+        """Return the request's class, as a text from a table."""
         return TableText(SLO_CLASSES, self.slo_class)
 
     @property
     def tokens(self) -> Tokens:
-        """Return the prompt's tokens, of which only the number is known."""
+        """Return the prompt's tokens; only their number is known."""
         return Tokens(self.input_len)
 
     @property
     def session(self) -> SessionName:
-        """Return the request's session, of which only is known whether there is one."""
+        """Return the request's session; only whether there is one is known."""
         return SessionName(jnp.asarray(self.has_session, bool))
 
     def scorer(self, place: Value) -> Callable[..., MapValue]:
-        """Return a scorer by its number."""
+        """Return the scorer with this number, as a function to a map from instance to score."""
         return self._scored(self.scores[place])
 
     def scorers(self) -> SliceValue:
@@ -317,12 +317,12 @@ class SteppingRouter(GoRouter):
         return SliceValue([self.scorer(place) for place in places], NIL, is_kept=True)
 
     def shares(self) -> SliceValue:
-        """Return the scorers' weights."""
+        """Return the weights of the router's scorers, as shares."""
         places = range(self.num_scorers)
         return SliceValue([self.weights[place] for place in places], FLOAT, is_kept=True)
 
     def named_scorer(self, name: str) -> Callable[..., MapValue]:
-        """Return a scorer of BLIS by its name in Go."""
+        """Return a scorer of BLIS by its Go name, as a function to a map from instance to score."""
         load, count = self.effective_load, self.there
         if name == "scoreKVUtilization":
             values = 1.0 - self.kv_utilization
@@ -351,7 +351,7 @@ class SteppingRouter(GoRouter):
         return made
 
     def chosen_instance(self, target: Value) -> tuple[Value, Value]:
-        """Return the decision for an instance's ID, and the router's next state."""
+        """Return the decision for an instance's ID, -1 where none is made; and the router's next state."""
         if not isinstance(target, InstanceId):
             raise ConfigError("a decision that names no instance is not read")
         chosen, state = self.decided(jnp.asarray(target.place, INT))
@@ -359,7 +359,7 @@ class SteppingRouter(GoRouter):
 
 
 class _SnapshotType:
-    """The type of snapshots: no instance is its zero."""
+    """The type of snapshots; its zero is no instance."""
 
     def zero(self) -> Snap:
         return Snap(-1)
@@ -369,14 +369,14 @@ SNAPSHOT = _SnapshotType()
 
 
 def _ends(value: Value) -> tuple[int, int] | None:
-    """Return the least and the largest number that a value may be, where they are known."""
+    """Return the least and the greatest value that a number may have; None where they are not known."""
     if isinstance(value, Length):
         return value.least, value.most
     return (int(value), int(value)) if known(value) else None
 
 
 def _passes(over: Value) -> Iterator[tuple[Value, Value, Value]]:
-    """Yield key, element and whether it is there."""
+    """Yield for each pass the key, the element, and a mask for whether the pass is executed."""
     if isinstance(over, SliceValue):
         for place in range(over.most):  # what a pass before it has changed is read as changed
             yield INT(place), over.cells[over.start + place], less(place, over.count)

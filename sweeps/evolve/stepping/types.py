@@ -1,4 +1,4 @@
-"""Types of Go: what a variable begins with, and what a conversion makes of a value."""
+"""Go's types: the zero value of each, and the conversion of a value to the type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sweeps.evolve.stepping.places import Pointer, StructValue, copied, pointer_
 
 @dataclass(frozen=True)
 class NumberType:
-    """A type of numbers; calling it converts."""
+    """A numeric type; calling it converts a number."""
 
     kind: Value
 
@@ -37,7 +37,7 @@ class NumberType:
         return self.kind(0)
 
     def __call__(self, value: Value) -> Value:
-        """Return a number converted as Go does."""
+        """Return a number converted to this type as Go converts it."""
         if isinstance(value, Length) and self.kind is INT:
             return value
         value = value_of(value)
@@ -54,16 +54,16 @@ class NumberType:
 
 @dataclass(frozen=True)
 class PlainType:
-    """A type of which only the zero matters."""
+    """A type without conversions; only its zero value matters."""
 
     nothing: Value
 
     def zero(self) -> Value:
-        """Return the zero."""
+        """Return the zero value."""
         return self.nothing
 
     def __call__(self, value: Value) -> Value:
-        """Return the value, which has this type."""
+        """Return the value unchanged: it has this type already."""
         return value
 
 
@@ -85,29 +85,29 @@ BOOL, TEXT, WORDS = PlainType(False), PlainType(""), PlainType(UnreadText())
 
 @dataclass(eq=False)
 class StructKind:
-    """A struct: its fields with their types, and its methods."""
+    """A struct type: its fields with their types, and its methods."""
 
     name: str
     kinds: dict[str, Value]
     methods: dict[str, tuple[Callable[..., Value], bool]] = field(default_factory=dict)
 
     def zero(self) -> StructValue:
-        """Return a struct of zeros."""
+        """Return a struct whose fields are zero."""
         return StructValue(self, {name: kind.zero() for name, kind in self.kinds.items()})
 
     def __call__(self, value: Value) -> Value:
-        """Return a value of this type."""
+        """Return the value unchanged: it has this type already."""
         return value
 
     def made(self, **values: Value) -> StructValue:
-        """Return the struct of a literal."""
+        """Return the struct of a literal: the given fields, and zeros for all others."""
         record = self.zero()
         for name, value in values.items():
             record.put(name, copied(value), True)
         return record
 
     def method(self, go: Value, owner: Value, name: str, arguments: tuple[Value, ...]) -> Value:
-        """Call a method, or what is in a field."""
+        """Call a method, or the function stored in a field."""
         if name not in self.methods:
             return owner.get(name)(*arguments)
         function, is_pointer = self.methods[name]
@@ -121,14 +121,14 @@ EMPTY = StructKind("struct{}", {})
 
 @dataclass(frozen=True)
 class Container:
-    """The type of a slice, a map, an array or a pointer; `size` is an array's."""
+    """The type of a slice, a map, an array or a pointer; `size` is the length of an array."""
 
     form: str
     of: Value
     size: int = 0
 
     def zero(self) -> Value:
-        """Return what a variable without a value has."""
+        """Return the zero value: an array of zeros, a nil pointer, or an empty map or slice."""
         if self.form == "array":
             return ArrayOf([self.of.zero() for _ in range(self.size)], self.of)
         if self.form == "pointer":
@@ -136,11 +136,11 @@ class Container:
         return MapValue(self.of) if self.form == "map" else SliceValue([], self.of)
 
     def __call__(self, value: Value) -> Value:
-        """Return a value of this type."""
+        """Return the value; nil becomes this type's zero value."""
         return self.zero() if isinstance(value, Nil) else value
 
     def made(self, count: Value = 0) -> Value:
-        """Return what `make` does."""
+        """Return the map or slice that `make` returns."""
         if self.form == "map":
             return MapValue(self.of)
         most = count.most if isinstance(count, Length) else count
@@ -149,7 +149,7 @@ class Container:
         return SliceValue([self.of.zero() for _ in range(int(most))], self.of, count=count)
 
     def filled(self, *values: Value, keys: Sequence[Value] = ()) -> Value:
-        """Return what a literal makes."""
+        """Return the container of a literal; `keys` are a map's keys."""
         made = self.zero()
         cells = [self._fit(value) for value in values]
         if self.form == "map":
