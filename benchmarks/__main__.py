@@ -132,7 +132,7 @@ Look = Callable[[str, tuple[Path, Path], Path, Mapping[str, str]], T]
 
 
 def _on_both(commit: str, names: Sequence[str], look: Look[T]) -> tuple[list[T], bool]:
-    """Every case at the commit and here, and whether all of them ran; what did not is said on stderr."""
+    """Measure every case at the commit and here; return the results, and whether all cases ran. Errors go to stderr."""
     flags = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
     results = []
     with against.ended_by_signals(), against.checked_out(commit) as tree:
@@ -195,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _refusal(arguments: argparse.Namespace) -> str:
-    """Why the options do not go together, or nothing."""
+    """Return why the options contradict each other; an empty text if they do not."""
     if arguments.programs and (arguments.against is None or arguments.output):
         return "--programs goes with --against REV and without --output"
     if arguments.against is None:

@@ -37,15 +37,15 @@ LLVM = "JitCompiler::Compile"  # of XLA; machine code and its linking
 
 
 class Clock:
-    """Wall and CPU seconds of every thread by what it does."""
+    """Wall and CPU seconds of every thread by activity."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start with no seconds booked."""
         self.seconds: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.local, self.before_last_run = threading.local(), [0.0, 0.0]
 
     def _turn(self, what: str | None) -> None:
-        """Book the time since the last turn of this thread, and do `what` from now on; None: what was done before."""
+        """Book the time since this thread's last call, then begin activity `what`; None: return to the one before."""
         stack, now = self._stack(), (time.perf_counter(), time.thread_time())
         if stack:
             booked, since = self.seconds[stack[-1]], self.local.since
@@ -64,7 +64,7 @@ class Clock:
 
     @contextlib.contextmanager
     def doing(self, what: str) -> Iterator[None]:
-        """Book what this thread does inside under `what`."""
+        """Book the time that this thread spends inside the block under the activity `what`."""
         self._turn(what)
         try:
             yield
@@ -72,12 +72,12 @@ class Clock:
             self._turn(None)
 
     def began(self, event: str, *_: object, **__: object) -> None:
-        """Hear of JAX that something begins."""
+        """Begin the activity that an event of JAX announces."""
         if event in COMPILING:
             self._turn(COMPILING[event])
 
     def ended(self, event: str, *_: object, **__: object) -> None:
-        """Hear of JAX that something is over."""
+        """End the activity whose end an event of JAX announces."""
         if event in COMPILING:
             self._turn(None)
 
@@ -91,7 +91,7 @@ class Clock:
         return timed
 
     def watch_imports(self) -> None:
-        """Book imports, and put the clock around `FUNCTIONS` as their modules come."""
+        """Book imports, and put the clock around `FUNCTIONS` as soon as their modules are imported."""
         find: Callable[..., Any] = bootstrap._find_and_load  # type: ignore[attr-defined]
 
         def found_and_loaded(name: str, import_: Any) -> Any:
@@ -104,7 +104,7 @@ class Clock:
         bootstrap._find_and_load = found_and_loaded  # type: ignore[attr-defined]
 
     def figures(self) -> dict[str, list[float]]:
-        """Return seconds of wall and CPU by what was done, the main thread's rest parted at the end of the last run."""
+        """Return wall and CPU seconds by activity; the main thread's rest is parted at the end of the last run."""
         told = dict(self.seconds)
         other, before = told.pop("other", [0.0, 0.0]), self.before_last_run
         told["preparing"] = before
@@ -113,7 +113,7 @@ class Clock:
 
 
 def _llvm_seconds(folder: str) -> float:
-    """Return seconds of wall in which machine code was made and linked, summed over programs."""
+    """Return the wall seconds in which LLVM made and linked machine code, summed over programs."""
     profiler = importlib.import_module("jax.profiler")
     (path,) = Path(folder).rglob("*.xplane.pb")
     planes = profiler.ProfileData.from_file(str(path)).planes

@@ -54,7 +54,7 @@ MODELLED = (
 
 
 class Spent(NamedTuple):
-    """CPU seconds of all processes, wall seconds, and what travelled."""
+    """What some runs took: CPU seconds of each kind of process, wall seconds, and bytes sent to workers and back."""
 
     num_runs: int
     num_tasks: int
@@ -67,11 +67,11 @@ class Spent(NamedTuple):
 
     @property
     def run_s(self) -> float:
-        """Return the CPU seconds of a run, of all processes."""
+        """Return the CPU seconds of one run, summed over all processes."""
         return (self.command_s + self.scheduler_s + self.workers_s) / self.num_runs
 
     def row(self, who: str, alone: Spent) -> tuple[str, ...]:
-        """Return a row of the table; `alone` is what the runs take without workers."""
+        """Return the table's row named `who`; `alone` is what the runs took without workers."""
         runs, us = self.num_runs, 1e6 / self.num_runs
         times = f"{self.command_s * us:.0f}", f"{self.scheduler_s * us:.0f}"
         of_workers = f"{self.workers_s * us / 1e3:.2f}" if self.workers_s else "–"
@@ -86,7 +86,9 @@ class Spent(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Seconds of CPU: of a run in a worker, of what a run and a task take besides, and before the first run."""
+    """CPU seconds of one run in a worker, of each task and run in the command and the scheduler, and of a worker's
+    start.
+    """
 
     run_s: float  # in one thread, without scheduler
     worker_s: float  # a run in a worker
@@ -95,7 +97,9 @@ class Model(NamedTuple):
     first_s: float  # a worker starts, and compiles
 
     def rate(self, count: int, runs_of_task: float) -> float:
-        """Return the runs per second of `count` workers; each of them, command and scheduler have a core."""
+        """Return the runs per second of `count` workers, if each worker, the command and the scheduler have a core
+        each.
+        """
         bounds = (
             of_task / runs_of_task + of_run
             for of_task, of_run in (self.command_s, self.scheduler_s)
@@ -108,12 +112,12 @@ class Model(NamedTuple):
         return self.first_s + num_runs / self.rate(count, of_task) + of_task * self.worker_s / 2
 
     def runs_of_task(self, num_runs: int, count: int) -> float:
-        """Return the runs of most tasks: those of a second, or fewer so that all workers get two."""
+        """Return how many runs a task has: as many as take a second, or fewer, so that every worker gets two tasks."""
         calls = min(scheduler.TASK_S / self.worker_s, num_runs / (2 * count)) // ROWS_PER_CALL
         return max(calls, 1) * ROWS_PER_CALL
 
     def row(self, count: int, price: float) -> tuple[str, ...]:
-        """Return a row of the table, of a million runs."""
+        """Return the row of `count` workers in the table for a million runs."""
         seconds = self.seconds(MILLION, count)
         hours = (count + 2) * seconds / 3600  # command and scheduler have a core each
         efficiency = MILLION * self.run_s / (count * seconds)
@@ -126,10 +130,10 @@ class Model(NamedTuple):
 
 
 def fitted(alone: Spent, small: Spent, large: Spent, worker_s: float, first_s: float) -> Model:
-    """Return the model of what was measured with small tasks and with large ones."""
+    """Fit the model, which tells a task's cost from a run's, to measurements with small and large tasks."""
 
     def split(name: str) -> tuple[float, float]:
-        """Return the seconds of a task and of a run."""
+        """Return the CPU seconds per task and per run in the field `name` of `Spent`."""
         (of_small, tasks_of_one), (of_large, tasks_of_other) = (
             (getattr(seen, name) / seen.num_runs, seen.num_tasks / seen.num_runs)
             for seen in (small, large)
@@ -170,7 +174,7 @@ class Cluster:
         )  # fmt: skip
 
     def seconds(self) -> tuple[float, float, float, float]:
-        """Return CPU seconds of this process, the scheduler and the workers, and the wall's."""
+        """Return the CPU seconds of this process, the scheduler and all workers, and the wall clock's time."""
         of_workers = sum(_cpu_s(worker) for worker in self.workers)
         return time.process_time(), _cpu_s(self.scheduler), of_workers, time.perf_counter()
 
@@ -190,7 +194,7 @@ def _cpu_s(process: psutil.Popen) -> float:
 def cluster(
     num_processes: int, num_threads: int = 1
 ) -> Iterator[tuple[Cluster, scheduler.Workers]]:
-    """Yield a cluster, all of whose workers are there, and what hands calls to it."""
+    """Start a cluster, wait for all of its workers, and yield it with the `Workers` that pass calls to it."""
     with tempfile.TemporaryDirectory() as folder:
         made = Cluster(Path(folder), num_processes, num_threads)
         try:
@@ -204,7 +208,7 @@ def cluster(
 
 
 def runs(num_runs: int) -> None:
-    """Make runs of the baseline."""
+    """Simulate `num_runs` runs of the baseline."""
     run_grid(
         [arm_of("baseline").config],
         load_builtin("mixed"),
@@ -215,7 +219,7 @@ def runs(num_runs: int) -> None:
 
 
 def spent(num_runs: int, made: Cluster, workers: scheduler.Workers) -> Spent:
-    """Return what `num_runs` runs took."""
+    """Simulate `num_runs` runs on the cluster's workers; return the seconds and bytes that they took."""
     counts = workers.num_tasks, workers.num_bytes, workers.num_bytes_back
     before = made.seconds()
     runs(num_runs)
@@ -227,7 +231,7 @@ def spent(num_runs: int, made: Cluster, workers: scheduler.Workers) -> Spent:
 
 
 def in_a_thread(num_runs: int) -> Spent:
-    """Return what the runs take in threads of one core of this process, warm."""
+    """Simulate `num_runs` runs on one core of this process, compiled before; return the seconds that they took."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
@@ -248,7 +252,7 @@ _lock = threading.Lock()
 
 
 def answered(task: tasks.PackedCalls, call_s: float) -> bytes:
-    """Answer a task as a worker would, after as long as it would take, with the results of other runs."""
+    """Answer a task as a worker would: wait `call_s` seconds for each call, and return the results of other runs."""
     with _lock:
         if not _sample:
             made = tasks.opened(tasks.make(task)).made[0]
@@ -260,7 +264,9 @@ def answered(task: tasks.PackedCalls, call_s: float) -> bytes:
 
 
 def measured(num_runs: int, count: int) -> tuple[list[tuple[str, ...]], Model, Spent]:
-    """Return the rows of what was measured, with `count` stand-ins, the model of it, and what checks that."""
+    """Measure one thread, workers and `count` stand-ins; return the table's rows, the model fitted to them, and a
+    check.
+    """
     alone = in_a_thread(num_runs // 2)
     rows, first_s, of_worker = [alone.row("one thread of the command", alone)], 0.0, alone
     for num_workers in (1, 2):
@@ -280,7 +286,7 @@ def measured(num_runs: int, count: int) -> tuple[list[tuple[str, ...]], Model, S
 
 
 def by_stand_ins(num_runs: int, count: int, task_s: float, call_s: float) -> Spent:
-    """Return what so many runs take of the command and the scheduler of so many stand-ins."""
+    """Simulate `num_runs` runs with `count` stand-in workers; return what command and scheduler took."""
     processes = -(-count // THREADS_A_PROCESS)
     answer = functools.partial(answered, call_s=call_s)
     with (
@@ -313,7 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def said(model: Model, check: Spent) -> str:
-    """Return what the model takes, in words, and how far it is from what it was not fitted to."""
+    """Return a sentence with the model's costs, and how far it is off for `check`, to which it was not fitted."""
     per_task = check.num_tasks / check.num_runs
     (command, of_run), (at_scheduler, of_run_there) = model.command_s, model.scheduler_s
     told = 1e6 * (command * per_task + of_run), 1e6 * (at_scheduler * per_task + of_run_there)

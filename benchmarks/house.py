@@ -68,7 +68,7 @@ def step_module(tree: Tree) -> str | None:
 
 
 def layers(tree: Tree) -> list[Row]:
-    """Count how far it is from the command to the step."""
+    """Count the layers between the command and the step."""
     edges, step = imports(tree), step_module(tree)
     whats = "modules from `sweep` to the step", "modules between `sweep` and the step"
     if step is None:
@@ -94,7 +94,7 @@ def _counts_repairs(node: ast.ClassDef) -> bool:
 
 
 def repairing_loops(tree: Tree) -> Row:
-    """Count loops that make runs again until nothing is left to repair."""
+    """Count loops that repeat runs until nothing is left to repair."""
     core = inside(tree, "blis_jax")
     counting = {
         f"{name}.{each.name}"
@@ -143,7 +143,7 @@ def any_lines(tree: Tree) -> Row:
 
 
 def narrowings(tree: Tree) -> Row:
-    """Count comparisons with None and asserts in what the modules of the step's folder import, and in these."""
+    """Count comparisons with None and asserts in the modules of the step's folder and in those that they import."""
     step = step_module(tree)
     if step is None:
         return Row("`None` tests and asserts of the engine", None, f"no module defines `{STEP}`")
@@ -288,7 +288,7 @@ def step_ladders(tree: Tree) -> Row:
 
 
 def untyped_options(tree: Tree) -> Row:
-    """Count functions that take options as a mapping of anything."""
+    """Count functions that take options as a mapping with values of any type."""
     counted = Counter(
         name
         for name, module in tree.items()
@@ -302,7 +302,7 @@ def untyped_options(tree: Tree) -> Row:
 
 
 def config_fields(tree: Tree) -> Row:
-    """Count fields of `ClusterConfig` and of the classes whose fields it has."""
+    """Count fields of `ClusterConfig` and of the classes nested in it."""
     classes = {
         node.name: node
         for module in inside(tree, "blis_jax.cluster").values()

@@ -67,7 +67,7 @@ GO = """	// EVOLVE-BLOCK-START
 
 @dataclass(frozen=True)
 class Cost:
-    """A row of the table: CPU seconds of programs, and what may be as much as is aimed at."""
+    """A row of the table: CPU seconds of programs, and the seconds that they should not exceed."""
 
     what: str
     seconds: tuple[float, ...]
@@ -118,7 +118,7 @@ def evaluated(evaluator: TaskEvaluator, text: str) -> float:
     """Return the CPU seconds of a program.
 
     Raises:
-        SystemExit: it has failed.
+        SystemExit: the program fails.
     """
     answers: list[dict[str, dict[str, str]]] = []
     seconds = clocked(lambda: answers.append(evaluator.answer(text, ".go", "all")))

@@ -39,7 +39,7 @@ LIMIT_S = 25  # for BLIS; some of its runs never end
 
 
 def ours(line: Line, out: Path, revision: str = "blis-2026-08") -> tuple[bool, str, str]:
-    """Return whether blis-jax did what the line says, what it printed, and what it said beside."""
+    """Run a line's command with blis-jax; return whether it succeeded, its standard output and its standard error."""
     words = [word.replace(OUT, f"{out}/") for word in line.words]
     profile = ["--profile", revision] if line.command == ("run",) else []
     printed, said = io.StringIO(), io.StringIO()
@@ -53,7 +53,7 @@ def ours(line: Line, out: Path, revision: str = "blis-2026-08") -> tuple[bool, s
 
 
 def verdict(theirs: subprocess.CompletedProcess[str], made: bool, printed: str, said: str) -> str:
-    """Return what a line came to, with the first lines that differ."""
+    """Return a line's verdict: equal, refused (by both or one), or different, with the first lines that differ."""
     if theirs.returncode or not made:
         if theirs.returncode and not made:
             return "refused"
@@ -64,16 +64,16 @@ def verdict(theirs: subprocess.CompletedProcess[str], made: bool, printed: str, 
 
 
 def differences(theirs: str, printed: str) -> str:
-    """Return the first lines that differ; nothing if none does."""
+    """Return the first four pairs of lines that differ, as text; empty if all lines are equal."""
     pairs = itertools.zip_longest(theirs.splitlines(), printed.splitlines(), fillvalue="")
     different = [f"\n  BLIS {a.strip()} | blis-jax {b.strip()}" for a, b in pairs if a != b]
     return "".join(different[:4])
 
 
 def of_files(theirs: Path, out: Path, has_pools: bool) -> str:
-    """Return how the files in two folders differ; nothing if they do not.
+    """Return how the files in two folders differ; empty if they do not.
 
-    BLIS knows no times of requests that pools have split (docs/how-to/trace-formats.md); ours are not compared.
+    BLIS records no times of requests that pools have split (docs/how-to/trace-formats.md), so ours are not compared.
     """
     texts = [
         {path.name: path.read_text() for path in sorted(folder.iterdir())}
@@ -93,7 +93,7 @@ def of_files(theirs: Path, out: Path, has_pools: bool) -> str:
 
 
 def _without_split(theirs: str, printed: str) -> tuple[str, str]:
-    """Both traces without what became of the requests that BLIS calls incomplete."""
+    """Return both traces without the results of requests that BLIS calls incomplete."""
     tables = [list(csv.reader(text.splitlines())) for text in (theirs, printed)]
     places = [tables[0][0].index(name) for name in OF_SPLIT]
     for row, other in zip(*tables, strict=False):
@@ -117,10 +117,10 @@ def _shared(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare(line: Line, program: Path, repository: Path, folder: Path, revision: str) -> str:
-    """Return what BLIS and blis-jax made of a line, and in how many seconds.
+    """Run a line with BLIS and with blis-jax; return the verdict, and the seconds that each took.
 
     Some of what BLIS prints differs from run to run, such as its count of priority inversions where requests arrive
-    together. So it has `TRIES` runs in which to print what is printed here.
+    together. So BLIS runs up to `TRIES` times, until it prints what blis-jax printed.
     """
 
     def blis(*words: str) -> subprocess.CompletedProcess[str]:
@@ -159,7 +159,7 @@ def compare(line: Line, program: Path, repository: Path, folder: Path, revision:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Compare the lines; 1 if some are not equal."""
+    """Compare the lines; return exit code 1 if some are not equal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.blis", description=__doc__)
     parser.add_argument("--repository", type=Path, required=True)
     parser.add_argument("--program", type=Path)

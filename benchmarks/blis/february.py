@@ -78,7 +78,7 @@ OF_CLIENT = {
 
 
 def line(number: int, folder: Path) -> Line:
-    """Return one line; the files that it names are written into the folder."""
+    """Draw one command line, and write the files that it names into the folder."""
     draw = Draw(number, LINES)
     count = draw.shape.choice((1, 1, 2, 3, 4, 8))
     words = ["--num-instances", str(count), *_model(draw), *draw.options(OF_RUN, OF_THE_PROGRAM)]
@@ -126,7 +126,7 @@ def _requests(draw: Draw, path: Path) -> list[str]:
 
 
 def _older(drawn: dict[str, Any]) -> dict[str, Any]:
-    """Return a workload file without what came later."""
+    """Return a workload file without the features that the revision of February lacks."""
     clients = [_of_client(client) for client in drawn.get("clients", ())]
     for client in clients:
         client.setdefault("rate_fraction", 0.5)
@@ -149,7 +149,7 @@ def _of_client(part: Any, name: str = "") -> Any:
 
 
 def _csv(value: random.Random, path: Path) -> None:
-    """Write requests with their tokens; some begin alike."""
+    """Write a CSV trace of requests with their tokens; some prompts begin alike."""
     shared = [value.randrange(900) for _ in range(200)]
     gaps = itertools.accumulate(value.choice((0.0, 0.001, 0.07, 1.5)) for _ in range(40))
     rows = ["arrived_at,num_prefill_tokens,num_decode_tokens,prefill_tokens,decode_tokens"]

@@ -120,7 +120,7 @@ RATES = ("1", "5", "20", "80", "300", "1000000")
 
 
 class Line(NamedTuple):
-    """One comparison: `command` with `words`; `first` is a run of BLIS alone that writes what they read."""
+    """One comparison: `command` with `words`; BLIS alone runs `first` before, to write the files that `words` name."""
 
     command: tuple[str, ...]
     words: list[str]
@@ -128,7 +128,7 @@ class Line(NamedTuple):
 
 
 def line(number: int, folder: Path) -> Line:
-    """Draw one command line, and write the files that it names, but for those that its `first` command writes."""
+    """Draw one command line, and write the files that it names, except those that its `first` command writes."""
     draw = Draw(number, LINES)
     kind = draw.shape.random()
     if kind < 0.04:
@@ -191,7 +191,7 @@ def _replay(draw: Draw) -> list[str]:
 
 
 def _cluster(draw: Draw, path: Path, without: set[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Options of the cluster, but for those of `without`, and its adapters."""
+    """Return options of the cluster, except those in `without`, and its adapters."""
     count = draw.shape.choice((1, 1, 2, 3, 4, 4, 8))
     words = [
         *_model(draw),
@@ -268,7 +268,7 @@ def _model(draw: Draw) -> list[str]:
 
 
 def scorers(draw: Draw, names: tuple[str, ...] = SCORERS) -> str:
-    """Return some scorers with weights, as `--routing-scorers` takes them."""
+    """Draw one to four of the scorers with weights, in the form of `--routing-scorers`."""
     chosen = draw.shape.sample(names, draw.shape.randint(1, 4))
     return ",".join(f"{name}:{draw.value.choice((1, 2, 3, 0.5, 1.7))}" for name in chosen)
 
@@ -328,7 +328,7 @@ def _adapters(draw: Draw, path: Path) -> tuple[str, ...]:
 
 
 def _saturation(draw: Draw, path: Path) -> None:
-    """Write a file of numbers of the detectors of saturation."""
+    """Write a file with settings of the saturation detectors."""
     drift = {
         "window_size_sec": draw.value.choice((1, 2)),
         "min_windows": 2,

@@ -18,14 +18,14 @@ ZERO = {"type": "constant", "params": {"value": 0}}
 
 
 class Draw:
-    """Random numbers of one line: `shape` is the same for `lines` lines in turn, `value` is the line's own."""
+    """Two random generators of a line: `shape` is the same for `lines` consecutive lines, `value` is the line's own."""
 
     def __init__(self, number: int, lines: int) -> None:
         self.shape = random.Random(7_000_021 + number // lines)
         self.value = random.Random(9_000_011 + number)
 
     def has(self, share: float) -> bool:
-        """Draw whether something is there."""
+        """Draw True with probability `share`, alike for all lines of one shape."""
         return self.shape.random() < share
 
     def options(
@@ -97,7 +97,7 @@ def workload(draw: Draw, adapters: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _absolute(value: random.Random, drawn: dict[str, Any]) -> None:
-    """Give windows their own rates in place of a rate that clients share; one of them may lack it."""
+    """Give windows their own rates in place of the rate that clients share; some clients' first window gets none."""
     drawn["aggregate_rate"] = 0
     for client in drawn["clients"]:
         if "concurrency" not in client:

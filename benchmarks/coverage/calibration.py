@@ -96,7 +96,7 @@ def main(options: CalibrationCoverageOptions) -> int:
 def servers(
     path: Path, kinds: Sequence[str], seeds: Sequence[int], sizes: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return what became of each server: read from the file, or calibrated and added to it."""
+    """Return each server's outcome: read from the file, or calibrated now and added to the file."""
     cases = [{"kind": kind, "seed": seed, **sizes} for seed in seeds for kind in kinds]
     done = {_key(row): row for row in _kept(path)}
     left = [case for case in cases if _key(case) not in done]
@@ -116,7 +116,7 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _kept(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file; a last one that was cut off is taken out of it."""
+    """Yield the rows of a file; remove a last row that was cut off from the file."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     whole, _, cut = text.rpartition("\n")
     if cut:
@@ -133,7 +133,7 @@ def _kept(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def outcome(kind: str, seed: int, num_requests: int, starts: int, explore: bool) -> dict[str, Any]:
-    """Return intervals of the coefficients, and of the figures of another run beside what was measured there, ms."""
+    """Return intervals of the coefficients, and predicted and measured figures of a second run, in ms."""
     run, config = server(kind, num_requests, seed)
     calibrated = calibration.calibrate(
         run, config, calibration.CalibrationPlan(TERMS, num_starts=starts, explores=explore)
@@ -170,7 +170,7 @@ def server(
 
 
 def disturbances(kind: str, requests: int, random: np.random.Generator) -> np.ndarray:
-    """Draw standard normal `[TTFT or decoding, request]`, neighbours correlated where the kind says so."""
+    """Draw standard normal `[TTFT or decoding, request]`, neighbours correlated where the kind asks for it."""
     drawn = random.standard_normal((2, requests))
     if kind != KINDS[1]:
         return drawn
@@ -183,7 +183,7 @@ def disturbances(kind: str, requests: int, random: np.random.Generator) -> np.nd
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write the coverage of the coefficients by kind, and of the predictions if there are any."""
+    """Write the coverage of the coefficients by kind, and of the predictions if any were made."""
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     groups = [(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
     if len(kinds) > 1:

@@ -48,7 +48,7 @@ def controls(arrival_us: np.ndarray, input_len: np.ndarray, output_len: np.ndarr
 
 
 def share_left(values: np.ndarray, covariates: np.ndarray) -> float:
-    """Return variance that is left ÷ variance, with coefficients from the other folds."""
+    """Return the share of the variance that is left when each fold is corrected with the other folds' coefficients."""
     scaled = (covariates - covariates.mean(axis=0)) / covariates.std(axis=0)
     fold, left = np.arange(len(values)) % FOLDS, np.zeros(len(values))
     for here in range(FOLDS):
@@ -60,7 +60,7 @@ def share_left(values: np.ndarray, covariates: np.ndarray) -> float:
 
 
 def kept(record: RunRecord) -> dict[str, Any]:
-    """Return what is kept of one run: its controls, tokens/s and the latencies of its critical requests in µs."""
+    """Return a run's controls, its output tokens/s, and the latencies of its critical requests in µs."""
     requests = record.requests
     is_critical = requests.slo_class == CRITICAL
     seconds = float(record.instances.sim_ended_time_us.max()) / 1e6

@@ -46,7 +46,7 @@ def students(values: np.ndarray, level: float) -> float:
 
 
 def shares(values: np.ndarray) -> Iterator[float]:
-    """Yield at each level the share of the rows whose interval holds the true mean, by method."""
+    """Yield, by level and then by method, the share of the rows whose interval holds the true mean."""
     for level in LEVELS:
         yield from (bootstrapped(values, level, name) for name in ("BCa", "percentile"))
         yield students(values, level)

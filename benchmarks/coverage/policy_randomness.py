@@ -59,7 +59,7 @@ FIGURES = {  # of arms: the place of the second, and of the first that is taken 
 def measured(
     seeds: Sequence[int], policy_seeds: Sequence[int]
 ) -> Float[np.ndarray, "arm seed metric"]:
-    """Return the metrics of every arm on seeds of requests, each with a seed of the policy."""
+    """Run every arm on pairs of a requests' seed and a policy's seed; return its metrics."""
     names = [our_name(name) for name in METRICS]
     spec, parts = parse_spec(WORKLOAD, "workload"), []
     runner: Runner | None = None
@@ -89,7 +89,7 @@ def _metrics(
 def intervals(
     values: Float[np.ndarray, "arm seed"], places: tuple[int, int | None], num_seeds: int
 ) -> list[Estimate]:
-    """Return an interval per group of seeds: of an arm's mean, or of the paired difference of two."""
+    """Return an interval for each group of `num_seeds` seeds: of one arm's mean, or of two arms' paired difference."""
     second, first = places
     groups = [arm.reshape(-1, num_seeds) for arm in values]
     if first is None:
@@ -104,7 +104,7 @@ def table(
     others: Float[np.ndarray, "arm seed metric"],
     num_seeds: int,
 ) -> list[str]:
-    """Return a line for each figure and metric that policies' draws change."""
+    """Return a table row for each figure and metric that the policies' random draws change."""
     lines = []
     for figure, (second, first) in FIGURES.items():
         for place, metric in enumerate(METRICS):

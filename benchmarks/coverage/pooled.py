@@ -33,7 +33,7 @@ Runs = Sequence[np.ndarray]  # latencies in µs
 
 
 class World(NamedTuple):
-    """Draws the runs of two strategies on so many seeds; and what is true of them, ms."""
+    """The function that draws runs of two strategies on a number of seeds, and each strategy's true P99 in ms."""
 
     draw: Callable[[np.random.Generator, int], tuple[Runs, Runs]]
     first: float
@@ -41,9 +41,7 @@ class World(NamedTuple):
 
 
 def lognormal() -> World:
-    """Return a world in which both strategies share the level of a run; the second is faster by 5 %,
-    up to what is its own.
-    """
+    """Return a world whose two strategies share most of each seed's level; the second is faster by 5 %."""
 
     def draw(rng: np.random.Generator, num_seeds: int) -> tuple[Runs, Runs]:
         """Draw the runs of both strategies on `num_seeds` seeds."""
@@ -61,9 +59,7 @@ def lognormal() -> World:
 
 
 def of_sweep(path: str, slo_class: str) -> World:
-    """Make a world of the first two strategies of a saved sweep; its seeds, drawn with replacement,
-    count as all that exist.
-    """
+    """Return a world that draws seeds of a saved sweep with replacement, for its first two strategies."""
     dataset = xr.open_dataset(path, engine="zarr").sel(slo_class=slo_class)
     arms = []
     for row in (0, 1):
@@ -93,15 +89,15 @@ def p99_ms(runs: Runs) -> float:
 
 
 def by_contributions(runs: Runs) -> tuple[float, np.ndarray]:
-    """Return the percentile and a value for each seed whose spread is the percentile's error: those
-    that the commands use.
+    """Return the pooled percentile, and each seed's contribution to it as the commands compute them; the contributions'
+    spread is the percentile's error.
     """
     parts = contributions_ms(tails_of_runs([kept_of(np.sort(run)) for run in runs]))
     return float(parts.mean()), parts
 
 
 def by_jackknife(runs: Runs) -> tuple[float, np.ndarray]:
-    """Return the percentile and its jackknife values: what leaving out each run in turn does to it."""
+    """Return the percentile, and its jackknife values from leaving out each run in turn."""
     whole, count = p99_ms(runs), len(runs)
     without = [p99_ms([*runs[:at], *runs[at + 1 :]]) for at in range(count)]
     return whole, count * whole - (count - 1) * np.array(without)
@@ -110,7 +106,9 @@ def by_jackknife(runs: Runs) -> tuple[float, np.ndarray]:
 def held_by_parts(
     method: Callable[[Runs], tuple[float, np.ndarray]], runs: tuple[Runs, Runs], world: World
 ) -> Iterator[bool]:
-    """Yield whether the first strategy's interval holds its truth, then the difference's at every level."""
+    """Yield whether the first strategy's interval holds its true P99, then for each level whether the difference's
+    does.
+    """
     (first, parts), (second, others) = (method(of_arm) for of_arm in runs)
     root, degrees = np.sqrt(len(parts)), len(parts) - 1
     error = parts.std(ddof=1) / root
@@ -140,7 +138,7 @@ def held_by_bootstrap(
 
 
 def coverage(world: World, num_seeds: int, num_samples: int) -> list[str]:
-    """Return a cell for each method: one strategy, the difference at 95 %, the difference at 99.7 %."""
+    """Return a table cell for each method: coverage of one strategy, of the difference at 95 %, and at 99.7 %."""
     rng = np.random.default_rng(num_seeds)
     methods = ("contributions", "jackknife", "bootstrap")
     held_by_method: dict[str, list[list[bool]]] = {name: [] for name in methods}

@@ -46,7 +46,7 @@ def lognormal(spread: float) -> Callable[[np.random.Generator, tuple[int, int]],
 
 
 def gamma(spread: float) -> Callable[[np.random.Generator, tuple[int, int]], Pairs]:
-    """Return draws of pairs of gamma laws with mean 1: a common part, and a part of each."""
+    """Return draws of pairs of gamma laws with mean 1, each the sum of a common part and a part of its own."""
     shape_of_law = 1 / spread**2
 
     def draw(rng: np.random.Generator, shape: tuple[int, int]) -> Pairs:
@@ -115,7 +115,7 @@ METHODS = {"linear": linear, "logarithm": logarithmic, "Fieller": fieller}
 
 
 def row(pairs: Pairs, ratio: float, ends: Ends) -> str:
-    """Return the coverage, and the three blemishes, %."""
+    """Return in % the coverage, intervals below 0, intervals without an upper end, and contradictions of the t-test."""
     low, high = ends
     change = pairs.second - pairs.first
     error = change.std(axis=1, ddof=1) / np.sqrt(change.shape[1])

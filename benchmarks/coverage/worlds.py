@@ -55,7 +55,7 @@ def queues(
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, int], effect: float = 0.0) -> Pairs:
-    """Draw differences with a standard deviation of 1; return their mean, too."""
+    """Draw pairs whose differences have standard deviation 1 and mean `effect`."""
     first = 100 + 5 * rng.normal(size=shape)
     return Pairs(first, first + effect + rng.normal(size=shape), effect)
 
@@ -77,13 +77,15 @@ def from_comparison(path: str, metric: str, slo_class: str) -> tuple[np.ndarray,
 
 
 def number_option(description: str | None, name: str, default: int) -> int:
-    """Return the number that the command line asks for with `--name`."""
+    """Return the number that the command line gives with `--NAME`, or the default."""
     number: int = getattr(_parser(description, name, default).parse_args(), name)
     return number
 
 
 def recorded_options(description: str | None, default: int) -> argparse.Namespace:
-    """Read `samples`, and a recorded comparison with a metric and an `slo_class` of it; None if there is none."""
+    """Read the options: the number of samples, and the file, metric and SLO class of a recorded comparison, if one is
+    given.
+    """
     parser = _parser(description, "samples", default)
     parser.add_argument("--comparison", default=None, help="result file whose seeds are a world")
     parser.add_argument("--metric", default="pooled_ttft_p99_ms", help="of its runs")

@@ -110,7 +110,7 @@ def main(options: DerivativesOptions) -> int:
 
 
 def _kept(output: Path | None, num_seeds: int) -> list[Line]:
-    """The rows of an earlier, interrupted call."""
+    """Return the rows of an earlier, interrupted call."""
     if output is None:
         raise ConfigError("--resume goes on from a file; give its --output")
     if not output.exists():
@@ -155,7 +155,7 @@ class Differences:
     """Runs both sides of a central difference on the tables of all seeds."""
 
     def __init__(self, case: Case, tables: Sequence[RequestTable]) -> None:
-        """Compiles once for all of a case's differences."""
+        """Compile once for all of a case's differences."""
         self.case, self.tables = case, tables
         options = Options(clock=case.clock, kv_model=case.kv_model)
         self.runner = driver.Runner(options, BATCH)
@@ -166,7 +166,9 @@ class Differences:
         metrics: Sequence[str],
         side: Callable[[float], tuple[ClusterConfig, Callable[[RequestTable], RequestTable]]],
     ) -> tuple[dict[str, np.ndarray], float]:
-        """Return f(+) − f(−) of each metric by seed, and the share of seeds whose decisions differ."""
+        """Return the difference f(+) − f(−) of each metric by seed, and the share of seeds whose two sides decide
+        differently.
+        """
         outcomes = []
         for sign in (1.0, -1.0):
             config, change = side(sign)
@@ -184,7 +186,7 @@ class Differences:
 
 
 def _half_width(config: ClusterConfig, pair: Pathwise) -> float:
-    """Of the central difference, in the direction's unit."""
+    """Return half the width of a central difference, in the direction's unit."""
     name = pair.direction
     if name[:-1] in ("alpha", "beta"):
         return pair.half_width * float(getattr(config, f"{name[:-1]}_coeffs")[int(name[-1])])
@@ -194,7 +196,7 @@ def _half_width(config: ClusterConfig, pair: Pathwise) -> float:
 def _side(
     config: ClusterConfig, direction: str, step: float
 ) -> tuple[ClusterConfig, Callable[[RequestTable], RequestTable]]:
-    """The configuration and what happens to the requests, a step along a direction."""
+    """Return the configuration, and the function that changes the requests, a step along a direction."""
     if direction == "arrival_scale":
         return config, lambda table: stretched(table, 1.0 + step)
     if direction[:-1] in ("alpha", "beta"):
@@ -224,7 +226,7 @@ def stretched(table: RequestTable, factor: float) -> RequestTable:
 def _pathwise_slopes(
     case: Case, pairs: Sequence[Pathwise], tables: Sequence[RequestTable]
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Slopes by direction and metric, one a seed; all directions go through the engine at once."""
+    """Return slopes by direction and metric, one for each seed; all directions go through the engine at once."""
     directions = list(dict.fromkeys(pair.direction for pair in pairs))
     metrics = list(dict.fromkeys(name for pair in pairs for name in pair.metrics))
     clock = case.clock if case.clock in derivatives.CLOCKS else "float64"
@@ -274,7 +276,7 @@ def _pathwise_lines(
 
 
 def pathwise_verdict(relative: float, is_clear: bool, share: float) -> str:
-    """Say what the row shows: agreement, or the bias and what it comes from.
+    """Say what the row shows: agreement, or a bias and its cause.
 
     `is_clear` says that the two figures differ by more than their noise.
     """
@@ -291,7 +293,7 @@ def pathwise_verdict(relative: float, is_clear: bool, share: float) -> str:
 
 
 def _smoothed_lines(case: Case, pair: Smoothed, differ: Differences) -> list[Line]:
-    """The smoothed gradient on seeds of its own, beside a central difference of the same reach."""
+    """Return rows of the smoothed gradient on seeds of its own, beside a central difference of the same reach."""
     parameter = pair.parameter
     seeds = range(10_000, 10_000 + SMOOTHED_SEEDS)
     experiment = Experiment.on(
@@ -336,7 +338,7 @@ def _error(values: np.ndarray) -> float:
 
 
 def _ratio(slope: np.ndarray, difference: np.ndarray) -> tuple[float, float]:
-    """Mean ÷ mean - 1 of two figures by seed, and its standard error by the delta method."""
+    """Return the ratio of two figures' means less 1, over the seeds, and its standard error by the delta method."""
     if difference.mean() == 0:
         return (0.0 if slope.mean() == 0 else math.inf), math.nan
     ratio = float(slope.mean() / difference.mean())

@@ -70,7 +70,9 @@ class Walk:
 
 @dataclass(frozen=True)
 class Parts:
-    """A metric's change along β0 in ms, `[metric]`: ramps and jumps, and how far ramps are from it."""
+    """A metric's change along β0 in ms, `[metric]`, parted into ramps and jumps, and how far a step may be from its
+    ramp.
+    """
 
     ramps: np.ndarray
     jumps: np.ndarray
@@ -125,7 +127,7 @@ def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
 
 
 def parts_of(walk: Walk) -> Parts:
-    """Split a walk into ramps by the trapezoid rule and jumps: what a step with a flip has beside its ramp."""
+    """Split a walk into ramps, by the trapezoid rule, and jumps: the rest of a step in which decisions flip."""
     ramps = (walk.slopes[1:] + walk.slopes[:-1]) / 2 * np.diff(walk.beta0)[:, None]
     rest = np.diff(walk.values, axis=0) - ramps
     is_flipped = walk.decisions[1:] != walk.decisions[:-1]

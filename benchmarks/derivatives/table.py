@@ -64,7 +64,7 @@ def as_csv(lines: Sequence[Line]) -> str:
 
 
 def from_csv(text: str) -> list[Line]:
-    """Read the rows of a file that `to_csv` wrote."""
+    """Read the rows of a file that `as_csv` wrote."""
     kinds = {"float": float, "int": int, "str": str}
     fields = Line.__dataclass_fields__
     return [
@@ -169,7 +169,7 @@ def _line(parameter: str, metric: str, slope: float, by_seed: np.ndarray) -> Lin
 
 
 def speed(num_turns: int = 40) -> str:
-    """Time a run and its derivatives, warm, and say what reverse mode would have to keep."""
+    """Time a run and its derivatives, compiled before, and say how much reverse mode would have to store."""
     config = ClusterConfig(num_instances=8, routing_policy="weighted")
     table = table_of(load_builtin("mixed"), 42, 16, "reference")
     names = ("beta0", "beta1", "beta2", "alpha0", "alpha1", "alpha2", "arrival_scale")

@@ -40,11 +40,11 @@ class Instruction:
 
     @property
     def num_bytes(self) -> int:
-        """Return the size in bytes of what the instruction gives."""
+        """Return the size of the instruction's result in bytes."""
         return sum(BYTES.get(kind, 4) * prod(sizes) for kind, sizes in self.shapes)
 
     def called(self, attribute: str) -> str:
-        """Return the computation that an attribute names; empty if none."""
+        """Return the name of the computation that an attribute refers to; empty if there is none."""
         match = re.search(rf"{attribute}={_NAME}", self.attributes)
         return match.group(1) if match else ""
 
@@ -54,7 +54,7 @@ Computations = Mapping[str, Sequence[Instruction]]
 
 @dataclass
 class Counts:
-    """One turn of the scan."""
+    """Kernels and bytes of one turn of the scan."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     kernel_bytes: list[int] = field(default_factory=list)
@@ -115,7 +115,9 @@ def _content(computations: Computations, instruction: Instruction) -> Sequence[I
 
 
 def _roots(content: Sequence[Instruction]) -> Iterator[Instruction]:
-    """What a fused computation gives, behind views and the tuple of several results."""
+    """Return the instructions that compute a fused computation's results, behind views and the tuple of several
+    results.
+    """
     by_name = {instruction.name: instruction for instruction in content}
     waiting = [content[-1]]
     while waiting:
@@ -127,7 +129,7 @@ def _roots(content: Sequence[Instruction]) -> Iterator[Instruction]:
 
 
 def kind_of(computations: Computations, instruction: Instruction) -> str:
-    """Return what a kernel mainly does, by what it ends in."""
+    """Return the main operation of a kernel, by the instructions that compute its results."""
     opcodes = {root.opcode for root in _roots(_content(computations, instruction))}
     if opcodes & _WRITES:
         return "in-place scatter"
@@ -140,7 +142,7 @@ def kind_of(computations: Computations, instruction: Instruction) -> str:
 
 
 def _touched(content: Sequence[Instruction], part: Instruction) -> int:
-    """Bytes of a parameter that a fused computation reads: slices count as themselves."""
+    """Return the bytes of a parameter that a fused computation reads: a slice counts as the slice alone."""
     users = [other for other in content if part.name in other.operands]
     total = 0
     for user in users:
@@ -174,7 +176,7 @@ def bytes_of(
 
 
 def _tables(instructions: Sequence[Instruction]) -> set[tuple[str, tuple[int, ...]]]:
-    """Shapes of the arrays that the loop carries and that are too large to be rewritten in each turn."""
+    """Return the shapes of the arrays that the loop carries and that are too large to be rewritten in each turn."""
     carried = next(
         instruction for instruction in instructions if instruction.opcode == "parameter"
     ).shapes

@@ -56,7 +56,7 @@ UNSAID = {
 
 
 def workload(file: Path = ROOT / "blis_jax" / "data" / "workloads" / "mixed.yaml") -> Any:
-    """Return a workload as its file has it; who checks it is not installed here."""
+    """Return a workload as its file has it; the package that checks workloads is not installed here."""
     text = json.dumps(yaml.safe_load(file.read_text(encoding="utf-8")))
     return json.loads(text, object_hook=lambda keys: SimpleNamespace(**UNSAID | keys))
 
@@ -85,7 +85,7 @@ class Parts:
     """One call of the baseline with a seed for each lane: the program that users run, and its parts by themselves."""
 
     def __init__(self, lanes: int) -> None:
-        """Prepare the runs of seeds 0 to `lanes`."""
+        """Prepare one run for each of the first `lanes` seeds."""
         points = [Point(ClusterConfig(**BASELINE), workload())]
         options = Options(form="lanes", resolve_ties=False, num_slots=SLOTS)
         runs = drawn_runs(points, range(lanes), options)
@@ -94,7 +94,7 @@ class Parts:
         self.left: dict[str, Any] = {}  # on the device, by the part that has made it
 
     def made_by(self, part: str) -> Any:
-        """Return what a part leaves on the device."""
+        """Return the arrays that a part of the program leaves on the device."""
         if part not in self.left:
             function, arguments = self.program(part)
             self.left[part] = jax.jit(function)(*arguments)
@@ -141,7 +141,7 @@ class Parts:
 
 
 def best_s(function: Callable[[], object]) -> float:
-    """Return the least seconds of some repetitions; none keeps what it returns while the next one runs."""
+    """Return the seconds of the fastest repetition; each result is freed before the next repetition."""
     function()
     seconds = []
     for _ in range(REPEATS):
@@ -152,21 +152,21 @@ def best_s(function: Callable[[], object]) -> float:
 
 
 class Log:
-    """A line of JSON for each piece, kept as soon as it is there; pieces of another machine count for nothing."""
+    """A file with a line of JSON for each measurement, written at once; lines of other machines do not count."""
 
     def __init__(self, path: Path) -> None:
-        """Read what an earlier call has left."""
+        """Read the lines that an earlier call has left."""
         self.path, self.machine = path, f"{jax.devices()[0].device_kind}, jax {jax.__version__}"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         self.lines: list[dict[str, Any]] = [json.loads(line) for line in lines]
 
     def find(self, **key: Any) -> dict[str, Any]:
-        """Return the piece of this machine with these values; empty if it is not there."""
+        """Return this machine's measurement with these values; empty if there is none."""
         key["machine"] = self.machine
         return next((line for line in self.lines if key.items() <= line.items()), {})
 
     def add(self, make: Callable[[], dict[str, Any]], **key: Any) -> None:
-        """Make a piece and keep its line; what the device refuses, such as for want of memory, is kept too."""
+        """Make a measurement and write its line; a failure of the device, such as lack of memory, too."""
         began = time.perf_counter()
         try:
             made = make()
@@ -181,7 +181,7 @@ class Log:
 
 
 def fill(log: Log, golden: Sequence[str], all_lanes: Sequence[int], until: float) -> str:
-    """Measure what the log lacks, until a time of `time.monotonic`; return what is wrong, empty if nothing is."""
+    """Measure what the log lacks until a time of `time.monotonic`; return an error as text, empty if there is none."""
     for name in golden:
         if time.monotonic() < until and not log.find(golden=name):
             log.add(lambda name=name: {"unequal": unequal(name)}, golden=name)  # type: ignore[misc]

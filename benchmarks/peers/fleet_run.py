@@ -73,7 +73,7 @@ def run(question: dict[str, Any], requests: list[list[float]]) -> dict[str, Any]
 
 
 def main() -> None:
-    """Read the question, answer it."""
+    """Read the question from standard input, and print the answer as JSON."""
     question = json.load(sys.stdin)
     import fleet_sim  # noqa: F401
 

@@ -22,7 +22,7 @@ def linear_predictor(law: dict[str, float]) -> type:
     )
 
     def get_execution_time(self: Any, batch: Any, pipeline_stage: int) -> Any:
-        """Return the time of a batch by the law; Vidur calls it so."""
+        """Return the time of a batch by the law; the method's name is Vidur's."""
         prompt = decoding = 0
         for request, tokens in zip(batch.requests, batch.num_q_tokens, strict=True):
             if request.is_prefill_complete:
@@ -88,7 +88,7 @@ def run(settings: Any, requests: list[list[float]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the question, answer it."""
+    """Read the question from standard input, and print the answer as JSON."""
     question = json.load(sys.stdin)
     os.environ["WANDB_MODE"] = "disabled"
     from vidur.execution_time_predictor import ExecutionTimePredictorRegistry

@@ -149,7 +149,7 @@ def _plan(options: BenchmarkOptions) -> Plan:
 def _searched(
     plan: Plan, space: Space, engine: str, repetition: int, runner: Runner | None
 ) -> Runner:
-    """One search, from its record on; returns what ran it, whose programs the next one shares."""
+    """Run one search, from its record on; return its runner, whose compiled programs the next search shares."""
     start = time.monotonic()
     strategy = plan.with_search(repetition, engine)
     experiment = experiment_of(strategy, strategy.seeds, runner)

@@ -66,11 +66,13 @@ class Search(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return the place of the point that the search ends at, by scores."""
+        """Return the index of the point at which the search ends."""
         return self.stood[-1].place if self.stood else int(np.argmin(self.scores))
 
     def found(self, batch: int) -> list[Found]:
-        """Return the points that the search stood at after its batches, where another one than before."""
+        """Return the points at which the search stood after its batches, without repetitions of the same point in a
+        row.
+        """
         if self.stood is not None:
             return [
                 point
@@ -147,7 +149,7 @@ def batch_ends(count: int, batch: int) -> list[int]:
 
 
 def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> dict[Point, Runs]:
-    """Return the runs of points on seeds, from the record on."""
+    """Return the runs of points on seeds; those in the record are read, the others are made and recorded."""
     name = f"scored_{seeds[0]}_{len(seeds)}.jsonl"
     content = {"strategy": plan.strategy.name, "seeds": tuple(seeds)}
     record = SearchRecord(plan.folder / name, content)
@@ -180,7 +182,7 @@ def verdict(valuation: Valuation, runs: Runs, reference: Runs) -> Verdict:
 def grouped_error(
     statistic: Callable[[np.ndarray], float], num_seeds: int, num_groups: int = GROUPS
 ) -> float:
-    """Return the standard error of a statistic of the places of seeds: one group at a time is left out."""
+    """Return the standard error of a statistic, which takes indices of seeds, by leaving out one group at a time."""
     places = np.arange(num_seeds)
     groups = np.array_split(places, min(num_groups, num_seeds))
     values = [statistic(np.delete(places, group)) for group in groups]
@@ -247,7 +249,7 @@ def _known() -> dict[str, Any]:
 def tolerance_of(points: pd.DataFrame, within: float | None = None) -> tuple[float, float, float]:
     """Return the reference's score, the difference that is near enough, and a difference's standard error.
 
-    Unless `within` gives it, the tolerance is never finer than the standard error, the median over the searches' ends.
+    Unless `within` gives it, the tolerance is at least the median standard error of the searches' ends.
     """
     level = float(points["reference"].iloc[0])
     error = float(points.loc[points["is_end"], "standard_error"].median())
@@ -277,7 +279,7 @@ def median_interval(
 
 
 class Ratio(NamedTuple):
-    """The ratio of two medians of pairs, and what bootstrap over the pairs makes of it, ascending."""
+    """The ratio of two medians over pairs, and its values on bootstrap samples of the pairs, ascending."""
 
     ratio: float
     drawn: np.ndarray
@@ -311,7 +313,7 @@ def share_interval(hits: int, count: int, confidence: float = 0.95) -> tuple[flo
 
 
 def needed(places: Sequence[int], is_near: Sequence[bool]) -> float:
-    """Return the evaluations up to the first of some places whose point is near enough; infinite if none is."""
+    """Return the evaluations up to the first point, given by its index, that is near enough; infinite if none is."""
     evaluations = [place + 1 for place, near in zip(places, is_near, strict=True) if near]
     return float(min(evaluations)) if evaluations else math.inf
 
@@ -325,17 +327,17 @@ Best = Callable[["Sequence[Told]", int], int | None]
 
 
 class Found(NamedTuple):
-    """A point that a search stood at after a batch."""
+    """A point at which a search stood after a batch."""
 
     place: int
     evaluation: int  # after which it did, from 1
 
 
 class ByModel:
-    """The best points by a model after some runs; those in the file are not looked for again."""
+    """The best points by a model after some runs, kept in a file so that each is looked for once."""
 
     def __init__(self, plan: Plan, engine: str, repetition: int, best: Best) -> None:
-        """Of one search; `best` says what is not in the file. Without a record the file is of an earlier one."""
+        """Read the file of one search; `best` finds points that the file lacks. A file without a record is removed."""
         record = plan.record(engine, repetition)
         self.path, self.best = record.with_suffix(".places"), best
         if not record.exists():
@@ -345,9 +347,7 @@ class ByModel:
         self.known = {(runs, least): place for runs, least, place in whole}
 
     def at(self, told: Sequence[Told], num_runs: int = 0) -> int | None:
-        """Return the place of the best of the points so far, of those with at least `num_runs` runs;
-        None if there is none.
-        """
+        """Return the index of the best point among those with at least `num_runs` runs; None if none has."""
         key = sum(point.num_runs for point in told), num_runs
         if key not in self.known:
             self.known[key] = self.best(told, num_runs)
@@ -359,7 +359,8 @@ class ByModel:
 def stood_at(
     plan: Plan, space: Space, engine: str, repetition: int, by_model: bool
 ) -> tuple[list[Tried], list[Found]]:
-    """Return the points of one search with their scores at its end, and where it stood after which evaluation.
+    """Return a search's points with their scores at its end, and the points at which it stood, each with its
+    evaluation.
 
     By a model, a search stands at the point that it would report if it tried no further one: the best one by the
     model. To report it, a search first gives it all runs, so those that it lacks count.

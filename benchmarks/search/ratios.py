@@ -34,9 +34,9 @@ def needed_in(search: pd.DataFrame, goal: float) -> float:
 
 
 def ratio_line(points: pd.DataFrame, ours: str, theirs: str, goal: float, looks: int) -> str:
-    """Say how many times the evaluations of another engine one needs, over the random states of both.
+    """Say the ratio of the evaluations that `ours` needs to those of `theirs`, over the random states of both.
 
-    With more than one look at the pairs, the interval of this one is that much wider, so that all hold 95 % together.
+    With several looks at the pairs, each look's interval is wider, so that all of them together hold in 95 % of cases.
     """
     by_state = {
         engine: {
@@ -83,7 +83,7 @@ def share_below(
 def pairs_needed(
     counts: Sequence[Sequence[float]], most: float, first: int, confidence: float
 ) -> str:
-    """Return with how many pairs, in steps of those that there are, `share_below` is 95 %."""
+    """Return the number of pairs, in steps of those at hand, with which `share_below` reaches 95 %."""
     step = len(counts[0])
     sizes = range(first, MOST_TIMES * step + 1, step)
     needed = (size for size in sizes if share_below(counts, most, size, confidence) >= 0.95)
@@ -96,7 +96,9 @@ def _bracket(ratio: Ratio, confidence: float = 0.95) -> str:
 
 
 def distance_line(points: pd.DataFrame, ours: str, theirs: str) -> str:
-    """Say how much nearer to the reference the ends of one engine are, over the random states of both."""
+    """Say how much nearer to the reference the ends of `ours` are than those of `theirs`, over the random states of
+    both.
+    """
     ends = points[points["is_end"]].pivot_table("difference", "random_state", "engine")
     nearer = (ends[theirs] - ends[ours]).dropna().to_numpy()
     drawn = np.random.default_rng(0).choice(nearer, (4000, len(nearer))).mean(axis=1)
@@ -108,7 +110,7 @@ def distance_line(points: pd.DataFrame, ours: str, theirs: str) -> str:
 
 
 def censored(count: float, calls: int) -> str:
-    """Write a number of evaluations, and those that a search did not reach as more than it made."""
+    """Write a number of evaluations; infinity, where a search never got near, as more than `calls`."""
     if math.isnan(count):
         return "–"
     return f">{calls}" if math.isinf(count) else f"{count:g}"

@@ -114,7 +114,7 @@ RIVALS = (
 
 
 class Judging(NamedTuple):
-    """What is near enough, if not the usual distance, and at how many numbers of pairs a plan looks."""
+    """The difference that is near enough (None: the usual one), and at how many numbers of pairs a plan looks."""
 
     within: float | None = None
     looks: int = 1
@@ -148,7 +148,7 @@ def report(
 
 
 def report_saved(plan: Plan, tables: str, judging: Judging) -> int:
-    """Print the report of judged points that are kept in tables, of the plan's engines; return the exit code."""
+    """Print the report of the plan's engines from saved tables of judged points; return the exit code."""
     points = None
     for path in map(Path, tables.split(",")):
         table = pd.read_csv(path)
@@ -198,7 +198,7 @@ def _together(first: pd.DataFrame, then: pd.DataFrame, path: Path) -> pd.DataFra
 
 
 def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
-    """Score the ends of earlier searches again, of a table with a row each; print how many are near enough."""
+    """Score the ends of earlier searches again, one for each row of a table; print how many are near enough."""
     kinds = {dimension.name: int for dimension in space.dimensions if dimension.kind == "integer"}
     rows = pd.read_csv(table, dtype=kinds)
     if missing := [
@@ -229,7 +229,7 @@ def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
 def judged(plan: Plan, space: Space, to_judge: list[Search], num_judging: int) -> pd.DataFrame:
     """Judge every best point so far that is not far from its search's end, on the judging seeds.
 
-    The row of a search's end has `is_end`. `evaluation` counts from 1.
+    `is_end` marks the row of a search's end. `evaluation` counts from 1.
     """
     valuation, batch = Valuation(plan.strategy), plan.strategy.search.batch
     reference = reference_of(plan)
@@ -258,7 +258,7 @@ def judged(plan: Plan, space: Space, to_judge: list[Search], num_judging: int) -
 
 
 def summary_of(points: pd.DataFrame, goal: float) -> pd.DataFrame:
-    """Return a row per engine: ends near enough, evaluations needed, and what it reached after some."""
+    """Return a row for each engine: ends near enough, evaluations needed, and the ends' differences."""
     rows = []
     for engine, of_engine in points.groupby("engine", sort=False):
         each = [run for _, run in of_engine.groupby("random_state")]

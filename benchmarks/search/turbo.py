@@ -75,7 +75,7 @@ class Turbo:
     """Sobol points at every start, then batches of Thompson samples from the trust region."""
 
     def __init__(self, space: Space, search: Search) -> None:
-        """For a space; refuses to be made where BoTorch is not installed."""
+        """Prepare the search of a space; refuse where BoTorch is not installed."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about what PyTorch will not have any more
@@ -119,7 +119,7 @@ class Turbo:
     def _candidates(
         self, known: KnownPoints, widths: np.ndarray, random: np.random.Generator
     ) -> np.ndarray:
-        """Features `[candidate, feature]` within the box, each moved in some of them at least."""
+        """Return features `[candidate, feature]` within the box; each candidate is moved in at least one feature."""
         width = self.encoding.width
         shares = qmc.Sobol(width, rng=random).random(CANDIDATES)
         moved = random.random((CANDIDATES, width)) < min(1.0, MOST_MOVED / width)
@@ -157,7 +157,7 @@ def region_of(told: Sequence[Told], search: Search, num_dimensions: int) -> Trus
 
 
 def _fitted(known: KnownPoints) -> Any:
-    """One process for each target, their hyperparameters by likelihood."""
+    """Fit one process for each target, with hyperparameters by likelihood."""
     (_, width), (_, count) = known.features.shape, known.targets.shape
     batch = torch.Size([count]) if count > 1 else torch.Size()
     kernel = kernels.MaternKernel(
@@ -181,14 +181,14 @@ def _fitted(known: KnownPoints) -> Any:
 
 
 def _drawn(model: Any, candidates: np.ndarray, count: int, errors: np.ndarray | None) -> np.ndarray:
-    """Merged scores `[draw, candidate]` of joint draws of all processes."""
+    """Return merged scores `[draw, candidate]` of joint draws of all processes."""
     with torch.no_grad():
         draws = model.posterior(torch.as_tensor(candidates)).rsample(torch.Size([count]))
     return np.asarray(online.merged(draws.numpy().astype(np.float32), errors))
 
 
 def _lowest(values: np.ndarray, count: int) -> list[int]:
-    """Candidates that are lowest in one draw after the other, each once."""
+    """Return the candidates that are lowest in one draw after the other, each once."""
     left, chosen = np.array(values), list[int]()
     for turn in range(min(count, values.shape[1])):
         place = int(left[turn % len(values)].argmin())
@@ -199,7 +199,7 @@ def _lowest(values: np.ndarray, count: int) -> list[int]:
 
 @contextmanager
 def _alone(seed: int) -> Iterator[None]:
-    """One thread, random numbers of its own, no warnings about targets that hardly vary."""
+    """Use one thread, random numbers of its own, and no warnings about targets that hardly vary."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more threads are slower at this size
     try:
@@ -265,7 +265,7 @@ class Plan:
 
 
 def seeds_of_search(repetition: int) -> tuple[int, ...]:
-    """Return the seeds of the requests that a search sees; all engines' searches of one state see the same."""
+    """Return the seeds of the requests that a search sees; all engines' searches of one random state see the same."""
     first = FIRST_OF_SEARCHES + NUM_SEEDS * repetition
     return tuple(range(first, first + NUM_SEEDS))
 
@@ -273,7 +273,7 @@ def seeds_of_search(repetition: int) -> tuple[int, ...]:
 def further_seeds(
     repetition: int, first: int = FIRST_FURTHER, times: int = MORE_SEEDS
 ) -> tuple[int, ...]:
-    """Return seeds that only a search with rungs sees, of points that go on; no search has them as its first ones."""
+    """Return further seeds for points that go on in a search with rungs; no search begins with any of these seeds."""
     count = NUM_SEEDS * (times - 1)
     return tuple(range(first + count * repetition, first + count * (repetition + 1)))
 
@@ -299,7 +299,9 @@ def record_of(plan: Plan, space: Space, engine: str, repetition: int) -> SearchR
 def experiment_of(
     strategy: Strategy, seeds: Sequence[int], shared: Runner | None = None
 ) -> Experiment:
-    """Return the experiment that runs points on seeds; `shared` has the programs of another one."""
+    """Return the experiment that runs points on seeds; `shared` is another experiment's runner, whose programs are
+    used.
+    """
     spec, names = workload_of(strategy), Valuation(strategy).names
     targets, batch = targets_of(strategy), strategy.search.batch
     return Experiment.on(spec, seeds, "reference", names, targets, batch, shared=shared)
@@ -344,7 +346,7 @@ def is_led(name: str) -> bool:
 
 
 def engine_of(space: Space, search: Search) -> Engine:
-    """Return the engine that a search names, told of branches."""
+    """Return the engine that a search names, with the space's branches."""
     name = {**EXPECTED, **RACED}.get(search.engine, search.engine)
     if name in SAVED:
         raise ConfigError(

@@ -90,7 +90,7 @@ class Side:
     """A worker with one revision's package on its path."""
 
     def __init__(self, tree: Path, command: Sequence[str], flags: Mapping[str, str]) -> None:
-        """Starts it; the first answer says what a repetition is."""
+        """Start the worker; its first answer says what a repetition is."""
         environment = os.environ | dict(flags) | {"PYTHONPATH": str(tree)}
         environment.pop("XLA_FLAGS", None)  # each revision sets its own as it is imported
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
@@ -158,7 +158,7 @@ class Pairs:
         return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
 
     def joined(self, later: Pairs) -> Pairs:
-        """Return the pairs of both measurements, the later ones below."""
+        """Return the pairs of both measurements, those of `later` below."""
         return Pairs(
             np.concatenate([self.other_s, later.other_s]),
             np.concatenate([self.here_s, later.here_s]),
@@ -191,7 +191,7 @@ class Comparison:
 
 
 def _in_turns(sides: tuple[Side, Side], what: str, times: int) -> list[tuple[Any, Any]]:
-    """Answers of both, pair by pair; who begins changes from pair to pair."""
+    """Ask both sides in turn, and return their answers in pairs; the side that begins changes from pair to pair."""
     pairs = []
     for number in range(times):
         first = number % 2

@@ -64,7 +64,7 @@ def best_of(repeats: int, call: Callable[[], Any]) -> float:
 def call_of(
     config: ClusterConfig, spec: WorkloadSpec, rows: int, form: str = "rows", **changes: Any
 ) -> Call:
-    """Make a call that draws and runs the first seeds; `changes` are options."""
+    """Return a call that draws and runs the first `rows` seeds; `changes` are fields of `Options`."""
     options = Options(form=form, resolve_ties=False, **changes)
     runs = drawn_runs([Point(config, spec)], range(rows), options)
     return Call(Group(runs[0]), runs, rows)
@@ -127,7 +127,9 @@ def swept(title: str) -> Timed:
 
 
 def scale(rate: float, count: int, title: str, num_instances: int = 8) -> Timed:
-    """Time one run and return the cost per request; the rate is that of eight instances."""
+    """Time one run, and the cost of a request; `rate` (requests/s) is for eight instances, and scales with their
+    number.
+    """
     of_all = rate * num_instances / 8
     spec = override(load_builtin("mixed"), aggregate_rate=of_all, num_requests=count)
     # in the burst nearly all requests are in the system at once

@@ -28,7 +28,7 @@ STARTS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def users_environment() -> dict[str, str]:
-    """Return the environment of this process without its XLA flags and its wish to compile modules at every start."""
+    """Return this process's environment without `XLA_FLAGS` and `PYTHONDONTWRITEBYTECODE`."""
     foreign = ("XLA_FLAGS", "PYTHONDONTWRITEBYTECODE")
     return {name: value for name, value in os.environ.items() if name not in foreign}
 
@@ -51,7 +51,7 @@ def _seconds(words: tuple[str, ...], folder: str) -> tuple[float, float]:
 
 
 def started(name: str) -> dict[str, Any]:
-    """Measure a command of `STARTS`: the first time, and the best of three times after it."""
+    """Time a command of `STARTS`: once with an empty cache of programs, then the best of three with a filled one."""
     words, title = STARTS[name]
     with tempfile.TemporaryDirectory() as folder:
         cold, cold_cpu = _seconds(words, folder)

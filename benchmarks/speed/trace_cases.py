@@ -34,7 +34,7 @@ TITLES = {MOONCAKE: "Mooncake conversation", AZURE_CONV: "Azure chat", AZURE_COD
 
 
 class Timed(NamedTuple):
-    """What a case says, in words but for the seconds."""
+    """A case's title, seconds of compiling, run and unit, in words except for the seconds."""
 
     title: str
     compile_s: float

@@ -230,10 +230,10 @@ def lanes(count: int = 16) -> Case:
 
 
 def _repeated(work: int, unit: str, once: Callable[[], Any]) -> Case:
-    """Calls of `once`, as many in a repetition as `LEAST_S` asks for; the shortest counts."""
+    """Return a case that repeats `once` for `LEAST_S` seconds; the shortest call counts."""
 
     def run() -> Seconds:
-        """Return the seconds of the shortest call; compiling, which is over by then, is not told."""
+        """Return the seconds of the shortest call, after compiling."""
         times: list[float] = []
         while sum(times) < LEAST_S:
             start = time.perf_counter()
@@ -331,7 +331,9 @@ CASES: dict[str, Callable[[Path], Case]] = {
 
 
 def compiled_again(case: Case) -> Seconds:
-    """Run the case once nothing compiled is left; compiling is what it takes longer, where the case cannot tell."""
+    """Run the case after all programs are dropped; if the case does not time compiling, take the excess over a warm
+    run.
+    """
     warm = case.run()
     if not case.compiles:
         return Seconds(warm.run_s)

@@ -36,7 +36,7 @@ CHOSEN_ON, REPORTED_ON = range(100, 108), range(200, 204)
 
 
 def candidates(capacity: int) -> dict[str, str]:
-    """Return the arms among which is chosen: weights of the scorer, and slots that homes take."""
+    """Return the candidate arms: weights of the scorer, and numbers of slots that adapters' homes take."""
     affinity = {
         name: f"adapters_affinity:lora_adapter_capacity={capacity};routing_scorers={scorers}"
         for name, scorers in AFFINITY.items()
@@ -47,7 +47,7 @@ def candidates(capacity: int) -> dict[str, str]:
 
 
 def homes_on(slots: int, capacity: int) -> str:
-    """Return the arm in which homes take so many slots."""
+    """Return the arm in which adapters' homes take this many slots."""
     return (
         f"adapters_homes:lora_adapter_capacity={capacity};routing.adapters=16;routing.slots={slots}"
     )

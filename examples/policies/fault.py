@@ -30,12 +30,12 @@ class Course:
 
 
 def next_time(params, state):
-    """When the fault begins, then when it ends."""
+    """Return when the fault begins or, once it has begun, when it ends, in µs."""
     return jnp.array([params.from_s * 1e6, params.until_s * 1e6, jnp.inf])[state.stage]
 
 
 def is_slow(params, state, instance):
-    """Whether the fault is there."""
+    """Return whether the fault slows this instance now."""
     return (state.stage == 1) & (instance == params.instance)
 
 

@@ -29,15 +29,15 @@ Statistic = Callable[[np.ndarray], float]
 
 
 def normal_world(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Pairs, np.ndarray]:
-    """Draw differences with standard deviation 1; a constraint with 5, correlated with them by 0.6; true mean 0."""
+    """Draw differences with standard deviation 1, and a constraint with 5, correlated by 0.6; both true means are 0."""
     pairs = normal(rng, shape)
     shared = pairs.second - pairs.first
     return pairs, 5 * (0.6 * shared + 0.8 * rng.normal(size=shape))
 
 
 def queue_world(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Pairs, np.ndarray]:
-    """Draw two M/M/1 queues with the same arrivals; the second's mean wait is the constraint, too,
-    from its true mean.
+    """Draw the mean waits of two M/M/1 queues with the same arrivals; the constraint is the second's mean wait less its
+    true mean.
     """
     pairs = queues(rng, shape, LOAD, FASTER)
     return pairs, pairs.second - mean_wait(LOAD / FASTER) / FASTER
@@ -53,7 +53,7 @@ def held(statistic: Statistic, truth: float, num_seeds: int, num_groups: int) ->
 
 
 def scores(world: World, num_seeds: int, num_samples: int) -> list[str]:
-    """Return a cell for each distance from the limit: groups of seeds, and each seed its own group."""
+    """Return for each distance from the limit the coverage with groups of seeds, and with each seed as a group."""
     rng = np.random.default_rng(num_seeds)
     pairs, values = world(rng, (num_samples, num_seeds))
     change, error = pairs.second - pairs.first, float(values.std()) / np.sqrt(num_seeds)

@@ -64,7 +64,7 @@ class World(NamedTuple):
 
 
 def normal(objective: np.ndarray) -> World:
-    """Return a world of points whose slack is known, with noise that they have half in common."""
+    """Return a world of points whose slack is known; half of the noise's variance is common to all points."""
 
     def draw(rng: np.random.Generator, num_seeds: int) -> tuple[np.ndarray, np.ndarray]:
         drawn = []
@@ -101,7 +101,9 @@ WORLDS = {
 
 
 def end_of(valuation: Valuation, objective: np.ndarray, excess: np.ndarray) -> int:
-    """Return the place of the point that a search of all points ends at, by values `[point, seed]`."""
+    """Return the index of the point with the lowest score by `objective` and `excess` `[point, seed]`, where a search
+    of all points ends.
+    """
     worths = [
         valuation.worth(
             [
@@ -115,7 +117,7 @@ def end_of(valuation: Valuation, objective: np.ndarray, excess: np.ndarray) -> i
 
 
 def ends(world: World, rule: str, num_seeds: int, num_samples: int) -> np.ndarray:
-    """Return the places at which searches on made-up seeds end; all rules see the same seeds."""
+    """Return the index of the point at which each made-up search ends; searches by all rules see the same seeds."""
     text = STRATEGY % (OBJECTIVE, CONSTRAINT, world.weight, rule)
     valuation = Valuation(parse_strategy(text, "benchmarks.coverage.searches.penalties"))
     rng = np.random.default_rng(num_seeds)
@@ -125,7 +127,7 @@ def ends(world: World, rule: str, num_seeds: int, num_samples: int) -> np.ndarra
 
 
 def cell(world: World, places: np.ndarray) -> str:
-    """Write ends that break the limit, %, by how much in the mean of all, and mean regret."""
+    """Write the % of ends that break the limit, the mean excess over all ends, and the mean regret."""
     excess = world.excess[places]
     beyond, broken = np.maximum(excess, 0).mean(), 100 * (excess > 1e-9).mean()
     return f"{broken:.0f} % / {beyond:.2f} / {world.regret[places].mean():.2f}"

@@ -41,7 +41,7 @@ DEEPEST = 256  # seeds of the best ones by a model
 
 
 class Way(NamedTuple):
-    """A way to give runs to points."""
+    """How a search gives runs to points."""
 
     num_seeds: int
     rungs: tuple[int, ...] = ()  # below these
@@ -57,10 +57,10 @@ WAYS = {
 
 
 class Listed:
-    """An engine that has a list of points."""
+    """An engine that asks for the points of a list in order."""
 
     def __init__(self, points: Sequence[Point]) -> None:
-        """In their order."""
+        """Keep the points, in the order in which they are asked for."""
         self.points = points
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
@@ -69,10 +69,10 @@ class Listed:
 
 
 class Places:
-    """The one feature of a world's points: which one it is."""
+    """The one feature of a world's points: their place in the list."""
 
     def __init__(self, count: int) -> None:
-        """Of so many points."""
+        """Keep the number of points."""
         self.count = count
 
     def features(self, points: Sequence[Point]) -> np.ndarray:
@@ -81,7 +81,7 @@ class Places:
 
 
 class Modelled(Listed):
-    """A list of points of which the processes of `denoised` recommend one."""
+    """An engine that asks for the points of a list, and recommends one by the processes of the engine `denoised`."""
 
     def ranked(self, told: Sequence[Told]) -> list[int]:
         """Return the places of the points, the best ones first."""
@@ -89,7 +89,7 @@ class Modelled(Listed):
 
 
 def valuation_of(world: World, rule: str, way: Way) -> Valuation:
-    """Return how a search of a world counts, and how many runs of which points it may have."""
+    """Return the valuation that a search of a world uses, with its seeds and its budget of runs."""
     calls = len(world.objective)
     if way.by_model:  # as many runs as 16 seeds for every point take
         calls = calls * USUAL // way.num_seeds
@@ -106,12 +106,10 @@ def ended(
     excess: np.ndarray,
     by_model: bool = False,
 ) -> tuple[int, int]:
-    """Return the place of the point that a search ends at, and the number of its runs; the values are
-    `[point, seed]`.
-    """
+    """Return the index of the point at which a search ends, and the number of runs that the search took."""
 
     def run(points: Sequence[Point], places: range) -> list[Runs]:
-        """Return the values of points on some seeds, as runs."""
+        """Return the values of points on the seeds at `places`, as summaries of runs."""
         return [
             tuple(
                 RunSummary(
@@ -132,7 +130,7 @@ def ended(
 
 
 def cell(world: World, rule: str, way: Way, num_samples: int) -> tuple[float, float]:
-    """Return mean regret, and mean runs over those of the usual way."""
+    """Return the mean regret, and the mean number of runs as a share of those that 16 seeds for every point take."""
     rng, valuation = np.random.default_rng(MOST), valuation_of(world, rule, way)
     regrets, shares = [], []
     for _ in range(num_samples):

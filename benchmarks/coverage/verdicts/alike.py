@@ -151,7 +151,7 @@ def _scaled(
 
 
 def is_false(first: Runs, second: Runs, names: Sequence[str], inference: Inference) -> bool:
-    """Return whether any metric of the family gets a verdict."""
+    """Return whether any of the metrics, judged together, gets the verdict better or worse."""
     pairs = [pair_of(first, second, name) for name in names]
     return any(
         difference.verdict in (BETTER, WORSE) for difference in differences(pairs, inference)
@@ -161,7 +161,7 @@ def is_false(first: Runs, second: Runs, names: Sequence[str], inference: Inferen
 def drawn(
     rng: np.random.Generator, kind: str, first: Runs, second: Runs, size: int
 ) -> tuple[Runs, Runs]:
-    """Return the runs of so many seeds of two arms that are alike in one of the two ways."""
+    """Draw the runs of two arms on `size` seeds; where `kind` is exchanged, draw each seed's names anew."""
     if kind == EXCHANGED:
         return exchanged(rng, first, second, size)
     seeds = rng.integers(0, len(first), size)
@@ -169,7 +169,7 @@ def drawn(
 
 
 def worlds(arms: Sequence[Runs], kind: str) -> list[tuple[Runs, Runs]]:
-    """Return the pairs of strategies, the second scaled where both are to have one percentile."""
+    """Return the pairs of strategies, the second's latencies scaled to the first's P99 unless names are exchanged."""
     pairs = [(arms[first], arms[second]) for first, second in PAIRS]
     if kind == EXCHANGED:
         return pairs
@@ -200,7 +200,7 @@ def print_answers(arms: Sequence[Runs], num_samples: int) -> None:
 def alike_by_run(
     rng: np.random.Generator, kind: str, values: Mapping[str, np.ndarray], size: int
 ) -> dict[str, np.ndarray]:
-    """Return figures of each run `[arm, seed]`, by name, of arms that are alike, on `size` drawn seeds."""
+    """Return figures `[arm, seed]` by name on `size` drawn seeds, of arms that `kind` says how to make alike."""
     num_arms, num_seeds = next(iter(values.values())).shape
     if kind == ONE_MEAN:
         seeds = rng.integers(0, num_seeds, size)

@@ -37,23 +37,25 @@ Quantile = Callable[[np.ndarray, float], np.ndarray]  # (rank of a run, true sha
 
 
 def even(rank: np.ndarray, share: float) -> np.ndarray:
-    """Return runs that differ by a few percent."""
+    """Return shares of requests in time that differ by a few percent between runs, at ranks from 0 to 1."""
     return np.asarray(stats.beta.ppf(rank, 60 * share, 60 * (1 - share)))
 
 
 def uneven(rank: np.ndarray, share: float) -> np.ndarray:
-    """Return runs that differ much."""
+    """Return shares of requests in time that differ much between runs, at ranks from 0 to 1."""
     return np.asarray(stats.beta.ppf(rank, 6 * share, 6 * (1 - share)))
 
 
 def few_bad(rank: np.ndarray, share: float) -> np.ndarray:
-    """Return runs of which one in five loses many requests, the others next to none."""
+    """Return shares of requests in time at ranks from 0 to 1: one run in five misses many requests, the others next to
+    none.
+    """
     bad = 1 - 5 * (1 - share - 0.002 * 0.8)
     return np.where(rank < 0.2, np.clip(bad, 0, 1), 0.998)
 
 
 def rarely_bad(one_in: int) -> Quantile:
-    """Return the law by which one run in `one_in` loses as many requests as the share says, the others none."""
+    """Return the law by which one run in `one_in` has all requests that are late, and the others none."""
 
     def quantile(rank: np.ndarray, share: float) -> np.ndarray:
         return np.where(rank < 1 / one_in, np.clip(1 - one_in * (1 - share), 0, 1), 1.0)
@@ -115,7 +117,9 @@ def _cells(wrong: float, other: float, num_seeds: float) -> tuple[str, str, str]
 def of_one(
     quantile: Quantile, share: float, repetitions: int, num_seeds: int, wanted: float = ASKED
 ) -> tuple[float, float, float]:
-    """Try one cluster: return how often a claim is wrong, how often there is none, and the seeds used."""
+    """Decide about one cluster many times: return how often the claim is wrong, how often there is none, and the seeds
+    used.
+    """
     random = np.random.default_rng(0)
     every = looks(num_seeds)
     wrong = undecided = spent = 0
@@ -137,7 +141,7 @@ def _in_time(random: np.random.Generator, shares: np.ndarray) -> np.ndarray:
 
 
 class MadeUpRuns:
-    """In place of `CountedRuns`: the seeds are as lucky in every cluster."""
+    """Stand in for `CountedRuns`: a seed is as lucky in every cluster."""
 
     def __init__(self, random: np.random.Generator, quantile: Quantile, num_seeds: int) -> None:
         self.random, self.quantile = random, quantile
@@ -147,7 +151,7 @@ class MadeUpRuns:
     in_time = type("Asked", (), {"targets": (ServiceTarget("all", "ttft_ms", 100.0, ASKED),)})
 
     def of(self, config: ClusterConfig, num_seeds: int, wider: ClusterConfig) -> Any:
-        """Return the requests in time and in all."""
+        """Return the number of requests in time, and of all requests, of each seed."""
         del wider
         size = config.num_instances
         if size not in self.kept:
@@ -158,7 +162,7 @@ class MadeUpRuns:
 
 
 def of_search(quantile: Quantile, repetitions: int, num_seeds: int) -> tuple[float, float, float]:
-    """Try the search: return how often it is wrong, how often it finds the very number, and the seeds used in all."""
+    """Search many times: return how often the size is wrong, how often exactly right, and the mean number of seeds."""
     random = np.random.default_rng(1)
     arm, family = Arm("made up", ClusterConfig()), LayoutFamily(Hardware())
     right = min(size for size, share in SIZES.items() if share >= ASKED)
@@ -175,7 +179,7 @@ def of_search(quantile: Quantile, repetitions: int, num_seeds: int) -> tuple[flo
 
 
 def is_wrong(smallest: Smallest, right: int) -> bool:
-    """Return whether the search claims too small a size, or that a sufficient one fails."""
+    """Return whether the search claims too small a size, or that a sufficient size fails."""
     size, below = smallest.num_instances, smallest.fails_at
     return (size is not None and size < right) or (below is not None and below >= right)
 

@@ -62,7 +62,7 @@ WORLDS = {
 
 
 def made(world: World, num_cells: int, num_seeds: int, rng: np.random.Generator) -> xr.Dataset:
-    """Make a map of cells with the world's truth, and all that verdicts read of a map."""
+    """Make a map whose cells have the world's truth, with all that verdicts read of a map."""
     names = ["first", *(f"other{n}" for n in range(2, world.num_strategies)), "leader"]
     shape = (num_cells, num_seeds)
     common = COMMON * rng.normal(size=shape)
@@ -88,7 +88,7 @@ def made(world: World, num_cells: int, num_seeds: int, rng: np.random.Generator)
 
 
 def recommended(dataset: xr.Dataset, num_seeds: int, *, decides: bool) -> np.ndarray:
-    """Return what the map recommends in each cell on its first seeds."""
+    """Return the strategy that the map recommends in each cell, from the first `num_seeds` seeds."""
     some = dataset.isel(seed=slice(0, num_seeds))
     some.attrs["stopping"] = json.dumps({"decides": decides})
     constraint = f"tokens_per_sec>={100 * SHARE:g}%"
@@ -99,7 +99,7 @@ def recommended(dataset: xr.Dataset, num_seeds: int, *, decides: bool) -> np.nda
 
 
 def decided(dataset: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return what each cell recommends at the first look that does, and its seeds then."""
+    """Return each cell's recommendation at the first look that has one, and the number of seeds at that look."""
     most = dataset.sizes["seed"]
     labels = np.full(dataset.sizes["cell"], UNDECIDED, object)
     count = np.full(dataset.sizes["cell"], most)
@@ -114,7 +114,9 @@ def decided(dataset: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def row(world: World, num_cells: int) -> str:
-    """Return the right and the wrong recommendations, in % of the cells, in both ways."""
+    """Return the right and the wrong recommendations in % of the cells, on fixed seeds and with `--decide`, and the
+    mean number of seeds.
+    """
     dataset = made(world, num_cells, MOST_SEEDS, np.random.default_rng(NUM_SEEDS))
     fixed = recommended(dataset, NUM_SEEDS, decides=False)
     late, count = decided(dataset)

@@ -53,8 +53,8 @@ def first_found(change: np.ndarray, quantile: Quantile) -> np.ndarray:
 
 
 def decided(world: World, num_samples: int) -> str:
-    """Return the row of a world for the rule that decides: how often it errs and finds, and its median
-    number of seeds.
+    """Return a world's row for the rule that decides: % of false findings, then for each effect the % found and the
+    median number of seeds.
     """
     rng, cells = np.random.default_rng(1), []
     changes = []
@@ -73,7 +73,7 @@ def decided(world: World, num_samples: int) -> str:
 
 
 def precise(world: World, num_samples: int) -> str:
-    """Return the row of a world for the rule of precision: the coverage, and the median number of seeds."""
+    """Return a world's row for the rule of precision: the coverage, and the median number of seeds."""
     cells = []
     for times in PRECISIONS:
         rng = np.random.default_rng(2)
