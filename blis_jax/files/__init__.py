@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: atomic writes, manifests, locks, and what a user's file must be.
+"""Read and write files: writes that appear whole or not at all, manifests, locks, and checks of a user's files.
 
-Imports nothing of the simulator but its errors.
+Of the simulator, only its errors are imported here.
 """

@@ -1,4 +1,6 @@
-"""Files and folders that appear complete or not at all, whatever ends their writer; locks; and JSON as BLIS has it."""
+"""Write files and folders that appear complete or not at all, even if the writer is killed; locks; and BLIS's JSON
+layout.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,10 @@ NO_LOCK = -1  # in place of a descriptor where the file system has no locks
 
 
 def take(path: Path) -> int | None:
-    """Lock a file, made if need be, and return its descriptor; `let_go` ends the lock.
+    """Lock a file, creating it if need be, and return its descriptor; `let_go` ends the lock.
 
-    None: another process holds the lock or has removed the file or its folder meanwhile. NO_LOCK:
-    locks do not work there.
+    Return None if another process holds the lock or has removed the file or its folder, and NO_LOCK if the file system
+    has no locks.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -60,7 +62,9 @@ def take(path: Path) -> int | None:
 
 
 def wait_for(descriptor: int, *, is_shared: bool = False) -> None:
-    """Lock an open file, for reading only if `is_shared`, as soon as others let it go; closing ends the lock."""
+    """Lock an open file, shared between readers if `is_shared`, and wait until it is free; closing the file ends the
+    lock.
+    """
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
 
@@ -68,8 +72,8 @@ def wait_for(descriptor: int, *, is_shared: bool = False) -> None:
 def take_over(path: Path) -> int | None:
     """Lock a file unless it was locked on another machine, whose locks may not be seen here.
 
-    Returns None if that is so, if the process that locked it is alive, or if locks do not work
-    there.
+    Return the lock's descriptor; None if another machine locked the file, if the process that locked it is alive, or if
+    the file system has no locks.
     """
     _, machine = _holder(path)
     if machine not in ("", platform.node()):
@@ -79,13 +83,13 @@ def take_over(path: Path) -> int | None:
 
 
 def let_go(descriptor: int) -> None:
-    """End a lock."""
+    """End the lock of a descriptor, and close it."""
     if descriptor != NO_LOCK:
         os.close(descriptor)
 
 
 def is_at(path: Path, descriptor: int) -> bool:
-    """Return whether a path still leads to the open file."""
+    """Return whether `path` still names the open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -94,7 +98,7 @@ def is_at(path: Path, descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Keep other processes from writing `path` in the same way; refuse if one does already.
+    """Keep other processes from writing `path` through this function; refuse if another process is writing it.
 
     The lock is a hidden file beside `path`. A killed process leaves it behind, and the next one
     takes it over.
@@ -117,7 +121,7 @@ def sole_writer(path: Path) -> Iterator[None]:
 
 
 def _holder(lock: Path) -> tuple[str, str]:
-    """Number and machine of the process that locked a file last; empty where the file does not say."""
+    """Return the process number and machine that last locked a file; empty if the file does not say."""
     try:
         pid, _, machine = lock.read_text(encoding="utf-8").strip().partition(" ")
     except (OSError, ValueError):
@@ -132,10 +136,10 @@ ENDING = ".tmp"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; it takes the place of `path` when the block ends without error.
+    """Yield a temporary path to write to; the result replaces `path` when the block ends without error.
 
-    A folder in the way is moved aside first, so for a moment neither is there; a file is replaced
-    at once. What a killed process left behind when it wrote `path` is removed.
+    An existing folder is moved aside first, so for a moment `path` does not exist; a file is replaced atomically.
+    Leftovers of killed processes that wrote `path` are removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path)
@@ -160,7 +164,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def discard(path: Path) -> None:
-    """Remove a file or a folder; it is there whole, or not at all, whenever the process is killed."""
+    """Remove a file or a folder atomically: if the process is killed, `path` is either whole or gone."""
     clear_leftovers(path)
     if path.exists():
         with _scratch(path) as scratch:
@@ -168,10 +172,10 @@ def discard(path: Path) -> None:
 
 
 def clear_leftovers(path: Path) -> None:
-    """Remove what killed processes left behind when they wrote `path`.
+    """Remove the leftovers of killed processes that wrote `path`.
 
-    If one was killed while it replaced a folder, the new folder is put in its place. What a living
-    process is writing stays, and what a process of another machine left.
+    If a process was killed while it replaced a folder, the new folder is moved to `path`. Files of living processes and
+    of other machines stay.
     """
     name = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(ENDING)}")
     entries = list(path.parent.iterdir()) if path.parent.is_dir() else []
@@ -182,7 +186,7 @@ def clear_leftovers(path: Path) -> None:
 
 
 def _clear(scratch: Path, path: Path) -> None:
-    """Remove the scratch folder of a dead process, once what belongs at `path` is there."""
+    """Remove a dead process's scratch folder, after moving an unfinished replacement of `path` into place."""
     lock = take_over(scratch / LOCK)
     if lock is None:
         return
@@ -197,7 +201,7 @@ def _clear(scratch: Path, path: Path) -> None:
 
 @contextmanager
 def _scratch(path: Path) -> Iterator[Path]:
-    """A locked folder beside `path`, removed in the end."""
+    """Yield a locked scratch folder beside `path`, and remove it when the block ends."""
     lock = None
     while lock is None:  # again, if it was taken for a leftover before it was locked
         folder = Path(tempfile.mkdtemp(ENDING, f".{path.name}.", path.parent))
@@ -210,7 +214,7 @@ def _scratch(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write through to the disk which files a folder has."""
+    """Flush a folder's list of files to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -219,7 +223,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, document: object) -> None:
-    """Write JSON laid out as the reference does: two spaces, whole numbers without a fraction."""
+    """Write JSON in the reference's layout: indented by two spaces, whole numbers without a fraction."""
     with replacing(path) as written:
         written.write_text(json_text(document), encoding="utf-8")
 
@@ -237,13 +241,13 @@ def write_csv(path: Path, table: pandas.DataFrame, digits: int | None = None) ->
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, whole or not at all."""
+    """Write a text file atomically."""
     with replacing(path) as written:
         written.write_text(text, encoding="utf-8")
 
 
 def json_text(document: object, indent: int | None = 2) -> str:
-    """Return the JSON text of a document, on one line without an indent; refuses NaN and infinities."""
+    """Return the JSON text of a document, on one line if `indent` is None; refuses NaN and infinities."""
     return json.dumps(whole_numbers(document), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
@@ -252,7 +256,7 @@ _SMALL = re.compile(r"(?m)(?<=[ \[])-?\d(?:\.\d+)?e-\d+(?=,?$)")
 
 
 def json_as_go(document: object) -> str:
-    """Return the JSON text with small numbers as Go writes them: below a millionth alone with an exponent."""
+    """Return the JSON text with Go's format for small numbers: an exponent only below a millionth."""
     return _SMALL.sub(_as_go, json_text(document))
 
 
@@ -262,14 +266,16 @@ def _as_go(number: re.Match[str]) -> str:
 
 
 def finite(value: float | None, digits: int | None = None) -> float | None:
-    """Return a number as JSON has it, to so many decimals: None for NaN and infinity."""
+    """Return a number rounded to `digits` decimals for JSON: None for NaN and infinity."""
     if value is None or not math.isfinite(value):
         return None
     return float(value) if digits is None else round(float(value), digits)
 
 
 def plain(value: object, digits: int | None = None) -> Any:
-    """Return JSON values alone, numbers to n decimals: None for NaN and infinities, lists for tuples and arrays."""
+    """Return a value converted to JSON types, with floats rounded to `digits` decimals: None for NaN and infinities,
+    lists for tuples and arrays.
+    """
     if isinstance(value, Mapping):
         return {str(name): plain(entry, digits) for name, entry in value.items()}
     value = value.tolist() if hasattr(value, "tolist") else value
@@ -279,7 +285,7 @@ def plain(value: object, digits: int | None = None) -> Any:
 
 
 def whole_numbers(value: object) -> Any:
-    """Return the document with whole floats as integers, as the reference writes them."""
+    """Return the document with whole floats converted to integers, as the reference writes them."""
     if isinstance(value, dict):
         return {name: whole_numbers(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -299,7 +305,9 @@ Outputs = Mapping[str, "Path | Sequence[Path | None] | None"]  # by the option t
 
 
 def refuse_existing(outputs: Outputs, overwrite: bool, resume: bool | None = None) -> None:
-    """Refuse outputs that exist, unless they may be replaced or gone on with; `resume` is None where none can."""
+    """Refuse existing outputs unless they may be replaced or continued; `resume` is None if the command cannot
+    continue.
+    """
     if overwrite and resume:
         raise ConfigError("--overwrite and --resume contradict each other; give one of them")
     is_allowed = overwrite or resume
@@ -320,13 +328,13 @@ ADVICE = "give --overwrite or another --output"
 
 
 def fingerprint(content: object) -> str:
-    """Return sixteen digits, equal for equal content."""
+    """Return the first sixteen hex digits of a hash of the content's JSON text."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def version_of(package: str) -> str:
-    """Return the version that is installed, or `unknown`; of this package, that of the code that runs."""
+    """Return the installed version of a package, or `unknown`; for this package, the version of the running code."""
     if package == "blis-jax":
         return blis_jax.__version__
     try:
@@ -336,7 +344,7 @@ def version_of(package: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that all numbers depend on, by their names in words."""
+    """Return the versions on which all numbers depend, by a readable name."""
     names = {"version of blis_jax": "blis-jax", "version of JAX": "jax"}
     return {words: version_of(package) for words, package in names.items()}
 
@@ -344,16 +352,16 @@ def versions() -> dict[str, str]:
 def refuse_other_work(
     path: Path, before: Mapping[str, Any], now: Mapping[str, Any], advice: str = ADVICE
 ) -> None:
-    """Refuse to go on with kept work where something that its numbers depend on has changed; the error names it.
+    """Refuse to continue saved work if anything on which its numbers depend has changed; the error names the change.
 
     Args:
-        path: where the kept work is, for the sentence.
-        before: what the kept numbers depend on: values by names in words.
-        now: the same values for the work that is wanted.
-        advice: what the user can do.
+        path: where the saved work is, for the message.
+        before: the values on which the saved numbers depend, by readable name.
+        now: the same values for the requested work.
+        advice: what the user can do, for the message.
 
     Raises:
-        ConfigError: a value differs, or only one side has it.
+        ConfigError: a value differs, or only one of `before` and `now` has it.
     """
     names = (*now, *(name for name in before if name not in now))
     other = [name for name in names if name not in before or before[name] != now.get(name)]

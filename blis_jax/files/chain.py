@@ -1,9 +1,9 @@
-"""Append-only records as lines of JSON, each with the hash of the one before: a ledger, or a journal to go on from.
+"""Append-only records as lines of JSON, each with the hash of the record before it: for a ledger, or a journal.
 
-A line is the canonical JSON of one record; `hash` is the SHA-256 of that text without `hash`. Large values may stand
-in files beside the chain; the hash is that of the whole record. Lines are only ever appended, under a lock, and written
-through to the disk. What a killed writer left behind stays in the file: the next record says how many bytes of it there
-are, and their hash.
+A line is the canonical JSON of one record; `hash` is the SHA-256 of that text without `hash`. Large values may be
+stored in files beside the chain; the hash always covers the whole record. Lines are only ever appended, under a lock,
+and flushed to the disk. An unfinished line of a killed writer stays in the file: the next record holds the number and
+the hash of its bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Make = Callable[[Sequence[Record]], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Contents:
-    """The records of a file, up to the first broken one, and what is wrong behind them."""
+    """The records of a file up to the first broken one, and the problem that follows them."""
 
     records: tuple[Record, ...] = ()
     problem: str | None = None
@@ -46,12 +46,12 @@ class Contents:
 
 
 def hash_of(record: Record) -> str:
-    """Return the hash that a record must carry."""
+    """Return the hash of a record's content, which the record must carry."""
     return digest({name: value for name, value in record.items() if name != "hash"})
 
 
 def read(path: Path) -> Contents:
-    """Return the records of a file; a file that does not exist has none."""
+    """Return the records of a file; none if the file does not exist."""
     try:
         with path.open("rb") as file:
             wait_for(file.fileno(), is_shared=True)
@@ -69,9 +69,9 @@ def read(path: Path) -> Contents:
 def parse(
     data: bytes, begin: str = BEGIN, version: int = VERSION, beside: Beside | None = None
 ) -> Contents:
-    """Return the records in the bytes of a file, whole; callers share them and must not change them.
+    """Return the complete records in a file's bytes; the result is cached, so callers must not change it.
 
-    The first record must be of the kind `begin` and of this version, and no other may be of that kind.
+    The first record, and no other, must be of the kind `begin` and of this `version`.
     """
     *lines, rest = data.split(b"\n")
     if rest:
@@ -109,7 +109,7 @@ _NO_TORN = "it speaks of an unfinished line before it, but there is none"
 
 
 def parsed(line: bytes) -> tuple[Record, bytes] | None:
-    """Return the record in a line, as it stands there, and its canonical text; None if it is no whole JSON object."""
+    """Return the record in a line as stored, and its canonical text; None if the line is not a complete JSON object."""
     try:
         record = json.loads(line.decode(), parse_constant=_refuse_constant)
         text = canonical(record).encode()
@@ -123,7 +123,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _problem(record: Record, is_canonical: bool, before: Sequence[Record]) -> str | None:
-    """Return what is wrong with a record at its place."""
+    """Return the problem with a record that follows the records `before`; None if it is sound."""
     if hash_of(record) != record.get("hash"):
         return "its content is not what its hash was taken of"
     if not is_canonical:
@@ -136,7 +136,7 @@ def _problem(record: Record, is_canonical: bool, before: Sequence[Record]) -> st
 
 
 def whole_records(data: bytes) -> list[Record]:
-    """Return every line that holds what its own hash was taken of, wherever it stands."""
+    """Return every record in `data` whose own hash is correct, wherever its line stands."""
     records = (parsed(line) for line in data.split(b"\n"))
     return [
         record[0] for record in records if record and hash_of(record[0]) == record[0].get("hash")
@@ -144,7 +144,7 @@ def whole_records(data: bytes) -> list[Record]:
 
 
 def following(last: Record | None, kind: str, content: Mapping[str, Any]) -> Record:
-    """Return the record that comes after another one, or begins a file."""
+    """Return a new record that follows `last`; the first record of a file if `last` is None."""
     record: dict[str, Any] = {
         "number": last["number"] + 1 if last else 0,
         "previous": last["hash"] if last else NOTHING,
@@ -156,7 +156,7 @@ def following(last: Record | None, kind: str, content: Mapping[str, Any]) -> Rec
 
 
 def line_of(record: Record) -> bytes:
-    """Return a record as it stands in a file."""
+    """Return the line of JSON, in bytes, that stores a record."""
     return canonical(record).encode() + b"\n"
 
 
@@ -168,14 +168,16 @@ def _stopped(data: bytes, before: Sequence[Record], line: int, problem: str) -> 
 
 
 def _torn_mark(lines: Sequence[bytes]) -> dict[str, Any] | None:
-    """Return what a record says of unfinished lines before it; None where there are none."""
+    """Return the byte count and hash of unfinished lines, for the record after them; None if there are no such
+    lines.
+    """
     torn = b"\n".join(lines)
     return {"bytes": len(torn), "sha256": hashlib.sha256(torn).hexdigest()} if lines else None
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """Hold the file, made if need be, against other writers; yield a descriptor to append to."""
+    """Lock the file, creating it if need be, against other writers; yield a descriptor to append with."""
     is_new = not path.exists()
     descriptor = _opened(path)
     try:
@@ -197,10 +199,11 @@ def _opened(path: Path) -> int:
 
 
 def append(path: Path, kind: str, make: Make, large: Collection[str] = ()) -> Record:
-    """Append what `make` gives for the records so far, and return it whole.
+    """Append a record with the content that `make` returns for the earlier records, and return the whole record.
 
-    `make` is called while other writers wait, so what it checks still holds when its record is in. Values
-    under the names in `large` are written to files beside the chain first, so a line never lacks them.
+    `make` is called under the lock, so its checks of the earlier records still hold when the new record is written.
+    Values under the names in `large` are first written to files beside the chain, so a line never refers to a missing
+    file.
     """
     with locked(path) as descriptor:
         beside = Beside.of(path)
@@ -218,9 +221,9 @@ def append(path: Path, kind: str, make: Make, large: Collection[str] = ()) -> Re
 
 
 def shorten(path: Path, large: Collection[str]) -> int:
-    """Move the values under these names to files beside the chain; return how many bytes the lines lose.
+    """Move the values under the names in `large` to files beside the chain; return how many bytes the lines lose.
 
-    Records and their hashes stay what they are.
+    Records and their hashes do not change.
     """
     with locked(path) as descriptor:
         beside = Beside.of(path)
@@ -237,7 +240,7 @@ def shorten(path: Path, large: Collection[str]) -> int:
 
 
 def check_sound(path: Path, contents: Contents) -> None:
-    """Refuse to build on a file with a broken record."""
+    """Refuse to append to a file with a broken record."""
     if contents.problem:
         raise ConfigError(
             f"{path}: {contents.problem}; restore the file, nothing is added to a broken ledger"
@@ -245,12 +248,12 @@ def check_sound(path: Path, contents: Contents) -> None:
 
 
 def content_of(record: Record) -> dict[str, Any]:
-    """Return a record without what the chain adds to it."""
+    """Return a record without the fields that the chain adds."""
     return {name: value for name, value in record.items() if name not in _OF_CHAIN}
 
 
 def now() -> str:
-    """Return the time, UTC, to the second."""
+    """Return the present time in UTC, to the second, as text."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
@@ -263,7 +266,7 @@ def _whole(descriptor: int) -> bytes:
 
 
 def write_through(descriptor: int, data: bytes, size: int) -> None:
-    """Append all of the data to a file of this size or, on a full disk, nothing."""
+    """Append `data` to a file of `size` bytes completely, or not at all if the disk is full."""
     try:
         left = memoryview(data)
         while left:

@@ -1,4 +1,4 @@
-"""The one text of a content and its hash; large values stand in files beside a chain, which their hash names."""
+"""Canonical text and hash of a content; and a chain's large values, stored in files named by their hash."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ LEAST = 1_000  # bytes of the text of a value that is worth a file
 
 
 def canonical(content: object) -> str:
-    """Return the one JSON text of a content; refuses NaN."""
+    """Return the canonical JSON text of a content, equal for equal contents; refuses NaN."""
     return json.dumps(
         content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
 
 
 def digest(content: object) -> str:
-    """Return the SHA-256 of the canonical text."""
+    """Return the SHA-256 of a content's canonical text."""
     return hashlib.sha256(canonical(content).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Beside:
-    """The folder of a chain's large values, and the names, sizes and times of its files when it was looked at."""
+    """The folder of a chain's large values, and the names, sizes and times of its files when the folder was read."""
 
     folder: Path
     files: tuple[tuple[str, int, int], ...]
 
     @classmethod
     def of(cls, path: Path) -> Beside:
-        """Look at the folder beside the chain in `path`: `ledger` for `ledger.jsonl`."""
+        """Return the state of the folder beside the chain in `path`: folder `ledger` for `ledger.jsonl`."""
         folder = path.with_suffix("")
         states = {file.name: file.stat() for file in folder.glob("*.xz")}
         return cls(folder, tuple((name, s.st_size, s.st_mtime_ns) for name, s in states.items()))
 
     def expanded(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a record with the values that its marks stand for.
+        """Return a record with the large values in place of the marks that refer to them.
 
         Raises:
             ConfigError: a file is missing, or its content does not have the hash that names it.
@@ -68,7 +68,9 @@ class Beside:
         return record
 
     def shortened(self, record: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-        """Return a record with marks in place of the large values of these names, which are written to their files."""
+        """Return a record with a mark in place of each large value under `names`, after writing the value to its
+        file.
+        """
         stored = {}
         for name, value in record.items():
             if name in names and len(text := canonical(value).encode()) >= LEAST:
@@ -79,7 +81,7 @@ class Beside:
         return stored
 
     def _paths(self, name: str) -> tuple[Path, Path]:
-        """Return where a value may stand: as a text, and as columns."""
+        """Return the two paths that may hold a large value: as a text, and as packed columns."""
         return self.folder / f"{name}{ENDING}", self.folder / f"{name}{COLUMNS}"
 
     def _value(self, name: str) -> Any:
@@ -103,7 +105,7 @@ class Beside:
         return value
 
     def _put(self, text: bytes) -> str:
-        """Write a value to its file, as columns where it is some, and remove its earlier form."""
+        """Write a value to a file, packed if it holds columns, remove its unpacked form, and return its hash."""
         name = hashlib.sha256(text).hexdigest()
         whole, columns = self._paths(name)
         if not columns.exists():
@@ -141,14 +143,14 @@ _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0
 
 @dataclass
 class _Packer:
-    """What was packed so far: the arrays, and the counts that later columns may share."""
+    """The state of packing columns: the packed arrays, and the counts that later columns may share as divisors."""
 
     arrays: list[bytes] = field(default_factory=list)
     counts: list[Whole] = field(default_factory=list)
     duration: Column | None = None
 
     def add(self, name: str, column: Column) -> list[float | int | str]:
-        """Pack a column in its shortest form; return how it is read again."""
+        """Pack a column in the shortest form that restores it; return that form's description."""
         bits = column.view(np.int64)
         best, form = _bytes_of(bits), cast("list[float | int | str]", ["bits"])
         for scale, divisor, key in self._divisors():
@@ -173,7 +175,7 @@ class _Packer:
         return form
 
     def _divisors(self) -> Iterator[tuple[float, Column | Whole | float, int | str]]:
-        """Yield scales and divisors with the words that name the divisor."""
+        """Yield triples to try: a scale, a divisor, and the divisor's name in a form's description."""
         yield from ((scale, 1.0, "") for scale in SCALES)
         if self.duration is not None:
             yield 1.0, self.duration, DURATION
@@ -182,7 +184,9 @@ class _Packer:
 
 
 def pack(text: bytes) -> bytes | None:
-    """Return the file of a canonical text of columns; None if it is another text, or would not come back."""
+    """Return the packed bytes of a canonical text that holds columns; None if it holds none or cannot be restored
+    exactly.
+    """
     columns = json.loads(text)
     if not isinstance(columns, dict) or not all(
         isinstance(column, list) for column in columns.values()
@@ -203,10 +207,11 @@ def pack(text: bytes) -> bytes | None:
 
 
 def unpack(data: bytes) -> dict[str, list[float | int | None]]:
-    """Return the columns of a file.
+    """Return the columns in packed bytes.
 
     Raises:
-        ValueError: it is not such a file, or damaged (or OSError, EOFError, lzma.LZMAError, as xz says it).
+        ValueError: the bytes are not packed columns, or are damaged (or OSError, EOFError, lzma.LZMAError, as raised by
+            xz).
     """
     head, _, rest = lzma.decompress(data).partition(b"\n")
     try:
@@ -239,13 +244,13 @@ def unpack(data: bytes) -> dict[str, list[float | int | None]]:
 
 
 def _texts_agree(made: bytes, text: bytes) -> bool:
-    """Return whether the canonical text comes back: 1 and 1.0, 0.0 and -0.0 are equal, but other texts."""
+    """Return whether columns give back their canonical text; values alone do not tell, as 1 == 1.0 and 0.0 == -0.0."""
     again = json.dumps(unpack(made), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return again.encode() == text
 
 
 def _in_order(columns: dict[str, list[float]]) -> list[str]:
-    """Return the names, the duration first."""
+    """Return the column names in packing order, the duration first."""
     return sorted(columns, key=lambda name: (name != DURATION, name))
 
 
@@ -254,7 +259,9 @@ def _size(packed: bytes) -> int:
 
 
 def _quotients(column: Column, divisor: Column | float) -> tuple[Whole, Whole] | None:
-    """Return whole numbers over the divisor and the steps from there to the figures; None where they are too large."""
+    """Return whole numbers whose quotients by `divisor` are nearest to the column, and each quotient's distance from
+    the column's value in units of the last place; None if a whole number is too large.
+    """
     with np.errstate(over="ignore"):
         near = np.rint(column * divisor)
     if not np.all(np.abs(near) < EXACT):
@@ -265,7 +272,9 @@ def _quotients(column: Column, divisor: Column | float) -> tuple[Whole, Whole] |
 
 
 def _counts_below(column: Column, scale: float) -> Whole | None:
-    """Return the smallest count for each figure over which it is a whole number; None if one has none."""
+    """Return, for each value, the smallest count of which it is a whole number's quotient; None if a value has no such
+    count.
+    """
     counts = np.arange(1.0, MOST_COUNTED + 1)
     with np.errstate(over="ignore"):
         near = np.rint(column[:, None] * scale * counts)
@@ -275,7 +284,9 @@ def _counts_below(column: Column, scale: float) -> Whole | None:
 
 
 def _bytes_of(numbers: Whole) -> bytes:
-    """Return whole numbers as bytes: bits and least, then bytes up to 8 bits, planes of bits beyond."""
+    """Return packed whole numbers: bit width and minimum, then one byte each up to 8 bits, or bit planes above 8
+    bits.
+    """
     least = int(numbers.min())
     bits = (int(numbers.max()) - least).bit_length()
     above = (numbers - np.int64(least)).view(np.uint64)
@@ -288,7 +299,7 @@ def _bytes_of(numbers: Whole) -> bytes:
 
 
 def _read(data: bytes, size: int) -> tuple[Whole, bytes]:
-    """Return the first array of so many numbers, and what follows it."""
+    """Return the first array, of `size` numbers, in packed bytes, and the remaining bytes."""
     bits, least, is_whole = (
         data[0],
         int.from_bytes(data[1:9], "little", signed=True),

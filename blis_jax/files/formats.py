@@ -1,4 +1,4 @@
-"""Formats of the files that are written: a kind's number rises when a reader of before would misread a file of now."""
+"""Formats of the written files: a kind's number rises when an earlier reader would misread a present file."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ FORMATS = {
 
 
 def number_of(kind: str) -> int:
-    """Return the format's number that is written into files of a kind."""
+    """Return the number of the present format, which is written into files of a kind."""
     return FORMATS[kind].number
 
 
 def refuse_newer(number: object, kind: str, source: str) -> None:
-    """Do nothing unless a file's format is later than the present one.
+    """Refuse a file whose format is later than the present one.
 
     Raises:
-        ConfigError: it is.
+        ConfigError: the format is later.
     """
     if isinstance(number, Integral) and int(number) > number_of(kind):
         raise ConfigError(
@@ -55,7 +55,7 @@ def refuse_newer(number: object, kind: str, source: str) -> None:
 
 
 def table() -> str:
-    """Write the formats as a table in Markdown."""
+    """Return the formats as a table in Markdown."""
     lines = ["| kind | format | file | written by |", "|---|---|---|---|"]
     for kind, each in FORMATS.items():
         lines.append(f"| {kind} | {each.number} | {each.file} | {each.written_by} |")

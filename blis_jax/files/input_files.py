@@ -1,4 +1,6 @@
-"""What a file must be before it is read, texts no file could hold, values of a user's Python file, and our own data."""
+"""Check and read input files: regular files, text encodings, values of a user's Python file, and the package's own
+data.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,12 @@ def shipped(name: str) -> Any:
 
 
 def loaded(text: str) -> Any:
-    """Return the content of a YAML text that a program wrote, read by libyaml where PyYAML has it."""
+    """Return the content of a YAML text that a program wrote, read by libyaml if PyYAML has it."""
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def check_regular(path: Path) -> Path:
-    """Return the path; refuses a named pipe, a socket or a device, on which reading may wait for ever."""
+    """Return the path; refuses a named pipe, a socket or a device, on which reading may block for ever."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # the reader says what is wrong with it
@@ -57,7 +59,7 @@ def check_regular(path: Path) -> Path:
 
 
 def refuse_half_characters(text: str, document: object, source: str) -> None:
-    """Refuse escapes such as \\ud800, which stand for half a character and cannot be written."""
+    """Refuse escapes such as \ud800, which stand for half a character and cannot be encoded."""
     if not _SURROGATE_ESCAPE.search(text):
         return
     for word in _texts(document):
@@ -70,7 +72,7 @@ def refuse_half_characters(text: str, document: object, source: str) -> None:
 
 
 def _texts(document: object) -> Iterator[str]:
-    """All keys and values that are texts; what several aliases name is looked at once."""
+    """Yield all keys and values that are texts; an object that several YAML aliases share is visited once."""
     waiting, seen = [document], set[int]()
     while waiting:
         value = waiting.pop()
@@ -95,11 +97,11 @@ class Unpacked(io.RawIOBase):
         self._total = self._since_newline = 0
 
     def readable(self) -> bool:
-        """Return True, as a file does."""
+        """Return True, as a readable stream does."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer; refuses to go on beyond the limits."""
+        """Fill a buffer with unpacked bytes; refuses to go beyond the limits."""
         piece = self._packed.read(len(buffer))
         buffer[: len(piece)] = piece
         self._total += len(piece)
@@ -117,7 +119,7 @@ class Unpacked(io.RawIOBase):
         return len(piece)
 
     def close(self) -> None:
-        """Close the packed file too."""
+        """Close this stream and the packed file."""
         self._packed.close()
         super().close()
 
@@ -137,7 +139,7 @@ NOT_WHOLE = (EOFError, zlib.error, lzma.LZMAError)  # what reading a damaged pac
 
 
 def _bytes_of(path: Path) -> tuple[IO[bytes], bool]:
-    """Return the bytes of a file, unpacked where its first bytes say so, and whether they are UTF-16."""
+    """Return a file's bytes, unpacked if its first bytes mark it as compressed, and whether they are UTF-16."""
     with check_regular(path).open("rb") as file:
         start = file.read(8)
     for mark, words in _FOREIGN.items():
@@ -150,21 +152,24 @@ def _bytes_of(path: Path) -> tuple[IO[bytes], bool]:
 
 
 def open_text(path: Path) -> IO[str]:
-    """Return a UTF-8 text, with or without byte-order mark, or UTF-16 with one; unpacked if it is gzip, bzip2 or xz."""
+    """Return an open text stream of a file in UTF-8, or in UTF-16 with byte-order mark; gzip, bzip2 and xz are
+    unpacked.
+    """
     file, is_utf16 = _bytes_of(path)
     encoding = "utf-16" if is_utf16 else "utf-8-sig"
     return io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="")
 
 
 def absent(path: Path, what: str) -> str:
-    """Return that a file is not there; an address, which a path cuts to one slash, is never there."""
+    """Return the message that a file does not exist; for a URL, that the file must be downloaded."""
     if re.match(r"\w+:/", str(path)):
         return f"{path.as_posix().replace(':/', '://', 1)} is an address; download the file and give its path"
     return f"{path} does not exist; give the path of {what}"
 
 
 def read_text(path: Path, what: str) -> str:
-    """Read a text file as `open_text` does, but refuse what is not its encoding; `what` names the file in errors.
+    """Return the text of a file opened by `open_text`; refuses bytes that do not fit its encoding. `what` names the
+    file in errors.
 
     Raises:
         ConfigError: the file is missing, cannot be read, or is not UTF-8 text.
@@ -188,7 +193,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """Return the JSON document in a text file; `what` it should be is said if it is none."""
+    """Return the JSON document in a text file; errors say that the file should be `what`."""
     text = read_text(path, what)
     try:
         document = json.loads(text)
@@ -207,12 +212,12 @@ _PREFIX = "blis_jax_user_file_"  # of the names of modules
 
 
 def is_file(name: str) -> bool:
-    """Return whether a name is a path, `path/to/file.py:Name`."""
+    """Return whether a name has the form of a value in a user's file, `path/to/file.py:Name`."""
     return name.rpartition(":")[0].endswith(".py")
 
 
 def value_at(name: str, wanted: str, kind: type[T], decorator: str) -> T:
-    """Return the value of this type at `path/to/file.py:Name`; `wanted` begins errors, `decorator` makes such a value.
+    """Return the value of type `kind` at `path/to/file.py:Name`; errors begin with `wanted` and suggest `decorator`.
 
     Raises:
         ConfigError: the file cannot be read or imported, or has no such value.
@@ -246,10 +251,10 @@ def shipped_names(package: str, *folder: str) -> tuple[str, ...]:
 
 
 def mapping(value: object, place: str, known: Collection[str] | None = None) -> Mapping[Any, Any]:
-    """Return what a file has at a place, if that is a mapping, of these keys alone where they are given.
+    """Return a file's value at `place` if it is a mapping with no other keys than `known`, where these are given.
 
     Raises:
-        ConfigError: it is none, or has another key.
+        ConfigError: the value is not a mapping, or has another key.
     """
     if not isinstance(value, Mapping):
         raise ConfigError(f"{place}: got {shortened(value)}, allowed is a mapping")
@@ -263,10 +268,10 @@ def mapping(value: object, place: str, known: Collection[str] | None = None) -> 
 
 
 def given_keys(value: object, place: str, known: Collection[str]) -> dict[Any, Any]:
-    """Return what a mapping of these keys says, without keys that are null.
+    """Return the entries of a mapping whose keys must be in `known`, without keys that are null.
 
     Raises:
-        ConfigError: it is no mapping, or has another key.
+        ConfigError: the value is not a mapping, or has another key.
     """
     section = mapping(value, place, known)
     return {key: of_key for key, of_key in section.items() if of_key is not None}
@@ -276,19 +281,21 @@ _FILE = re.compile(r"[^\s,=]+\.py(?=:)")
 
 
 def files_in(text: str) -> dict[str, Path]:
-    """Return the users' policy files that a text names as `path/to/file.py:Name`, absolute, by the path as written."""
+    """Return the absolute paths of users' policy files that a text names as `path/to/file.py:Name`, by the path as
+    written.
+    """
     paths = {name: _path_of(name) for name in _FILE.findall(text)}
     return {name: path.resolve() for name, path in paths.items() if not _is_packaged(name, path)}
 
 
 def with_absolute_files(text: str) -> str:
-    """Return a text with absolute paths of the users' files that it names, so that it holds in any folder."""
+    """Return a text in which the paths of users' files are absolute, so that it is valid in any working directory."""
     files = files_in(text)
     return _FILE.sub(lambda name: str(files.get(name[0], name[0])), text)
 
 
 def _is_packaged(name: str, path: Path) -> bool:
-    """Return whether the file is one of an installed package, which a relative path names anywhere."""
+    """Return whether the file belongs to an installed package, so that its relative path is valid anywhere."""
     first = Path(name).parts[0]
     package = importlib.util.find_spec(first) if first.isidentifier() else None
     folders = (package.submodule_search_locations if package is not None else None) or ()
@@ -296,7 +303,9 @@ def _is_packaged(name: str, path: Path) -> bool:
 
 
 def _path_of(text: str) -> Path:
-    """The file at a path: from the working directory, else of the installed package that the path begins with."""
+    """Return the file that a path names: from the working directory, else from the installed package that the path
+    begins with.
+    """
     path = Path(text)
     if path.exists() or not path.parts[0].isidentifier():
         return path
@@ -314,29 +323,29 @@ _MADE = os.urandom(8).hex()
 
 
 def process_name() -> str:
-    """Return a name of this process that no other has, of a copy of it neither."""
+    """Return a name that identifies this process among all others, forked copies included."""
     return f"{_MADE}-{os.getpid()}"
 
 
 def files_read() -> Mapping[str, bytes]:
-    """Return the source of each user's file that a value was read from, by the path as written."""
+    """Return the source of each user's file from which a value was read, by the path as written."""
     return dict(_read)
 
 
 def bring(files: Mapping[str, bytes], process: str) -> None:
-    """Take over the files of a process: from now on their paths mean these sources.
+    """Adopt another process's user files: from now on their paths refer to the given sources.
 
-    A process takes over nothing of its own: a worker may live in the one that sends the work, where a file may change
-    later, or another one may stand at the same path from another working directory.
+    A process does not adopt its own files: a worker may run inside the sending process, where a file may change later,
+    or the path may name another file after a change of the working directory.
     """
     if process != process_name():
         _brought.update(files)
 
 
 def place_in_file(value: Any) -> tuple[str, str, str] | None:
-    """Return where a function or class is that another process may not find by its name: the user's file as written
-    or the module; the name; and which part of what has that name, such as the function that a decorator has made a
-    policy of, empty if it is all. None where it has no such place.
+    """Return where another process finds a function or class that cannot be looked up by its own name: the user's file
+    as written, or the module; the name; and the field of the object with that name, such as the function inside a
+    policy, empty if it is the whole object. Return None if there is no such place.
     """
     module = str(value.__module__)
     there = vars(sys.modules.get(module, object)).get(value.__qualname__)
@@ -350,7 +359,9 @@ def place_in_file(value: Any) -> tuple[str, str, str] | None:
 
 
 def value_of_place(text: str, name: str, part: str) -> Any:
-    """Return what `place_in_file` has told the place of, in another process that has brought the file here."""
+    """Return the value at a place returned by `place_in_file` of another process, whose files were adopted with
+    `bring`.
+    """
     if not text.endswith(".py"):
         return _part_of(getattr(importlib.import_module(text), name), part)
     module = _module(_path_of(text).resolve(), _brought.get(text) or _read[text])
@@ -367,9 +378,10 @@ def _name_of(text: str, source: bytes) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _module(path: Path, source: bytes) -> object:
-    """Return the user's file as a module; the same one as long as it has this text, so that its policies compile once.
+    """Return the user's file as a module; the same module for the same text, so that its policies compile once.
 
-    Python's own loader would take what it has compiled of another text that was as long and came in the same second.
+    Python's own loader would reuse compiled code of an earlier text that had the same length and the same second of
+    change.
     """
     name = f"{_PREFIX}{abs(hash((path, source)))}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -395,7 +407,7 @@ def _module(path: Path, source: bytes) -> object:
 
 
 def _refuse_twice(tree: ast.Module, path: Path) -> None:
-    """Refuse two decorated functions of one name, of which Python would keep the second without a word."""
+    """Refuse two decorated functions of the same name, since Python would silently keep only the second."""
     lines: dict[str, int] = {}
     for made in tree.body:
         if isinstance(made, ast.FunctionDef) and made.decorator_list:
@@ -408,7 +420,9 @@ def _refuse_twice(tree: ast.Module, path: Path) -> None:
 
 
 def place_of(error: BaseException) -> str | None:
-    """Return the line of a user's file in which an error arose, `path/to/file.py, line 3`; None: in none."""
+    """Return the line of a user's file in which an error arose, as `path/to/file.py, line 3`; None if it arose
+    elsewhere.
+    """
     frames = list(traceback.walk_tb(error.__traceback__))
     for frame, line in reversed(frames):
         if str(frame.f_globals.get("__name__")).startswith(_PREFIX):

@@ -1,4 +1,4 @@
-"""A journal: what a long command has done, to go on from."""
+"""Journals: the finished parts of a long command's work, from which an interrupted command continues."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ JOURNAL, PART = "journal", "part"  # kinds of records
 
 
 class Journal:
-    """A header that says what is being done, and a line for each finished part of it."""
+    """A file with a header that describes the work, and a line for each finished part of that work."""
 
     is_ordered: ClassVar[bool] = False  # whether a part depends on those before it
 
     def __init__(self, path: Path, kind: str, content: Mapping[str, Any]) -> None:
-        """`kind` is that of the work, `content` what its numbers depend on, by its name in words."""
+        """Describe the work: `kind` names it, and `content` has the values on which its numbers depend, by a readable
+        name.
+        """
         self.path, self.kind = path, kind
         prints = {name: fingerprint(value) for name, value in content.items()}
         self._is_of(path, kind, {**prints, **versions()})
@@ -57,10 +59,10 @@ class Journal:
 
     @classmethod
     def of_file(cls, path: Path) -> Self:
-        """Return the journal that a file is, whatever its work.
+        """Return the journal in a file, of any kind of work.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: the file is not a journal.
         """
         journal = cls(path, "", {})
         contents = parse(journal._data(), JOURNAL, JOURNAL_VERSION)
@@ -70,15 +72,15 @@ class Journal:
         return journal._is_of(path, header["work"], header["content"])
 
     def under(self, path: Path, kind: str) -> Self:
-        """Return an empty journal of the same content elsewhere, of another kind of work."""
+        """Return an empty journal at `path` with the same content, for another kind of work."""
         return type(self)(path, "", {})._is_of(path, kind, self.content)
 
     @contextmanager
     def held(self, is_resumed: bool) -> Iterator[None]:
-        """Keep other processes from writing the journal; go on with what is there, or remove it.
+        """Keep other processes from writing the journal; continue the existing file if `is_resumed`, else remove it.
 
         Raises:
-            ConfigError: another process writes it, or what is there is of other work.
+            ConfigError: another process writes the journal, or the existing file belongs to other work.
         """
         with sole_writer(self.path):
             if is_resumed:
@@ -92,12 +94,12 @@ class Journal:
                     self.path.unlink()
 
     def lines(self) -> list[Any]:
-        """Return the finished parts; none if there is no file. Another work's journal is refused."""
+        """Return the finished parts; none if there is no file. Refuses a journal of other work."""
         return self._kept(self._data())[0]
 
     def begin(self) -> None:
-        """Begin a new file, or go on in the old one with the lines that count; warn of lines that do
-        not, unless one was cut off.
+        """Begin a new file, or continue the old one with its valid parts; warn of invalid lines, except a line that was
+        cut off.
         """
         parts, problem = self._kept(self._data())
         if problem:
@@ -106,7 +108,7 @@ class Journal:
         self.rewrite(parts)
 
     def rewrite(self, entries: Sequence[object]) -> None:
-        """Put these finished parts in the place of those that are there."""
+        """Replace the file's finished parts with `entries`."""
         records = [self._header]
         for entry in entries:
             records.append(self._record(records[-1], entry))
@@ -132,7 +134,7 @@ class Journal:
         return following(last, PART, content)
 
     def _kept(self, data: bytes) -> tuple[list[Any], str | None]:
-        """Return the parts that count, and what is wrong with others."""
+        """Return the valid parts, and the problem with the others; None if there is no problem."""
         if line_of(self._header).startswith(data):  # none yet, or cut off within the first line
             return [], None
         contents = parse(data, JOURNAL, JOURNAL_VERSION)
@@ -149,7 +151,7 @@ class Journal:
         return [json.loads(record["entry"]) for record in kept], contents.problem
 
     def _without_header(self, data: bytes, contents: Contents) -> ConfigError:
-        """Why a file whose first line does not begin a journal is refused."""
+        """Return the error for a file whose first line is not the header of a journal."""
         try:
             first = json.loads(data.split(b"\n")[0])
         except (ValueError, RecursionError):

@@ -1,9 +1,8 @@
-"""Manifests: what every piece of a store must hold, so that a lost or changed piece is found.
+"""Manifests: checksums of every piece of a store, so that a lost or changed piece is found.
 
-A store is a folder, or one NetCDF file. A folder's manifest lists its files with their checksums. In a
-Zarr store the manifest is a group of its own, which other readers of Zarr pass over; in other folders
-it is `manifest.json`. A NetCDF file ends in a line with the checksum of all bytes before it, which
-readers of HDF5 pass over.
+A store is a folder, or one NetCDF file. A folder's manifest lists its files with their checksums. In a Zarr store the
+manifest is a separate group, which other readers of Zarr ignore; in other folders it is `manifest.json`. A NetCDF file
+ends in a line with the checksum of all bytes before it, which readers of HDF5 ignore.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Damage:
-    """A piece of a store that is not as the manifest says."""
+    """A piece of a store that differs from its manifest."""
 
     piece: str
     what: str  # MISSING, CHANGED or FOREIGN
@@ -60,7 +59,7 @@ def seal(folder: Path, filled: Sequence[str] = (), command: str = "") -> None:
 
 
 def reseal(folder: Path, below: Iterable[str]) -> None:
-    """Bring the manifest up to date after the pieces below some paths were written."""
+    """Update the manifest of a folder after the pieces below some paths were written."""
     record = read(folder)
     if record is None:
         seal(folder)
@@ -74,7 +73,7 @@ def reseal(folder: Path, below: Iterable[str]) -> None:
 
 
 def read(folder: Path, advice: str = AGAIN) -> Manifest | None:
-    """Return the manifest of a folder; None if there is none. A damaged one is refused."""
+    """Return the manifest of a folder; None if there is none. Refuses a damaged manifest."""
     path = _path(folder)
     try:
         text = path.read_text(encoding="utf-8")
@@ -97,7 +96,7 @@ def read(folder: Path, advice: str = AGAIN) -> Manifest | None:
 
 
 def damages(folder: Path, record: Manifest) -> list[Damage]:
-    """Return the pieces of a folder that are not as its manifest says."""
+    """Return the pieces of a folder that are missing, changed, or foreign according to its manifest."""
     present = set(_pieces(folder))
     damaged = []
     for piece, checksum in record.files.items():
@@ -110,9 +109,9 @@ def damages(folder: Path, record: Manifest) -> list[Damage]:
 
 
 def check(folder: Path, advice: str = AGAIN) -> bool:
-    """Refuse a damaged folder with a sentence; False if it has no manifest to check it by.
+    """Refuse a damaged folder and say what is damaged; return False if it has no manifest to check.
 
-    `advice` says how to make it again where the manifest does not know.
+    `advice` says how to rebuild the folder if the manifest does not hold the command.
     """
     record = read(folder, advice) if folder.is_dir() else None
     if record is None:
@@ -124,7 +123,7 @@ def check(folder: Path, advice: str = AGAIN) -> bool:
 
 
 def remark(path: Path) -> None:
-    """Warn that a store cannot be checked."""
+    """Warn that a store cannot be checked because it has no checksums."""
     text = (
         f"{path} has no checksums, as stores of earlier versions, so a lost or changed piece would not "
         "be noticed; make it again if in doubt"
@@ -133,7 +132,7 @@ def remark(path: Path) -> None:
 
 
 def is_in_a_part(damage: Damage, record: Manifest) -> bool:
-    """Return whether a damaged piece holds values of an array that is filled part by part."""
+    """Return whether a damaged piece holds values of an array that is written part by part."""
     array, _, rest = damage.piece.partition("/")
     return array in record.filled and rest.startswith("c/")
 
@@ -141,7 +140,7 @@ def is_in_a_part(damage: Damage, record: Manifest) -> bool:
 def refusal(
     folder: Path, damages: Sequence[Damage], record: Manifest | None, advice: str = AGAIN
 ) -> ConfigError:
-    """Return the error that says what is damaged and how to make it again."""
+    """Return the error that says what is damaged and how to rebuild it."""
     first, more = damages[0], len(damages) - 1
     others = f" (and {more} more of its pieces)" if more else ""
     if record is not None and record.command:
@@ -160,7 +159,7 @@ def _name(folder: Path) -> str:
 
 
 def _pieces(folder: Path) -> list[str]:
-    """Return the files of a folder but its manifest, hidden ones and those half written, in order."""
+    """Return the files of a folder in order, without its manifest, hidden files and half-written files."""
     pieces = []
     for root, _, names in os.walk(folder):
         start = root[len(os.fspath(folder)) :].replace(os.sep, "/").lstrip("/")
@@ -183,7 +182,7 @@ def _checksum(path: Path) -> str:
 
 
 def _digest(file: IO[bytes], size: int) -> str:
-    """Return the checksum of the next bytes of a file, of all of them if `size` is negative."""
+    """Return the checksum of the next `size` bytes of a file; of all remaining bytes if `size` is negative."""
     digest = hashlib.sha256()
     while size and (part := file.read(min(size, BYTES_AT_A_TIME) if size > 0 else BYTES_AT_A_TIME)):
         digest.update(part)
@@ -200,7 +199,7 @@ def _write(folder: Path, record: Manifest) -> None:
 
 
 def _text(record: Manifest) -> str:
-    """Return the manifest as the text of a Zarr group, with a checksum of its own."""
+    """Return the manifest as the text of a Zarr group that includes the manifest's own checksum."""
     content: dict[str, Any] = {
         "files": record.files,
         "filled": list(record.filled),
@@ -219,14 +218,14 @@ def _text(record: Manifest) -> str:
 
 
 def seal_file(path: Path) -> None:
-    """Append the line with the checksum to a file that is complete."""
+    """Append the line with the checksum to a completed file."""
     checksum = _checksum(path)
     with path.open("ab") as file:
         file.write(f"\nblis_jax sha256 {checksum}\n".encode())
 
 
 def check_file(path: Path) -> bool:
-    """Refuse a damaged file with a sentence; False if it has no checksum to check it by."""
+    """Refuse a damaged file and say so; return False if it has no checksum to check."""
     size = path.stat().st_size - _LAST_LINE_SIZE
     if size < 0:
         return False

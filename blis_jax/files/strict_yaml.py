@@ -1,4 +1,4 @@
-"""YAML read strictly, and validation errors put into one sentence each."""
+"""Read YAML strictly, and turn each validation error into one sentence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SCALARS = {
 
 
 class _Strict(_SafeLoader):
-    """A safe loader, but a repeated key is an error; dates are texts, and so is what follows `texts`."""
+    """A safe loader that refuses repeated keys; dates, and the values of the keys in `texts`, are read as text."""
 
     def __init__(self, text: str, texts: tuple[str, ...] = ()) -> None:
         super().__init__(text)
@@ -44,7 +44,7 @@ class _Strict(_SafeLoader):
         self._is_flat: dict[int, bool] = {}  # by a mapping's id; False while it is made so
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of a node; refuses, at its line, what its tag cannot hold."""
+        """Return the value of a node; refuses a text that its tag's type cannot hold, naming the line."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError):
@@ -54,7 +54,9 @@ class _Strict(_SafeLoader):
             raise _refusal(problem, node) from None
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Replace `<<` by the entries that it names: keys beside it win, then mappings named first."""
+        """Replace `<<` with the entries of the mappings that it names: keys beside `<<` win, then the mapping named
+        first.
+        """
         if id(node) in self._is_flat:
             if not self._is_flat[id(node)]:
                 raise _refusal("<< puts a mapping into itself; leave it out", node)
@@ -104,7 +106,7 @@ _NO_TEXTS = (f"{_TAG}bool", _NULL, _MERGE)
 
 @cache
 def _strict_loader() -> type[_Strict]:
-    """Return the loader; YAML is imported by the first call."""
+    """Return the strict loader's class; YAML is imported by the first call."""
     resolvers = {
         first: [rule for rule in of_first if rule[0] in _NO_TEXTS]
         for first, of_first in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -115,7 +117,7 @@ def _strict_loader() -> type[_Strict]:
 def read_mapping(text: str, source: str, texts: tuple[str, ...] = ()) -> dict[Any, Any]:
     """Parse a YAML text whose top level is a mapping; `source` names it in errors.
 
-    What follows the keys `texts` is read as it is written, also where it looks like a number.
+    The values of the keys in `texts` are read as text, even if they look like numbers.
     """
     data = read_yaml(text, source, texts)
     if not isinstance(data, dict):
@@ -126,7 +128,9 @@ def read_mapping(text: str, source: str, texts: tuple[str, ...] = ()) -> dict[An
 
 
 def read_yaml(text: str, source: str, texts: tuple[str, ...] = ()) -> Any:
-    """Parse a YAML text in which no key is repeated; `source` names it in errors, for `texts` see read_mapping."""
+    """Parse a YAML text in which no key is repeated; `source` names it in errors, and `texts` is as in
+    `read_mapping`.
+    """
     with _refusing(source):
         data = yaml.load(text, Loader=partial(_strict_loader(), texts=texts))
     refuse_half_characters(text, data, source)
@@ -134,10 +138,11 @@ def read_yaml(text: str, source: str, texts: tuple[str, ...] = ()) -> Any:
 
 
 def section_of(value: object, setting: str, block: str) -> tuple[Any, str]:
-    """Return the mapping that is a setting's value, or the block that the file at its path has; and its place in words.
+    """Return the mapping that is a setting's value, or the block `block` of the file that the value names; and a text
+    for errors that says where the mapping is.
 
     Raises:
-        ConfigError: it is neither, the file cannot be read, or has another block.
+        ConfigError: the value is neither a mapping nor a path, the file cannot be read, or has another block.
     """
     if isinstance(value, Mapping):
         return value, setting
@@ -152,10 +157,10 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 def value_at(value: object, place: str, kind: type, *bounds: float, **bound: bool) -> Any:
-    """Return the value that a file has at a place: of this kind and, if it is a number, within `bounds_text`'s bounds.
+    """Return a file's value at `place`, checked to be of type `kind` and, if it is a number, within the given bounds.
 
     Raises:
-        ConfigError: it is another, or infinite.
+        ConfigError: the value is of another type, out of bounds, or infinite.
     """
     is_kind = isinstance(value, int | float if kind is float else kind)
     is_kind = is_kind and (kind is bool or not isinstance(value, bool))
@@ -167,10 +172,10 @@ def value_at(value: object, place: str, kind: type, *bounds: float, **bound: boo
 
 
 def chosen_at(value: object, place: str, *allowed: str) -> str:
-    """Return the text that a file has at a place, which is one of these.
+    """Return a file's text at `place`, checked to be one of the given choices.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: the value is not one of the choices.
     """
     if value not in allowed:
         raise ConfigError(
@@ -180,7 +185,7 @@ def chosen_at(value: object, place: str, *allowed: str) -> str:
 
 
 def number_at(value: object, place: str, *bounds: float, **bound: bool) -> float:
-    """Return the number that a file has at a place, also where PyYAML takes it for a text; see `value_at`."""
+    """Return a file's number at `place`, even if PyYAML reads it as text; bounds are as in `value_at`."""
     if isinstance(value, str) and EXPONENT.fullmatch(value):
         value = float(value)
     number: float = value_at(value, place, float, *bounds, **bound)
@@ -188,7 +193,7 @@ def number_at(value: object, place: str, *bounds: float, **bound: bool) -> float
 
 
 def whole_at(value: object, place: str, *bounds: float, **bound: bool) -> int:
-    """Return the whole number that a file has at a place; of 2e9 or 1.5 its whole part, as Go reads YAML."""
+    """Return a file's whole number at `place`; a float such as 2e9 or 1.5 is cut to its whole part, as in Go's YAML."""
     if isinstance(value, float) or (isinstance(value, str) and EXPONENT.fullmatch(value)):
         number = number_at(value, place)
         value = int(number) if math.isfinite(number) else value
@@ -197,7 +202,7 @@ def whole_at(value: object, place: str, *bounds: float, **bound: bool) -> int:
 
 
 def read_documents(text: str, source: str) -> list[Any]:
-    """Parse a YAML text of several documents in the same way; empty ones are left out."""
+    """Return the documents of a YAML text, parsed strictly, without empty ones."""
     with _refusing(source):
         data = [
             document
@@ -210,7 +215,7 @@ def read_documents(text: str, source: str) -> list[Any]:
 
 @contextmanager
 def _refusing(source: str) -> Iterator[None]:
-    """Turn what is no YAML into a sentence with the line."""
+    """Turn a YAML syntax error into a sentence with the line."""
     try:
         yield
     except RecursionError:
@@ -224,14 +229,14 @@ def _refusing(source: str) -> Iterator[None]:
 
 
 def sentence(error: ValidationError, law_types: tuple[str, ...] = LAW_TYPES) -> str:
-    """Return the first problem of a failed validation as `path: what was given, what is allowed`."""
+    """Return the first problem of a failed validation as a sentence `path: given value, allowed values`."""
     details = error.errors(include_url=False)[0]
     path, problem = _path(details, law_types), _problem(details, law_types)
     return f"{path}: {problem}" if path else problem
 
 
 def _path(details: ErrorDetails, law_types: tuple[str, ...]) -> str:
-    """Location as `clients[0].arrival.cv`, without the tag that a law's type adds."""
+    """Return a problem's location as `clients[0].arrival.cv`, without the tag that the type of a distribution adds."""
     path, previous = "", ""
     steps = [*details["loc"], *details.get("ctx", {}).get("below", [])]
     for step in steps:

@@ -105,7 +105,7 @@ def slo_gated(params: SloGatedParams, state: NoState, context: GatewayContext) -
 
 
 def mean_load(snapshots: Snapshots) -> jax.Array:
-    """Return the mean effective load of the active instances, requests."""
+    """Return the mean effective load of the active instances, in requests."""
     total = jnp.sum(jnp.where(snapshots.is_active, snapshots.effective_load, 0), dtype=jnp.int32)
     count = jnp.sum(snapshots.is_active, dtype=jnp.int32)
     return exact_quotient(total.astype(jnp.float64), count.astype(jnp.float64))
@@ -161,8 +161,8 @@ class PredictiveParams(WrittenTimes):
 def least_expected_us(
     params: PredictiveParams, context: GatewayContext, matched: Int[Array, "instance"]
 ) -> jax.Array:
-    """Return the expected time to first token on the best instance, with `matched` blocks of the
-    prompt cached, in µs.
+    """Return the expected time to first token on the best instance, in µs, if `matched` leading blocks of the prompt
+    are cached there.
     """
     seen = context.snapshots
     free = jnp.maximum(params.places - seen.batch_size.astype(jnp.float64), 1.0)
@@ -176,10 +176,10 @@ def least_expected_us(
 def is_admitted(
     params: PredictiveParams, context: GatewayContext, matched: Int[Array, "instance"]
 ) -> jax.Array:
-    """Return the rule with an index that has `matched` leading blocks of the prompt for each instance.
+    """Return whether the rule admits the request, if each instance caches `matched` leading blocks of the prompt.
 
-    Critical requests, and prompts that no instance has any block of, are let in whatever the load; so is
-    background, which has no budget.
+    Critical requests, prompts of which no instance has a block, and background requests, which have no budget, are
+    admitted whatever the load.
     """
     slo_class = context.request.slo_class
     budget = of_class(params, slo_class, "budget_{}_us", jnp.inf)

@@ -1,6 +1,7 @@
-"""SLO classes as policies tell them apart; their priorities in BLIS's revision of August 2026, and what these decide.
+"""SLO classes in policies; and their priorities, with the policies that use them, in BLIS's revision of August 2026.
 
-Source: `sim/slo.go`, `sim/admission.go`. Higher is more urgent here; inside an instance BLIS has the reverse.
+Source: `sim/slo.go`, `sim/admission.go`. A higher priority is more urgent here; inside an instance BLIS uses the
+reverse.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ def is_sheddable(slo_class: Int[Array, "..."]) -> jax.Array:
 def of_class(
     params: object, slo_class: Int[Array, "..."], field: str = "{}", otherwise: float = 0.0
 ) -> jax.Array:
-    """Return the field of the numbers that is named for the request's class; without a class, that of standard.
+    """Return the number whose field name contains the request's class, in the place of `{}` in `field`; for no class,
+    the standard class's number.
 
-    Classes without such a field have another value.
+    A class without such a field has the value `otherwise`.
     """
 
     def value_of(name: str) -> Number:
@@ -47,15 +49,15 @@ def of_class(
 def by_tier(
     slo_class: Int[Array, "..."], critical: Number, standard: Number, sheddable: Number
 ) -> jax.Array:
-    """Return the value of each request's class, where batch and background count as sheddable."""
+    """Return each request's value by its class, where batch and background count as sheddable."""
     rest = jnp.where(is_sheddable(slo_class), sheddable, standard)
     return jnp.where(slo_class == CRITICAL, critical, rest)
 
 
 def ttft_budget(default: float, slo_class: str) -> Any:
-    """Declare a policy's number: the time to first token in µs that requests of a class may take.
+    """Declare a policy's number: the greatest time to first token, in µs, of a class's requests.
 
-    BLIS has no option for it.
+    BLIS has no option for this number.
     """
     return number(
         default, "µs", f"time to first token that {slo_class} requests may take",
@@ -67,7 +69,7 @@ def ttft_budget(default: float, slo_class: str) -> Any:
 
 
 def _priority(default: float, slo_class: str) -> Any:
-    """Return a class's priority; a policy bundle of BLIS may set it, no option does."""
+    """Declare the priority of a class; a policy bundle of BLIS may set it, but no option does."""
     return number(default, "priority", f"priority of {slo_class} requests", low=-100, high=100,
                   is_whole=True, setting=FIXED)  # fmt: skip
 
@@ -136,13 +138,14 @@ def mean_saturation(
     kv_threshold: Float[Array, ""],
     is_full: Bool[Array, "instance"] | None = None,
 ) -> jax.Array:
-    """Return the instances' mean of how full queue or KV cache are, the fuller of the two; 1: full, or nobody is up.
+    """Return the mean over active instances of the greater of queue and KV cache saturation; 1 if no instance is
+    active.
 
     Args:
         seen: the instances as the router sees them.
-        queue_threshold: requests that wait on a full instance.
-        kv_threshold: KV utilization of a full instance.
-        is_full: bool[instance], those that count as full whatever they show; None: no instance does.
+        queue_threshold: number of waiting requests at which the queue's saturation is 1.
+        kv_threshold: KV utilization at which the cache's saturation is 1.
+        is_full: bool[instance], instances whose saturation is taken as 1 whatever they report; None for no instance.
     """
     queue = exact_quotient(seen.queue_depth.astype(jnp.float64), queue_threshold)
     kv = exact_quotient(seen.kv_utilization, kv_threshold)

@@ -1,4 +1,5 @@
-"""What policies are asked with, what those that act on the cluster answer, and the functions that a policy consists of.
+"""Contexts that policies read, answers of policies that act on the cluster, and the functions of which a policy
+consists.
 
 Nothing here imports JAX, so a command can list policies before it computes anything.
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytree
 class LeadingContents:
-    """The contents that each prompt shares with others, from its first block on."""
+    """The contents that each prompt shares with other prompts, from its first block on."""
 
     content: Int[Array, "*prompt path"]  # equal numbers: equal prompts up to the content's end
     start: Int[Array, "*prompt path"]  # its first block
@@ -32,11 +33,11 @@ class LeadingContents:
 
 @pytree
 class Outstanding:
-    """Prompts that were sent to the instances and are not wholly in a step yet, `[instance, slot]`.
+    """Prompts sent to the instances that are not yet completely in a step, `[instance, slot]`.
 
-    What the router has sent it knows at once, unless requests in flight do not count; that a prompt is in, it hears at
-    the next look at the load. Where `is_there` does not hold, the other fields are junk. With old signals there are
-    twice the slots: what the last look saw, and what was sent since.
+    The router knows at once what it has sent, unless requests in flight do not count; it learns that a prompt is in a
+    step when it next reads the load. Where `is_there` is false, the other fields are junk. With stale signals there are
+    twice as many slots: prompts at the last reading, and prompts sent since.
     """
 
     is_there: Bool[Array, "instance slot"]
@@ -48,7 +49,7 @@ class Outstanding:
 
 @pytree
 class GatewayContext:
-    """One request at admission or routing, and the cluster as the router sees it then."""
+    """A request at admission or routing, and the cluster as the router sees it at that time."""
 
     request: RequestView  # scalars
     num_prompt_blocks: Int[Array, ""]  # full blocks of the prompt
@@ -81,7 +82,7 @@ class GatewayContext:
 
 @pytree
 class Pool:
-    """The instances that a request may be routed to, and whether the router of the decode pool chooses."""
+    """The instances to which a request may be routed, and whether the decode pool's router chooses among them."""
 
     instances: Bool[Array, "instance"]
     is_decode: Bool[Array, ""]
@@ -89,7 +90,7 @@ class Pool:
 
 @pytree
 class PickerContext:
-    """The scores among which a picker chooses, `[instance]`."""
+    """The scores from which a picker chooses an instance, `[instance]`."""
 
     scores: Float[Array, "instance"]
     is_eligible: Bool[Array, "instance"]
@@ -100,9 +101,9 @@ class PickerContext:
 
 @pytree
 class QueueContext:
-    """The slots of one instance when a waiting request is to be chosen, `[slot]` unless said otherwise.
+    """The slots of one instance from which a waiting request is chosen, `[slot]` unless said otherwise.
 
-    Slots that are not waiting hold junk. A policy is asked again for every request that a step takes.
+    Slots that are not waiting hold junk. The policy is called once for every request that a step admits.
     """
 
     request: RequestView
@@ -122,7 +123,7 @@ class QueueContext:
 
 @pytree
 class SourceContext:
-    """The cluster when an event of a user's source happens, ahead of all else that happens at `now_us`."""
+    """The cluster at an event of a user's source, before everything else that happens at `now_us`."""
 
     now_us: Array  # clock dtype
     key: Array | Absent
@@ -133,7 +134,7 @@ class SourceContext:
 
 @pytree
 class Happening:
-    """The effect of a source's event besides the change of the source's own memory."""
+    """What a source's event does, besides changing the source's own state."""
 
     # int32: the number of a request, in order of arrival, that leaves its instance as if its time were up, -1: none;
     # one that is not at an instance goes on. Only with `gives_up`
@@ -144,7 +145,7 @@ class Happening:
 class VictimContext:
     """The batch of one instance whose blocks have run out, `[slot]` unless said otherwise.
 
-    Slots that do not run hold junk. A policy is asked again for every request that a step evicts.
+    Slots that do not run hold junk. The policy is called once for every request that a step evicts.
     """
 
     request: RequestView
@@ -161,11 +162,11 @@ class VictimContext:
 
 @pytree
 class OffloadContext:
-    """Contents that may go to the CPU tier of one instance, `[block]` unless said otherwise; some entries hold junk.
+    """Blocks that may go to the CPU tier of one instance, `[block]` unless said otherwise; some entries hold junk.
 
-    In August's revision these are blocks that the batch holds, and a policy is asked after every step. In February's
-    they are free blocks, and a policy is asked when a request gives blocks back while the GPU is fuller than the
-    threshold.
+    In August's revision the entries are blocks that the batch holds, and the policy is called after every step. In
+    February's they are free blocks, and the policy is called when a request frees blocks while the GPU's use is above
+    the threshold.
     """
 
     request: RequestView  # August: whose block it is; February: who took the content last
@@ -181,10 +182,10 @@ class OffloadContext:
 
 @pytree
 class DraftContext:
-    """A step of one instance that has been made, before its batch drafts tokens for the next one; all scalars.
+    """A composed step of one instance, before its batch drafts tokens for the next step; all scalars.
 
-    What waits is what the instance knew when that step began, members that have completed are gone, and drafts are
-    counted in all steps so far.
+    Waiting requests are those known when that step began, completed requests have left the batch, and drafts are
+    counted over all steps so far.
     """
 
     num_running: Int[Array, ""]  # requests in the batch
@@ -204,7 +205,7 @@ class DraftContext:
 
 @pytree
 class Completion:
-    """A request that has completed, as an observer is told; times in µs, clock dtype."""
+    """A completed request, as passed to a policy's `observe`; times in µs, in the clock's dtype."""
 
     request: RequestView  # scalars
     instance: Int[Array, ""]
@@ -216,7 +217,7 @@ class Completion:
 
 @pytree
 class ClusterContext:
-    """The cluster when a cluster policy acts; every instance event before `now_us` has happened."""
+    """The cluster at a decision of a cluster policy; every instance event before `now_us` has happened."""
 
     snapshots: Snapshots
     is_up: Bool[Array, "instance"]
@@ -230,14 +231,14 @@ class ClusterContext:
 
 @pytree
 class ClusterChange:
-    """What a cluster policy changes.
+    """A change of the cluster by a cluster policy.
 
-    An instance that goes down is routed to no more, and finishes what it runs. Where its queue leaves, requests
-    that wait or are on their way into the queue are routed again after the delay. An instance that stops finishes
-    the step in progress only: its queue leaves, and what it runs is computed again elsewhere from the start, after
-    the same delay, or is lost. An instance that comes up empty has empty caches.
+    An instance that goes down gets no more requests, and finishes those that it runs. If its queue leaves, requests
+    that wait or are on their way into the queue are routed again after the delay. An instance that stops finishes only
+    the step in progress: its queue leaves, and its running requests are lost, or are computed from the start on other
+    instances after the same delay. An instance that comes up empty has empty caches.
 
-    An instance is paid for while it is up or held, and then until the end of its last step.
+    An instance's cost is counted while it is up or held, and then until the end of its last step.
     """
 
     is_up: Bool[Array, "instance"]
@@ -254,7 +255,7 @@ class ClusterChange:
 
 @pytree
 class HandOverContext:
-    """A request whose prompt is computed by the step in progress, with more than one output token to make."""
+    """A request whose prompt is completed by the step in progress, and that has more than one output token."""
 
     request: RequestView  # scalars
     instance: Int[Array, ""]
@@ -270,9 +271,10 @@ class HandOverContext:
 class HandOver:
     """Whether the request moves on with its KV when the step ends, and how long the transfer takes.
 
-    When the transfer ends, it is routed again (`GatewayContext.computed_tokens` is then its prompt length) and
-    makes its other tokens there. Where transfers share a link, each takes `link_us` more for every transfer from the
-    same instance that is under way when it starts; those that have started are not slowed down.
+    When the transfer ends, the request is routed again (`GatewayContext.computed_tokens` is then its prompt length) and
+    generates its remaining tokens on the chosen instance. If transfers share a link, a transfer takes `link_us` longer
+    for every transfer from the same instance that is in progress when it starts; transfers already in progress are not
+    slowed down.
     """
 
     moves: Bool[Array, ""]
@@ -310,7 +312,7 @@ if TYPE_CHECKING:
 
 
 class PolicyParts(TypedDict, total=False):
-    """The fields of a `Policy` besides its function and its memory, by name."""
+    """The fields of a `Policy` besides its function, numbers and memory, by name."""
 
     keeps_own_index: bool
     is_random: bool | Callable[[Any], bool]

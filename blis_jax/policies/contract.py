@@ -1,8 +1,8 @@
-"""What a policy is: a pure function, its numbers, and what it keeps in mind.
+"""What a policy is: a pure function, its numbers, and the state that it keeps.
 
-Every policy has one form, `(params, state, context) -> (decision, state)`. The decorators below turn such a
-function into a `Policy`, the value that `Policies`, commands and strategy files take. Nothing here
-imports JAX, so a command can list policies before it computes anything.
+Every policy has one form, `(params, state, context) -> (decision, state)`. The decorators below turn such a function
+into a `Policy`, which `Policies`, commands and strategy files accept. Nothing here imports JAX, so a command can list
+policies before it computes anything.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ S = TypeVar("S")
 
 @pytree
 class NoParams:
-    """A policy without numbers."""
+    """The numbers of a policy that has none."""
 
 
 @pytree
 class NoState:
-    """A policy without memory."""
+    """The state of a policy that keeps none."""
 
 
 def no_state(params: object, shape: EngineShape | None) -> NoState:
-    """Return the first state of a policy without memory."""
+    """Return the first state of a policy that keeps no state."""
     return NoState()
 
 
@@ -61,7 +61,7 @@ def no_state(params: object, shape: EngineShape | None) -> NoState:
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy as a value: hashable, and the same for JAX whatever its numbers are."""
+    """A policy as a hashable value; what JAX compiles for it does not depend on its numbers, see `function`."""
 
     kind: str  # of core/kinds.py
     decide: DecideFn
@@ -93,22 +93,22 @@ class Policy:
 
     @property
     def remembers(self) -> bool:
-        """Return whether it keeps anything in mind."""
+        """Return whether the policy keeps a state."""
         return self.start is not no_state
 
     @property
     def is_ours(self) -> bool:
-        """Return whether it is a policy of the package."""
+        """Return whether the policy belongs to this package."""
         return str(getattr(self.decide, "__module__", "")).startswith("blis_jax.")
 
     @property
     def words(self) -> str:
-        """Return what it is called in sentences, such as "the scorer precise-prefix-cache"."""
+        """Return the policy's name in sentences, such as "the scorer precise-prefix-cache"."""
         name = self.name.replace("_", "-") if self.is_ours else self.name
         return f"the {KINDS[self.kind].singular} {name}"
 
     def reads(self, *signals: str) -> bool:
-        """Return whether it reads any of these signals, such as `contents` or `snapshots.prompt_us`."""
+        """Return whether the policy reads any of these signals, such as `contents` or `snapshots.prompt_us`."""
         read = signals_of(self.function()) if self.signals is None else self.signals
         return not read.isdisjoint(signals)
 
@@ -119,25 +119,27 @@ class Policy:
 
     @property
     def may_draw(self) -> bool:
-        """Return whether the policy, with the numbers that it has, says that it draws random numbers."""
+        """Return whether the policy, with its present numbers, declares that it draws random numbers."""
         is_random = self.is_random(self.values()) if callable(self.is_random) else self.is_random
         return bool(is_random)
 
     def ask(self, params: Record, state: S, context: Context) -> tuple[Any, S]:
-        """Decide as the engine asks it to: with the signals that the policy reads, and no other.
+        """Decide as in the engine: with only the signals that the policy reads in its context.
 
         Raises:
-            ConfigError: the answer is not what a policy of its kind returns.
+            ConfigError: the returned value is not of the form for the policy's kind.
         """
         answer = self.decide(params, state, seen_by(self, context))
         return answered(self, state, context, answer)
 
     def begin(self, params: Record, shape: EngineShape) -> Any:
-        """Return the first state; a number of prompt keys is there only for a policy that keeps something for each."""
+        """Return the policy's first state; the number of prompt keys is in `shape` only for policies with a state per
+        prompt key.
+        """
         return self.start(params, with_keys(self, shape))
 
     def with_numbers(self, **numbers: float) -> Policy:
-        """Return the same policy with some numbers given.
+        """Return the same policy with the given numbers.
 
         Raises:
             ConfigError: the policy has no such number, or the value is not allowed.
@@ -148,7 +150,7 @@ class Policy:
         )
 
     def values(self) -> Any:
-        """Return the params with all numbers, as float64 scalars."""
+        """Return the params with the policy's numbers, as float64 scalars."""
         defaults = {name: number.default for name, number in numbers_of(self.params).items()}
         values = {
             name: np.float64(value) for name, value in (defaults | dict(self.numbers)).items()
@@ -156,12 +158,12 @@ class Policy:
         return self.params(**values)
 
     def function(self) -> Policy:
-        """Return the policy without its given numbers: what a compiled program depends on."""
+        """Return the policy without its given numbers, which is what a compiled program depends on."""
         return dataclasses.replace(self, numbers=()) if self.numbers else self
 
 
 class MakesPolicy:
-    """A decorator: turns a function of the form `DecideFn` into a `Policy` of one kind."""
+    """A decorator that turns a function of the form `DecideFn` into a `Policy` of one kind."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
@@ -176,11 +178,11 @@ class MakesPolicy:
         observe: ObserveFn | None = None,
         **declared: Unpack[PolicyParts],
     ) -> Callable[[DecideFn], Policy]:
-        """What decorates the function; the arguments are the fields of `Policy` with these names.
+        """Return the decorator of a policy's function; the arguments are the fields of `Policy` with the same names.
 
         Raises:
-            ConfigError: a field of `params` is not declared with `number`, the kind needs a part that is not given or
-                does not have one that is, or it has no memory.
+            ConfigError: a field of `params` is not declared with `number`; a part that the kind needs is missing; or a
+                given part, such as a state, is not allowed for the kind.
         """
         if not isinstance(params, type):
             name = getattr(params, "__name__", params)
@@ -216,7 +218,7 @@ class MakesPolicy:
 
 
 def _without_readings(declared: PolicyParts, decorator: str) -> PolicyParts:
-    """What is declared but for signals that a policy reads: older files name them, and that is no longer needed."""
+    """Return the declared parts without the signals that older files declare as read, which is no longer needed."""
     parts = PolicyParts.__annotations__
     for name in declared:
         if name.startswith("reads_"):
@@ -252,27 +254,28 @@ Weighted = tuple[tuple["Policy", float], ...]  # scorers, each with its weight
 
 @dataclass(frozen=True)
 class Policies(SomeOfEachKind):
-    """Policies to use in place of those that a `ClusterConfig` names; None leaves the config's.
+    """Policies that replace those named by a `ClusterConfig`; None keeps the configuration's policy.
 
     Attributes:
-        admission: whether a request is let in.
+        admission: whether a request is admitted.
         routing: which instance a request gets.
-        scorers: how good an instance is: policies, or pairs of a policy and its weight above 0 (1 if not given).
-        picker: which instance is taken by the scores. Scorers or a picker without `routing` mean weighted routing.
+        scorers: how good an instance is: policies, or pairs of a policy and its weight above 0 (1 if no weight is
+            given).
+        picker: which instance is chosen from the scores. Scorers or a picker without `routing` mean weighted routing.
         priority: how urgent a waiting request is.
         scheduler: which waiting request comes first.
         cluster: which instances are up; None means that all stay up.
         hand_over: which requests move on with their KV; None means that they stay.
-        source: what else happens; None means the configuration's.
+        source: which further events happen; None means the configuration's.
         victim: which running request is evicted when KV blocks run out; None means the configuration's.
-        offload: what goes to the CPU tier, and what gives way there; None means the configuration's.
+        offload: which KV blocks go to the CPU tier, and which are evicted there; None means the configuration's.
         draft: how many tokens a batch drafts for its next step; None means the configuration's.
-        decode_routing: which instance a request gets in the decode pool; as `routing` if nothing is said of it.
-        decode_scorers: likewise, as `scorers`.
-        decode_picker: likewise, as `picker`.
+        decode_routing: which instance a request gets in the decode pool; by default as `routing`.
+        decode_scorers: how good an instance of the decode pool is; by default as `scorers`.
+        decode_picker: which instance of the decode pool is chosen from the scores; by default as `picker`.
 
     Raises:
-        ConfigError: a policy is of another kind than its field, or a weight is not above 0.
+        ConfigError: a policy's kind differs from its field's, or a weight is not above 0.
     """
 
     if TYPE_CHECKING:  # from the table of kinds
@@ -300,7 +303,7 @@ class Policies(SomeOfEachKind):
             self._check(f"decode_{kind.field}", kind)
 
     def _check(self, field: str, kind: Kind) -> None:
-        """Refuse what is no policy of the kind; scorers become pairs with their weights."""
+        """Refuse a value that is not a policy of the field's kind; pair scorers with their weights."""
         policies = getattr(self, field)
         if kind.is_list and policies is not None:
             policies = tuple(

@@ -1,7 +1,7 @@
-"""The numbers of a policy, each declared once: default, unit, meaning, what is allowed, where to search.
+"""The numbers of a policy, each declared once: default, unit, meaning, allowed values, and search range.
 
-Settings, their checks, command-line options, search bounds and the reference page follow from the
-declarations; nothing here imports JAX.
+Settings, their checks, command-line options, search bounds and the reference page are generated from the declarations.
+Nothing here imports JAX.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIXED = "fixed"  # for `setting`: the reference gives no option, so no setting i
 
 @dataclass(frozen=True)
 class Number:
-    """One number of a policy; `low` and `high` are allowed values, `search` is where a search looks."""
+    """A number of a policy; `low` and `high` bound the allowed values, `search` the range of a search."""
 
     default: float
     unit: str
@@ -36,7 +36,7 @@ class Number:
 
     @property
     def allowed(self) -> str:
-        """Return the allowed values in words."""
+        """Return a text that describes the allowed values."""
         return bounds_text(self.low, self.high, excludes_low=self.excludes_low) or "any number"
 
     def permits(self, value: float) -> bool:
@@ -45,7 +45,7 @@ class Number:
 
     @property
     def searched(self) -> tuple[float, float] | None:
-        """Return the bounds of a search: those declared, or what is allowed if that is finite."""
+        """Return the bounds of a search: the declared ones, else the allowed values if they are finite, else None."""
         if self.search is not None:
             return self.search
         is_finite = math.isfinite(self.low) and math.isfinite(self.high)
@@ -68,13 +68,13 @@ def number(
     """Declare a field of a params class, such as `depth: Float[Array, ""] = number(8.0, "requests", "…")`.
 
     Args:
-        default: the value where none is given.
+        default: the value if none is given.
         unit: of the value, such as "µs", "requests" or "" for a plain number.
         meaning: one phrase for help texts and the reference page.
         low: the least allowed value.
         high: the greatest allowed value.
         excludes_low: `low` itself is not allowed.
-        search: where a search looks unless its file says otherwise.
+        search: range of a search, unless the search's file gives another.
         prior: "uniform" or "log-uniform" over `search`.
         is_whole: only whole numbers are allowed.
         setting: name of the cluster setting; by default the policy's name and the field's.
@@ -96,7 +96,7 @@ def number(
 
 
 def numbers_of(params: type) -> dict[str, Number]:
-    """Return the numbers that a params class declares, by field.
+    """Return the numbers that a params class declares, by field name.
 
     Raises:
         ConfigError: a field was declared without `number`.
@@ -113,7 +113,9 @@ def numbers_of(params: type) -> dict[str, Number]:
 
 
 def checked(params: type, values: Mapping[str, float], owner: str) -> dict[str, float]:
-    """Return the given numbers, if the class has them and they are allowed; `owner` names the policy in errors."""
+    """Return the given numbers after checking that the class declares them and allows their values; `owner` names the
+    policy in errors.
+    """
     known = numbers_of(params)
     for name, value in values.items():
         if name not in known:
@@ -131,7 +133,7 @@ def checked(params: type, values: Mapping[str, float], owner: str) -> dict[str, 
 
 
 class SourceFigure(NamedTuple):
-    """A number that a policy's memory holds when a run is over; told as `source.NAME`, and compared like any metric."""
+    """A number in a policy's final state, reported as `source.NAME` and compared like any metric."""
 
     name: str  # of the field
     unit: str
@@ -145,7 +147,7 @@ DECLARED: dict[
 
 
 def figure(name: str, unit: str, meaning: str, *, better: str) -> SourceFigure:
-    """Declare a field of a policy's memory as a figure of the run, for `figures=` of a decorator.
+    """Declare a field of a policy's state as a figure of the run, for `figures=` of a decorator.
 
     Args:
         name: of the field, a scalar; small letters, digits and `_`.

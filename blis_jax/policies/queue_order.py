@@ -1,8 +1,8 @@
 """The order of waiting requests: priority policies and schedulers.
 
-A priority is the higher the more urgent; it is asked for whenever a waiting request is to be chosen. A scheduler's
-decision is `(value[slot], rank[slot])`: least value first, equal values by least rank; ranks are unique.
-Source: BLIS `sim/priority.go`, `sim/scheduler.go`.
+A higher priority is more urgent; priorities are computed whenever a waiting request is chosen. A scheduler's decision
+is `(value[slot], rank[slot])`: the request with the least value comes first, among equal values that with the least
+rank; ranks are unique. Source: BLIS `sim/priority.go`, `sim/scheduler.go`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Urgency = tuple["jax.Array", Any]
 
 
 def age_us(context: QueueContext) -> jax.Array:
-    """Return the time since each request arrived, µs."""
+    """Return the time since each request arrived, in µs."""
     return (context.now_us - context.request.arrival_us).astype(jnp.float64)
 
 

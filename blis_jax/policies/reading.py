@@ -1,8 +1,9 @@
-"""What a policy reads, found by tracing it once with shapes alone; what it does not read is not computed for it.
+"""Find the signals that a policy reads, by tracing it once with shapes alone; signals that it does not read are not
+computed.
 
-Some signals cost time to compute. A policy reads one if what it decides depends on it, or if its function looks at it
-in any other way. Where the engine asks the policy, everything else that costs something is out of its context, and
-using it is an error in one sentence and no number.
+Some signals cost time to compute. A policy reads a signal if its decision depends on the signal, or if its function
+looks at the signal in any other way. The engine leaves all other costly signals out of the policy's context, and using
+one of them raises an error.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ Absent = tuple[tuple[str, str], ...]  # signals that a run does not have, each w
 
 
 class UnreadSignal(ConfigError):
-    """A signal is used that is not there for the policy."""
+    """A policy uses a signal that is not in its context."""
 
     def __init__(self, signal: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -69,7 +70,7 @@ class NotAsDataError(ConfigError):
 
 
 class Unread:
-    """A signal that is not there for the policy; whatever is done with it raises an `UnreadSignal`."""
+    """A signal that is not in a policy's context; any use of it raises an `UnreadSignal`."""
 
     def __init__(self, signal: str, sentence: str) -> None:
         self._said, self.sentence = (signal, sentence), sentence
@@ -110,7 +111,7 @@ for _name in _OPERATIONS:  # looked up on the type, where __getattr__ is not ask
 
 @functools.cache
 def register() -> None:
-    """Tell JAX that what is unread has no arrays; only once, and only where JAX has been started."""
+    """Register `Unread` with JAX as a value without arrays; runs once, when JAX is first used."""
     jax.tree_util.register_static(Unread)
 
 
@@ -119,7 +120,7 @@ def _shown(signal: str) -> str:
 
 
 def _unread(policy: Policy, signal: str) -> Unread:
-    """Return what stands for a signal that the policy does not read."""
+    """Return the placeholder for a signal that the policy does not read."""
     how = f"here, and did not when it was traced with {INSTANCES} instances; read it whatever the sizes"
     if signal in RANDOM:
         how = "without asking for it; declare it with is_random=True"
@@ -127,12 +128,12 @@ def _unread(policy: Policy, signal: str) -> Unread:
 
 
 def _signals(policy: Policy, context: str) -> tuple[str, ...]:
-    """Return what the policy has in a context of this class only if it reads it."""
+    """Return the signals that a context of this class holds only for policies that read them."""
     return (*SIGNALS[context], *(("picked",) if policy.kind == "admission" else ()))
 
 
 def seen_by(policy: Policy, context: C) -> C:
-    """Return the context without the signals that the policy does not read."""
+    """Return the context without the costly signals that the policy does not read."""
     hidden = {
         signal: _unread(policy, signal)
         for signal in _signals(policy, type(context).__name__)
@@ -142,14 +143,14 @@ def seen_by(policy: Policy, context: C) -> C:
 
 
 def with_keys(policy: Policy, shape: EngineShape) -> EngineShape:
-    """Return the shape with its number of prompt keys, if the policy keeps something for each."""
+    """Return the shape with its number of prompt keys if the policy's state has an entry per key, else without it."""
     return (
         shape if policy.reads(NUM_KEYS) else _with(shape, {"num_keys": _unread(policy, NUM_KEYS)})
     )
 
 
 def _with(context: C, values: Mapping[str, Any]) -> C:
-    """Return the context with other values of some signals."""
+    """Return the context with some signals replaced."""
     parts: dict[str, dict[str, Any]] = {}
     for signal, value in values.items():
         owner, _, name = signal.rpartition(".")
@@ -166,12 +167,12 @@ def _with(context: C, values: Mapping[str, Any]) -> C:
 def reading(
     policy: Policy, num_instances: int = INSTANCES, absent: Absent = (), num_scorers: int = 1
 ) -> Policy:
-    """Return the policy with the signals that it reads.
+    """Return the policy together with the signals that it reads.
 
-    One that works for no other number of instances than the cluster's, or with no other clock, is traced with that.
+    A policy that only works with the cluster's number of instances, or with its clock, is traced with these.
 
     Raises:
-        ConfigError: it reads a signal that is absent in the run, or draws and does not say so.
+        ConfigError: the policy reads a signal that is absent in the run, or draws random numbers without declaring it.
     """
     function = dataclasses.replace(policy.function(), signals=None)
     signals = _signals_of(function, num_instances, absent, num_scorers)
@@ -187,7 +188,9 @@ def reading(
 def _signals_of(
     function: Policy, num_instances: int, absent: Absent, num_scorers: int
 ) -> frozenset[str]:
-    """Return what `signals_of` does, with the first number of instances and clock that the policy works with."""
+    """Return the result of `signals_of` for the first number of instances and the first clock with which the policy
+    works.
+    """
     failures = []
     for size, clock in itertools.product((INSTANCES, num_instances), ("int64", "int32")):
         try:
@@ -210,7 +213,7 @@ def signals_of(
     """Return the fields of its contexts that a policy reads, such as `now_us` or `request.tenant`.
 
     Raises:
-        ConfigError: it reads a signal that is absent.
+        ConfigError: the policy reads a signal that is absent.
     """
     register()
     kind, of_shape = KINDS[function.kind], (num_instances, SLOTS, 2 * SLOTS, PATH, PATH)
@@ -245,9 +248,10 @@ def signals_of(
 def computed_by(
     policy: Policy, num_instances: int, num_scorers: int = 1, clock: str = "int64"
 ) -> str | None:
-    """Return a text that is equal for policies that compute the same in equal operations; None where it is not known.
+    """Return a text that is equal for policies that compute the same result by equal operations; None for a policy that
+    observes completions.
 
-    That is where a policy learns of completions.
+    Policies that observe completions are not compared.
     """
     if policy.observe is not None:
         return None
@@ -264,12 +268,12 @@ def computed_by(
 
 
 def _shapes_of(numbers: Record) -> Any:
-    """Return the numbers as shapes."""
+    """Return the shapes and dtypes of the numbers."""
     return jax.tree.map(lambda number: array_of(np.result_type(number), *np.shape(number)), numbers)
 
 
 def _keeps_keys(function: Policy, shape: EngineShape, numbers: Record) -> bool:
-    """Return whether its first state depends on the number of prompt keys."""
+    """Return whether the policy's first state depends on the number of prompt keys."""
     try:
         jax.eval_shape(
             lambda values: function.start(values, _with(shape, {"num_keys": Unread(NUM_KEYS, "")})),
@@ -287,7 +291,9 @@ def looked_at(
     read: Collection[str],
     missing: Mapping[str, Unread],
 ) -> set[str]:
-    """Return the signals that a policy looks at and computes nothing from, such as those that it only counts."""
+    """Return the signals that a policy touches without computing anything from their values, such as those that it only
+    counts.
+    """
     numbers, instance, contexts = arguments
     guarded = {signal for name in contexts for signal in _signals(function, name)} - {
         *read,
@@ -312,7 +318,7 @@ def looked_at(
 def _without(
     function: Policy, contexts: Mapping[str, Any], signals: Mapping[str, Unread]
 ) -> dict[str, Any]:
-    """Return the contexts in which these signals are not there."""
+    """Return the contexts with these signals replaced by placeholders."""
     return {
         name: _with(
             context, {key: signals[key] for key in _signals(function, name) if key in signals}
@@ -328,7 +334,7 @@ def _answers(
     instance: jax.Array,
     contexts: Mapping[str, Any],
 ) -> list[Any]:
-    """Arrays of what all functions of a policy answer that are asked with a context."""
+    """Return the arrays that all functions of a policy return for a context."""
     context = contexts[KINDS[function.kind].context]
     state = function.start(numbers, shape)
     answers: list[Any] = [
@@ -346,7 +352,7 @@ def _answers(
 
 
 def _used(function: Callable[..., Any], arguments: tuple[Any, ...]) -> set[str]:
-    """Fields of the contexts, which are the last argument, that the answers depend on."""
+    """Return the fields of the contexts, the last of the `arguments`, on which the results of `function` depend."""
     dce_jaxpr = import_module("jax.interpreters.partial_eval").dce_jaxpr
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]

@@ -1,6 +1,6 @@
 """Names of policies: the only place where a name, or a path to a user's file, becomes a policy.
 
-A policy of the package costs its own file and one line here. Nothing here imports JAX.
+A new policy of the package needs its own file and one line here. Nothing here imports JAX.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ LOADS = {"effective_load", "queue_depth", "batch_size", "num_pending", "kv_utili
 
 
 def check_own(policy: Policy) -> None:
-    """Look at a policy before it is run.
+    """Check a user's policy before a run.
 
     Raises:
-        ConfigError: it compares a request's class, which is a number, with a text; that is false without a word. It
-            takes other arguments, draws with Python's or numpy's `random`, changes a global, or scores NaN.
+        ConfigError: the policy compares a request's class, a number, with a text, which is always false; it takes other
+            arguments, draws with Python's or numpy's `random`, changes a global, or scores NaN.
     """
     function = policy.decide
     code = getattr(function, "__code__", None)
@@ -114,7 +114,7 @@ def _check_classes(policy: Policy, made: ast.FunctionDef, source: Path) -> None:
 
 
 def _class_like(text: str) -> str:
-    """Return the name that stands for a class in a policy, of the class that is written nearest."""
+    """Return the constant's name, in policies, of the SLO class whose name is closest to `text`."""
     return (get_close_matches(text.lower(), SLO_CLASSES[1:], 1, 0) or [SLO_CLASSES[1]])[0].upper()
 
 
@@ -122,7 +122,9 @@ _DRAWS = re.compile(r"(random|np\.random|numpy\.random)\.\w+")
 
 
 def _check_memory(policy: Policy, made: ast.FunctionDef, source: Path) -> None:
-    """Refuse what happens once, when the program is made, and never in a run: draws of Python, global values."""
+    """Refuse side effects that happen once, when the policy is traced, and not at each decision: Python's draws, global
+    values.
+    """
     names = _own_names(made)
     for node in ast.walk(made):
         said = None
@@ -140,7 +142,7 @@ def _check_memory(policy: Policy, made: ast.FunctionDef, source: Path) -> None:
 
 
 def _own_names(made: ast.FunctionDef) -> set[str]:
-    """Return the names that a function, or one inside it, assigns as its own variables."""
+    """Return the names that a function, or a function inside it, assigns as local variables."""
     stored: set[str] = set()
     inner = list(ast.iter_child_nodes(made))
     borrowed: set[str] = set()
@@ -158,7 +160,7 @@ def _own_names(made: ast.FunctionDef) -> set[str]:
 
 
 def _compared_texts(made: ast.FunctionDef) -> Iterator[tuple[int, str]]:
-    """Yield line and text of every comparison of a class with texts, in a list of them, too."""
+    """Yield the line and the text of every comparison of a class with a text or with a list of texts."""
     named = {
         target.id
         for node in ast.walk(made)
@@ -178,7 +180,7 @@ def _compared_texts(made: ast.FunctionDef) -> Iterator[tuple[int, str]]:
 
 
 def _check_scores(policy: Policy, place: str) -> None:
-    """Warn where a score of an example is outside 0 to 1."""
+    """Warn if a score of an example is outside 0 to 1; refuse NaN."""
     for at, values in enumerate(_decided(policy)):
         if np.isnan(values).any():
             raise ConfigError(
@@ -194,7 +196,7 @@ def _check_scores(policy: Policy, place: str) -> None:
 
 
 def _check_choice(policy: Policy, place: str) -> None:
-    """Warn where an example gets an instance that there is not."""
+    """Warn if the policy chooses an instance that does not exist in an example."""
     for decision in _decided(policy):
         if decision.shape or decision.dtype.kind not in "iu":
             return  # refused where it is traced
@@ -208,8 +210,8 @@ def _check_choice(policy: Policy, place: str) -> None:
 
 
 def _decided(policy: Policy) -> list[Shaped[np.ndarray, "..."]]:
-    """Return the decisions on the examples, then on the same without load, as every run begins; none where it
-    fails, which is said where it is traced.
+    """Return the policy's decisions on the examples, then on the same examples without load; none if it fails, because
+    tracing it later reports the error.
     """
     paths, tree = jax.tree_util.tree_flatten_with_path(scene_of(policy.kind))
     leaves = [leaf for _, leaf in paths]
@@ -238,7 +240,7 @@ def _decided(policy: Policy) -> list[Shaped[np.ndarray, "..."]]:
 
 
 def _example(leaf: object, first: int) -> object:
-    """Return an array of a leaf's shape and dtype, whose numbers begin with `first`; shares are at most 1."""
+    """Return an array of a leaf's shape and dtype, whose numbers begin with `first`; floats are below 1."""
     if not isinstance(leaf, jax.ShapeDtypeStruct) or jax.dtypes.issubdtype(
         leaf.dtype, jax.dtypes.prng_key
     ):  # a scorer that draws fails here, and is not looked at
@@ -255,7 +257,7 @@ def _example(leaf: object, first: int) -> object:
 
 
 def _of(module: str, names: str) -> dict[str, str]:
-    """Return where policies are whose names are those of their functions, with dashes."""
+    """Return the places of policies in a module by name; a name is that of the function, with dashes."""
     return {name: f"{module}.{name.replace('-', '_')}" for name in names.split()}
 
 
@@ -308,12 +310,12 @@ NAMES: dict[str, dict[str, str]] = {
 
 
 def find(kind: str, name: str, setting: str = "") -> Policy:
-    """Return the policy of a kind with this name, or the one at `path/to/file.py:Name`.
+    """Return the policy of a kind with this name, or the policy at `path/to/file.py:Name`.
 
-    `setting` names it, if that is not the kind's.
+    `setting` is the setting that holds the name, if it is not the kind's usual one.
 
     Raises:
-        ConfigError: there is no such name, file or policy; the sentence lists what there is.
+        ConfigError: there is no such name, file or policy; the message lists the known names.
     """
     if is_file(name):
         return _from_file(kind, name, setting or KINDS[kind].setting)
@@ -337,7 +339,7 @@ _OTHER_FILE = re.compile(r"\.(py|pyc|ipynb|go|so|wasm|yaml|yml|json)(:|$)")
 
 
 def _no_policy(kind: str, setting: str) -> tuple[str, ...]:
-    """Return the word for no policy, or for the cluster's, where a setting takes it."""
+    """Return the words that a setting accepts in place of a policy: for none, or for the cluster's own."""
     if setting and not KINDS[kind].is_list:
         return (SAME,)
     return (NONE,) if KINDS[kind].is_optional else ()
@@ -364,7 +366,7 @@ _CHECKED: set[Policy] = set()
 
 
 class Setting(NamedTuple):
-    """A setting that some policies of the package read."""
+    """A setting from which some policies of the package take a number."""
 
     number: Number
     kind: str
@@ -372,7 +374,7 @@ class Setting(NamedTuple):
 
 
 def setting_of(policy_name: str, field: str, number: Number) -> str | None:
-    """Return the setting of a policy's number; None if the reference fixes it."""
+    """Return the setting of a policy's number; None if the reference fixes the number."""
     if number.setting == FIXED:
         return None
     return number.setting or f"{policy_name.replace('-', '_')}_{field}"
@@ -380,7 +382,7 @@ def setting_of(policy_name: str, field: str, number: Number) -> str | None:
 
 @functools.cache
 def settings() -> Mapping[str, Setting]:
-    """Return the numbers of all policies of the package by setting, in the order of the registry."""
+    """Return the settings of all policies' numbers in the package by name, in the order of the registry."""
     by_setting: dict[str, Setting] = {}
     for kind, name, field, node in _numbers():
         setting = setting_of(name, field, node)
@@ -392,7 +394,7 @@ def settings() -> Mapping[str, Setting]:
 
 
 def _numbers() -> Iterator[tuple[str, str, str, Number]]:
-    """Kind, policy, field and declaration of every number of the package's policies."""
+    """Yield kind, policy, field and declaration of every number of the package's policies."""
     for kind, names in NAMES.items():
         for name in names:
             for field, node in numbers_of(find(kind, name).params).items():

@@ -1,1 +1,3 @@
-"""Routing policies as data: tables of operations, which one compiled engine runs, whatever the table is."""
+"""Routing policies as data: tables of operations that one compiled engine runs, so that a new policy compiles
+nothing.
+"""

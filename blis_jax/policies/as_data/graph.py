@@ -1,7 +1,8 @@
-"""Expressions of a table's operations: equal ones are one, what is known while the table is made is computed then.
+"""Expressions of a table's operations as graph nodes: equal expressions share a node, and constant ones are computed at
+once.
 
-Equal programs become equal graphs: operands of sums and the like have an order of their own, comparisons and choices
-one form. Every change keeps all bits.
+Equal programs become equal graphs: operands of commutative operations are sorted, and comparisons and selections are
+brought into one form. Every rewriting keeps all bits of the result.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ _PICKS = {
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """One operation on others, an input, or a constant.
+    """A node: an operation on other nodes, an input, or a constant.
 
     Attributes:
-        operation: its name, `input` or `constant`.
-        operands: what it is computed of.
+        operation: the operation's name, `input` or `constant`.
+        operands: the nodes from which it is computed.
         what: an input's name, a constant's bits.
-        is_scalar: whether every place holds the same.
-        bounds: between which it is as a whole number; a float64 has none.
-        contracts: whether a sum could round a product, which this is or holds, with itself.
+        is_scalar: whether all instances have the same value.
+        bounds: least and greatest value of a whole number; without meaning for a float64.
+        contracts: whether the value is or contains a product that a compiler could fuse with a following sum, with one
+            rounding.
         digest: equal for equal expressions, in every process.
     """
 
@@ -60,23 +62,23 @@ class Expression:
 
     @property
     def constant(self) -> int | None:
-        """Return the bits of a constant; None of anything else."""
+        """Return the bits of a constant; None for any other node."""
         return int(self.what) if self.operation == CONSTANT else None
 
 
 def bits_of(value: object) -> int:
-    """Return what a register holds of a Python or numpy number."""
+    """Return the bits with which a register stores a Python or numpy number."""
     array = np.asarray(value)
     return int(array.astype(np.float64).view(np.int64) if array.dtype.kind == "f" else array)
 
 
 def bare(node: Expression) -> Expression:
-    """Return a node without what says how it was made."""
+    """Return a node without the mark that says how its value was rounded."""
     return node.operands[0] if node.operation in (ROUNDED, HIDDEN) else node
 
 
 def is_power_of_two(node: Expression) -> bool:
-    """Return whether products and quotients with this float64 are exact."""
+    """Return whether multiplying or dividing by this float64 is exact."""
     if node.constant is None:
         return False
     value = float(np.int64(node.constant).view(np.float64))
@@ -90,10 +92,10 @@ def _contracts(operation: str, operands: tuple[Expression, ...]) -> bool:
 
 
 class ExpressionGraph:
-    """Make nodes, each once; `num_instances` is the size of a vector."""
+    """Builds nodes, equal ones once; a vector has `num_instances` entries."""
 
     def __init__(self, num_instances: int) -> None:
-        """Start without any."""
+        """Start a graph without operations."""
         self.num_instances = num_instances
         self.nodes: dict[bytes, Expression] = {}
         self.place = self.input("place", False, (0, num_instances - 1))
@@ -110,24 +112,26 @@ class ExpressionGraph:
         return self.nodes.setdefault(digest, made)
 
     def input(self, name: str, is_scalar: bool, bounds: tuple[int, int] = WIDE) -> Expression:
-        """Return an input."""
+        """Return the node of an input."""
         return self._node(INPUT, (), name, is_scalar, bounds)
 
     def constant(self, value: Any) -> Expression:
-        """Return a constant of a number, of a truth or of bits."""
+        """Return the node of a constant: a number, a bool, or bits."""
         bits = bits_of(value)
         return self._node(CONSTANT, (), bits, True, (bits, bits))
 
     def draw(self, name: str, *operands: Expression) -> Expression:
-        """Return an operation on the router's stream."""
+        """Return the node of an operation on the router's stream."""
         return self._node(name, tuple(map(bare, operands)), "", True, (0, INT32[1]))
 
     def marked(self, mark: str, node: Expression) -> Expression:
-        """Return a node that says how its value was made."""
+        """Return a node that marks how `node` was rounded."""
         return self._node(mark, (bare(node),), "", node.is_scalar, node.bounds)
 
     def make(self, name: str, *operands: Expression) -> Expression:
-        """Return an operation on nodes, or what it is known to be; what only moves exact values is exact."""
+        """Return the node of an operation, simplified if possible; an operation that only moves exact values is marked
+        exact.
+        """
         made = self._made(name, *map(bare, operands))
         is_exact = name in MOVES and not any(operand.contracts for operand in operands)
         return self.marked(ROUNDED, made) if is_exact and made.contracts else made
@@ -153,11 +157,11 @@ class ExpressionGraph:
         return self._node(name, operands, "", is_scalar, bounds)
 
     def negated(self, truth: Expression) -> Expression:
-        """Return whether a truth does not hold."""
+        """Return the node of a bool's negation."""
         return self.make("xor", truth, self.constant(True))
 
     def _known(self, name: str, *operands: Expression) -> Expression | None:
-        """Return a simpler node of the same bits."""
+        """Return a simpler node with the same bits; None if there is none."""
         constants = [operand.constant for operand in operands]
         first = operands[0]
         if name == "select":
@@ -227,7 +231,7 @@ class ExpressionGraph:
         return None
 
     def _bounds(self, name: str, operands: tuple[Expression, ...]) -> tuple[int, int]:
-        """Return bounds of whole numbers; all there are where nothing is known."""
+        """Return the bounds of a whole number that an operation yields; the widest ones if nothing is known."""
         if name in _TRUTHS:
             return TRUTH
         if name in _PICKS:
@@ -264,7 +268,7 @@ def _within(low: int, high: int) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=65536)
 def folded(name: str, size: int, *constants: int) -> int:
-    """Return the bits of an operation on constants, computed as the engine does."""
+    """Return the bits of an operation on constants, computed as the engine computes them."""
     with jax.enable_x64(True):
         vectors = [jnp.full(size, bits, jnp.int64) for bits in constants]
         vectors += vectors[:1] * (3 - len(vectors))
@@ -276,12 +280,12 @@ Parameters = Mapping[str, Any]  # of a primitive of JAX, by name
 
 @dataclass(frozen=True)
 class Cells:
-    """An array of a traced policy.
+    """An array of a traced policy, stored as nodes.
 
     Attributes:
-        shape: as JAX has it.
-        dtype: likewise.
-        nodes: of shape `shape[:-1]` if the last axis is that of the instances, else of `shape`.
+        shape: of the JAX array.
+        dtype: of the JAX array.
+        nodes: array of nodes, of shape `shape[:-1]` if the last axis runs over the instances, else of `shape`.
     """
 
     shape: tuple[int, ...]
@@ -290,42 +294,42 @@ class Cells:
 
     @property
     def is_real(self) -> bool:
-        """Return whether it holds float64."""
+        """Return whether the entries are float64."""
         return self.dtype.kind == "f"
 
     @property
     def node(self) -> Expression:
-        """Return the node of a scalar, or of a vector of instances."""
+        """Return the only node, of a scalar or of a vector of instances."""
         return cast("Expression", self.nodes[()])
 
 
 class RouterStream:
-    """The router's stream, which is no array of nodes."""
+    """Stands for the router's stream of random numbers, which is not an array of nodes."""
 
 
 class CellsForm(NamedTuple):
-    """A shape and dtype, as a traced value has them."""
+    """The shape and dtype of a traced value."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
 def has_instances(shape: tuple[int, ...], graph: ExpressionGraph) -> bool:
-    """Return whether an array of this shape keeps vectors."""
+    """Return whether an array of this shape has the instances as its last axis, so that its nodes are vectors."""
     return bool(shape) and shape[-1] == graph.num_instances
 
 
 def grid(
     nodes: Expression | list[Expression] | np.ndarray | None, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Return nodes as an array of objects."""
+    """Return nodes as a numpy object array of shape `shape`."""
     made = np.empty(shape, object)
     made[...] = nodes
     return made
 
 
 def elements(value: Cells, graph: ExpressionGraph) -> np.ndarray:
-    """Return the scalar node of every entry, of shape `shape`."""
+    """Return the scalar node of every entry, as an array of the value's shape."""
     if not has_instances(value.shape, graph):
         return value.nodes
     made = np.empty(value.shape, object)
@@ -336,7 +340,7 @@ def elements(value: Cells, graph: ExpressionGraph) -> np.ndarray:
 
 
 def assembled(entries: np.ndarray, dtype: np.dtype[Any], graph: ExpressionGraph) -> Cells:
-    """Return the array of these scalar nodes."""
+    """Return an array of a traced policy from the scalar node of every entry."""
     if not has_instances(entries.shape, graph):
         return Cells(entries.shape, dtype, entries)
     made = np.empty(entries.shape[:-1], object)
@@ -346,7 +350,7 @@ def assembled(entries: np.ndarray, dtype: np.dtype[Any], graph: ExpressionGraph)
 
 
 def _vector(entries: list[Expression], graph: ExpressionGraph) -> Expression:
-    """Return the vector of scalars."""
+    """Return a vector node from one scalar node per instance."""
     if all(entry is entries[0] for entry in entries):
         return entries[0]
     of = entries[0].operands[0] if entries[0].operation == "at" else None

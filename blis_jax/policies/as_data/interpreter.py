@@ -1,7 +1,7 @@
 """Run a table of operations as a routing policy: one function for all tables, so one compiled engine.
 
-The loop over the operations has a real branch for each of them, as long as all lanes of a call run the same program:
-rows one after the other, see `runs/programs.py`.
+The loop over the operations branches to one operation at a time, as long as all lanes of a call run the same table; so
+different tables run one after the other, see `runs/programs.py`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SCALARS = ("num_prompt_blocks", "prompt_key", "now_us", "picked", "has_session",
 
 
 class TableForm(NamedTuple):
-    """What a compiled interpreter depends on besides the number of instances.
+    """The sizes and inputs on which a compiled interpreter depends, besides the number of instances.
 
     Attributes:
-        num_operations: most operations of a table.
-        num_registers: inputs, constants and what is computed.
-        num_constants: most constants.
-        num_scorers: whose scores are inputs.
-        has_matches: whether the router's index is an input.
+        num_operations: greatest number of operations in a table.
+        num_registers: number of inputs, constants and results.
+        num_constants: greatest number of constants.
+        num_scorers: number of scorers whose scores are inputs.
+        has_matches: whether the matches of the router's prefix index are an input.
     """
 
     num_operations: int
@@ -199,7 +199,7 @@ def _inputs(
 
 
 def _of_draws(draws: jax.Array) -> list[Any]:
-    """Return the operations on the router's stream, in the order of `OF_DRAWS`."""
+    """Return the functions of the operations on the router's stream, in the order of `OF_DRAWS`."""
     last = draws.shape[0] - 1
 
     def draw(place: jax.Array, *_: jax.Array) -> jax.Array:

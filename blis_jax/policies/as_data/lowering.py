@@ -1,7 +1,8 @@
-"""A traced function as nodes: what each operation of JAX becomes, and what has no form in a table.
+"""Lower a traced function to nodes: what each JAX primitive becomes, and which primitives have no form in a table.
 
-A table rounds every operation on its own. So where the compiler may contract a product with the sum that it enters, or
-multiply by a reciprocal, the function is refused: `exact_product` and `exact_quotient` say that it must not.
+A table rounds every operation separately. A function is therefore refused where the compiler may fuse a product with a
+following sum, or multiply by a reciprocal in place of a division; `exact_product` and `exact_quotient` forbid the
+compiler both.
 """
 
 from __future__ import annotations
@@ -47,19 +48,19 @@ QUOTIENT = (
 
 
 class Tabulation:
-    """Turn a traced function into nodes."""
+    """Turns a traced function into nodes."""
 
     def __init__(self, graph: ExpressionGraph) -> None:
-        """`graph` makes the nodes."""
+        """Collect the nodes in `graph`."""
         self.graph = graph
 
     def run(
         self, jaxpr: core.Jaxpr, constants: Sequence[object], arguments: list[Any]
     ) -> list[Any]:
-        """Return what a traced function returns for these values.
+        """Return what the traced function `jaxpr` returns for these constants and arguments.
 
         Raises:
-            NotAsDataError: an operation has no form in a table; the sentence says which.
+            NotAsDataError: an operation has no form in a table; the message says which.
         """
         known: dict[Any, Any] = {}
 
@@ -96,7 +97,7 @@ class Tabulation:
         return [rule(self, params, out, *operands)]
 
     def literal(self, constant: object, aval: AbstractValue) -> Cells:
-        """Return the nodes of a constant."""
+        """Return a constant as an array of nodes."""
         array = np.asarray(constant, getattr(aval, "dtype", None))
         if str(array.dtype) not in DTYPES:
             raise NotAsDataError(f"it has {array.dtype} numbers; a table has {', '.join(DTYPES)}")
@@ -114,7 +115,7 @@ class Tabulation:
     def each(
         self, function: Callable[..., Expression], out: ShapedArray | CellsForm, *cells: Cells
     ) -> Cells:
-        """Return an array of what a function makes of every node of others."""
+        """Return an array with the form of `out` whose nodes are `function` of the corresponding nodes of `cells`."""
         shape = tuple(out.shape)
         made = np.empty(shape[:-1] if has_instances(shape, self.graph) else shape, object)
         nodes = [self._spread(operand, shape, made.shape) for operand in cells]
@@ -123,14 +124,16 @@ class Tabulation:
         return Cells(shape, np.dtype(out.dtype), made)
 
     def moved(self, function: Callable[..., np.ndarray], out: ShapedArray, *cells: Cells) -> Cells:
-        """Return an array whose entries are those of others, as numpy moves them."""
+        """Return an array with the form of `out` whose entries `function`, a numpy operation such as a transpose, takes
+        from `cells`.
+        """
         entries = function(*(elements(operand, self.graph) for operand in cells))
         return assembled(entries.reshape(out.shape), np.dtype(out.dtype), self.graph)
 
     def _spread(
         self, cells: Cells, shape: tuple[int, ...], of_nodes: tuple[int, ...]
     ) -> np.ndarray:
-        """Return the nodes of an array as one of this shape; operations spread scalars, and axes of one entry."""
+        """Return an array's nodes broadcast to `shape`, as numpy broadcasts scalars and axes of length 1."""
         if cells.shape == shape:
             return cells.nodes
         if not cells.shape:
@@ -139,7 +142,7 @@ class Tabulation:
         return assembled(entries, cells.dtype, self.graph).nodes
 
     def _next_draw(self, equation: core.JaxprEqn, operands: list[Any]) -> Cells:
-        """Return where a loop over the stream ends that draws again what is above a limit, as `draw_below` has it."""
+        """Return the node of the stream position at which the loop of `draw_below` ends; refuses any other loop."""
         texts = tuple(str(equation.params[part]) for part in ("cond_jaxpr", "body_jaxpr"))
         if texts != _draw_loop() or not isinstance(operands[0], RouterStream):
             raise NotAsDataError(
@@ -152,7 +155,7 @@ class Tabulation:
 
 @functools.cache
 def _draw_loop() -> tuple[str, ...]:
-    """Return the condition and body of the loop in `draw_below`."""
+    """Return the condition and the body of the loop in `draw_below`, as texts."""
     with jax.enable_x64(True):
         shapes = [jax.ShapeDtypeStruct(size, jnp.int32) for size in ((NUM_DRAWS,), (), ())]
         made = jax.make_jaxpr(draw_below)(*shapes)
@@ -164,16 +167,16 @@ def _draw_loop() -> tuple[str, ...]:
 
 
 def _plain(whole: str, real: str = "", int32: str = "") -> Any:
-    """Return the rule of an operation of its own name: on whole numbers, on float64, on int32 which may wrap."""
+    """Return the rule of an operation by its names on whole numbers, on float64, and on int32 that may wrap around."""
 
     def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
-        """Return the operation on each entry, the real or the whole one."""
+        """Return the operation applied to each entry, in the version for float64 or for whole numbers."""
         name = real if cells[-1].is_real else whole
         if not name:
             raise NotAsDataError(f"{whole or real} of {cells[-1].dtype} is no operation of a table")
 
         def combine(*nodes: Expression) -> Expression:
-            """Make the operation of one entry, wrapped where the result may leave int32."""
+            """Return the operation on one entry, wrapped around if the result may exceed int32."""
             if not cells[-1].is_real and int32 and out.dtype == jnp.int32:
                 wide = lowering.graph.make(name, *nodes)
                 fits = INT32[0] <= wide.bounds[0] and wide.bounds[1] <= INT32[1]
@@ -203,7 +206,7 @@ def _sum_of(whole: str, real: str, int32: str) -> Any:
 
 def _product(lowering: Tabulation, params: Parameters, out: ShapedArray, *cells: Cells) -> Cells:
     def combine(*nodes: Expression) -> Expression:
-        """Make one product, unless it would be contracted with another."""
+        """Return the node of a product; refuses a product that the compiler could merge with another product."""
         for first, second in (nodes, nodes[::-1]):
             is_chain = second.operation == "mul.f" and any(
                 x.constant is not None for x in second.operands
@@ -226,7 +229,7 @@ def _quotient(
         return made
 
     def combine(first: Expression, second: Expression) -> Expression:
-        """Make one quotient whose rounding is that of the compiled policy."""
+        """Return the node of a quotient that is rounded as in the compiled policy."""
         divisor = bare(second)
         if second.operation == HIDDEN:  # of exact_quotient: where(a == a, b, a)
             if divisor.operation == "select" and divisor.operands[0] is lowering.graph.make(
@@ -290,7 +293,7 @@ def _converted(lowering: Tabulation, params: Parameters, out: ShapedArray, cells
     to = np.dtype(out.dtype)
 
     def convert(node: Expression) -> Expression:
-        """Return one entry in the type of the output."""
+        """Return an entry converted to the output's type."""
         if to.kind == "b":
             zero = lowering.graph.constant(np.float64(0) if cells.is_real else np.int64(0))
             is_zero = lowering.graph.make("eq.f" if cells.is_real else "eq", node, zero)

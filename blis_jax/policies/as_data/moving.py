@@ -1,4 +1,4 @@
-"""What moves entries of arrays, or goes across them, as nodes: shapes, reductions, places known only at run time."""
+"""Lower primitives that move or reduce entries of arrays: shapes, reductions, and indices known only at run time."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def _counted(lowering: Tabulation, params: Parameters, out: ShapedArray) -> Cell
 
 
 def _reduced(lane: str, pair: str) -> Any:
-    """Return the rule of a reduction: across instances one operation, across other axes one entry after another."""
+    """Return the rule of a reduction: one operation across instances, and one entry after another along other axes."""
 
     def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
-        """Return what is left of the axes that are reduced."""
+        """Return the array reduced over the axes `params["axes"]`."""
         graph, suffix = lowering.graph, ".f" if cells.is_real else ""
         if pair == "add" and cells.is_real and any(node.contracts for node in cells.nodes.flat):
             raise NotAsDataError(EXACT)
@@ -147,7 +147,7 @@ def _within_int32(lowering: Tabulation, node: Expression) -> Expression:
 
 
 def _mapped(function: Callable[..., Expression], *nodes: Any) -> np.ndarray:
-    """Return what a function makes of each node of arrays of one shape."""
+    """Return an array of `function` applied to the corresponding nodes of arrays of one shape."""
     made = np.empty(nodes[0].shape, object)
     for place in np.ndindex(made.shape):
         made[place] = function(*(node[place] for node in nodes))
@@ -156,7 +156,7 @@ def _mapped(function: Callable[..., Expression], *nodes: Any) -> np.ndarray:
 
 def _first_of(name: str) -> Any:
     def rule(lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells) -> Cells:
-        """Return the place of the extreme across instances."""
+        """Return the instance's index at which the extreme value is."""
         if len(cells.shape) != 1 or not has_instances(cells.shape, lowering.graph):
             raise NotAsDataError(
                 "the place of an extreme is an operation of a table only across instances"
@@ -188,7 +188,7 @@ def _summed_up(lowering: Tabulation, params: Parameters, out: ShapedArray, cells
 def _taken(
     lowering: Tabulation, params: Parameters, out: ShapedArray, operand: Any, *starts: Cells
 ) -> Cells:
-    """Return the rule of dynamic_slice."""
+    """Return the slice: the rule of JAX's `dynamic_slice`."""
     dtype, sizes = np.dtype(out.dtype), params["slice_sizes"]
     if isinstance(operand, RouterStream):
         node = lowering.graph.draw("draw", starts[0].node)
@@ -212,7 +212,7 @@ def _taken(
 
 
 def _pick(graph: ExpressionGraph, entries: list[Expression], at: Expression) -> Expression:
-    """Return the entry at a place; places out of range are the nearest."""
+    """Return the entry at the index `at`; an index out of range is clipped."""
     made = entries[-1]
     for place in range(len(entries) - 2, -1, -1):
         is_it = graph.make("le", at, graph.constant(place))
@@ -221,7 +221,7 @@ def _pick(graph: ExpressionGraph, entries: list[Expression], at: Expression) -> 
 
 
 def _at(lowering: Tabulation, cells: Cells, place: Expression) -> Expression:
-    """Return the entry of a one-dimensional array."""
+    """Return the entry at an index of a one-dimensional array."""
     if has_instances(cells.shape, lowering.graph):
         return lowering.graph.make("at", cells.node, place)
     return _pick(lowering.graph, list(cells.nodes), place)
@@ -230,7 +230,7 @@ def _at(lowering: Tabulation, cells: Cells, place: Expression) -> Expression:
 def _gathered(
     lowering: Tabulation, params: Parameters, out: ShapedArray, cells: Cells, places: Cells
 ) -> Cells:
-    """Return the rule of gather, of indices into one axis."""
+    """Return the gathered entries: the rule of JAX's `gather`, for indices into one axis."""
     numbers, graph, dtype = params["dimension_numbers"], lowering.graph, np.dtype(out.dtype)
     axes, sizes = numbers.start_index_map, params["slice_sizes"]
     is_plain = len(axes) == 1 and tuple(numbers.collapsed_slice_dims) == tuple(axes)
@@ -257,7 +257,7 @@ def _gathered(
 
 
 def _found(lowering: Tabulation, params: Parameters, row: Cells, place: Expression) -> Expression:
-    """Return the entry at a place, and what a gather has beyond the ends."""
+    """Return the entry at an index, or the fill value that JAX's `gather` has beyond the ends."""
     graph, size = lowering.graph, row.shape[0]
     entries = _at(lowering, row, place)
     if params["mode"] != jax.lax.GatherScatterMode.FILL_OR_DROP:
@@ -279,7 +279,7 @@ def _put(
     places: Cells,
     new: Cells,
 ) -> Cells:
-    """Return the rule of a scatter that writes entries of a vector."""
+    """Return the updated array: the rule of JAX's `scatter` into a one-dimensional array."""
     graph, dtype = lowering.graph, np.dtype(out.dtype)
     if (
         len(cells.shape) != 1
@@ -308,7 +308,7 @@ def _placed(
     new: Cells,
     *starts: Cells,
 ) -> Cells:
-    """Return the rule of dynamic_update_slice of one entry."""
+    """Return the updated array: the rule of JAX's `dynamic_update_slice`, for one entry."""
     if len(cells.shape) != 1 or new.shape != (1,):
         raise NotAsDataError("writing a part of an array is no operation of a table")
     graph, size = lowering.graph, cells.shape[0]

@@ -1,7 +1,8 @@
-"""The operations of which a policy's table consists, `[instance]` each, on the bits of float64 and of whole numbers.
+"""The operations of a policy's table, `[instance]` each, on the bits of float64 and of whole numbers.
 
-A register is int64: a truth is 0 or 1, an int32 itself, a float64 its bits. A scalar stands in every place. Each
-operation is rounded on its own: what enters a sum leaves a register first, so that nothing is contracted.
+A register is int64 `[instance]`: a bool is stored as 0 or 1, an int32 as itself, a float64 as its bits, and a scalar as
+equal entries. Each operation is rounded separately: its operands are read from registers, so that the compiler cannot
+fuse it with another.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ if TYPE_CHECKING:
 
 
 class Operation(NamedTuple):
-    """What an operation makes of its operands.
+    """An operation of a table.
 
     Attributes:
-        num_operands: how many of the three operands it reads.
-        run: the operands' registers to its own.
-        is_by_place: whether places are alike, so that equal entries give equal entries.
-        is_folded: whether it may be computed while the table is made; functions that a compiler approximates may not.
-        commutes: whether the first two operands may change places.
+        num_operands: how many of the three operands the operation reads.
+        run: function from the operands' registers to the result's register.
+        is_by_place: whether it works entry by entry, so that equal entries yield equal entries.
+        is_folded: whether it may be computed when the table is built; not so for functions that a compiler
+            approximates.
+        commutes: whether the first two operands may be swapped.
     """
 
     num_operands: int
@@ -36,12 +38,12 @@ class Operation(NamedTuple):
 
 
 def as_real(bits: jax.Array) -> jax.Array:
-    """Return the float64 of these bits."""
+    """Return the float64 that has these bits."""
     return lax.bitcast_convert_type(bits, jnp.float64)
 
 
 def as_bits(value: jax.Array) -> jax.Array:
-    """Return what a register holds of a truth, a whole number or a float64."""
+    """Return the bits with which a register stores a bool, a whole number or a float64."""
     if value.dtype == jnp.float64:
         return lax.bitcast_convert_type(value, jnp.int64)
     return value.astype(jnp.int64)
@@ -52,17 +54,17 @@ def _wrapped(value: jax.Array) -> jax.Array:
 
 
 def _of(function: Callable[..., jax.Array], size: int, **more: Any) -> Operation:
-    """Return an operation on whole numbers."""
+    """Return the operation that applies `function` to whole numbers."""
     return Operation(size, lambda *operands: as_bits(function(*operands[:size])), **more)
 
 
 def _wrapping(function: Callable[..., jax.Array], size: int, **more: Any) -> Operation:
-    """Return an operation on int32, which wraps around."""
+    """Return the operation that applies `function` to int32, wrapping around."""
     return Operation(size, lambda *operands: _wrapped(function(*operands[:size])), **more)
 
 
 def _real(function: Callable[..., jax.Array], size: int, **more: Any) -> Operation:
-    """Return an operation on float64."""
+    """Return the operation that applies `function` to float64."""
     return Operation(
         size, lambda *operands: as_bits(function(*map(as_real, operands[:size]))), **more
     )
@@ -84,7 +86,7 @@ def _at(values: Register, places: Register) -> Register:
 
 
 def _put(places: Register, values: Register, before: Register) -> Register:
-    """Write values at places one after another; those out of range are dropped."""
+    """Return `before` with values written at places, one after another; places out of range are ignored."""
     rows = lax.iota(jnp.int64, before.shape[0])
     last = jnp.max(jnp.where(places[None, :] == rows[:, None], rows[None, :], -1), axis=1)
     return jnp.where(last >= 0, _at(values, last), before)
@@ -95,7 +97,7 @@ def _same(value: jax.Array, like: Register) -> Register:
 
 
 def _across(function: Callable[[jax.Array], jax.Array], is_real: bool = False) -> Operation:
-    """Return an operation that reduces a vector."""
+    """Return the operation that reduces a vector over the instances."""
     convert = as_real if is_real else jnp.asarray
     return Operation(
         1, lambda values, *_: _same(function(convert(values)), values), is_by_place=False
@@ -108,7 +110,7 @@ def _first(is_it: jax.Array) -> jax.Array:
 
 
 def _first_extreme(extreme: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """Return the place of the first extreme; of the first NaN if there is one."""
+    """Return the operation that yields the index of the first extreme value, or of the first NaN if there is one."""
 
     def place(values: jax.Array) -> jax.Array:
         best = extreme(values)

@@ -1,4 +1,4 @@
-"""A routing policy as a table of operations, if it has that form; else the reason why it is compiled."""
+"""Turn a routing policy into a table of operations, or say why it must be compiled instead."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ SIZES = ((2048, 384, 96), (8192, 2048, 512))
 
 
 def as_table(policy: Policy, num_instances: int, num_scorers: int) -> TablePolicy:
-    """Return a routing policy as a table for clusters of so many instances and scorers.
+    """Return a routing policy as a table, for clusters of `num_instances` instances and `num_scorers` scorers.
 
     Raises:
-        NotAsDataError: it has no such form, so it has to be compiled; the sentence says why.
+        NotAsDataError: the policy has no form as a table, so it must be compiled; the message says why.
     """
     if policy.observe is not None or policy.hands is not None:
         what = "is told of completions" if policy.observe is not None else "hands something over"
@@ -84,7 +84,7 @@ class _Traced(NamedTuple):
 
 
 def _traced(policy: Policy, num_instances: int, num_scorers: int, has_matches: bool) -> _Traced:
-    """Trace a policy and turn it into nodes."""
+    """Trace a policy and turn its decision, next state and first state into nodes."""
     register()
     graph = ExpressionGraph(num_instances)
     lowering = Tabulation(graph)
@@ -132,7 +132,7 @@ def _state(graph: ExpressionGraph, at: int, leaf: Any) -> Cells:
 def _context(
     graph: ExpressionGraph, num_instances: int, num_scorers: int, names: set[str], is_random: bool
 ) -> tuple[Any, list[Any]]:
-    """Return the context to trace with, without signals that no table has, and the nodes of its leaves."""
+    """Return the context to trace a policy with, without signals that tables lack, and the nodes of its leaves."""
     scene = scene_of("routing", num_instances, SLOTS, "", "int64", max(num_scorers, 1))
     scene = dataclasses.replace(scene, draws=array_of(np.int32, NUM_DRAWS))
     scene = _without_others(scene, "", names | ({"draws"} if is_random else set()))
@@ -159,7 +159,7 @@ def _context(
 
 
 def _vectors(graph: ExpressionGraph, leaf: Any, nodes: np.ndarray) -> Cells:
-    """Return the value of vectors, or of scalars; these are a vector where there are as many as instances."""
+    """Return the array of vectors or scalars in `nodes`; scalars form a vector if there is one per instance."""
     shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
     if len(shape) == 2 or not has_instances(shape, graph):
         return Cells(shape, dtype, nodes)
@@ -167,7 +167,7 @@ def _vectors(graph: ExpressionGraph, leaf: Any, nodes: np.ndarray) -> Cells:
 
 
 def _without_others(part: Any, owner: str, names: set[str]) -> Any:
-    """Return a part of the context in which only inputs of tables are there; the tier of the CPU is not."""
+    """Return the context, or a part of it, reduced to the inputs that a table has."""
     changed: dict[str, Any] = {}
     for field in dataclasses.fields(part):
         name = f"{owner}{field.name}"
@@ -186,7 +186,7 @@ def _without_others(part: Any, owner: str, names: set[str]) -> Any:
 
 
 def _table(form: TableForm, traced: _Traced) -> OperationTable | None:
-    """Return the table of nodes; None where it is too large for the form."""
+    """Return the nodes as a table; None if they exceed the sizes of the form."""
     decision, states, start, _ = traced
     outputs = [decision, *states]
     order = _ordered(outputs)
@@ -219,7 +219,7 @@ def _table(form: TableForm, traced: _Traced) -> OperationTable | None:
 
 
 def _ordered(outputs: list[Expression]) -> list[Expression]:
-    """Return the nodes that the outputs need, operands first."""
+    """Return the nodes on which the outputs depend, operands first."""
     order: dict[int, Expression] = {}
     for output in outputs:
         waiting = [(output, False)]

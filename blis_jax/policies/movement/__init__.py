@@ -1,1 +1,1 @@
-"""Policies that move requests, and that take instances down and up. BLIS of 2026-02 has none of them."""
+"""Policies that move requests between instances or change which instances are up. BLIS of 2026-02 has none of them."""

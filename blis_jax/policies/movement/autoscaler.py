@@ -1,8 +1,9 @@
-"""An elastic cluster: as many instances as load, KV memory or arrivals ask for, between a least and a most number.
+"""An elastic cluster: the number of instances follows load, KV memory or arrivals, between a least and a greatest
+number.
 
 The rule is that of Kubernetes' horizontal pod autoscaler, which llm-d's deployments use: at every interval each signal
 proposes its sum over the instances that are up ÷ its target; the largest proposal counts, and fewer instances are taken
-only when no proposal of a stabilisation window was larger. Instances of each role are a cluster of their own here.
+only when no proposal of a stabilisation window was larger. Instances of each role are scaled separately.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class AutoscalerState:
 
 
 def not_begun(params: AutoscalerParams, shape: EngineShape) -> AutoscalerState:
-    """Return the state in which the first instances are taken at time 0."""
+    """Return the state before time 0, at which the initial instances are added."""
     nobody = jnp.full(shape.num_instances, jnp.inf)
     return AutoscalerState(
         next_us=jnp.float64(0.0),
@@ -93,7 +94,7 @@ def not_begun(params: AutoscalerParams, shape: EngineShape) -> AutoscalerState:
 
 
 def next_change(params: AutoscalerParams, state: AutoscalerState) -> jax.Array:
-    """Return the next decision, or the end of a start-up."""
+    """Return the time of the next decision or, if earlier, of the end of a start-up."""
     starting = jnp.where(state.ready_us > state.acted_us, state.ready_us, jnp.inf)
     return jnp.minimum(state.next_us, jnp.min(starting))
 
@@ -142,12 +143,12 @@ def autoscaler(
 
 
 def _number(is_it: jax.Array) -> jax.Array:
-    """Return how many there are, as a real number."""
+    """Return the number of true entries, as float64."""
     return jnp.sum(is_it, dtype=jnp.int32).astype(jnp.float64)
 
 
 def _count(ready_us: jax.Array) -> jax.Array:
-    """Return the instances that are held, as a real number."""
+    """Return the number of held instances, as float64."""
     return _number(jnp.isfinite(ready_us))
 
 
@@ -158,7 +159,7 @@ def _proposed(
     now: jax.Array,
     role: int,
 ) -> jax.Array:
-    """Return the largest number of instances of a role that a signal asks for; 0 where none is looked at."""
+    """Return the largest number of instances of a role that any signal asks for; 0 if no signal has a target."""
     seen = context.snapshots
     ready_us = jnp.where(seen.role == role, state.ready_us, jnp.inf)
     held, is_up = _count(ready_us), ready_us <= now
@@ -191,7 +192,9 @@ def _stabilised(
     wanted_us: jax.Array,
     now: jax.Array,
 ) -> jax.Array:
-    """More at once; fewer only as far as no decision of the window asked for more."""
+    """Return the number of instances after stabilisation: growth at once; shrinking only to the largest number that a
+    decision of the window asked for.
+    """
     window_us = exact_product(params.stabilise_s, jnp.float64(1e6))
     asked_for = _number(wanted_us > now - window_us)
     fewer = jnp.minimum(_count(ready_us), jnp.maximum(proposed, asked_for))
@@ -201,10 +204,10 @@ def _stabilised(
 def _with(
     wanted: jax.Array, ready_us: jax.Array, is_empty: jax.Array, ready: jax.Array
 ) -> jax.Array:
-    """Times of readiness once so many instances are held.
+    """Return each instance's time of readiness after changing the held instances to `wanted`.
 
-    Of those that are empty the first ones are ordered, to be ready at `ready`. The latest to be ready go first, of
-    equal ones the last; what is still starting therefore goes before what serves.
+    Growing starts the first free rows, ready at `ready`. Shrinking removes the instances with the latest time of
+    readiness, of equal ones the last; instances that are still starting are therefore removed before serving ones.
     """
     rows, is_held = ready_us.shape[0], jnp.isfinite(ready_us)
     missing = (wanted - _count(ready_us)).astype(jnp.int32)

@@ -55,12 +55,14 @@ class OutageState:
 
 
 def not_begun(params: OutageParams, shape: EngineShape) -> OutageState:
-    """Return the state whose first times are drawn at time 0, where the policy has its key."""
+    """Return the state before time 0, at which the first failure times are drawn, because only then the policy has its
+    key.
+    """
     return OutageState(jnp.zeros(shape.num_instances, jnp.float64), jnp.array(False))
 
 
 def next_change(params: OutageParams, state: OutageState) -> jax.Array:
-    """Return the earliest of all instances' next times."""
+    """Return the earliest next failure or return of any instance, µs."""
     return jnp.min(state.next_us)
 
 
@@ -85,7 +87,9 @@ def outages(
 def _failing(
     params: FailureParams, is_up: Bool[Array, "instance"], fails: Bool[Array, "instance"]
 ) -> ClusterChange:
-    """Return the change in which instances fail, by what becomes of what they run."""
+    """Return the change in which instances fail; `params.running` decides whether their running requests finish, move
+    or are lost.
+    """
     stops, loses = fails & (params.running > 0), fails & (params.running > 1)
     return ClusterChange(is_up, fails, params.reroute_ms * 1e3, stops, loses)
 
@@ -111,12 +115,12 @@ class OutageAtState:
 
 
 def no_change_yet(params: OutageAtParams, shape: EngineShape) -> OutageAtState:
-    """Return the state in which everybody is up."""
+    """Return the state in which every instance is up."""
     return OutageAtState(jnp.int32(0))
 
 
 def failure_or_return(params: OutageAtParams, state: OutageAtState) -> jax.Array:
-    """Return the time of the failure, then that of the return, then never."""
+    """Return the time of the next change: the failure, then the return, then never."""
     back_s = params.time_s + params.lasting_s
     time_s = jnp.where(state.count == 0, params.time_s, back_s)
     return jnp.where(state.count > 1, jnp.inf, exact_product(time_s, jnp.float64(1e6)))

@@ -2,9 +2,9 @@
 
 Source, as of August 2026: `sim/cluster/saturation_analyzer.go` and `engine.go`, after llm-d's workload variant
 autoscaler; `direct_actuator.go`, `infra_placement.go`. Sums are taken in the order of instances, then of kinds of GPU
-from the cheapest on. An instance takes the first node, in the order of pools, whose GPUs are of the wanted kind and
-enough. One that goes takes no more requests, and frees its GPUs with the first event of its own that leaves it without
-work; one that has no such event keeps them.
+from the cheapest on. An instance is placed on the first node, in the order of pools, with enough free GPUs of the
+wanted kind. An instance that is told to go takes no more requests, and frees its GPUs at its first event that leaves it
+without work; without such an event it keeps its GPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Replicas(NamedTuple):
-    """The instances that take requests, as the gateway has last seen them `[instance]`."""
+    """The instances that accept requests, as the gateway has last seen them `[instance]`."""
 
     is_seen: Bool[Array, "instance"]  # takes requests, and its KV cache has been looked at
     kind: Int[Array, "instance"]
@@ -37,7 +37,9 @@ class Replicas(NamedTuple):
 
 
 class Thresholds(NamedTuple):
-    """The usable share of a KV cache, and the shares of the supply above and below which instances come or go."""
+    """The usable share of a KV cache, and the shares of the supply above and below which instances are added or
+    removed.
+    """
 
     kv_cache: jax.Array  # usable share of a KV cache
     scale_up: jax.Array  # share of the supply above which there are too few
@@ -45,7 +47,7 @@ class Thresholds(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The number of instances of a kind that come, above 0, or go, below 0."""
+    """A wanted change: the kind of GPU, and the number of instances to add (above 0) or to remove (below 0)."""
 
     change: jax.Array
     kind: jax.Array
@@ -57,7 +59,9 @@ def wanted(
     rank_up: Int[Array, "kind"],
     rank_down: Int[Array, "kind"],
 ) -> Wanted:
-    """Want more of the cheapest kind if the demand is too high, fewer of the dearest if the rest could carry it."""
+    """Return the wanted change: more of the cheapest kind if demand is too high, fewer of the dearest if the rest could
+    carry it.
+    """
     usable = exact_product(seen.capacity, limits.kv_cache)
     num_kinds = rank_up.shape[0]
     supply = _by_kind(usable, seen, num_kinds)
@@ -94,7 +98,7 @@ def _first(rank: Int[Array, "kind"], is_there: Bool[Array, "kind"]) -> jax.Array
 
 
 def _by_kind(values: Float[Array, "instance"], seen: Replicas, num_kinds: int) -> jax.Array:
-    """Sums of the seen instances' values `[kind]`, one after the other."""
+    """Return the sums of the seen instances' values by kind `[kind]`, added in the order of instances."""
 
     def add(row: jax.Array, total: jax.Array) -> jax.Array:
         return total.at[seen.kind[row]].add(jnp.where(seen.is_seen[row], values[row], 0.0))
@@ -103,7 +107,7 @@ def _by_kind(values: Float[Array, "instance"], seen: Replicas, num_kinds: int) -
 
 
 def _in_turn(values: Float[Array, "kind"], rank: Int[Array, "kind"]) -> jax.Array:
-    """Return the sum over kinds, in the order of their ranks."""
+    """Return the sum over kinds, added in the order of their ranks."""
 
     def add(place: jax.Array, total: jax.Array) -> jax.Array:
         return total + values[jnp.argmin(jnp.where(rank == place, 0, 1))]
@@ -116,7 +120,7 @@ def _in_turn(values: Float[Array, "kind"], rank: Int[Array, "kind"]) -> jax.Arra
 
 @pytree
 class Placed:
-    """Every instance that was ever made `[instance]`; times in whole µs."""
+    """Every instance ever placed `[instance]`; times in whole µs."""
 
     order: Int[Array, "instance"]  # number of its order from 1 on; 0: not ordered
     is_there: Bool[Array, "instance"]
@@ -130,7 +134,7 @@ class Placed:
 
 
 def nobody(rows: int) -> Placed:
-    """Return the state without any instance."""
+    """Return the state without any instance, with room for `rows` instances."""
     never = jnp.full((rows,), jnp.inf)
     nothing, zero = jnp.zeros((rows,), jnp.int32), jnp.int32(0)
     is_not = jnp.zeros((rows,), bool)
@@ -138,17 +142,17 @@ def nobody(rows: int) -> Placed:
 
 
 def is_up(placed: Placed, now: jax.Array) -> Bool[Array, "instance"]:
-    """Return the instances that take requests."""
+    """Return which instances accept requests at `now`, bool[instance]."""
     return placed.is_there & (placed.ready_us <= now) & jnp.isinf(placed.drained_us)
 
 
 def is_loading(placed: Placed, now: jax.Array) -> Bool[Array, "instance"]:
-    """Return the instances that were ordered and take no requests yet."""
+    """Return which instances were ordered and do not yet accept requests at `now`, bool[instance]."""
     return placed.is_there & (placed.ready_us > now)
 
 
 def first_ones(fleet: FleetParams, delay_us: Float[Array, "instance"]) -> Placed:
-    """Return the instances to begin with, each on its node, ready after its delay."""
+    """Return the initial instances, each on its node, ready after its delay."""
     placed = nobody(delay_us.shape[0])
     is_there = lax.iota(jnp.int32, delay_us.shape[0]) < fleet.num_first
     return dataclasses.replace(
@@ -161,7 +165,9 @@ def first_ones(fleet: FleetParams, delay_us: Float[Array, "instance"]) -> Placed
 
 
 def freed(placed: Placed, view: FleetView, now: jax.Array) -> Placed:
-    """Note which instances have gone for good: an event since they were told to go has left them without work."""
+    """Mark the draining instances that have freed their GPUs: those left without work by an event since they were told
+    to go.
+    """
     is_told = placed.drained_us <= now
     emptied = view.emptied_us.astype(jnp.float64) >= placed.drained_us
     is_over = placed.is_over | (is_told & (emptied | (placed.ends_us < now)))
@@ -176,10 +182,10 @@ def with_more(
     now: jax.Array,
     delay_us: Float[Array, "instance"],
 ) -> tuple[Placed, jax.Array]:
-    """Place `wanted` more instances of a kind, as far as there are GPUs; return the outcome, 0 if the
-    table has rows for them.
+    """Place up to `wanted` more instances of a kind, as many as there are GPUs; return the new state and the outcome, 0
+    if the table has rows for all of them.
 
-    `delay_us` has the loading time of the instance that takes each row.
+    `delay_us` has, for each row, the loading time of the instance placed in that row.
     """
     rows, wanted = placed.order.shape[0], jnp.maximum(wanted, 0)
     room = _room(placed, fleet, kind)
@@ -203,7 +209,7 @@ def with_more(
 
 
 def _room(placed: Placed, fleet: FleetParams, kind: jax.Array) -> Int[Array, "node"]:
-    """Return the instances that every node of the kind has GPUs for."""
+    """Return how many more instances of a kind fit on every node `[node]`."""
     holds = (placed.is_there & ~placed.is_over).astype(jnp.int32)
     used = jnp.zeros(fleet.node_gpus.shape, jnp.int32).at[placed.node].add(holds)
     free = fleet.node_gpus - used * fleet.gpus_each
@@ -213,7 +219,7 @@ def _room(placed: Placed, fleet: FleetParams, kind: jax.Array) -> Int[Array, "no
 def with_fewer(
     placed: Placed, view: FleetView, kind: jax.Array, wanted: jax.Array, now: jax.Array
 ) -> Placed:
-    """Tell `wanted` instances of a kind to go, the least by name first."""
+    """Tell `wanted` instances of a kind to go, in the order of their names."""
     fleet = view.params
     may_go = is_up(placed, now) & (fleet.row_kind == kind)
     rank = jnp.where(may_go, fleet.drain_rank, LAST)

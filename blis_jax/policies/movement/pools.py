@@ -1,7 +1,7 @@
-"""Prefill and decode pools: which pool a request goes to, and how long its KV takes from one to the other.
+"""Prefill and decode pools: which pool serves a request, and how long its KV takes to move between the pools.
 
-The roles of the instances say who is in which pool; an instance of role `both` is in both. All routers, scorers and
-pickers work inside a pool without a change: only its instances are active for them.
+The role of an instance says in which pool it is; an instance of role `both` is in both pools. Routers, scorers and
+pickers work inside a pool unchanged: only the pool's instances are active for them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PoolParams:
 
 
 def pool_of(params: PoolParams, context: GatewayContext) -> Pool:
-    """Return the prefill pool for a new request that is split, else the decode pool."""
+    """Return the prefill pool for a new request that is split into prefill and decode, else the decode pool."""
     seen = context.snapshots
     is_prefill = seen.is_active & (seen.role == PREFILL)
     least_load = jnp.min(jnp.where(is_prefill, seen.effective_load, LAST))
@@ -106,14 +106,16 @@ class DisaggregationParams:
 
 
 def splits(params: DisaggregationParams, context: GatewayContext, instance: jax.Array) -> jax.Array:
-    """Return whether the prompt is longer than the threshold."""
+    """Return whether a request is split, because its prompt is longer than the threshold."""
     return context.request.input_len.astype(jnp.float64) > params.threshold
 
 
 def splits_uncached(
     params: DisaggregationParams, context: GatewayContext, instance: jax.Array
 ) -> Any:
-    """Return whether the prompt tokens that the router's copy of the instance's cache lacks exceed the threshold."""
+    """Return whether a request is split, because the prompt tokens missing from the router's copy of the instance's
+    cache exceed the threshold.
+    """
     cached = context.snapshots.cached_prompt_blocks[instance]
     tokens = context.request.input_len - cached * jnp.asarray(context.block_size, jnp.int32)
     return tokens.astype(jnp.float64) > params.threshold

@@ -1,8 +1,8 @@
-"""BLIS's autoscaler of August 2026: looks, wants, waits, acts; and instances that take a while to load.
+"""BLIS's autoscaler of August 2026: it reads signals, decides, waits, then acts; and instances that take time to load.
 
 Source: `sim/cluster/autoscaler.go`, `infra_config.go` and `infra_lifecycle_event.go`. At every tick the KV caches and
-queues, as old as the router's signals, say how many instances are wanted. A wish that has lasted for its window is
-carried out after the scrape delay, see placement.py. A new instance loads, then takes requests.
+queues, as the router sees them, decide how many instances are wanted. A wanted change that has lasted for its window is
+carried out after the scrape delay, see placement.py. A new instance loads, then accepts requests.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class SaturationState:
 
 
 def not_begun(params: SaturationAutoscalerParams, shape: EngineShape) -> SaturationState:
-    """Return the state in which the first instances come at time 0."""
+    """Return the state before time 0, at which the initial instances are added."""
     size, never = shape.num_changes, jnp.float64(jnp.inf)
     nothing = jnp.zeros((size,), jnp.int32)
     return SaturationState(
@@ -122,31 +122,31 @@ def not_begun(params: SaturationAutoscalerParams, shape: EngineShape) -> Saturat
 
 
 def _loaded_us(state: SaturationState) -> jax.Array:
-    """When the next instance has loaded."""
+    """Return the time at which the next instance has loaded, µs."""
     ready = state.placed.ready_us
     return jnp.min(jnp.where(ready > state.acted_us, ready, jnp.inf))
 
 
 def _acts_us(state: SaturationState) -> jax.Array:
-    """When the next tick is due, or the next change."""
+    """Return the time of the next tick or of the next change, whichever is earlier, µs."""
     return jnp.minimum(state.tick_us, jnp.min(state.changes.due_us))
 
 
 def next_time(params: SaturationAutoscalerParams, state: SaturationState) -> jax.Array:
-    """Return the beginning, the end of a loading, a tick or a change."""
+    """Return the time of the next event: the beginning, the end of a loading, a tick or a change."""
     earliest = jnp.minimum(_loaded_us(state), _acts_us(state))
     return jnp.where(state.has_begun, earliest, 0.0)
 
 
 def comes_last(params: SaturationAutoscalerParams, state: SaturationState) -> jax.Array:
-    """Return whether the next change comes after all else that the gateway does at its time: ticks and
-    changes do, loading does not.
+    """Return whether the next event comes after everything else that the gateway does at its time: a tick or a change
+    does, the end of a loading does not.
     """
     return state.has_begun & (_acts_us(state) < _loaded_us(state))
 
 
 def has_spread(params: SaturationAutoscalerParams) -> bool:
-    """Return whether a delay has a standard deviation above 0, so that draws decide it."""
+    """Return whether any delay has a standard deviation above 0, so that it is drawn at random."""
     return bool(params.scrape_delay_stddev_s > 0) or bool(params.loading_delay_stddev_s > 0)
 
 
@@ -195,14 +195,16 @@ def _one_of(
 
 
 def _delay_us(mean_s: jax.Array, stddev_s: jax.Array, draw: jax.Array) -> jax.Array:
-    """Return a delay in whole µs; below 0 it is 0."""
+    """Return a normally distributed delay in whole µs; a negative one is 0."""
     drawn = jnp.maximum(exact_product(draw, stddev_s) + mean_s, 0.0)
     seconds = jnp.where(stddev_s > 0, drawn, mean_s)
     return jnp.floor(exact_product(seconds, jnp.float64(1e6)))
 
 
 def _loading_us(params: SaturationAutoscalerParams, view: FleetView) -> jax.Array:
-    """Return how long the instance of each row loads `[instance]`: first instances that load draw before all others."""
+    """Return each row's loading time in µs `[instance]`; if the initial instances load, they use the first random
+    draws.
+    """
     loads_first = view.params.has_nodes & (params.warm_start == 0)
     place = jnp.arange(view.params.loading_draws.shape[0], dtype=jnp.int32)
     place = jnp.where(loads_first, place, jnp.maximum(place - view.params.num_first, 0))
@@ -229,7 +231,9 @@ def _ticked(
     context: ClusterContext,
     now: jax.Array,
 ) -> tuple[SaturationState, jax.Array]:
-    """Look, and let a wish pass that has lasted; and whether the table of changes has no room for it."""
+    """Return the state after a tick, in which a change that has lasted for its window is put into the table; and
+    whether the table was full.
+    """
     wish = _wish(params, state, context, now)
     changes, fleet = state.changes, context.fleet.params
     grows, shrinks = wish.change > 0, wish.change < 0
@@ -270,7 +274,7 @@ def _wish(
     context: ClusterContext,
     now: jax.Array,
 ) -> Wanted:
-    """Return what the optimizer wants, from the signals as they have last been seen."""
+    """Return the wanted change that the optimizer computes from the router's signals."""
     seen, view = context.snapshots, context.fleet
     size, total = view.block_size.astype(jnp.float64), view.total_kv_blocks.astype(jnp.float64)
     # before the first look all is 0; then some blocks are used or some are free
@@ -295,7 +299,9 @@ def _wish(
 def _lasting(
     is_wanted: jax.Array, since_us: jax.Array, window_us: jax.Array, now: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return whether a wish has lasted for its window, and since when it lasts; a wish that has ended begins anew."""
+    """Return whether a wanted change has lasted for its window, and since when; after an interruption the window starts
+    again.
+    """
     is_new = jnp.isinf(since_us)
     lasts_us = jnp.where(is_new, 0.0, now - jnp.where(is_new, now, since_us))
     is_early = (is_new & (window_us > 0)) | (lasts_us < jnp.floor(window_us))
@@ -307,7 +313,9 @@ def _lasting(
 def _changed(
     params: SaturationAutoscalerParams, state: SaturationState, view: FleetView, now: jax.Array
 ) -> tuple[SaturationState, jax.Array]:
-    """Return the change that is due, carried out; and what ends the run if there are no rows for what comes, else 0."""
+    """Return the state after the due change, and the outcome: 0, or the reason why the run ends, such as too few
+    rows.
+    """
     changes = state.changes
     at = jnp.argmin(changes.due_us)
     change, kind = changes.change[at], changes.kind[at]

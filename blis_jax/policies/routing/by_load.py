@@ -1,4 +1,4 @@
-"""Routing by load, in turn, where a prompt's like went before, or by its length; ties go to the lowest index.
+"""Routing by load, in turn, by a prompt's earlier instance, or by prompt length; ties go to the lowest index.
 
 Source: BLIS `sim/routing.go`. BLIS has no power of two choices: M. Mitzenmacher, "The power of two choices in
 randomized load balancing", 2001.
@@ -79,10 +79,10 @@ class WatchedState:
 
 @functools.cache
 def watched(policy: Policy) -> Policy:
-    """Return the same routing policy, which also keeps its regret for every request.
+    """Return the same routing policy, which also keeps its regret for every request in its state.
 
-    The regret is the load of the instance that the policy chose less the smallest load among those
-    that it could choose.
+    The regret is the effective load of the chosen instance minus the smallest load of any instance that could have been
+    chosen.
     """
 
     def start(params: Record, shape: EngineShape) -> WatchedState:
@@ -102,7 +102,7 @@ def watched(policy: Policy) -> Policy:
 
 
 def regrets_of(states: Iterable[object]) -> tuple[Int[Array, "request"], ...]:
-    """Return what each watched routing policy has kept, from the states of all."""
+    """Return the regrets of each watched routing policy, given the final states of all policies."""
     return tuple(state.regret for state in states if isinstance(state, WatchedState))
 
 
@@ -182,7 +182,9 @@ class BucketParams:
 
 
 def bucket_of(params: BucketParams, context: GatewayContext) -> Bool[Array, "instance"]:
-    """Return the active instances for this prompt; all active ones if its bucket has none, or is full."""
+    """Return the active instances for this prompt's length; all active ones if no such instance is active, or all are
+    full.
+    """
     seen, tokens = context.snapshots, context.request.input_len.astype(jnp.float64)
     place = lax.iota(jnp.float64, seen.is_active.shape[0])
     is_short = tokens <= params.short_tokens

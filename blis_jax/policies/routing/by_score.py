@@ -32,7 +32,7 @@ def weighted(params: NoParams, state: NoState, context: GatewayContext) -> Choic
 
 
 def shares_of(weights: Float[Array, "scorer"]) -> Float[Array, "scorer"]:
-    """Return each weight's share of their sum, added in order as the reference does."""
+    """Return each weight's share of the weights' sum, which is added in order as the reference does."""
     total = jnp.zeros((), jnp.float64)
     for index in range(weights.shape[0]):
         total = total + weights[index]
@@ -44,7 +44,9 @@ def weighted_sum(
     shares: Float[Array, "scorer"] | None,
     shape: tuple[int, ...],
 ) -> jax.Array:
-    """Add scores cut to [0, 1] times their shares, in order as the reference does; zeros without scores."""
+    """Return the sum of each score, cut to [0, 1], times its share, added in order as the reference does; zeros without
+    scores.
+    """
     total = jnp.zeros(shape, jnp.float64)
     if shares is None:  # no scorers
         return total
@@ -58,7 +60,7 @@ def weighted_sum(
 
 @pytree
 class Profile:
-    """Weights of three scorers; `kv` is None where the scorer of KV use has no part."""
+    """Weights of three scorers; `kv` is None if KV utilization does not count."""
 
     prefix: Float[Array, ""]
     depth: Float[Array, ""]
@@ -66,7 +68,7 @@ class Profile:
 
 
 def weight(default: float, scorer: str, case: str) -> Any:
-    """Return a weight of a profile, declared as a number; that of `queue-depth` is above 0, so that no sum is 0."""
+    """Declare a weight of a profile as a number; the weight of `queue-depth` is above 0, so that no sum is 0."""
     return number(
         default, "", f"weight of {scorer} {case}",
         low=0, excludes_low=scorer == "queue-depth", search=(0.1, 10), setting=FIXED,
@@ -124,7 +126,9 @@ class AdaptiveParams:
 
 
 def profile_of(params: AdaptiveParams, slo_class: Int[Array, ""]) -> Profile:
-    """Return the weights for a class; a request without one is standard, and KV use does not count for background."""
+    """Return the weights for a class; a request without a class is standard, and KV utilization does not count for
+    background.
+    """
 
     return Profile(
         *(of_class(params, slo_class, f"{{}}_{scorer}") for scorer in ("prefix", "depth", "kv"))
@@ -234,7 +238,7 @@ class EpochState:
 
 
 def first_epoch(params: EpochParams, shape: EngineShape) -> EpochState:
-    """Return the state in which nothing has been routed and the weights are as they begin."""
+    """Return the state in which nothing has been routed and both weights have their initial values."""
     zero = jnp.zeros((), jnp.int32)
     return EpochState(params.prefix, params.depth, zero, zero)
 
@@ -242,10 +246,11 @@ def first_epoch(params: EpochParams, shape: EngineShape) -> EpochState:
 def adapted(
     params: EpochParams, prefix: Float[Array, ""], depth: Float[Array, ""], rate: Float[Array, ""]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return both weights after an epoch with this share of rejections, operation by operation as BLIS does.
+    """Return both weights after an epoch with the share `rate` of rejections, operation by operation as BLIS does.
 
-    Rejections raise the weight of load and lower that of affinity, in proportion to their excess; without
-    rejections both go the other way by a fixed factor. Then the ratio is bounded, by more weight of load first.
+    A rate above `high_rate` raises the weight of load and lowers that of affinity, in proportion to the excess; a rate
+    below `low_rate` moves both the other way by a fixed factor. Then their ratio is bounded, first by raising the
+    weight of load.
     """
     is_high, is_low = rate > params.high_rate, rate < params.low_rate
     step = exact_quotient(params.step_size, jnp.float64(10.0))

@@ -1,4 +1,4 @@
-"""Pickers: which instance the router takes when every one has a score; and ties broken by BLIS's seeded stream.
+"""Pickers, which choose an instance by the scores of all instances; and ties broken by BLIS's seeded stream.
 
 Names and meaning follow llm-d's pickers (`max-score`, `random` among the best, `weighted-random`). Of BLIS's revision
 of August 2026 (`sim/routing.go` and `math/rand`): there is one stream for the router, a draw only where there is a tie.
@@ -23,7 +23,7 @@ Choice = tuple["jax.Array", Any]
 
 
 def first_where(mask: jax.Array) -> jax.Array:
-    """Return the index of the first true entry of `mask[n]`, or a large number."""
+    """Return the index of the first true entry of `mask[n]`; a large number if there is none."""
     index = lax.iota(jnp.int32, mask.shape[0])
     return jnp.min(jnp.where(mask, index, LAST))
 
@@ -78,14 +78,15 @@ class DrawState:
 
 
 def none_used(params: NoParams, shape: EngineShape) -> DrawState:
-    """Return the state in which nothing has been drawn."""
+    """Return the state in which no number of the stream is used."""
     return DrawState(jnp.zeros((), jnp.int32))
 
 
 def draw_below(draws: Int[Array, "draw"], used: jax.Array, limit: jax.Array) -> Choice:
-    """Draw Go's `Intn(limit)` from the next numbers of the stream; return it, and how many are used then.
+    """Draw Go's `Intn(limit)` from the next numbers of the stream; return it, and how many numbers are then used.
 
-    The unequal rest below 2^31 is drawn again. NO_DRAW stands for the number where the stream has ended.
+    Numbers of the incomplete last interval below 2^31 are drawn again, so that all results are equally likely. The
+    result is NO_DRAW if the stream has ended.
     """
     size, wide = draws.shape[0], limit.astype(jnp.int64)
     rest = lax.rem(jnp.int64(2**31), wide)
@@ -103,7 +104,7 @@ def draw_below(draws: Int[Array, "draw"], used: jax.Array, limit: jax.Array) -> 
 
 
 def one_of(is_tied: Bool[Array, "instance"], draws: Int[Array, "draw"], state: DrawState) -> Choice:
-    """Return one of the tied instances; the stream is left alone where there is only one."""
+    """Return one of the tied instances at random; a single instance uses no number of the stream."""
     count = jnp.sum(is_tied, dtype=jnp.int32)
     place, used = draw_below(draws, state.used, jnp.maximum(count, 1))
     is_drawn = count > 1
