@@ -1,6 +1,6 @@
 """XLA's flags, its log, and the cache of compiled programs; importing `blis_jax` sets them.
 
-XLA reads its flags when JAX first computes, so they count as long as `blis_jax` is imported before that.
+XLA reads its flags when JAX first computes, so `blis_jax` must be imported before that.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def cache_folder() -> Path:
 def prepare_backend(*, use_cache: bool = True) -> None:
     """Set XLA's flag and the compilation cache, where the user has not set them.
 
-    Importing `blis_jax` calls this; commands call it again with their own choice of `use_cache`. A user's own
-    `XLA_FLAGS` keep what they say and get the flag beside it; `XLA_FLAGS=""` keeps the flag out. XLA's log is off
-    but for what ends the process, unless the user has set `TF_CPP_MIN_LOG_LEVEL` or imported JAX first.
+    Importing `blis_jax` calls this function; commands call it again with their own choice of `use_cache`. The flag is
+    appended to a user's own `XLA_FLAGS`; `XLA_FLAGS=""` keeps it out. XLA logs fatal errors only, unless the user has
+    set `TF_CPP_MIN_LOG_LEVEL` or imported JAX first.
 
     Args:
         use_cache: keep compiled programs in `cache_folder()` between runs.
@@ -70,7 +70,7 @@ def prepare_backend(*, use_cache: bool = True) -> None:
 
 
 def warn_if_late() -> None:
-    """Warn, once in a process, that compiled runs will be slow here."""
+    """Warn once per process, if JAX started before the flag was set, that compiled runs will be slow on the CPU."""
     global _is_late
     if not _is_late:
         return
@@ -88,7 +88,7 @@ def _has_started() -> bool:
 
 
 def _set_cache_of_jax() -> None:
-    """The cache of a JAX that was imported first, unless it has one already."""
+    """Set the compilation cache of a JAX that was imported before `blis_jax`, unless it has a cache already."""
     settings: Any = jax.config
     is_off = not settings.jax_enable_compilation_cache
     if is_off or settings.jax_compilation_cache_dir or not _is_made(cache_folder()):

@@ -46,7 +46,7 @@ def capital(text: str) -> str:
 
 
 def bounds_text(low: float, high: float, *, excludes_low: bool = False) -> str:
-    """Return bounds in words, such as `at least 0`; infinite ones are none."""
+    """Return bounds in words, such as `at least 0`; an infinite bound is left out."""
     if math.isfinite(low) and math.isfinite(high):
         is_open = f"above {low:g} and at most {high:g}"
         return is_open if excludes_low else f"between {low:g} and {high:g}"
@@ -71,7 +71,7 @@ def as_option(name: str) -> str:
 def closest(word: object, allowed: Iterable[str], cutoff: float = 0.6) -> str:
     """Return a hint that names the nearest allowed word (`; did you mean 'x'?`), or no text if none is near.
 
-    `cutoff` is how alike they must be, from 0 to 1.
+    `cutoff` is the least similarity of the two words, from 0 to 1.
     """
     if isinstance(word, str) and len(word) > MOST_SHOWN:
         return ""
@@ -80,7 +80,7 @@ def closest(word: object, allowed: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def choices(word: str, allowed: Iterable[str]) -> str:
-    """Say what may stand in the place of a word: all of a short list, the nearest of a long one."""
+    """Return a hint with the allowed words for `word`: all of a short list, the nearest of a long one."""
     names = list(allowed)
     near = difflib.get_close_matches(word, names, n=MOST_NEAR, cutoff=0.5)
     like = {name: difflib.SequenceMatcher(None, name, word).ratio() for name in near}
@@ -96,7 +96,7 @@ def choices(word: str, allowed: Iterable[str]) -> str:
 
 @contextmanager
 def refusing_damage(path: Path, advice: str) -> Iterator[None]:
-    """Turn what a damaged store or state makes its reader raise into a sentence with this advice."""
+    """Turn errors from reading a damaged store or state in the block into a ConfigError that ends with `advice`."""
     try:
         yield
     except (ConfigError, MemoryError):
@@ -111,7 +111,7 @@ def refusing_damage(path: Path, advice: str) -> Iterator[None]:
 
 @contextmanager
 def refusing_unwritable(path: Path) -> Iterator[None]:
-    """Turn a failure to write into a sentence that names the file."""
+    """Turn an OSError in the block into a ConfigError that names the file."""
     try:
         yield
     except OSError as error:
@@ -122,10 +122,10 @@ def refusing_unwritable(path: Path) -> Iterator[None]:
 def reads_store(
     advice: str,
 ) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
-    """Guard a function that reads a store at its first argument, or at that one's `path`: damage becomes a sentence."""
+    """Decorate a reader of the store at its first argument, or at that argument's `path`, with `refusing_damage`."""
 
     def decorate(read: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-        """Return the function with its refusal."""
+        """Return `read`, with damage of the store raised as a ConfigError."""
 
         @wraps(read)
         def guarded(store: S, *arguments: P.args, **named: P.kwargs) -> R:

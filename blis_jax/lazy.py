@@ -1,9 +1,9 @@
 """JAX, pandas, SciPy, xarray, matplotlib and others, and names of packages, imported when they are first used.
 
-A command lists policies and their numbers before it knows whether it will compute anything, and XLA's
-options must be set before JAX starts. So modules that only declare things import JAX from here, and modules that need
-one of the others for one thing of several. A command names modules of ours that load JAX as `Module`, so that its
-`--help` and refusals do not wait for it.
+A command lists policies and their numbers before it knows whether it will compute anything, and XLA's options must be
+set before JAX starts. So modules that only declare things import JAX from here. Modules that seldom need one of the
+other packages import it from here too. A command declares modules of this project that load JAX as `Module`, so that
+its `--help` and errors do not wait for JAX.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 
 class Module(ModuleType):
-    """Stand for a module until an attribute of it is asked for, which imports it.
+    """Stand for a module, which is imported when one of its attributes is first read.
 
-    Type checkers get the module itself: `if TYPE_CHECKING: import` it, `else:` make one of these.
+    Type checkers must see the real module: import it under `if TYPE_CHECKING:`, and create a `Module` under `else:`.
     """
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(import_module(self.__name__), attribute)
 
     def __reduce__(self) -> tuple[type[Module], tuple[str]]:
-        """Let functions travel to other processes with the modules that they use."""
+        """Pickle the module by its name, so that functions that use it can be sent to other processes."""
         return Module, (self.__name__,)
 
 
 @cache
 def ahead(*names: str) -> None:
-    """Import modules in a thread, once, while others compile and run; what is not installed is left out."""
+    """Import modules in a background thread, once per process; skip modules that are not installed."""
 
     def load() -> None:
         for name in names:
@@ -94,10 +94,10 @@ else:
 
 
 def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Make the `__getattr__` of a package whose names are imported when they are first used.
+    """Return a `__getattr__` for a package, which imports each exported name when it is first used.
 
-    `names` are by module inside the package, or by a module's whole name; `shown=own` shows a module's name under
-    another name.
+    `names` lists the exported names by module, given relative to the package or by its whole name; `shown=own` exports
+    the module's name `own` as `shown`.
     """
     places = {}
     for name_of_module, names_of_module in names.items():

@@ -1,7 +1,7 @@
 """What a command is doing, how much of it is done, and how long the rest takes; shown as a bar or as lines.
 
-Work is told in phases, one inside another. A phase that nobody shows costs next to nothing, so that the library
-tells its work, too. Compilations are heard of from JAX itself, whatever is compiled. Commands show the progress on
+Work is reported in nested phases. A phase costs next to nothing if nobody shows it, so library code reports its work
+too. JAX itself reports every compilation. Commands show the progress on
 stderr: a bar on a terminal, else a line now and then.
 """
 
@@ -31,12 +31,12 @@ TICK_S = 0.25
 
 
 class Phase:
-    """A piece of work: what it is, and how many units of it are done."""
+    """A piece of work with a name, a total of units, and the number of units done."""
 
     def __init__(
         self, board: Board, what: str, total: int | None, unit: str, done: int = 0
     ) -> None:
-        """`total` is None or 1 where nothing can be counted; `done` were done earlier."""
+        """Begin the work; `total` is None or 1 if no units can be counted, `done` units were done in an earlier run."""
         self.board, self.what, self.total, self.unit = board, what, total, unit
         self.item, self.noted = "", False
         self.done = self.done_earlier = done
@@ -49,19 +49,19 @@ class Phase:
         self.done += count
 
     def show(self, done: int, item: str = "") -> None:
-        """Show that `done` units are done in all and that `item` is in the making."""
+        """Show that `done` units are done in all and that `item` is being worked on."""
         self.done, self.item, self.noted = done, item, False
         self.board.reopen(self)
 
     def clear(self) -> None:
-        """End the work and take its line away before something else is printed; `show` takes it up again."""
+        """Close the phase and hide its line, so that something else can be printed; `show` reopens it."""
         self.board.close(self)
 
     def seconds_each(self, now: float) -> float | None:
-        """Return the mean time of a unit while nothing was compiled; None as long as nothing honest can be said.
+        """Return the mean time of a unit, s, while nothing was compiled; None if no unit shows it yet.
 
-        Where about every unit compiles, as in an ablation, its compilation is part of its time. But runs that were
-        made while another program was compiled say nothing about the pace of the others.
+        If about every unit compiles a program, as in an ablation, its compilation is part of its time. Units done while
+        another program was compiled are left out, since they do not show the pace of the others.
         """
         compile_s, meanwhile = self.board.compiling_in(self, now)
         elapsed, num_done = now - self.began, self.done - self.done_earlier
@@ -70,7 +70,7 @@ class Phase:
         return elapsed / num_done if 0 < num_done <= self.num_compilations else None
 
     def counted(self, now: float) -> str:
-        """Say `3 of 15 runs, 2.1 runs/s, 6 s left`, or how long it has taken if there is nothing to count."""
+        """Return a text such as `3 of 15 runs, 2.1 runs/s, 6 s left`, or the time so far if no units can be counted."""
         if self.total is None or self.total < 2:
             return f"{duration(now - self.began)} so far"
         words = f"{self.done:,} of {self.total:,} {self.unit}"
@@ -82,9 +82,9 @@ class Phase:
         return f"{words}, {rate}, {duration(each * max(self.total - self.done, 0))} left"
 
     def compiling_each(self, now: float) -> float:
-        """Return the seconds of compilation that a further unit brings, by those after the first; 0 if none did.
+        """Return the expected compilation time of a further unit, s, by the units after the first; 0 if none did.
 
-        The first unit compiles what all have in common, so it says nothing of the others.
+        The first unit is left out, since it compiles the programs that all units share.
         """
         _, meanwhile = self.board.compiling_in(self, now)
         num_later = self.done - self.done_earlier - 1
@@ -106,14 +106,14 @@ class Board:
         self.lock = threading.RLock()
 
     def reopen(self, phase: Phase) -> None:
-        """Go on with a phase, inside those that are open, if it is not open itself."""
+        """Open a phase inside the innermost open one, unless it is open already."""
         with self.lock:
             self.is_used = True
             if phase not in self.phases:
                 self.phases.append(phase)
 
     def close(self, phase: Phase) -> None:
-        """End a phase; a phase that is closed already stays so."""
+        """Close a phase, if it is open."""
         with self.lock:
             if phase in self.phases:
                 self.phases.remove(phase)
@@ -122,7 +122,7 @@ class Board:
             self.on_idle()
 
     def compiling(self, begun: bool) -> None:
-        """Note that a compilation has begun or ended, in some thread."""
+        """Record that a compilation has begun or ended in some thread."""
         with self.lock:
             now = self.clock()
             if begun and not self.num_compiling:
@@ -138,7 +138,7 @@ class Board:
             self.num_compiling = max(self.num_compiling + (1 if begun else -1), 0)
 
     def compiling_in(self, phase: Phase, now: float) -> tuple[float, int]:
-        """Return the seconds of a phase during which a program was compiled, and the units that were done meanwhile."""
+        """Return how many seconds of a phase programs were being compiled, and the units done during them."""
         if not self.num_compiling:
             return phase.compile_s, phase.done_meanwhile
         seconds = now - max(self.compiling_since, phase.began)
@@ -146,7 +146,7 @@ class Board:
         return phase.compile_s + seconds, phase.done_meanwhile + units
 
     def headline(self) -> tuple[str, bool]:
-        """Return what is being done, and whether something is being compiled; a line is due when either changes."""
+        """Return the outermost phase's name, and whether a program is compiling; a change of either prints a line."""
         with self.lock:
             return self.phases[0].what if self.phases else "", self.num_compiling > 0
 
@@ -156,9 +156,7 @@ class Board:
             return self.clock() - self.phases[0].began if self.phases else 0.0
 
     def line(self) -> str:
-        """Describe the outermost phase with its counts, compilations, then what is going on inside it;
-        empty if nothing is.
-        """
+        """Return a line on the outermost phase, its compilations and its innermost phase; empty if no phase is open."""
         with self.lock:
             now = self.clock()
             if not self.phases:
@@ -174,7 +172,7 @@ class Board:
             return "; ".join(words)
 
     def share(self) -> tuple[int, int] | None:
-        """Return how much of the outermost phase is done, of how much; None if that cannot be counted."""
+        """Return the done and the total units of the outermost phase; None if no units can be counted."""
         with self.lock:
             outer = self.phases[0] if self.phases else None
             if outer is None or outer.total is None or outer.total < 2:
@@ -186,7 +184,7 @@ board = Board()
 
 
 def begin(what: str, total: int | None = None, unit: str = "runs", done: int = 0) -> Phase:
-    """Open a piece of work whose progress is shown until it is cleared; `done` units of it were done earlier."""
+    """Open and return a phase, shown until its `clear`; `done` units were done in an earlier run."""
     opened = Phase(board, what, total, unit, done)
     board.reopen(opened)
     _listen()
@@ -207,7 +205,7 @@ def phase(
 
 @contextlib.contextmanager
 def runs(count: int) -> Iterator[Callable[[int], None]]:
-    """Count the runs that a runner makes: a phase that counts runs takes them in, others show them beside."""
+    """Yield a function that counts finished runs, in the open phase if that counts runs, else in a new phase."""
     around = board.phases[-1] if board.phases else None
     if around is not None and around.unit == "runs" and around.total is not None:
         yield around.advance
@@ -217,14 +215,14 @@ def runs(count: int) -> Iterator[Callable[[int], None]]:
 
 
 def note(item: str) -> None:
-    """Show a word beside the innermost work that is open, if it shows none of its own."""
+    """Show `item` beside the innermost open phase, unless that phase shows an item of its own."""
     with board.lock:
         if board.phases and (not board.phases[-1].item or board.phases[-1].noted):
             board.phases[-1].item, board.phases[-1].noted = item, True
 
 
 def duration(seconds: float) -> str:
-    """Write a time that a person waits, in s, min or h."""
+    """Format a waiting time in s, min or h."""
     if seconds < MINUTES_FROM_S:
         return f"{seconds:.0f} s"
     if seconds < HOURS_FROM_S:
@@ -240,7 +238,7 @@ _is_listening = False
 
 
 def _listen() -> None:
-    """Hear of JAX's compilations, once JAX is there and somebody shows them."""
+    """Register for JAX's events on compilations, once JAX is imported and progress is shown."""
     global _is_listening
     if _is_listening or board.on_idle is None or "jax" not in sys.modules:
         return
@@ -262,7 +260,7 @@ def _listen() -> None:
 
 
 class Display:
-    """The progress of one command; nothing moves but in `tick`."""
+    """Shows the progress of one command; only `tick` draws."""
 
     def __init__(self, name: str, board: Board, stream: TextIO, *, is_terminal: bool) -> None:
         """`name` begins each plain line."""
@@ -275,7 +273,7 @@ class Display:
         self.lock = threading.RLock()
 
     def tick(self) -> None:
-        """Show what is due."""
+        """Draw the bar, or print a line if one is due."""
         with self.lock:
             line, now = self.board.line(), self.board.clock()
             if not self.board.is_used:  # imports, files: nothing that anybody has named yet
@@ -321,13 +319,13 @@ _num_inner = 0  # commands inside the one that is shown
 
 
 def is_watched() -> bool:
-    """Return whether calls of Python show progress: in notebooks and at a prompt, in scripts where it is asked for."""
+    """Return whether calls from Python show progress: in notebooks and at a prompt; in scripts only on request."""
     return hasattr(sys, "ps1") or os.environ.get(SWITCH) == "on"
 
 
 @contextlib.contextmanager
 def shown(name: str) -> Iterator[None]:
-    """Show the progress of a command; a command inside another one adds to what that one shows."""
+    """Show a command's progress while the block lasts; a nested command adds to the outer command's display."""
     global _shown, _num_inner
     if _shown is not None:
         _num_inner += 1
@@ -362,7 +360,7 @@ def shown(name: str) -> Iterator[None]:
 
 
 def rename(name: str) -> None:
-    """Let the command that is called next take the place of the one shown: its name, and what it asks for."""
+    """Show the next command's progress under `name`, in the place of the command shown now."""
     global _num_inner
     if _shown is not None and not _num_inner:
         _shown.name = name
@@ -370,7 +368,7 @@ def rename(name: str) -> None:
 
 
 def silence() -> None:
-    """Show no progress, since the command was asked to be quiet; a command inside another one decides nothing."""
+    """Hide the progress of a command that was asked to be quiet; ignored in a nested command."""
     if _shown is not None and not _num_inner:
         _shown.is_quiet = True
 

@@ -20,7 +20,7 @@ from blis_jax.policies import their_names
 
 
 class Flag(NamedTuple):
-    """One option; the default is the reference's and only shown, so that given ones can be told."""
+    """One option; `default` is BLIS's and only shown: the parser sets none, so a value means that it was given."""
 
     name: str  # with another spelling after a slash, if there is one
     read: Callable[[str], Any]
@@ -36,13 +36,13 @@ _called: dict[str, str] = {}  # the words that the user typed, by the module of 
 
 
 def as_called(module: str) -> str:
-    """Return the command as the user typed it where that was through `blis-jax`, else its module's name."""
+    """Return the command as typed after `blis-jax`; if it was called in another way, its module's name."""
     return _called.get(module, module)
 
 
 @contextlib.contextmanager
 def called_as(module: str, words: str) -> Iterator[None]:
-    """Let usage lines and errors of the module's command begin with these words while the block lasts."""
+    """Begin usage lines and errors of a module's command with `words` while the block lasts."""
     before = dict(_called)
     _called[module] = words
     try:
@@ -56,12 +56,12 @@ _typed_as: dict[str, str] = {}  # by the option's first spelling, the one that t
 
 
 def as_typed(message: str) -> str:
-    """Return a sentence that begins with an option with the spelling that the user typed."""
+    """Replace the option at the start of a message by the spelling that the user typed."""
     return re.sub(r"^--[a-z-]+", lambda option: _typed_as.get(option[0], option[0]), message)
 
 
 class Declared(BaseException):
-    """A command's parser, raised in place of parsing; see `declared`."""
+    """Raised in place of parsing, to hand out a command's parser; see `declared`."""
 
     def __init__(self, parser: Parser) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ _asks_for_declarations: list[bool] = []
 
 
 def declared(command: Callable[[Sequence[str]], int], words: Sequence[str] = ()) -> Parser:
-    """Return the parser that a command makes, without running the command."""
+    """Return a command's parser, without running the command."""
     _asks_for_declarations.append(True)
     try:
         command(words)
@@ -90,7 +90,7 @@ NEAR_OPTION = 0.75  # how alike an option must be to be proposed in place of an 
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises ConfigError and sets only what was given."""
+    """A parser that raises ConfigError, and whose result holds only the options that were given."""
 
     def __init__(self, *, add_help: bool = True, **settings: Any) -> None:
         module = settings["prog"].removeprefix("python -m ").split(" ")[0]
@@ -121,7 +121,7 @@ class Parser(argparse.ArgumentParser):
         return help.written(self)
 
     def add_flags(self, title: str, flags: Sequence[Flag]) -> argparse._ArgumentGroup:
-        """Add a titled group of options; return the group, which can take more."""
+        """Add options to the group with this title, which is created if needed; return the group."""
         group = self._titled(title)
         for flag in flags:
             self.flags.append(flag)
@@ -139,19 +139,19 @@ class Parser(argparse.ArgumentParser):
         return group
 
     def add_switches(self, title: str, switches: Mapping[str, str]) -> None:
-        """Add a titled group of options without a value, from names to helps."""
+        """Add options without a value to the group with this title; `switches` maps names to help texts."""
         group = self._titled(title)
         self.switches |= switches
         for name, text in switches.items():
             self._add(group, name, action="store_true", help=text)
 
     def _titled(self, title: str) -> argparse._ArgumentGroup:
-        """The group of a title, which is made once."""
+        """Return the group with this title; create it on the first call."""
         made = (group for group in self._action_groups if group.title == title)
         return next(made, None) or self.add_argument_group(title)
 
     def _add(self, group: argparse._ArgumentGroup, name: str, **settings: Any) -> None:
-        """The option with its older spellings; one that is an option of its own here stays that."""
+        """Add an option with its older spellings, except those that name another option of this parser."""
         declared = name.split("/")
         for word in declared:
             self._give_up(f"--{word}")
@@ -163,19 +163,19 @@ class Parser(argparse.ArgumentParser):
             self.hide(words[:1])
 
     def _give_up(self, word: str) -> None:
-        """Takes a word from an option of which it is an older spelling only."""
+        """Remove a word from the spellings of another option, unless it is that option's first spelling."""
         other = self._option_string_actions.get(word)
         if other is not None and word != other.option_strings[0]:
             other.option_strings = [text for text in other.option_strings if text != word]
             del self._option_string_actions[word]
 
     def hide(self, names: Collection[str]) -> None:
-        """Leave options to --help-all, except those that the usage names."""
+        """Show options under --help-all only, except those that the usage line names."""
         usage = (self.usage or "").split()
         self.seldom |= {f"--{name}" for name in names if f"--{name}" not in usage}
 
     def take_words_as_option(self, name: str, metavars: Collection[str]) -> None:
-        """Understand words that have one of these names after the option `--name`, too, where there is none yet."""
+        """Accept a positional argument with one of these metavars after `--name`, too, unless that option exists."""
         kinds = [action for action in self._get_positional_actions() if action.metavar in metavars]
         if kinds and f"--{name}" not in self._option_string_actions:
             self.words_also[f"given_as_{name}"] = kinds[0]
@@ -184,7 +184,7 @@ class Parser(argparse.ArgumentParser):
             )
 
     def _with_words(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the values with words that were given as an option in their place."""
+        """Move words given as an option to the positional argument that they belong to."""
         for dest, kind in self.words_also.items():
             first, more = values.get(kind.dest) or [], values.pop(dest, [])
             words = [*([first] if isinstance(first, str) else first), *more]
@@ -195,14 +195,14 @@ class Parser(argparse.ArgumentParser):
         return values
 
     def refuse(self, flags: Mapping[str, str], unsupported: Collection[str] = ()) -> None:
-        """Declare options of the reference that end in a sentence; some ask for a mechanism that is not here."""
+        """Declare options of BLIS that are refused with a sentence; those in `unsupported` raise UnsupportedError."""
         self.unsupported = {name.replace("-", "_") for name in unsupported}
         for name, sentence in flags.items():
             self.refused[name.replace("-", "_")] = sentence
             self.add_argument(f"--{name}", nargs="?", const="", help=argparse.SUPPRESS)
 
     def drop_empty(self, but: Collection[str]) -> None:
-        """Count a word or a file given as '' as not given from here on, as in BLIS; not for the options `but`."""
+        """Treat text options declared so far as not given if their value is '', as BLIS does; not the options `but`."""
         self.droppable = {
             f"--{name}"
             for flag in self.flags
@@ -211,7 +211,7 @@ class Parser(argparse.ArgumentParser):
         }
 
     def _kept(self, words: Sequence[str]) -> list[str]:
-        """The words without options that are given as ''."""
+        """Return the words without the options whose empty value means that they are not given."""
         kept: list[str] = []
         for word in words:
             if word == "" and kept and kept[-1] in self.droppable:
@@ -255,7 +255,7 @@ class Parser(argparse.ArgumentParser):
         return values
 
     def error(self, message: str) -> NoReturn:
-        """Say it in one sentence, without the usage."""
+        """Raise argparse's message as a ConfigError, without the usage line."""
         message = re.sub(r"^argument (-\S+): ", self._as_typed, message)
         if message.endswith("expected one argument"):
             message = message.replace("expected one argument", "a value must follow")
@@ -267,7 +267,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(message)
 
     def _as_typed(self, named: re.Match[str]) -> str:
-        """Return the spelling of an option that the user typed, of those that argparse lists."""
+        """Return the spelling that the user typed, among the spellings in argparse's message."""
         spelt = named[1].split("/")
         return f"{next((name for name in spelt if name in self.typed), spelt[0])}: "
 
@@ -286,7 +286,7 @@ class Parser(argparse.ArgumentParser):
         return f"unknown option {short(name)}{closest(name, known, NEAR_OPTION) or '; see --help'}"
 
     def _setting_of_arm(self, option: str) -> str | None:
-        """Return what to write for a setting of an arm or a strategy, None where the option is none."""
+        """Return how to give an option as the setting of an arm or strategy; None if it is no such setting."""
         metavars = {str(action.metavar) for action in self._actions} & {"ARM", "STRATEGY"}
         name = option.removeprefix("--").replace("-", "_")
         config = import_module("blis_jax.cluster.config")
@@ -313,7 +313,7 @@ class _Help(argparse.Action):
 
 
 class _KeepOne(argparse.Action):
-    """Keeps the last value, as argparse does, but refuses two spellings of one option."""
+    """Keeps the last value, as argparse does, but refuses two different spellings of one option."""
 
     def __call__(
         self,
@@ -345,5 +345,5 @@ class _KeepAll(argparse.Action):
 
 
 def is_kept_whole(option: argparse.Action) -> bool:
-    """Return whether an option may be given again and keeps all its values."""
+    """Return whether an option may be repeated and keeps all its values."""
     return isinstance(option, _KeepAll)

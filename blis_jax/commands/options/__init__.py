@@ -1,7 +1,7 @@
 """Options of a command as a frozen dataclass: each is declared once, as a field, and the parser is made from it.
 
-Groups that several commands have (seeds, a trace, output) are classes of their own, which a command's class has as
-bases. A field is None, False or () where its option was not given and has no default.
+Groups that several commands share (seeds, a trace, output) are classes of their own, from which a command's class
+inherits. A field is None, False or () where its option was not given and has no default.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CommandMain(Protocol):
     """The `main` of a command's module."""
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run the command on the words of a command line, that of this process if None; return its exit code."""
+        """Run the command with `arguments`, or with `sys.argv[1:]` if None; return its exit code."""
 
 
 class _Switch(NamedTuple):
@@ -49,7 +49,7 @@ class _Switch(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """A value without a name, or all that there are."""
+    """A positional argument, or all of them."""
 
     metavar: str
     help: str
@@ -70,13 +70,13 @@ def option(
     """Declare an option with a value.
 
     Args:
-        read: makes the value from its text.
+        read: function from an option's text to its value.
         default: the field's value where the option is not given; the help shows it.
-        metavar: stands for the value in the help.
+        metavar: the value's placeholder in the help.
         help: what the option does.
         also: further spellings, with slashes between them.
-        shown: the default in the help of an option that is None where it is not given.
-        is_repeated: every value is kept, as a tuple.
+        shown: the default that the help shows for an option whose field is None if it is not given.
+        is_repeated: whether the option may be repeated; its field is a tuple of all values.
     """
     flag = Flag(also, read, default if shown is None else shown, metavar, help, is_repeated)
     return dataclasses.field(
@@ -85,18 +85,18 @@ def option(
 
 
 def switch(help: str = "") -> Any:
-    """Declare an option without a value; an option with one meaning everywhere brings its own help."""
+    """Declare an option without a value; an option listed in `help.SHARED` needs no `help`."""
     return dataclasses.field(default=False, metadata={"declared": _Switch(help)}, kw_only=True)
 
 
 def word(metavar: str, help: str, read: Callable[[str], Any] = str) -> Any:
-    """Declare the value that is given without a name."""
+    """Declare a single positional argument."""
     declared = _Word(metavar, help, False, read)
     return dataclasses.field(default=None, metadata={"declared": declared}, kw_only=True)
 
 
 def words(metavar: str, help: str) -> Any:
-    """Declare the values that are given without a name, a tuple."""
+    """Declare all positional arguments; the field is a tuple."""
     declared = _Word(metavar, help, are_many=True)
     return dataclasses.field(default=(), metadata={"declared": declared}, kw_only=True)
 
@@ -122,14 +122,14 @@ class CommandOptions:
         examples: str = "",
         usage: str | None = None,
     ) -> None:
-        """Make the class a frozen dataclass with a group's title, or a command's words."""
+        """Make the class a frozen dataclass; set the title of its group, or the texts of its command."""
         cls.title, cls.command = title, command
         cls.description, cls.examples, cls.usage = description, examples, usage
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     @classmethod
     def called(cls, command: str, description: str, examples: str) -> type[Self]:
-        """Return the same options of a command whose words are known only when it is called."""
+        """Return a subclass with the same options, for a command whose name is known only when it is called."""
         words = {"command": command, "description": description, "examples": examples}
         kind: type[Self] = types.new_class(cls.__name__, (cls,), words)
         return kind
@@ -169,7 +169,7 @@ class CommandOptions:
 
     @classmethod
     def read(cls, arguments: Sequence[str] | None) -> Self:
-        """Return the options in the words of a command line, that of this process if None.
+        """Parse `arguments`, or `sys.argv[1:]` if None; return the options.
 
         Raises:
             ConfigError: an option is unknown, is given in two ways, or has no such value.
@@ -181,7 +181,7 @@ class CommandOptions:
 
     @classmethod
     def as_main(cls, body: Callable[[Self], int]) -> CommandMain:
-        """Make a command of what it does with its options: it reads them, and returns the exit code."""
+        """Turn `body`, a function of the options, into a command that parses arguments and returns an exit code."""
 
         @functools.wraps(body)
         def command(arguments: Sequence[str] | None = None) -> int:
@@ -190,12 +190,12 @@ class CommandOptions:
         return command
 
     def line(self) -> str:
-        """Return the command line to type for the same result, to be kept with it."""
+        """Return the command line that reproduces the result, to be saved with it."""
         return command_text(self.command, self.said)
 
     @classmethod
     def of(cls, named: Mapping[str, Any]) -> Self:
-        """Return the options among values by name; None and names of other options are left out."""
+        """Return options with the values in `named`; None and names of other options are ignored."""
         values = {
             field.name: tuple(value) if isinstance(value, list) else value
             for field in dataclasses.fields(cls)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ class CommandOptions:
         return cls(**values)
 
     def given(self) -> dict[str, Any]:
-        """Return what differs from the defaults, by name."""
+        """Return the options whose values differ from their defaults, by name."""
         return {
             field.name: value
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
@@ -242,7 +242,7 @@ class OverwriteSwitch(CommandOptions, title="switches"):
 
 
 class PlainSwitches(OverwriteSwitch, title="switches"):
-    """Switches that replace existing results, and that say how much is printed."""
+    """Switches that replace existing results, print nothing, or compile again."""
 
     quiet: bool = switch()
     no_cache: bool = switch()
@@ -264,13 +264,13 @@ class SchedulerOption(CommandOptions, title="switches"):
 
 
 class OutputSwitches(PlainSwitches, SchedulerOption, title="switches"):
-    """The same, of a command that goes on where it was stopped."""
+    """`PlainSwitches` and --scheduler, for a command that can resume where it was stopped."""
 
     resume: bool = switch()
 
 
 def done(body: Callable[[O], int], options: O) -> int:
-    """Return the exit code of a command, its runs made where --scheduler says."""
+    """Run a command's `body`, with its runs made by the workers that --scheduler names; return the exit code."""
     if not isinstance(options, SchedulerOption) or options.scheduler is None:
         return body(options)
     with scheduler.used(options.scheduler):
@@ -278,7 +278,7 @@ def done(body: Callable[[O], int], options: O) -> int:
 
 
 def _option_name(field: dataclasses.Field[Any]) -> str:
-    """Return the option's name; a field that would be a word of Python ends in an underscore."""
+    """Return the option's name; the underscore after a field name that would be a Python keyword is dropped."""
     return field.name.rstrip("_").replace("_", "-")
 
 
@@ -287,9 +287,9 @@ def _named(flag: Flag, name: str) -> Flag:
 
 
 def _placed(kind: type[CommandOptions]) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    """Yield the options with the titles of their groups: a class's own before those of its bases.
+    """Yield each option's group title and field: a class's own before those of its bases.
 
-    An option stands where it is declared first: a class that declares it anew changes only what it is.
+    An option redeclared in a derived class keeps the place of its first declaration in a base.
     """
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for place, base in enumerate(kind.__mro__):
@@ -300,6 +300,6 @@ def _placed(kind: type[CommandOptions]) -> Iterator[tuple[str, dataclasses.Field
 
 
 def _own(base: type) -> Collection[str]:
-    """Return the names that a class annotates itself."""
+    """Return the names annotated in the class itself, not in its bases."""
     names: Collection[str] = vars(base).get("__annotations__", {})
     return names

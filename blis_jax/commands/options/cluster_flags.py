@@ -1,4 +1,4 @@
-"""The options about the cluster and its policies: one of each setting, and files and names that stand for several."""
+"""The options about the cluster and its policies: one option for each setting, and options that set several at once."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _METAVARS = {"int": "N", "float": "X", "bool": "BOOL", "str": "NAME"}
 
 
 def flag_of(name: str) -> Flag:
-    """Return the option of a setting."""
+    """Return the option for a setting of the cluster."""
     kind, declared = str(FIELDS[name].type), _declared(name)
     is_time = kind == "int" and declared.unit == "µs"
     others = [word for word in (name, *names_of(name)) if word != first_name(name)]
@@ -106,14 +106,14 @@ def _flags(names: Iterable[str]) -> tuple[Flag, ...]:
 
 
 def _policies(places: Collection[str]) -> tuple[Flag, ...]:
-    """The options that name the policies that decide there, then those of the decode pool's router."""
+    """Return the options that name policies which decide at these places, then those of the decode pool's router."""
     kinds = [kind for kind in KINDS.values() if kind.place in places]
     of_decode = [kind.decode_setting for kind in kinds if kind.is_router]
     return _flags([*(kind.setting for kind in kinds), *of_decode])
 
 
 def _numbers(places: Collection[str]) -> tuple[Flag, ...]:
-    """The options for numbers of the package's policies that decide there."""
+    """Return the options for the numbers of the package's policies which decide at these places."""
     known = registry.settings().items()
     return _flags(name for name, number in known if KINDS[number.kind].place in places)
 
@@ -210,5 +210,5 @@ class SlotsOption(CommandOptions, title="engine"):
 
 
 def name_of(flag: Flag) -> str:
-    """Return the name of an option's value: its first spelling with underscores."""
+    """Return the name under which an option's value is parsed: its first spelling, with underscores."""
     return flag.name.partition("/")[0].replace("-", "_")

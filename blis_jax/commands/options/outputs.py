@@ -1,4 +1,4 @@
-"""What a command writes: `--output`, `--figure`, `--report` and `--timeline`, checked before anything is computed."""
+"""The files that a command writes: `--output`, `--figure`, `--report`, `--timeline`, checked before any run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ReportOptions(PageOption, title="report"):
 
 @dataclass(frozen=True)
 class OutputPaths:
-    """Hold where the results of a command go; None for what is not written."""
+    """The paths of a command's files; None for a file that is not written."""
 
     result: Path
     figure: Path | None = None
@@ -67,11 +67,11 @@ class OutputPaths:
 
     @property
     def pages(self) -> list[Path]:
-        """Return the page and the trace of one run, where they are asked for."""
+        """Return the paths of the page and the timeline, without None."""
         return [path for path in (self.report, self.timeline) if path is not None]
 
     def beside(self, ending: str) -> Path:
-        """Return the file beside the result with another ending."""
+        """Return the result's path with another ending."""
         return self.result.with_suffix(ending)
 
 
@@ -82,17 +82,17 @@ def outputs_of(
     beside: Sequence[str] = (),
     is_kept: Callable[[Path], bool] | None = None,
 ) -> OutputPaths:
-    """Return where the results of a command go.
+    """Return the paths of a command's files, checked.
 
     Args:
-        options: with `overwrite`, and what the command has of `output`, `figure`, `report`, `timeline`, `resume`.
-        usual: the result where `--output` is not given.
+        options: the command's options: `overwrite`, and any of `output`, `figure`, `report`, `timeline`, `resume`.
+        usual: the path of the result if `--output` is not given.
         kinds: endings that the result may have; .zarr is a folder.
         beside: endings of further files beside the result.
-        is_kept: whether a result that is there holds what the command would make.
+        is_kept: whether an existing file already holds the command's result.
 
     Raises:
-        ConfigError: a path has another ending, cannot be written, or is there and may not be replaced.
+        ConfigError: a path has another ending, cannot be written, or exists and may not be replaced.
     """
     named = vars(options)
     overwrite, resume = named["overwrite"], named.get("resume")
@@ -117,7 +117,7 @@ def outputs_of(
 
 
 def _free_place(usual: Path, endings: Sequence[str], resume: bool) -> Path:
-    """Return the usual place, or the first with a number that no other question has taken; to go on, the last taken."""
+    """Return the first free path among `usual` and its numbered variants; with `resume` the last one in use."""
     place = before = usual
     for number in itertools.count(2):
         if not any(os.path.lexists(place.with_suffix(ending)) for ending in endings):
@@ -129,7 +129,7 @@ def _free_place(usual: Path, endings: Sequence[str], resume: bool) -> Path:
 def output_path(
     path: str | Path, name: str, kinds: Sequence[str], overwrite: bool, resume: bool | None = None
 ) -> Path:
-    """Return the path that the option `name` gives; refused as those of `outputs_of`."""
+    """Return the path given for the option `name`, checked like the paths of `outputs_of`."""
     checked = with_ending(path, name, kinds)
     cli.check_writable(checked, is_folder=checked.suffix == ".zarr")
     refuse_existing({name: checked}, overwrite, resume)
@@ -137,14 +137,14 @@ def output_path(
 
 
 def page_path(report: str | None, may_replace: bool) -> Path | None:
-    """Return the page that `--report` asks for, if it does."""
+    """Return the path of the page for `--report`; None if no page is asked for."""
     if report is None:
         return None
     return output_path(report, "--report", (".html",), may_replace)
 
 
 def figure_path(figure: str | None, result: Path) -> Path | None:
-    """Return where the figure goes: `--figure`, a .png, none, or beside the result."""
+    """Return the path of the figure: `--figure`, a .png, or the result's name with .png; None for `--figure none`."""
     if figure == "none":
         return None
     path = result.with_suffix(".png") if figure is None else Path(figure)
@@ -154,7 +154,7 @@ def figure_path(figure: str | None, result: Path) -> Path | None:
 
 
 def with_ending(path: str | Path, name: str, kinds: Sequence[str]) -> Path:
-    """Return the path of the option `name`, which must have one of these endings, if there are any."""
+    """Return the path of the option `name`; refuse it if its ending is not in `kinds`, unless `kinds` is empty."""
     checked = Path(path)
     if kinds and checked.suffix not in kinds:
         raise ConfigError(f"{name}: {str(checked)!r} must end in {' or '.join(kinds)}")
@@ -182,7 +182,7 @@ def study_files(
 ) -> list[File]:
     """Return the files of a study: its document, its first picture if it has one, and its page.
 
-    The page says which command makes it again, and not how long that took.
+    The page states the command that reproduces it, but not the time taken, so that equal results give equal pages.
     """
     timeless = replace(findings, answer=replace(findings.answer, time=None))
     figure = paths.figure if findings.pictures else None
@@ -201,15 +201,15 @@ def write_pages(
     paths: OutputPaths,
     findings: Findings | None = None,
 ) -> None:
-    """Write the page of a study and the timeline of one run of each strategy, as far as they are asked for.
+    """Write the page of a study and the timeline of one run of each strategy, if `paths` has them.
 
     Args:
-        study: what was found; `findings` replaces what would be made of it.
-        records: by strategy.
-        configs: by strategy.
-        seed: that of the records; None where there are none.
-        paths: where to.
-        findings: of the page.
+        study: the comparison.
+        records: the run of each strategy, for the timeline.
+        configs: the cluster of each strategy.
+        seed: the seed of the records; None if requests are not drawn from a seed.
+        paths: the paths of the files.
+        findings: the findings on the page; None means those of `study`.
     """
     if paths.report is not None:
         with cli.writing(paths.report):
@@ -225,14 +225,14 @@ def write_pages(
 
 
 def draw(picture: Picture, path: Path) -> None:
-    """Write a PNG; matplotlib comes no sooner."""
+    """Write a picture as a PNG; matplotlib is imported only now."""
     drawing.save(picture, path)
 
 
 def show(findings: Findings, write: Callable[[], Sequence[Path]], options: CommandOptions) -> None:
     """Print findings, then write files and name them; print nothing if the options are `--quiet`.
 
-    Pictures take longer than the rest, so the answer comes first. Files are written whether or not it can be printed.
+    The answer is printed first, since pictures take longer. Files are written even if printing fails.
     """
     named = vars(options)
     try:

@@ -1,4 +1,4 @@
-"""`--seeds` and `--first-seed`, and `--precision`, `--decide` and their like, which add seeds: the same everywhere."""
+"""Options on seeds, alike in all commands: `--seeds`, `--first-seed`; `--precision`, `--decide`, which add seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST_SEED = {"reference": 42, "jax": 0}  # by who draws the requests; 42 is BLI
 
 
 def seeds_option(usual: str) -> Any:
-    """Declare `--seeds`; `usual` says which seeds are taken without it."""
+    """Declare `--seeds`; the text `usual` tells the help's reader which seeds are the default."""
     words = f"number of seeds, or a list A,B,… of them ({usual})"
     return option(str, None, "N|A,B,…", words)
 
@@ -39,12 +39,12 @@ class SeedOptions(CommandOptions, title="requests"):
 
     @property
     def has_number(self) -> bool:
-        """Return whether the options say how many seeds, or which."""
+        """Return whether the options give a number or a list of seeds."""
         return self.seeds is not None or self.num_seeds is not None
 
     @property
     def stream(self) -> str:
-        """Return who draws requests from the seeds."""
+        """Return the random stream from which requests are drawn: `reference` or `jax`."""
         return "reference"
 
 
@@ -58,7 +58,7 @@ class DrawnOptions(SeedOptions, title="requests"):
 
     @property
     def stream(self) -> str:
-        """Return who draws, as the user says."""
+        """Return the random stream given by --rng, else `reference`."""
         return self.rng or "reference"
 
 
@@ -75,7 +75,7 @@ class CountedRequests(RequestCount, DrawnOptions, title="requests"):
 
 
 def listed_seeds(text: str) -> tuple[int, ...]:
-    """Read the seeds in `A,B,…`; a comma at the end makes a list of one."""
+    """Read a list of seeds `A,B,…`; `A,` is a list of one seed."""
     parts = text.removesuffix(",").split(",")
     try:
         return tuple(int(part) for part in parts)
@@ -87,14 +87,14 @@ def listed_seeds(text: str) -> tuple[int, ...]:
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
-    """Write seeds as a list that `--seeds` takes."""
+    """Format seeds as a list for `--seeds`."""
     return ",".join(map(str, seeds)) + "," * (len(seeds) == 1)
 
 
 def seeds_of(options: SeedOptions, usual: int, stream: str = "reference") -> tuple[int, ...]:
-    """Return the seeds that the options ask for, or the `usual` number of them; `stream` is who draws.
+    """Return the seeds that the options ask for, else `usual` many; `stream` is the random stream of the requests.
 
-    Whether the stream has such seeds is checked where it draws.
+    Whether the stream allows these seeds is checked when requests are drawn.
     """
     seeds = given_seeds(options, stream) if options.has_number else None
     return seeds or _following("--seeds", usual, _first(options, stream))
@@ -104,7 +104,7 @@ def given_seeds(options: SeedOptions, stream: str = "reference") -> tuple[int, .
     """Return the seeds that the options ask for; None if they do not ask for any.
 
     Raises:
-        ConfigError: they contradict each other, or have a first seed and not how many follow.
+        ConfigError: the options contradict each other, or give a first seed without a number of seeds.
     """
     text, count = options.seeds, options.num_seeds
     if options.first_seed is not None and not options.has_number:
@@ -162,7 +162,7 @@ class EnoughSeedsOptions(CommandOptions, title="enough seeds"):
 
     @property
     def has_rule(self) -> bool:
-        """Return whether seeds are added until a rule is met."""
+        """Return whether the options ask for a stopping rule, which adds seeds."""
         return self.decide or self.precision is not None
 
 
@@ -178,7 +178,7 @@ class DecidingOptions(EnoughSeedsOptions, title="enough seeds"):
 def rule_of(
     options: EnoughSeedsOptions, seeds: str | None = None, trace: str | None = None
 ) -> sequential.StoppingRule | None:
-    """Return the rule that the options ask for; None if the number of seeds is fixed."""
+    """Return the stopping rule that the options ask for; None if the number of seeds is fixed."""
     if not options.has_rule:
         for name in ("deciding", "most_seeds"):
             if getattr(options, name, None) is not None:
@@ -201,7 +201,7 @@ def rule_of(
 
 
 def first_seeds(seeds: Sequence[int], rule: sequential.StoppingRule) -> tuple[int, ...]:
-    """Return the seeds of the first stage, checked."""
+    """Return the seeds of the rule's first stage, checked for too few or too many."""
     if not FEWEST_SEEDS <= len(seeds) <= rule.most_seeds:
         raise ConfigError(
             f"--seeds: got {len(seeds)}, but the first stage of --precision and --decide has {FEWEST_SEEDS} to "
@@ -225,7 +225,7 @@ def _precision(text: str | None) -> float | None:
 
 
 def deciding_metrics(deciding: str | None, classes: Sequence[str]) -> tuple[str, ...]:
-    """Return the metrics that the rule looks at."""
+    """Return the metrics named in `deciding`, checked; None means the default metric."""
     if deciding is None:
         return (f"{USUAL}[{USUAL_CLASS}]" if USUAL_CLASS in classes else USUAL,)
     names = tuple(dict.fromkeys(name.strip() for name in deciding.split(",")))

@@ -1,4 +1,4 @@
-"""Options that concern traces, of `blis-jax run` and of the commands that study strategies."""
+"""Options about traces, for `blis-jax run` and the commands that study strategies."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class StudyTrace(GivenTrace, title="trace"):
 
 
 def _trace_file(text: str) -> str:
-    """The .csv file of a trace, which is named or stands for a prefix, as in BLIS."""
+    """Return the .csv file for a name with or without that ending, as BLIS does."""
     return text if text.endswith(".csv") else f"{text}.csv"
 
 
@@ -127,7 +127,7 @@ def output_option() -> Any:
 
 
 def renamed(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the reference's `--workload traces` by the options that mean the same here.
+    """Replace BLIS's `--workload traces` by the equivalent options of this program.
 
     Raises:
         ConfigError: the file is missing, or given without `--workload traces`, or `--trace` is
@@ -157,7 +157,7 @@ def renamed(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(given: Collection[str]) -> None:
-    """Refuse trace options that nothing would use; `given` has the names of the options that were given."""
+    """Refuse trace options without a trace, and a second source of requests; `given` names the options given."""
     if "trace" in given:
         for name in ("workload_spec", "requests", "workload"):
             if name in given:
@@ -169,7 +169,7 @@ def check(given: Collection[str]) -> None:
 
 
 def check_output(output: str | None, overwrite: bool) -> None:
-    """Refuse a place that the written trace cannot have."""
+    """Refuse a path to which the trace cannot be written."""
     if output is not None:
         path = Path(output)
         for file in (path, path.with_suffix(".yaml")):
@@ -186,10 +186,10 @@ def study_source(
     allowed: Collection[str] = (),
     follows: bool = True,
 ) -> source.TraceSource | None:
-    """Return the trace of a study, None if none is given; options that draw requests are refused beside it.
+    """Return the trace of a study, None if none is given.
 
-    But for those that are `allowed`, which mean something for a trace, too. `follows` says whether requests wait for
-    answers in the command's runs.
+    With a trace, options about drawn requests are refused unless `allowed` names them. `follows` says whether, in the
+    command's runs, a session's next request waits for the answer to the last.
     """
     named = options.given()
     check(named)
@@ -224,7 +224,7 @@ _OF_DRAWN = {
 def read(
     options: GivenTrace, notes: Notes, seed: int = DEFAULT_SEED, horizon_us: int | None = None
 ) -> reading.Trace:
-    """Return the trace that was asked for; malformed rows and remarks go to stderr."""
+    """Read the trace given by --trace; report malformed rows and remarks on stderr."""
     assert options.trace is not None
     with progress.phase(f"reading {options.trace}"):
         trace = reading.read_trace(Path(options.trace), trace_options(options, seed, horizon_us))
@@ -235,7 +235,7 @@ def read(
 def trace_options(
     options: GivenTrace, seed: int = DEFAULT_SEED, horizon_us: int | None = None
 ) -> reading.TraceOptions:
-    """Return how the trace is read."""
+    """Return the options for reading the trace."""
     return reading.TraceOptions(
         format=options.trace_format,
         limit=options.limit,
@@ -270,13 +270,13 @@ def _say(options: GivenTrace, trace: reading.Trace, notes: Notes) -> None:
 
 
 def to_table(trace: reading.Trace, config: ClusterConfig) -> tuple[RequestTable, WorkloadNames]:
-    """Return the requests as a table at the engine's block size, with what prompts share."""
+    """Return the requests as a table at the engine's block size, with shared prompt prefixes; and their names."""
     with progress.phase("counting what prompts share"):
         return rows.to_table(trace.rows, config.block_size_in_tokens)
 
 
 def provenance(options: GivenTrace, seed: int) -> dict[str, Any]:
-    """Return what the results file says about the trace."""
+    """Return the entries of a results file about the trace."""
     named = options.given()
     chosen = {name: named[name] for name in _NEEDS_TRACE if name in named}
     return {"trace_options": chosen | {"seed": seed}} if options.trace is not None else {}
