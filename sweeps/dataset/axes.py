@@ -1,4 +1,4 @@
-"""What of workload and cluster may vary in a dataset besides a strategy's parameters."""
+"""The descriptors of workload and cluster that a dataset may vary besides a strategy's parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WHOLE_TOKENS = ("min", "max", "value")
 
 @dataclass(frozen=True)
 class DescriptorKind:
-    """One descriptor: unit, allowed values, and the cluster setting it replaces, if it is one."""
+    """One descriptor: its unit, its allowed values, and the cluster setting that it replaces, if any."""
 
     name: str
     unit: str
@@ -33,7 +33,7 @@ class DescriptorKind:
 
     @property
     def is_workload(self) -> bool:
-        """Return whether the descriptor changes the requests; otherwise it is a setting of the cluster."""
+        """Return whether the descriptor changes the requests; the others change a setting of the cluster."""
         return not self.setting
 
 
@@ -106,13 +106,13 @@ def check_axes(axes: Sequence[Dimension], spec: WorkloadSpec, targets: Sequence[
 
 
 def config_at(config: ClusterConfig, place: Mapping[str, float]) -> ClusterConfig:
-    """Return the configuration with the descriptors that are settings at this place."""
+    """Return the configuration with the settings among the descriptors replaced by their values in `place`."""
     settings = {BY_NAME[name].setting: value for name, value in place.items()}
     return config.replace(**{name: value for name, value in settings.items() if name})
 
 
 def workload_at(spec: WorkloadSpec, place: Mapping[str, float]) -> WorkloadSpec:
-    """Return the workload with the descriptors that change requests; their number stays.
+    """Return the workload changed by the descriptors in `place`; the number of requests stays.
 
     Raises:
         ConfigError: the workload has no clients, rate or number of requests to change.
@@ -138,7 +138,7 @@ def workload_at(spec: WorkloadSpec, place: Mapping[str, float]) -> WorkloadSpec:
 
 
 def _share_out(clients: list[dict[str, Any]], place: Mapping[str, float]) -> None:
-    """Gives classes their shares of the requests; the others keep their proportions."""
+    """Set the classes' shares of the requests, in place; classes without a share keep their proportions."""
     wanted = {name[6:]: value for name, value in place.items() if name.startswith("share_")}
     if not wanted:
         return
@@ -162,7 +162,7 @@ def _share_out(clients: list[dict[str, Any]], place: Mapping[str, float]) -> Non
 
 
 def _lengthen(client: dict[str, Any], place: Mapping[str, float]) -> None:
-    """Scales a client's prompts and outputs, and makes its prefix that share of a mean prompt."""
+    """Scale a client's prompts and outputs, in place, and set its prefix to the wanted share of the mean prompt."""
     for axis, key in (
         ("input_scale", "input_distribution"),
         ("output_scale", "output_distribution"),

@@ -1,4 +1,4 @@
-"""Fill the dataset that options of `blis-jax dataset` describe: its points, its runs, and its attributes."""
+"""Make the dataset that options of `blis-jax dataset` describe: its points, its runs, and its attributes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ADVICE = "give --overwrite or another --output"
 
 
 def empty_dataset(plan: DatasetPlan, names: Sequence[str], about: Mapping[str, str]) -> xr.Dataset:
-    """Make the dataset before any run; `about` has further attributes."""
+    """Return the dataset as it is before any run; `about` has further attributes."""
     seeds = np.array(plan.sizes.all_seeds)
     shape = plan.is_planned.shape
     coords = {
@@ -97,7 +97,7 @@ def empty_dataset(plan: DatasetPlan, names: Sequence[str], about: Mapping[str, s
 
 
 class DatasetStore(Store):
-    """The store of one dataset; its numbers depend on what its attribute `content` says."""
+    """The store of one dataset; its attribute `content` holds all that its numbers depend on."""
 
     wanted, advice = "the .zarr that blis-jax dataset writes", ADVICE
 
@@ -108,14 +108,14 @@ class DatasetStore(Store):
 
     @reads_store(ADVICE)
     def open(self, about: Mapping[str, str], is_resumed: bool) -> np.ndarray:
-        """Make the store, or open that of the same dataset; return which points are done."""
+        """Create the store, or open the store of the same dataset to resume it; return which points are done."""
         dataset = self.begin(empty_dataset(self.plan, self.names, about), is_resumed)
         return np.asarray((dataset["outcome"].values != NOT_RUN).all(axis=1))
 
     def fill(
         self, first: int, runs: Sequence[Mapping[int, RunSummary]], covariates: np.ndarray
     ) -> None:
-        """Fill points from `first` on with their runs by place of the seed."""
+        """Write the runs of points, from point `first` on, by place of the seed."""
         planned = self.plan.is_planned[first : first + len(runs)]
         outcome = np.where(planned, NOT_RUN, NOT_PLANNED).astype(np.int8)
         value = np.full((*planned.shape, len(self.names)), np.nan, np.float32)
@@ -127,7 +127,7 @@ class DatasetStore(Store):
         self.write(first, {"value": value, "covariates": covariates, "outcome": outcome})
 
     def content(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what is asked of the dataset, by name, with a hash of all that."""
+        """Return by name all that the dataset's numbers depend on, with a hash."""
         content: Mapping[str, Any] = json.loads(attributes["content"])
         return {**content, "identity": attributes["identity"]}
 
@@ -136,10 +136,10 @@ class DatasetStore(Store):
 
 
 class DatasetRunner:
-    """Runs points on their seeds; programs are compiled once a mechanism and number of instances."""
+    """Run points on their seeds; each mechanism and number of instances is compiled once."""
 
     def __init__(self, plan: DatasetPlan, spec: WorkloadSpec, experiment: Experiment) -> None:
-        """`spec` is the experiment's workload before points change it."""
+        """Take the plan; `spec` is the experiment's workload before points change it."""
         self.plan, self.spec, measure = plan, spec, experiment.measure
         self.summary = RunFigures(experiment.names, measure.slo_targets(), measure)
         self.drawn = DrawnRows(experiment.requests.stream, MOST_REQUESTS_KEPT)
@@ -173,15 +173,13 @@ class DatasetRunner:
         return list(zip(places, self.drawn.rows(config, spec, seeds, requests), strict=True))
 
     def _seeds_of(self, point: int) -> tuple[list[int], list[int]]:
-        """Return the planned places of a point, and their seeds."""
+        """Return the places of a point's planned runs, and their seeds."""
         planned: list[int] = np.flatnonzero(self.plan.is_planned[point]).tolist()
         every = self.plan.sizes.all_seeds
         return planned, [every[self.plan.places[point, place]] for place in planned]
 
     def covariates(self, points: range) -> np.ndarray:
-        """Measure what the requests of the baseline's runs are like, `[point, place, covariate]`; NaN
-        for other points.
-        """
+        """Measure features of the requests in the baseline's runs `[point, place, covariate]`; else NaN."""
         measured = np.full((len(points), *self.plan.places.shape[1:], len(COVARIATES)), np.nan)
         for row, point in enumerate(points):
             if self.plan.roles[point] == BASELINE:
@@ -206,7 +204,7 @@ def fill(
     done: np.ndarray,
     is_told: bool,
 ) -> int:
-    """Run the parts that are not `done`, of a workload and what is kept of its runs; the exit code."""
+    """Run the parts that are not `done`, and write them to the store; return the exit code."""
     runner = DatasetRunner(plan, spec, experiment)
     num_planned = int(plan.is_planned.sum())
     num_done = int(plan.is_planned[done].sum())
@@ -296,7 +294,7 @@ def fill_dataset(options: DatasetOptions, command: str) -> int:
 
 
 def sizes_of(options: DatasetOptions) -> DatasetSizes:
-    """Return how many points and seeds there are, checked."""
+    """Return the numbers of points and seeds, checked."""
     has_own = options.own_seeds > 0
     usual_first = FIRST_OWN_SEED if has_own else FIRST_SEED[options.rng]
     usual_seeds = OWN_DECK if has_own else options.usual_seeds
@@ -322,7 +320,7 @@ def sizes_of(options: DatasetOptions) -> DatasetSizes:
 
 
 def _baseline(options: DatasetOptions, axes: Sequence[Dimension]) -> Arm | None:
-    """Return the baseline, if one is given."""
+    """Return the baseline arm if the options name one, else None."""
     if options.baseline is None:
         if options.own_seeds:
             raise ConfigError(
@@ -349,7 +347,7 @@ def _metrics(listed: str | None, requests: StudyRequests) -> tuple[str, ...]:
 
 
 def _about(strategy: Strategy, plan: DatasetPlan, experiment: Experiment) -> dict[str, str]:
-    """Return the attributes: what the numbers depend on, and a hash of it."""
+    """Return the dataset's attributes: all that its numbers depend on, and a hash of these."""
     base, sizes, requests = plan.space.base, plan.sizes, experiment.requests
     content = {
         "mechanism": all_values(base),

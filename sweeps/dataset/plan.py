@@ -1,12 +1,12 @@
-"""A dataset before it is run: the points of each role and the seeds that each point gets.
+"""A dataset before its runs: the points of each role and the seeds that each point gets.
 
-Training points are a Sobol sequence, so that any first part of them fills the space as well.
-Calibration and test points are independent draws, which is what conformal intervals and binomial
-tests take for granted. All share one pool of seeds: what a metric's level owes to the seeds is then
-the same at every point, and differences between points are exact for the pool.
+Training points are a Sobol sequence, so that any first part of them fills the space evenly, too. Calibration and test
+points are independent draws, which is what conformal intervals and binomial tests take for granted. All share one pool
+of seeds: the effect of the seeds on a metric's level is then the same at every point, and differences between points
+are exact for the pool.
 
-In a dataset of own seeds every point is run on a few seeds of its own, dealt from a deck of its role:
-what is learned or counted there holds for seeds that nobody has seen.
+In a dataset with `own_seeds` every point runs on a few seeds of its own, dealt from a deck of its role:
+results then generalise to seeds outside the dataset.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DatasetSizes:
     own_seeds: int = 0
 
     def check(self) -> None:
-        """Refuse sizes that cannot be."""
+        """Refuse sizes that are impossible."""
         for name, count in (
             ("points", self.train),
             ("calibration", self.calibration),
@@ -90,7 +90,7 @@ class DatasetSizes:
 
     @property
     def num_runs(self) -> int:
-        """Return the number of runs in all, without those of a baseline."""
+        """Return the total number of runs, without those of a baseline."""
         held_out = self.calibration + self.test + 2 * self.branch
         if self.own_seeds:
             return (self.train + held_out) * self.own_seeds
@@ -98,7 +98,7 @@ class DatasetSizes:
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        """Return the seeds of the pool, then as many others if there are any; or the decks of the roles."""
+        """Return the pool's seeds, then as many other seeds if there are any; with own seeds the roles' decks."""
         decks = len(ROLES) if self.own_seeds else 2 if self.other_points else 1
         return tuple(range(self.first_seed, self.first_seed + decks * self.seeds))
 
@@ -107,7 +107,7 @@ class DatasetSizes:
 class DatasetPlan:
     """Every point with its role and its seeds: `codes[point, column]`, `is_planned[point, place]`.
 
-    `places[point, place]` are places among all seeds. The baseline's points have NaN for codes.
+    `places[point, place]` are indices into all seeds. The codes of the baseline's points are NaN.
     """
 
     space: Space
@@ -122,7 +122,7 @@ class DatasetPlan:
 
     @property
     def points_per_part(self) -> int:
-        """Return the number of points that are written at a time."""
+        """Return the number of points that are written together."""
         return max(RUNS_PER_PART // self.is_planned.shape[1], 1)
 
     def values(self, point: int) -> tuple[dict[str, Any], dict[str, float]]:
@@ -185,7 +185,7 @@ def make_plan(
 
 
 def _stream(place: int) -> list[int]:
-    """Return what tells a role's draws apart; the first three are as they were before there were others."""
+    """Return the words that seed a role's random stream; those of the first roles never change."""
     return [place] if place < len(ROLES) else [len(ROLES) + 3, place]
 
 
@@ -206,18 +206,17 @@ def column_of(dimension: Dimension, space: Space) -> InputColumn:
 
 
 def _shares(role: str, count: int, num_columns: int, seed: list[int]) -> np.ndarray:
-    """Return points in the unit cube: a Sobol sequence to train on, independent draws elsewhere."""
+    """Return points in the unit cube: a Sobol sequence for training, independent draws for other roles."""
     if role != TRAIN:
         return np.random.default_rng(seed).random((count, num_columns))
     return sobol_shares(num_columns, count, seed)
 
 
 def _set_limits(codes: np.ndarray, columns: Sequence[InputColumn], random_state: int) -> None:
-    """Puts some training points where a column means no limit, and some where the limit is tight.
+    """Set some training points, in place, to a column's value for "no limit", and some to tight limits.
 
-    A Sobol sequence hardly meets either. What a limit costs goes as its inverse, so between one
-    token a chunk and two lies more than between a hundred and the highest: the tight ones are
-    log-uniform.
+    A Sobol sequence hardly reaches either. The cost of a limit is proportional to its inverse, so limits of one and of
+    two tokens per chunk differ more than those of a hundred and of the maximum: tight limits are log-uniform.
     """
     for place, column in enumerate(columns):
         if column.unlimited_at is None:
@@ -232,7 +231,7 @@ def _set_limits(codes: np.ndarray, columns: Sequence[InputColumn], random_state:
 
 
 def _set_branch(codes: np.ndarray, columns: Sequence[InputColumn]) -> None:
-    """Turns a limit off at every point, by turns if there are several limits."""
+    """Switch off one limit at every point, in place; points take turns if there are several limits."""
     limits = [place for place, column in enumerate(columns) if column.unlimited_at is not None]
     if len(codes) and not limits:
         raise ConfigError(
@@ -244,7 +243,7 @@ def _set_branch(codes: np.ndarray, columns: Sequence[InputColumn]) -> None:
 
 
 def _pooled(sizes: DatasetSizes, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return which points run on which seeds of one pool; training points take turns, every seed as often."""
+    """Return which points run on which seeds of one pool; training points take turns, each seed equally often."""
     num_points = sizes.train + sizes.calibration + sizes.test + 2 * sizes.branch
     planned = np.zeros((num_points, len(sizes.all_seeds)), bool)
     for point, seeds in enumerate(_dealt(sizes.train, sizes.train_seeds, sizes.seeds, rng)):
@@ -258,7 +257,7 @@ def _pooled(sizes: DatasetSizes, rng: np.random.Generator) -> tuple[np.ndarray, 
 def _own_seeds(
     sizes: DatasetSizes, roles: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return seeds for every point from its role's deck; those of the branch use the decks of their kind."""
+    """Return seeds for every point, dealt from its role's deck; branch points use the deck of their role."""
     places = np.empty((len(roles), sizes.own_seeds), int)
     decks = ((TRAIN,), (CALIBRATION, BRANCH_CALIBRATION), (TEST, BRANCH_TEST))
     for deck, names in enumerate(decks):
@@ -269,7 +268,7 @@ def _own_seeds(
 
 
 def _dealt(num_points: int, each: int, num_seeds: int, rng: np.random.Generator) -> list[list[int]]:
-    """Return seeds of every point, shuffled; every seed comes as often, and none twice at a point."""
+    """Return shuffled seeds for every point; each seed comes equally often, and at most once at a point."""
     dealt, deck = [], []  # type: tuple[list[list[int]], list[int]]
     for _ in range(num_points):
         if len(deck) < each:
@@ -282,6 +281,6 @@ def _dealt(num_points: int, each: int, num_seeds: int, rng: np.random.Generator)
 
 
 def _baseline_rows(num_seeds: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows that have every seed once: which places are planned, and the seeds there."""
+    """Return the baseline's rows, which have every seed once: the places that are planned, and their seeds."""
     places = np.arange(-(-num_seeds // width) * width).reshape(-1, width)
     return places < num_seeds, np.minimum(places, num_seeds - 1)

@@ -53,7 +53,7 @@ def plan(options: PlanOptions) -> int:
 
 
 def add(options: AddOptions) -> int:
-    """Run a hypothesis and write its result, or those of a file."""
+    """Run a hypothesis, or those of a file, and write the results."""
     ledger = find_ledger(options.track, is_new_allowed=True)
     if options.from_ is not None and not is_runs(options.from_):
         return _add_from(ledger, Path(options.from_))
@@ -72,7 +72,7 @@ def add(options: AddOptions) -> int:
 
 
 def _values(options: NewRowOptions, rng: str) -> dict[str, Any]:
-    """Return what is given of a row, by name; `rng` is the track's stream."""
+    """Return a row's values from the options, by name; `rng` is the track's random stream."""
     values = {
         key: value for key, value in options.given().items() if key in KEYS and key != "seeds"
     }
@@ -100,7 +100,7 @@ def _add_from(ledger: Ledger, file: Path) -> int:
 
 
 def note(options: NoteOptions) -> int:
-    """Write findings or a resolution behind a result."""
+    """Write findings or a resolution to a row that has a result."""
     ledger = find_ledger(options.track)
     record = ledger.add_note(options.row, options.content())
     page.write(ledger)
@@ -109,7 +109,7 @@ def note(options: NoteOptions) -> int:
 
 
 def render(options: RenderOptions) -> int:
-    """Write the page, or say whether it is up to date."""
+    """Write the page, or report whether it is up to date."""
     ledger = find_ledger(options.track)
     if options.check:
         if ledger.page.exists() and page.rendered(ledger) == page.page_text(ledger):
@@ -126,7 +126,7 @@ def render(options: RenderOptions) -> int:
 
 
 def check(options: CheckOptions) -> int:
-    """Prove that no record was changed."""
+    """Check that no record was changed."""
     ledger = find_ledger(options.track)
     report = checked(ledger, options.anchor)
     for problem in report.problems:
@@ -136,7 +136,7 @@ def check(options: CheckOptions) -> int:
 
 
 def replay(options: LedgerReplayOptions) -> int:
-    """Run a row again, and compare every number."""
+    """Run a row again, and compare every figure with the record."""
     ledger = find_ledger(options.track)
     known: Known = {}
     if options.part is not None or options.from_ is not None:

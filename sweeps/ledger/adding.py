@@ -1,4 +1,4 @@
-"""Rows from options or files: the hypothesis is written, then it is run, then its result is."""
+"""Rows from options or files: write the hypothesis, run it, then write its result."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ Tell = Callable[[str], None]
 
 
 def hypothesis_from(values: Mapping[str, Any], ledger: Ledger) -> Hypothesis:
-    """Make the hypothesis that options or an entry of a file describe; the track's problem fills gaps.
+    """Return the hypothesis that options or an entry of a file describe; values not given come from the track's
+    problem.
 
     Raises:
         ConfigError: the hypothesis or its diagnostic clause is missing, or does not fit its
@@ -119,7 +120,7 @@ def _evidence(values: Mapping[str, Any], ledger: Ledger) -> str:
 
 
 def _runs_of(values: Mapping[str, Any], ledger: Ledger, evidence: str) -> dict[str, Any]:
-    """Arms, workload and seeds of a hypothesis that runs decide about."""
+    """Return arms, workload and seeds of a hypothesis that is decided by runs."""
     problem = ledger.problem
     if not values.get("strategy"):
         raise ConfigError(f"{values['id']} has no strategy; give --strategy, or --evidence judge")
@@ -155,7 +156,7 @@ def _without_runs(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def command_of(hypothesis: Hypothesis) -> str:
-    """Write the command that makes the row's runs."""
+    """Return the command line that makes the row's runs."""
     words = ["add", hypothesis.id]
     if hypothesis.is_simulated and hypothesis.workload is not None:
         for role, arm in hypothesis.arms.items():
@@ -175,7 +176,7 @@ def command_of(hypothesis: Hypothesis) -> str:
 
 
 def experiments_for(ledger: Ledger) -> Experiments:
-    """Return experiments that measure what the track's criteria ask for, too."""
+    """Return experiments that also measure the metrics of the track's criteria."""
     problem = ledger.problem
     spec = workload_named(problem.workload, problem.folder, problem.rate)
     return Experiments(metrics_of(problem, spec.slo_classes))
@@ -187,7 +188,7 @@ def experiments_for(ledger: Ledger) -> Experiments:
 def add_row(
     ledger: Ledger, values: Mapping[str, Any], experiments: Experiments, tell: Tell | None = None
 ) -> Record:
-    """Plan the row if it is not planned, run it, and write its result."""
+    """Plan the row unless it is planned, run it, and write its result."""
     row = planned_row(ledger, values)
     if row.result is not None:
         raise ConfigError(
@@ -212,7 +213,7 @@ def add_row(
 
 
 def planned_row(ledger: Ledger, values: Mapping[str, Any]) -> LedgerRow:
-    """Return the row of an id as it was planned, or plan it now.
+    """Return the row with this id if it is planned; plan it otherwise.
 
     Raises:
         ConfigError: options contradict the planned row.
@@ -230,7 +231,7 @@ def planned_row(ledger: Ledger, values: Mapping[str, Any]) -> LedgerRow:
 
 
 def _defaults(row: LedgerRow) -> dict[str, Any]:
-    """Return what was planned, as options."""
+    """Return the planned row's values, as options."""
     hypothesis = row.hypothesis
     defaults: dict[str, Any] = {
         "hypothesis": hypothesis.statement,
@@ -253,7 +254,7 @@ def _defaults(row: LedgerRow) -> dict[str, Any]:
 
 
 def _check_same(row: LedgerRow, now: Hypothesis) -> None:
-    """Refuse another hypothesis under a planned id."""
+    """Refuse a hypothesis that differs from the one planned under the same id."""
     before, after = (
         hypothesis.model_dump(exclude={"criteria"}) for hypothesis in (row.hypothesis, now)
     )
@@ -328,7 +329,7 @@ def _simulated(
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read the entries of a YAML file: `rows`, with `defaults` for all of them.
+    """Read the entries of a YAML file: `rows`, with `defaults` that apply to all rows.
 
     Raises:
         ConfigError: the file has another form, an unknown key, or an id twice.
@@ -364,7 +365,7 @@ def add_file(
     tell: Tell,
     show: Callable[[int, str], None],
 ) -> int:
-    """Add every row of a file that is not there yet, in order; return how many were added."""
+    """Add every row of a file that the ledger lacks, in order; return how many were added."""
     known = {row.id for row in ledger.rows()}
     for entry in entries:  # all of them before the first is run
         if entry["id"] not in known:
@@ -386,7 +387,7 @@ def add_file(
 
 
 def _note(ledger: Ledger, entry: Mapping[str, Any]) -> None:
-    """Findings and resolution of an entry, unless they are noted already."""
+    """Write the findings and the resolution of an entry to its row, unless they are already there."""
     row = ledger.row(str(entry["id"]))
     content = {key: entry[key] for key in ("findings", "resolution") if entry.get(key)}
     findings = " ".join(str(content.get("findings", "")).split())

@@ -1,4 +1,4 @@
-"""What the actions found, the answer first: a check, a replay, the state of the search, a new result.
+"""The answers that the ledger's actions print: of a check, a replay, the state of the search, a new result.
 
 An iteration is null if none of its rows, with its hypothesis confirmed, improves on the best
 objective so far by more than `MARGIN_PERCENT`. Only rows with the workload and the baseline of the first
@@ -47,9 +47,7 @@ class Standing:
 
 
 def standing(rows: Sequence[LedgerRow], objective: str) -> Standing:
-    """Return the state of the search after all rows: verdicts, the best row, iterations without
-    improvement, open rows.
-    """
+    """Return the state of the search after all rows: verdicts, best row, iterations without improvement, open rows."""
     done = [row for row in rows if row.result is not None]
     verdicts: dict[str, int] = {}
     for row in done:
@@ -80,7 +78,7 @@ def _iterations(rows: Sequence[LedgerRow]) -> dict[str, list[LedgerRow]]:
 
 
 def _share(row: LedgerRow, rows: Sequence[LedgerRow], objective: str) -> float | None:
-    """Return the objective's mean ÷ the baseline's, if the row is comparable with the first measured one."""
+    """Return the objective's mean ÷ the baseline's; None unless the row ran like the first measured row."""
     first = _first_measured(rows)
     if first is None or not row.result or not row.result.get("runs"):
         return None
@@ -117,7 +115,7 @@ NOTHING_RUN = Sentence.of("nothing was run.")
 
 
 def of_check(report: CheckReport, ledger: Ledger) -> Findings:
-    """Return whether the records are as they were written; what is broken stands on standard error."""
+    """Answer whether the records are as they were written; problems themselves are printed on standard error."""
     count = Quantity.whole(report.num_records)
     broken = len(report.problems)
     return Findings(
@@ -139,7 +137,7 @@ def of_check(report: CheckReport, ledger: Ledger) -> Findings:
 
 
 def of_replay(replayed: Replayed, name: str) -> Findings:
-    """Return whether a row's figures come out again, and which do not."""
+    """Answer whether a row's figures are reproduced, and which are not."""
     differing = len(replayed.differences)
     same = Quantity.whole(replayed.num_figures - differing)
     redefined = [
@@ -176,7 +174,7 @@ def of_replay(replayed: Replayed, name: str) -> Findings:
 
 
 def of_status(ledger: Ledger, objective: str, null_limit: int | None) -> Findings:
-    """Return the best row so far, and whether the search should go on."""
+    """Answer which row is the best so far, and whether the search should go on."""
     rows = ledger.rows()
     state = standing(rows, objective)
     best = Sentence.of(f"best {objective}: no row is better than the baseline.")
@@ -215,7 +213,7 @@ def of_status(ledger: Ledger, objective: str, null_limit: int | None) -> Finding
 
 
 def of_plan(ledger: Ledger, row: LedgerRow) -> Answer:
-    """Return that a hypothesis is written down."""
+    """Answer that a hypothesis is written."""
     record = row.planned
     return Answer.of(
         f"Is the hypothesis of row {row.id} written down before it is run?",
@@ -227,7 +225,7 @@ def of_plan(ledger: Ledger, row: LedgerRow) -> Answer:
 
 
 def of_note(ledger: Ledger, name: str, record: Record) -> Answer:
-    """Return that findings or a resolution are written down."""
+    """Answer that findings or a resolution are written."""
     return Answer.of(
         f"Is the note on row {name} written down?",
         f"Yes: {name}: noted as record {record['number']}, {record['hash'][:12]}",
@@ -238,7 +236,7 @@ def of_note(ledger: Ledger, name: str, record: Record) -> Answer:
 
 
 def of_file(ledger: Ledger, num_added: int, num_rows: int) -> Answer:
-    """Return how many rows of a file are in the ledger now."""
+    """Answer how many rows of a file the ledger has now."""
     return Answer.of(
         "Which rows of the file were missing, and are there now?",
         f"{num_added} of {num_rows} rows added; {ledger.page} is rendered",
@@ -249,7 +247,7 @@ def of_file(ledger: Ledger, num_added: int, num_rows: int) -> Answer:
 
 
 def of_page(ledger: Ledger, is_written: bool) -> Answer:
-    """Return that the page is that of the records."""
+    """Answer that the page shows the ledger's records."""
     page = f"{ledger.page} matches the records"
     return Answer.of(
         "Is the page that of the records?",
@@ -261,7 +259,7 @@ def of_page(ledger: Ledger, is_written: bool) -> Answer:
 
 
 def of_result(ledger: Ledger, record: Record) -> Findings:
-    """Return what a new result says: its verdict, its predictions, figures, and the criteria."""
+    """Answer with a new result: its verdict, predictions, figures, and the track's criteria."""
     predictions = record.get("predictions", ())
     runs = record.get("runs", {})
     figures = [
@@ -303,7 +301,7 @@ def of_result(ledger: Ledger, record: Record) -> Findings:
 
 
 def _num_runs(result: Mapping[str, Any]) -> int:
-    """Return how many runs a result was made of."""
+    """Return the number of runs in a result."""
     return sum(len(arm["outcomes"]) for arm in result.get("runs", {}).values())
 
 

@@ -1,4 +1,4 @@
-"""A ledger: a folder with `ledger.jsonl`, the records, `ledger/`, their large parts, and `ledger.md`, their table."""
+"""A ledger: a folder with `ledger.jsonl` (records), `ledger/` (their large parts) and `ledger.md` (their table)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRACKS = "tracks"  # where the tracks of a project are
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One iteration's hypothesis, its result if there is one, and notes on it."""
+    """A row: one iteration's hypothesis, its result if there is one, and notes."""
 
     planned: Record
     hypothesis: Hypothesis
@@ -44,18 +44,18 @@ class LedgerRow:
 
     @property
     def id(self) -> str:
-        """Return the row's name in the table."""
+        """Return the row's id, its name in the table."""
         return self.hypothesis.id
 
     @property
     def resolution(self) -> str | None:
-        """Return the resolution that was noted last; None without one."""
+        """Return the latest resolution; None without one."""
         noted = [note["resolution"] for note in self.notes if note.get("resolution")]
         return noted[-1] if noted else None
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Return the findings of the result, then of the notes, in order."""
+        """Return the findings of the result, then those of the notes, in order."""
         of_row = [self.result["findings"]] if self.result and self.result.get("findings") else []
         return (*of_row, *(note["findings"] for note in self.notes if note.get("findings")))
 
@@ -64,16 +64,14 @@ class Ledger:
     """The records of one folder."""
 
     def __init__(self, folder: Path, problem: Problem | None = None) -> None:
-        """`problem` is what the ledger is about; its own folder's or that of its first record if not given."""
+        """Open the ledger in a folder; by default its problem is the folder's, else that named by the first record."""
         self.folder = folder
         self.path, self.page = folder / RECORDS, folder / PAGE
         self._problem = problem
 
     @property
     def problem(self) -> Problem:
-        """Return the problem that the ledger's rows answer: that of its folder, else the one that its
-        first record names.
-        """
+        """Return the track's problem: that of the ledger's folder, else the one named by the first record."""
         if self._problem is None:
             if (self.folder / FILE).is_file():
                 self._problem = load_problem(str(self.folder))
@@ -84,17 +82,17 @@ class Ledger:
         return self._problem
 
     def contents(self) -> Contents:
-        """Read the records as they are on the disk."""
+        """Read the records from the disk."""
         return chain.read(self.path)
 
     def rows(self) -> list[LedgerRow]:
-        """Return every row, in the order in which the hypotheses were written; refuse a broken ledger."""
+        """Return every row, in the order in which hypotheses were written; refuse a broken ledger."""
         contents = self.contents()
         chain.check_sound(self.path, contents)
         return rows_of(contents.records)
 
     def row(self, name: str) -> LedgerRow:
-        """Return the row of an id."""
+        """Return the row with this id."""
         return _row(self.rows(), name)
 
     def begin(self) -> None:
@@ -111,7 +109,7 @@ class Ledger:
             chain.append(self.path, chain.BEGIN, first)
 
     def plan(self, hypothesis: Hypothesis) -> LedgerRow:
-        """Write a hypothesis down; its id must be new."""
+        """Write a hypothesis; its id must be new."""
 
         def content(records: Sequence[Record]) -> dict[str, Any]:
             """Return the record, unless its id is taken."""
@@ -130,7 +128,7 @@ class Ledger:
         """Write the result of a hypothesis that has none yet."""
 
         def made(records: Sequence[Record]) -> dict[str, Any]:
-            """Make the result, once the file is locked; refuse it if the hypothesis is another or no longer open."""
+            """Return the result record, with the file locked; refuse it if the hypothesis changed or has a result."""
             now = _row(rows_of(records), row.id)
             if now.planned["hash"] != row.planned["hash"]:
                 raise ConfigError(f"the hypothesis of {row.id} is not the one that was run")
@@ -145,14 +143,14 @@ class Ledger:
         return chain.append(self.path, RESULT, made, LARGE)
 
     def shorten(self) -> int:
-        """Move large parts of the lines to files beside the ledger; return how many bytes the lines lose."""
+        """Move large parts of the records to files beside the ledger; return the bytes saved in `ledger.jsonl`."""
         return chain.shorten(self.path, LARGE)
 
     def add_note(self, name: str, content: Mapping[str, Any]) -> Record:
-        """Write findings, or a resolution, behind a result."""
+        """Write findings, or a resolution, to a row with a result."""
 
         def made(records: Sequence[Record]) -> dict[str, Any]:
-            """Make the note, once the file is locked; refuse it if there is no result yet."""
+            """Return the note record, with the file locked; refuse it if the row has no result yet."""
             row = _row(rows_of(records), name)
             if row.result is None:
                 raise ConfigError(f"{name} has no result yet; notes are about results")
@@ -164,11 +162,11 @@ class Ledger:
 
 
 class _AlreadyThereError(Exception):
-    """Another writer began the ledger."""
+    """The error raised when another writer has begun the ledger."""
 
 
 def check_verdict(verdict: str) -> None:
-    """Refuse words that are no verdicts."""
+    """Refuse a word that is no verdict."""
     if verdict not in VERDICTS:
         raise ConfigError(
             f"verdict {verdict!r} is unknown; use one of {', '.join(VERDICTS)}{closest(verdict, VERDICTS)}"
@@ -176,7 +174,7 @@ def check_verdict(verdict: str) -> None:
 
 
 def rows_of(records: Sequence[Record]) -> list[LedgerRow]:
-    """Make rows from records, which must be sound."""
+    """Return rows made from records, which must be an unbroken chain."""
     rows: dict[str, LedgerRow] = {}
     for record in records:
         kind = record["kind"]
@@ -200,7 +198,7 @@ def _row(rows: Sequence[LedgerRow], name: str) -> LedgerRow:
 
 
 def find_ledger(track: str | None, is_new_allowed: bool = False) -> Ledger:
-    """Return the ledger of a track, by name or folder; without one, that of this folder.
+    """Return the ledger of a track, named or at a folder; without a track, that of the current folder.
 
     Raises:
         ConfigError: there is no such ledger.
@@ -233,7 +231,7 @@ FAILED = "a run failed, so that more seeds decide nothing"
 
 @dataclass(frozen=True)
 class EnoughRuns:
-    """The runs that were needed, the hypothesis on their seeds, and where it was looked at."""
+    """The runs that were made, the hypothesis on their seeds, and the numbers of seeds at the looks."""
 
     hypothesis: Hypothesis
     runs: Mapping[str, ArmRuns]
@@ -241,7 +239,7 @@ class EnoughRuns:
     end: str = ""
 
     def content(self) -> dict[str, Any]:
-        """Return what the record says of the added seeds; nothing where the number of seeds was fixed."""
+        """Return the stopping rule and its looks for the record; empty where the number of seeds was fixed."""
         if self.hypothesis.stopping is None:
             return {}
         words = rule_words(self.hypothesis.stopping.rule, self.hypothesis.rule.confidence)
@@ -249,7 +247,7 @@ class EnoughRuns:
 
 
 def stopping_from(values: Mapping[str, Any], seeds: Sequence[int]) -> StoppingRecord | None:
-    """Return the stopping rule that options or an entry of a file ask for; None if the number of seeds is fixed."""
+    """Return the stopping rule that options or an entry of a file give; None if the number of seeds is fixed."""
     rule = rule_of(EnoughSeedsOptions.of(values))
     if rule is None:
         return None
@@ -260,7 +258,7 @@ def stopping_from(values: Mapping[str, Any], seeds: Sequence[int]) -> StoppingRe
 
 
 def values_of(stopping: StoppingRecord | None) -> dict[str, Any]:
-    """Return a stopping rule as the entries of a file."""
+    """Return a stopping rule as values of a file's entry."""
     if stopping is None:
         return {}
     precision = {} if stopping.precision is None else {"precision": _percent(stopping.precision)}
@@ -269,7 +267,7 @@ def values_of(stopping: StoppingRecord | None) -> dict[str, Any]:
 
 
 def options_of(stopping: StoppingRecord | None) -> list[str]:
-    """Return a stopping rule as words of a command."""
+    """Return a stopping rule as words of a command line."""
     words: list[str] = []
     for name, value in values_of(stopping).items():
         words.append(as_option(name))
@@ -282,14 +280,14 @@ def _percent(share: float) -> str:
 
 
 def run_until_enough(hypothesis: Hypothesis, folder: Path, experiments: Experiments) -> EnoughRuns:
-    """Run every arm on the seeds of the hypothesis, or on as many as its rule asks for."""
+    """Run every arm on the seeds of the hypothesis, or on as many seeds as its stopping rule needs."""
     done = EnoughRuns(hypothesis, run_hypothesis(hypothesis, folder, experiments))
     if hypothesis.stopping is None:
         return done
     rule, first = hypothesis.stopping.rule, hypothesis.seeds[0]
 
     def look_at(count: int) -> Look[EnoughRuns]:
-        """Run on so many seeds, and judge the hypothesis on all of them."""
+        """Run on `count` seeds in total, and judge the hypothesis on all of them."""
         nonlocal done
         known = done.hypothesis.seeds
         if count > len(known):
@@ -307,7 +305,7 @@ def run_until_enough(hypothesis: Hypothesis, folder: Path, experiments: Experime
 
 
 def _seen(judged: ClaimVerdict) -> Seen:
-    """Return a claim as decided if its interval lies in its region or outside, whatever single seeds say."""
+    """Return one claim's look: decided if its interval is wholly in or outside the region, despite single seeds."""
     if judged.reading is None or judged.claim is None:
         return Seen(np.inf, is_decided=False)
     interval, claim = judged.reading.mean, judged.claim
@@ -321,7 +319,7 @@ def _seen(judged: ClaimVerdict) -> Seen:
 
 
 def _joined(runs: Mapping[str, ArmRuns], more: Mapping[str, ArmRuns]) -> dict[str, ArmRuns]:
-    """Return the runs of every arm on all seeds, in order."""
+    """Return the runs of every arm with further runs appended, in the order of the seeds."""
     return {role: _both(arm, more[role]) for role, arm in runs.items()}
 
 

@@ -1,4 +1,4 @@
-"""Proof that no record was changed, and a row's runs again: whether its numbers still come out."""
+"""Checks of a ledger: that no record was changed, and that a row's runs give its figures again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CheckReport:
 
 
 def check(ledger: Ledger, anchor: str | None = None) -> CheckReport:
-    """Check everything in the ledger that needs no runs; `anchor` is the hash of a record, kept elsewhere."""
+    """Check all that needs no runs; `anchor` is the hash of a record, kept outside of the ledger."""
     contents = ledger.contents()
     report = CheckReport(num_records=len(contents.records))
     if not contents.size:
@@ -87,7 +87,7 @@ def check(ledger: Ledger, anchor: str | None = None) -> CheckReport:
 
 
 def _inconsistencies(records: Sequence[Record]) -> list[str]:
-    """Return the first record that contradicts an earlier one, or itself."""
+    """Return the first record that contradicts an earlier record, or itself."""
     planned: dict[str, tuple[Record, Hypothesis]] = {}
     results: dict[str, Record] = {}
     for record in records[1:]:
@@ -133,7 +133,7 @@ def _inconsistency(
 
 
 def _other_conclusions(record: Record, hypothesis: Hypothesis) -> str | None:
-    """Return where the recorded figures do not give what was concluded from them."""
+    """Return where the recorded conclusions differ from those that the recorded figures give; None if nowhere."""
     if record["rule"] not in RELATIVE:
         return None
     used = hypothesis.on(record.get("seeds", hypothesis.seeds))
@@ -148,10 +148,11 @@ def _other_conclusions(record: Record, hypothesis: Hypothesis) -> str | None:
 
 
 def _first_difference(before: object, after: object, where: str, size: float = 0.0) -> str | None:
-    """Return the path at which two contents part; numbers of one list are as sure as the largest of them.
+    """Return the path of the first difference between two contents; numbers of a list may differ by rounding of the
+    largest.
 
-    So an interval's end near 0 may differ as much as its other end: rules 1 and 2 had quantiles of
-    Student's t to seven digits only.
+    So an interval's end near 0 may differ by as much as its other end: rules 1 and 2 used quantiles of Student's t
+    with seven digits only.
     """
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         if before.keys() != after.keys():
@@ -185,7 +186,7 @@ def _first_difference(before: object, after: object, where: str, size: float = 0
 
 
 def _against_anchors(ledger: Ledger, contents: Contents, known: str | None) -> list[str]:
-    """Check the page's anchor, and one that somebody kept elsewhere."""
+    """Return problems with the anchor on the page, and with an anchor `known` from elsewhere."""
     problems = []
     hashes = [record["hash"] for record in contents.records]
     if known is not None and not any(value.startswith(known.lower()) for value in hashes):
@@ -209,7 +210,7 @@ def _against_anchors(ledger: Ledger, contents: Contents, known: str | None) -> l
 
 
 def _against_history(path: Path) -> tuple[list[str], str]:
-    """Return whether every committed version is the beginning of the file; and how far that could be seen."""
+    """Return a problem if the file does not begin with every committed version; and how far git's history reaches."""
     place = f"./{path.name}"
     commits = git_says(path.parent, "log", "--first-parent", "--format=%H", "--", place)
     if commits is None:
@@ -234,7 +235,7 @@ def _begins(hashes: Sequence[str], first: Sequence[str]) -> bool:
 
 
 def _hashes(data: bytes) -> list[str]:
-    """Return the hashes that the records in a file's bytes carry, however much of them stands beside the file."""
+    """Return the hashes in a file's records, including records whose large parts are stored beside the file."""
     lines = (chain.parsed(line) for line in data.split(b"\n"))
     return [line[0]["hash"] for line in lines if line and "hash" in line[0]]
 
@@ -249,7 +250,7 @@ ROUNDING = 1e-9  # relative; what another version or backend may change
 
 @dataclass(frozen=True)
 class Replayed:
-    """The comparison of a repetition with its record."""
+    """The comparison of a repeated row with its record."""
 
     num_figures: int
     differences: tuple[str, ...]  # one sentence each
@@ -260,7 +261,7 @@ class Replayed:
 
     @property
     def is_good(self) -> bool:
-        """Return whether the figures are equal on the same versions; up to rounding on others."""
+        """Return whether all figures are equal; up to rounding if the versions differ."""
         if self.changed_arms:
             return False
         if self.other_versions:
@@ -271,7 +272,7 @@ class Replayed:
 def made_again(
     ledger: Ledger, name: str, known: Known = MappingProxyType({})
 ) -> tuple[LedgerRow, Hypothesis, Experiments]:
-    """Return a row with its hypothesis on the seeds of its result, and what runs them again.
+    """Return a row, its hypothesis on the seeds of its result, and the experiments that repeat its runs.
 
     Raises:
         ConfigError: the row has no runs.
@@ -286,7 +287,7 @@ def made_again(
 
 
 def replay(ledger: Ledger, name: str, known: Known = MappingProxyType({})) -> Replayed:
-    """Run a row again from its recorded settings, and compare the figures; runs that are `known` are not made."""
+    """Run a row again from its recorded settings, and compare the figures; runs in `known` are not made again."""
     row, hypothesis, experiments = made_again(ledger, name, known)
     assert row.result is not None
     figures = row.result["runs"][STRATEGY]["figures"]
@@ -305,7 +306,7 @@ def replay(ledger: Ledger, name: str, known: Known = MappingProxyType({})) -> Re
 
 
 def _redefined(names: Iterable[str], written: str) -> tuple[str, ...]:
-    """Return the metrics that have had another meaning since a record was written."""
+    """Return the metrics whose definition has changed since a record was written."""
     time = datetime.fromisoformat(written)
     metrics = {name: lookup(name)[0] for name in names if name != CHANGED}
     return tuple(
@@ -318,7 +319,7 @@ def _redefined(names: Iterable[str], written: str) -> tuple[str, ...]:
 def _differences(
     recorded: Mapping[str, Any], again: Mapping[str, Any], redefined: Collection[str]
 ) -> tuple[list[str], int, float]:
-    """Return what differs, how many figures were compared, and the largest relative difference."""
+    """Return the differences, the number of figures compared, and the largest relative difference."""
     differences, count, largest = [], 0, 0.0
     for role, arm in recorded.items():
         if arm["outcomes"] != again[role]["outcomes"]:
@@ -350,7 +351,7 @@ def _relative(values: list[float | None], now: list[float | None] | None) -> flo
 
 
 def _changed_arms(ledger: Ledger, name: str) -> tuple[str, ...]:
-    """Return arms whose text means other settings than were recorded."""
+    """Return the arms whose text now gives other settings than the recorded ones."""
     hypothesis = ledger.row(name).hypothesis
     texts = {role: arm.text for role, arm in hypothesis.arms.items()}
     try:
@@ -365,7 +366,7 @@ def _changed_arms(ledger: Ledger, name: str) -> tuple[str, ...]:
 
 
 def _means_the_same(first: ClusterConfig, second: ClusterConfig) -> bool:
-    """Return whether two configurations have equal settings, and equal numbers of policies, given or by default."""
+    """Return whether two configurations have equal settings, and equal policy numbers, given or by default."""
     numbers = {name for config in (first, second) for name, _ in config.policy_numbers}
     plain = [
         config.replace(policy_numbers=(), routing_scorers=with_weights(config.scorers(), {}))

@@ -35,7 +35,7 @@ def described(action: str) -> str:
 
 
 def shown_as(examples: str) -> str:
-    """Return the examples of an action, a line each, as its help has them."""
+    """Return the examples of an action as its help shows them, one per line."""
     return "examples:\n" + "\n".join(f"  %(prog)s {line}".rstrip() for line in examples.split("\n"))
 
 
@@ -47,7 +47,7 @@ class LedgerOptions(CommandOptions, title="ledger"):
     )
 
     def check_sense(self) -> None:
-        """Refuse options that make no sense together."""
+        """Refuse options that contradict each other."""
 
     @property
     def uses_cache(self) -> bool:
@@ -154,7 +154,7 @@ class _Parts(PartOption, SchedulerOption, OverwriteSwitch, title="parts of the r
     resume: bool = switch("go on with the runs of --part that are there")
 
     def check_parts(self, joined: str | None) -> None:
-        """Refuse a part beside joined runs, and what is about parts without one."""
+        """Refuse a part together with joined runs, and options about parts without a part."""
         self.check_part(self.output)
         lone = [name for name in ("output", "resume", "overwrite") if getattr(self, name)]
         if self.part is None and lone:
@@ -164,7 +164,7 @@ class _Parts(PartOption, SchedulerOption, OverwriteSwitch, title="parts of the r
 
 
 def is_runs(path: str | None) -> bool:
-    """Return whether a path is that of the joined runs of a row."""
+    """Return whether a path is that of a row's joined runs, a `.jsonl` file."""
     return path is not None and path.endswith(".jsonl")
 
 
@@ -194,7 +194,7 @@ class AddOptions(
     no_cache: bool = switch()
 
     def check_sense(self) -> None:
-        """Refuse a row beside a file of rows, and neither."""
+        """Refuse a row together with a file of rows, and neither of them."""
         self.check_parts(self.from_)
         if self.from_ is None or is_runs(self.from_):
             super().check_sense()
@@ -219,13 +219,13 @@ class NoteOptions(
     resolution: str | None = option(str, None, "TEXT", "; ".join(RESOLUTIONS))
 
     def check_sense(self) -> None:
-        """Refuse a note that says nothing."""
+        """Refuse a note without content."""
         super().check_sense()
         if not self.content():
             raise ConfigError("nothing to note; give --findings or --resolution")
 
     def content(self) -> dict[str, str]:
-        """Return what is noted, by its name in the record."""
+        """Return the note's content, by name in the record."""
         texts = {"findings": self.findings, "resolution": self.resolution}
         return {key: text for key, text in texts.items() if text}
 
@@ -267,7 +267,7 @@ class LedgerReplayOptions(
     )
 
     def check_sense(self) -> None:
-        """Refuse another file than that of joined runs."""
+        """Refuse a file that is not one of joined runs."""
         super().check_sense()
         self.check_parts(self.from_)
         if self.from_ is not None and not is_runs(self.from_):
@@ -288,7 +288,7 @@ class StatusOptions(
     )
 
     def check_sense(self) -> None:
-        """Refuse to stop after no iteration."""
+        """Refuse a limit of iterations below 1."""
         if self.null_limit is not None and self.null_limit < 1:
             raise ConfigError(f"--null-limit must be at least 1, got {self.null_limit}")
 

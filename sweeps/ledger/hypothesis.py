@@ -1,4 +1,4 @@
-"""Hypotheses as the record wants them: family, VV&UQ category, type, claims, diagnostic clause."""
+"""Hypotheses as records hold them: family, VV&UQ category, type, claims, diagnostic clause."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WIDEST_EQUIVALENCE = 5.0  # %
 
 
 class ArmRecord(ClosedPart):
-    """An arm as it was when the hypothesis was written: `settings` are those unlike the defaults."""
+    """An arm as it was when the hypothesis was written; `settings` are those that differ from the defaults."""
 
     text: Text
     strategy: Text
@@ -56,7 +56,7 @@ class WorkloadRecord(ClosedPart):
 
 
 class StoppingRecord(ClosedPart):
-    """The rule for the number of seeds, written down before the first of them was run."""
+    """The stopping rule for the number of seeds, written before the first run."""
 
     decides: bool = False  # verdicts must be safe
     # half-width of the intervals, as a share of the reference's mean
@@ -70,7 +70,7 @@ class StoppingRecord(ClosedPart):
 
 
 class Hypothesis(ClosedPart):
-    """The expectation of a run and its reasons, written down before it unless it says otherwise."""
+    """A hypothesis: the expected results and their reasons, written before the runs unless it says otherwise."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
     statement: Text
@@ -111,7 +111,7 @@ class Hypothesis(ClosedPart):
 
     @property
     def is_simulated(self) -> bool:
-        """Return whether runs decide about the hypothesis."""
+        """Return whether the hypothesis is decided by runs."""
         return self.evidence in (REFERENCE_RUNS, JAX_RUNS)
 
     @cached_property
@@ -135,7 +135,7 @@ class Hypothesis(ClosedPart):
         )
 
     def on(self, seeds: Sequence[int]) -> Hypothesis:
-        """Return the same hypothesis on the seeds that were used in the end."""
+        """Return the same hypothesis on the seeds that were used."""
         return self.model_copy(update={"seeds": tuple(seeds)})
 
     @property
@@ -146,10 +146,10 @@ class Hypothesis(ClosedPart):
 
 
 def hypothesis_of(values: Mapping[str, Any]) -> Hypothesis:
-    """Check the values and make a hypothesis of them.
+    """Check the values and return a hypothesis with them.
 
     Raises:
-        ConfigError: a value is not allowed, in one sentence.
+        ConfigError: a value is not allowed.
     """
     try:
         return Hypothesis.model_validate(values)
@@ -202,7 +202,7 @@ def _named(
 
 
 def _check_pairs(hypothesis: Hypothesis) -> None:
-    """Family with type, and category with type."""
+    """Refuse a type that the family, or a category that the type, does not allow."""
     family_named(hypothesis.family), type_named(hypothesis.type), category_named(hypothesis.vvuq)
     allowed = TYPES_OF[hypothesis.family]
     if hypothesis.type not in allowed:
@@ -219,7 +219,7 @@ def _check_pairs(hypothesis: Hypothesis) -> None:
 
 
 def _check_claims(hypothesis: Hypothesis) -> None:
-    """Refuse claims that do not say what type and category promise."""
+    """Refuse claims that do not fit the hypothesis's type and category."""
     try:
         claims = hypothesis.claims
     except ConfigError as error:
@@ -249,7 +249,7 @@ def _check_claims(hypothesis: Hypothesis) -> None:
 
 
 def _check_stopping(hypothesis: Hypothesis) -> None:
-    """Refuse to add seeds for intervals that do not narrow, or seeds that do not go on from the first stage."""
+    """Refuse a stopping rule without intervals to narrow, or with seeds that have no next one."""
     first = hypothesis.seeds
     if not hypothesis.predictions:
         raise ValueError(

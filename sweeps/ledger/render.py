@@ -1,4 +1,4 @@
-"""`ledger.md` from the records: the table between its markers, and below it what stands behind a row."""
+"""`ledger.md` rendered from the records: the table between its markers, and details of each row below."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rendered(ledger: Ledger, contents: Contents | None = None) -> str:
 
 
 def page_text(ledger: Ledger) -> str:
-    """Return the page on the disk, or an empty one."""
+    """Return the page's text on the disk, or that of an empty page."""
     try:
         return ledger.page.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -71,7 +71,7 @@ def page_with(page: str, text: str) -> str:
 
 
 def write(ledger: Ledger) -> Path:
-    """Render the page while no record can be added; return its path."""
+    """Render and write the page while the ledger is locked against new records; return the page's path."""
     with chain.locked(ledger.path):
         contents = chain.parse(ledger.path.read_bytes(), beside=Beside.of(ledger.path))
         text = rendered(ledger, contents)
@@ -81,13 +81,13 @@ def write(ledger: Ledger) -> Path:
 
 
 def anchor_in(page: str) -> tuple[int, str] | None:
-    """Return the record number and hash that a page vouches for; None if it names none."""
+    """Return the record number and hash that the page states; None if it states none."""
     anchor = _ANCHOR.search(page)
     return (int(anchor[1]), anchor[2]) if anchor else None
 
 
 def block(records: Sequence[Record]) -> str:
-    """Render what stands between the markers."""
+    """Render the part of the page between its markers."""
     rows = rows_of(records)
     return render(
         "ledger.md.j2",
@@ -141,7 +141,7 @@ def _ttft(row: LedgerRow, result: Record) -> str:
 
 
 def _pooled(row: LedgerRow, result: Record) -> list[str]:
-    """Return the same of the pooled requests, in records that have it."""
+    """Return the changes of the P99 of TTFT over pooled requests, of records that have it."""
     parts = []
     for slo_class, figures in _classes(result):
         figure = figures.get("pooled_ttft_p99_ms")
@@ -156,7 +156,7 @@ def _pooled(row: LedgerRow, result: Record) -> list[str]:
 
 
 def _along(row: LedgerRow, result: Record) -> str:
-    """Return the main metric at every value of the setting."""
+    """Return the main metric at every value of the hypothesis's setting."""
     metric, (name, values) = row.hypothesis.claims[0].metric, levels_of(row.hypothesis.over)
     means = []
     for value in values:
@@ -166,7 +166,7 @@ def _along(row: LedgerRow, result: Record) -> str:
 
 
 def _classes(result: Record) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the classes that have a tail, or all requests where there are no classes."""
+    """Return by class the figures of classes with a TTFT P99; without classes those of all requests."""
     comparison = result.get("comparison", {})
     figures_by_class = [
         (name, figures) for name, figures in comparison.items() if "ttft_p99_ms" in figures
@@ -219,7 +219,7 @@ def _status(row: LedgerRow, result: Record) -> str:
 
 
 def is_unchanged(result: Record) -> bool:
-    """Return whether every request fared as it did under the arm that the claims compare with."""
+    """Return whether every request had the same life as under the reference arm of the claims."""
     runs = result.get("runs", {})
     counts = runs.get(STRATEGY, {}).get("figures", {}).get("num_changed_requests", ())
     arms = {role for role in runs if "=" not in role}
@@ -227,7 +227,7 @@ def is_unchanged(result: Record) -> bool:
 
 
 def _measured(result: Record) -> str:
-    """Means and intervals in the metric's unit."""
+    """Return means and intervals in the metric's unit."""
     parts = []
     for slo_class, figures in _classes(result):
         mean, low, high = figures["ttft_p99_ms"]["value"]
@@ -252,7 +252,7 @@ def _short(value: float | None) -> str:
 
 
 def _criteria(result: Record) -> str:
-    """Return which criteria were met, missed, …, with the classes that they were judged for."""
+    """Return the criteria by verdict (met, missed, …), with the classes that they were judged for."""
     judged = result.get("criteria", ())
     words = []
     for verdict in (MET, MISSED, UNCLEAR, NOT_MEASURED, FOR_PEOPLE):
@@ -266,7 +266,7 @@ def _criteria(result: Record) -> str:
 
 
 def _runs(row: LedgerRow, result: Record) -> str:
-    """Return what was run."""
+    """Return a sentence on the runs that were made."""
     if not result.get("runs"):
         return result["evidence"]
     versions = result["versions"]
@@ -276,7 +276,7 @@ def _runs(row: LedgerRow, result: Record) -> str:
 
 
 def _stopping(result: Record) -> str:
-    """Why there are so many seeds, where a rule says so."""
+    """Return a sentence on why the row has this number of seeds, where a stopping rule decided that."""
     stopping = result.get("stopping")
     if not stopping:
         return ""
@@ -285,7 +285,7 @@ def _stopping(result: Record) -> str:
 
 
 def _policy_seeds(row: LedgerRow, result: Record) -> str:
-    """Return how random policies drew, where an arm has one."""
+    """Return a sentence on how random policies were seeded, where an arm has such a policy."""
     if not any(draws(config_of(arm.settings)) for arm in row.hypothesis.arms.values()):
         return ""
     is_new = policy_seeds_of(result) == BY_WORKLOAD
@@ -293,7 +293,7 @@ def _policy_seeds(row: LedgerRow, result: Record) -> str:
 
 
 def _ranges(seeds: Sequence[int]) -> str:
-    """Return seeds with runs of four and more written as first to last."""
+    """Return seeds as text, four or more consecutive ones as first to last."""
     parts: list[list[int]] = []
     for seed in seeds:
         if parts and seed == parts[-1][-1] + 1:
@@ -306,7 +306,7 @@ def _ranges(seeds: Sequence[int]) -> str:
 
 
 def _failures(result: Record) -> list[str]:
-    """Runs that did not come to their end, by arm."""
+    """Return, by arm, the runs that did not finish."""
     failures = []
     for role, arm in result.get("runs", {}).items():
         bad = [name for name in arm["outcomes"] if name not in WHOLE_NAMES]

@@ -1,4 +1,4 @@
-"""The content of a result record: runs, comparison with the baseline, claims judged by the rule."""
+"""The content of a result record: runs, comparison with the baseline, and claims judged by the rule."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ NO_BASIS = "not reproduced"
 def compare_published(
     claims: Sequence[Claim], strategy: Figures, baseline: Figures, seeds: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Put each published figure beside the measured mean, and say what reproduces it, if anything does."""
+    """Compare each published figure with the measured mean, and name the reading that reproduces it, if any does."""
     rows = []
     for claim in claims:
         candidates = list(_candidates(claim, strategy, baseline, seeds))
@@ -85,7 +85,7 @@ def compare_published(
 def _candidates(
     claim: Claim, strategy: Figures, baseline: Figures, seeds: Sequence[int]
 ) -> Iterator[tuple[str, float]]:
-    """Yield what a publication could mean, the plainest first."""
+    """Yield possible readings of a published figure, with their values, the plainest first."""
     reading = read(claim, strategy, baseline)
     yield MEAN, reading.mean.mean
     if not claim.is_change:
@@ -106,7 +106,7 @@ def _candidates(
 
 
 def _decimals(claim: Claim) -> int:
-    """Digits behind the point in the figure as published."""
+    """Return the number of decimals of the figure as published."""
     match = re.search(r"=\s*[+-]?\d+(?:\.(\d+))?", claim.text)
     return len(match[1] or "") if match else 6
 
@@ -116,7 +116,7 @@ def _percent(value: Any, base: float) -> float:
 
 
 def check_published(claims: Sequence[Claim]) -> None:
-    """Refuse published claims that are no figures."""
+    """Refuse published claims that state no figure."""
     for claim in claims:
         if claim.shape != "region":
             raise ConfigError(f"published claim {claim.text!r} is no figure; put it into predict")
@@ -124,19 +124,19 @@ def check_published(claims: Sequence[Claim]) -> None:
 
 @dataclass(frozen=True)
 class MeasuredArms:
-    """The runs of a hypothesis as figures by role."""
+    """The figures and outcomes of a hypothesis's runs, by role of the arm."""
 
     figures: Mapping[str, Figures]  # the strategy's have CHANGED, against the reference
     outcomes: Mapping[str, tuple[str, ...]]
 
     @property
     def reference(self) -> Figures:
-        """Return the figures that claims compare with: those of the reference arm, else of the baseline."""
+        """Return the figures that claims compare with: the reference arm's if there is one, else the baseline's."""
         return self.figures.get(REFERENCE, self.figures[BASELINE])
 
 
 def measured_from_runs(runs: Mapping[str, ArmRuns]) -> MeasuredArms:
-    """Return the figures of fresh runs, the number of requests that changed among them."""
+    """Return the figures of new runs, with the number of changed requests added."""
     figures = with_pooled(runs)
     changed = num_changed(runs[STRATEGY], runs.get(REFERENCE, runs[BASELINE]))
     figures[STRATEGY] = {**figures[STRATEGY], CHANGED: changed}
@@ -144,7 +144,7 @@ def measured_from_runs(runs: Mapping[str, ArmRuns]) -> MeasuredArms:
 
 
 def measured_from_record(record: Mapping[str, Any]) -> MeasuredArms:
-    """Return the figures in a result record."""
+    """Return the figures and outcomes in a result record."""
     figures = {
         role: {name: np.array(values, float) for name, values in arm["figures"].items()}
         for role, arm in record["runs"].items()
@@ -171,9 +171,9 @@ def runs_content(runs: Mapping[str, ArmRuns], measured: MeasuredArms) -> dict[st
 def conclusions(
     hypothesis: Hypothesis, measured: MeasuredArms, number: int = RULE
 ) -> dict[str, Any]:
-    """Draw conclusions from the figures: comparison, verdicts, published figures; nothing is run.
+    """Return the conclusions from the figures, without any run: comparison, verdicts, published figures.
 
-    `number` is that of the judging rule.
+    `number` is the judging rule's.
     """
     judged = judge_all(hypothesis, measured, number)
     verdict = overall([judgement.word for judgement in judged])
@@ -195,7 +195,7 @@ def conclusions(
 def judge_all(
     hypothesis: Hypothesis, measured: MeasuredArms, number: int = RULE
 ) -> list[ClaimVerdict]:
-    """Judge every prediction of the hypothesis from the measured arms, under the judging rule with this number."""
+    """Judge every prediction of the hypothesis from the measured arms, by the rule with this number."""
     name, values = levels_of(hypothesis.over)
     num_steps = sum(
         1 if claim.shape == REGION else max(len(values) - 1, 1) for claim in hypothesis.claims
@@ -216,7 +216,7 @@ def judge_all(
 
 
 def _failed(hypothesis: Hypothesis, measured: MeasuredArms, shape: str) -> str | None:
-    """Return which runs that a claim needs did not come to their end."""
+    """Return a sentence on the runs that a claim needs but that did not finish; None if there are none."""
     reference = REFERENCE if REFERENCE in measured.figures else BASELINE
     needed = [STRATEGY, reference]
     if shape != REGION:
@@ -247,7 +247,7 @@ def _comparison(
 ) -> dict[str, dict[str, Any]]:
     """Return, by class and metric, the mean, the change and the change in % as [mean, low, high].
 
-    The verdicts hold for all of them at once; under rules 1 and 2 each stood for itself.
+    The verdicts hold for all metrics and classes at once; under rules 1 and 2 each held for itself.
     """
     strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
     relative = RELATIVE[number]
@@ -274,7 +274,7 @@ def _comparison(
 
 
 def _verdict(pair: Pair, change: Difference, number: int) -> str:
-    """Return the verdict of the comparison under the rule with this number."""
+    """Return the verdict on a difference from the baseline, by the rule with this number."""
     if number < FIRST_OF_FAMILIES:
         return own_verdict(pair)
     if number >= FIRST_OF_ENOUGH_SEEDS or change.verdict != UNCLEAR:
@@ -284,7 +284,7 @@ def _verdict(pair: Pair, change: Difference, number: int) -> str:
 
 
 def _interval(value: Estimate) -> list[float | None]:
-    """Mean, low and high to nine digits; the figures that they follow from are kept exactly."""
+    """Return mean, low and high with nine digits; the figures from which they follow are recorded exactly."""
     ends = (value.mean, value.low, value.high)
     return [finite(float(f"{end:.9g}")) for end in ends]
 
@@ -293,7 +293,7 @@ def _interval(value: Estimate) -> list[float | None]:
 
 
 def is_on_problem(hypothesis: Hypothesis, problem: Problem) -> bool:
-    """Return whether the criteria of a track apply: its workload, and its baseline against something else."""
+    """Return whether the track's criteria apply: same workload, and the track's baseline against another arm."""
     if not hypothesis.arms or hypothesis.workload is None:
         return False
     spec = workload_named(problem.workload, problem.folder, problem.rate)
@@ -313,7 +313,7 @@ def judge_on_track(
     experiments: Experiments,
     verdict: str,
 ) -> tuple[CriterionVerdict[Criterion], ...]:
-    """Judge the track's criteria, with the runs under other conditions that they need."""
+    """Judge the track's criteria, making the runs under other conditions that they need."""
     strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
     pairs = {MAIN: FigurePair(strategy, baseline)} | _other_pairs(hypothesis, problem, experiments)
     objective = parse_claim(f"{problem.objective} <= 0%")
@@ -327,7 +327,7 @@ def judge_on_track(
 def conditions_asked(
     hypothesis: Hypothesis, problem: Problem, experiments: Experiments
 ) -> dict[str, tuple[Experiment, dict[str, ClusterConfig]]]:
-    """Return what a track's criteria ask to be run, by the name of the condition and the role."""
+    """Return the experiments and configurations that the track's criteria need, by condition and role."""
     stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
     configs = {role: config_of(hypothesis.arms[role].settings) for role in (STRATEGY, BASELINE)}
     experiments_of = {}
@@ -359,7 +359,7 @@ def _other_pairs(
 
 
 def judgement_content(judgements: Sequence[CriterionVerdict[Criterion]]) -> list[dict[str, Any]]:
-    """Return the verdicts on criteria as the mappings that a record holds."""
+    """Return the verdicts on criteria as mappings, as a record holds them."""
     return [
         {
             "criterion": judgement.criterion.name,

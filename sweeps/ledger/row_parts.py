@@ -1,4 +1,4 @@
-"""The runs of a row in parts: what `--part` of `ledger add` and `replay` writes, and what `merge` has joined."""
+"""The runs of a row in parts, which `ledger add` and `ledger replay` write with `--part` and `merge` joins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowRuns:
-    """All runs that an action asks for of a row, and what they are runs of."""
+    """All runs that an action needs of a row, and the configurations that they are runs of."""
 
     action: str
     id: str
@@ -46,7 +46,7 @@ class RowRuns:
     asked: Asked
 
     def journal(self, path: Path, part: RunPart | None = None) -> Journal:
-        """Return the record of the runs, or of a part of them."""
+        """Return the journal of the runs, or of a part of them."""
         kind = f"ledger {self.action} {self.id}"
         return Journal(path, kind if part is None else part.kind_of(kind), self.about)
 
@@ -62,7 +62,7 @@ class RowRuns:
         return {key: [_run_of(document) for document in runs] for key, runs in lines}
 
     def make_part(self, options: AddOptions | LedgerReplayOptions, part: RunPart) -> Answer:
-        """Make a part of the runs; return what the action says."""
+        """Make a part of the runs; return the sentence that the action prints."""
         path = output_path(
             options.output or "", "--output", (".jsonl",), options.overwrite, options.resume
         )
@@ -87,7 +87,7 @@ class RowRuns:
 def _made(
     wanted: Mapping[str, tuple[Experiment, ClusterConfig]], missing: Sequence[tuple[str, int]]
 ) -> Iterator[tuple[str, list[int], list[Any]]]:
-    """Yield the runs that are missing, experiment by experiment, those of a key in a call together."""
+    """Make the missing runs, experiment by experiment; yield key, places and runs, a compiled call's runs by key."""
     for experiment in dict.fromkeys(wanted[key][0] for key, _ in missing):
         keys = [key for key, (owner, _) in wanted.items() if owner is experiment]
         places = [(keys.index(key), place) for key, place in missing if key in keys]
@@ -101,7 +101,7 @@ def _made(
 
 
 def _document_of(run: RunSummary) -> dict[str, Any]:
-    """Return a run as plain data, with what became of its requests."""
+    """Return a run as plain data, with the outcomes of its requests."""
     if run.lives is None:
         return run.document()
     packed = base64.b85encode(zlib.compress(run.lives.astype("<i8").T.tobytes(), 9)).decode()
@@ -121,10 +121,11 @@ def _run_of(document: dict[str, Any]) -> RunSummary:
 
 
 def runs_to_add(ledger: Ledger, name: str, values: Mapping[str, Any]) -> RowRuns:
-    """Return the runs of a row that is to get its result; `values` are what is said of it besides.
+    """Return the runs of a planned row that has no result yet; `values` are the row's values in the command.
 
     Raises:
-        ConfigError: the row is not planned or planned otherwise, has no runs or a result, or adds seeds as it goes.
+        ConfigError: the row is not planned or planned otherwise, has no runs or a result, or has a stopping rule that
+            adds seeds.
     """
     if name not in [row.id for row in ledger.rows()]:
         raise ConfigError(
@@ -151,7 +152,7 @@ def runs_to_add(ledger: Ledger, name: str, values: Mapping[str, Any]) -> RowRuns
 
 
 def runs_to_replay(ledger: Ledger, name: str) -> RowRuns:
-    """Return the runs of a row that has its result; refuses what `made_again` does."""
+    """Return the runs of a row that has its result; raises the errors of `made_again`."""
     row, hypothesis, experiments = made_again(ledger, name)
     assert row.result is not None
     rule = policy_seeds_of(row.result)

@@ -1,4 +1,4 @@
-"""Begin a track: its folder with the problem, the baseline measured, pages to write in, and an empty ledger."""
+"""Begin a track: create its folder with the problem, the measured baseline, page templates, and an empty ledger."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ STRATEGY_FILE = "iter1-strategy.yaml"
 
 
 def begin_track(folder: Path, options: InitOptions) -> int:
-    """Make a track, or measure the baseline of one again, and print its figures; return the exit code."""
+    """Create a track, or measure the baseline of an existing one again, and print its figures; return the exit code."""
     if not options.refresh:
         _check_free(folder, options.overwrite)
     written = _refresh(folder, options) if options.refresh else _scaffold(folder, options)
@@ -73,7 +73,7 @@ def begin_track(folder: Path, options: InitOptions) -> int:
 
 
 def _check_free(folder: Path, is_forced: bool) -> None:
-    """Refuse to replace a folder, and with --overwrite one that is no track or has rows."""
+    """Refuse to replace a folder without --overwrite; and always one that is no track or has records."""
     if not folder.exists():
         return
     if not is_forced:
@@ -131,7 +131,7 @@ def _refresh(folder: Path, options: InitOptions) -> dict[str, Any]:
 
 
 def _workload_text(name: str) -> str | None:
-    """Return the text of a workload file, which is copied into the track."""
+    """Return the text of a workload file, for its copy in the track."""
     if not name.endswith((".yaml", ".yml")):
         return None
     workload_named(name)
@@ -139,7 +139,7 @@ def _workload_text(name: str) -> str | None:
 
 
 def _problem(name: str, options: InitOptions) -> Problem:
-    """Return the chosen problem with the command's options in place of its own."""
+    """Return the chosen problem with values replaced by the command's options."""
     base, values = load_problem(options.problem or "scheduling"), options.given()
     changes: dict[str, Any] = {
         key: values[key] for key in ("workload", "rate", "baseline", "rng") if key in values
@@ -164,7 +164,7 @@ def _problem(name: str, options: InitOptions) -> Problem:
 
 
 def _problem_text(problem: Problem) -> str:
-    """Return the YAML of a problem."""
+    """Return a problem as YAML."""
     content = problem.model_dump(mode="json", exclude={"folder"}, exclude_defaults=True)
     required = problem.model_dump(
         mode="json", include={"name", "question", "workload", "baseline", "seeds", "rng"}
@@ -174,7 +174,7 @@ def _problem_text(problem: Problem) -> str:
 
 
 def _write_pages(made: Path, problem: Problem, baseline: Mapping[str, Any]) -> None:
-    """Write the pages, and a first strategy that loads."""
+    """Write the pages, and a first strategy file that is valid."""
     means = baseline["results"]["mean"]
     values = {
         "problem": problem,
@@ -190,7 +190,7 @@ def _write_pages(made: Path, problem: Problem, baseline: Mapping[str, Any]) -> N
 
 
 def _answer(folder: Path, baseline: Mapping[str, Any]) -> Answer:
-    """Return that the track stands, and what comes next."""
+    """Return the answer that the track exists, and the next step."""
     files = ", ".join(sorted(path.name for path in folder.iterdir()))
     return Answer.of(
         f"Is {folder} a track, with its baseline measured?",
@@ -202,7 +202,7 @@ def _answer(folder: Path, baseline: Mapping[str, Any]) -> Answer:
 
 
 def _lines(baseline: Mapping[str, Any]) -> list[str]:
-    """Return what was measured, for people."""
+    """Return the baseline's figures as lines of text."""
     lines = []
     for row in baseline["intervals"]:
         if row["metric"].startswith(("ttft_p99_ms", "tokens_per_sec")) and row["mean"] is not None:
@@ -266,7 +266,7 @@ def measure_baseline(problem: Problem, folder: Path) -> dict[str, Any]:
 
 
 def _results(seeds: Sequence[int], runs: ArmRuns, classes: Sequence[str]) -> dict[str, Any]:
-    """Figures of every seed, and their means, under the names of the published file."""
+    """Return every seed's figures, and their means, under the names of the published file."""
     results: dict[str, dict[str, Any]] = {}
     for place, seed in enumerate(seeds):
         figures = {name: values[place] for name, values in runs.figures.items()}
@@ -286,7 +286,7 @@ def _results(seeds: Sequence[int], runs: ArmRuns, classes: Sequence[str]) -> dic
 
 
 def _intervals(runs: ArmRuns, classes: Sequence[str]) -> list[dict[str, Any]]:
-    """Means with their intervals, labelled for a table."""
+    """Return means with their intervals, labelled for a table."""
     names = ["tokens_per_sec", "scheduling_delay_p99_ms"]
     for metric in ("ttft_p99_ms", "e2e_p99_ms", "goodput_rps"):
         names += names_in([metric], (ALL, *classes))
@@ -312,7 +312,7 @@ def _intervals(runs: ArmRuns, classes: Sequence[str]) -> list[dict[str, Any]]:
 def _targets(
     criteria: Sequence[Criterion], runs: ArmRuns, classes: Sequence[str]
 ) -> dict[str, str]:
-    """Return what goals that are changes mean in the metric's unit, by criterion."""
+    """Return, by criterion, the targets that are stated as changes, converted to the metric's unit."""
     targets = {}
     for criterion in criteria:
         claim = criterion.claim
@@ -337,7 +337,7 @@ def _bound(claim: Claim, mean: float) -> str:
 
 
 def _spread(values: Sequence[float | None]) -> float | None:
-    """Return how far the worst class is above the best, %."""
+    """Return how much worse the worst class is than the best, in %; None where a class has no value."""
     known = [value for value in values if value is not None]
     if len(known) != len(values) or not known or min(known) <= 0:
         return None

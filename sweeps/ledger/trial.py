@@ -1,4 +1,4 @@
-"""What a hypothesis asks to be run: its arms and workload, and their runs on every seed."""
+"""The arms and workload that a hypothesis needs, and their runs on every seed."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class ArmRuns:
 
 
 def config_of(settings: Mapping[str, Any]) -> ClusterConfig:
-    """Return the cluster that recorded settings describe."""
+    """Return the cluster configuration that recorded settings give."""
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
     return changed(ClusterConfig(), values)
 
 
 def arm_record(text: str) -> ArmRecord:
-    """Return an arm as the record keeps it: its text, strategy, settings and their hash."""
+    """Return an arm as records hold it: its text, strategy, settings and their hash."""
     arm = arm_of(text)
     settings = settings_of(arm.config)
     name = arm.strategy.name if arm.strategy is not None else arm.name
@@ -115,7 +115,7 @@ def levels_of(over: str) -> tuple[str, tuple[str, ...]]:
 
 
 def workload_record(name: str, folder: Path, rate: float | None) -> WorkloadRecord:
-    """Return a workload as the record keeps it: its name, hash and rate."""
+    """Return a workload as records hold it: its name, hash and rate."""
     spec = workload_named(name, folder, rate)
     return WorkloadRecord(name=name, hash=workload_hash(spec), rate=rate)
 
@@ -126,7 +126,7 @@ def workload_hash(spec: WorkloadSpec) -> str:
 
 
 def spec_of(hypothesis: Hypothesis, folder: Path, rate: float | None = None) -> WorkloadSpec:
-    """Return the workload of a hypothesis, at another rate if one is given.
+    """Return the workload of a hypothesis, at another rate if `rate` is given.
 
     Raises:
         ConfigError: the workload has changed since the hypothesis was written.
@@ -147,10 +147,10 @@ Known = Mapping[str, Sequence[RunSummary]]  # runs that are there, by `Experimen
 
 
 class Experiments:
-    """Keep experiments by what they run, so that rows on one workload share requests and compilations."""
+    """Keep one experiment for each workload, seeds and metrics, so that rows share requests and compiled programs."""
 
     def __init__(self, extra: Sequence[str] = (), known: Known = MappingProxyType({})) -> None:
-        """`extra` are metrics besides those that every row reports; runs that are `known` are not made."""
+        """Take `extra`, metrics besides those that every row reports, and `known`, runs that are not made again."""
         self.extra, self.known = tuple(extra), known
         self._kept: dict[Any, Experiment] = {}
         self._names: dict[Experiment, str] = {}
@@ -164,7 +164,7 @@ class Experiments:
         window: str | None = None,
         policy_seeds: str = BY_WORKLOAD,
     ) -> Experiment:
-        """Return the experiment on a workload that also keeps the metrics `names`; equal ones are one."""
+        """Return the experiment on a workload that also keeps the metrics `names`; the same one for equal arguments."""
         all_names = (*reported_names(spec), *ALSO_REPORTED, *self.extra, *names)
         wanted = tuple(name for name in dict.fromkeys(all_names) if pooled_latency(name) is None)
         key = workload_hash(spec), tuple(seeds), stream, wanted, window, policy_seeds
@@ -180,11 +180,11 @@ class Experiments:
         return self._kept[key]
 
     def key_of(self, experiment: Experiment, config: ClusterConfig) -> str:
-        """Return a text that is equal for equal configurations on equal requests of which the same is kept."""
+        """Return a text that is equal for equal configurations on equal requests with equal kept metrics."""
         return f"{self._names[experiment]}-{key_of(config)}"
 
     def run(self, experiment: Experiment, configs: Sequence[ClusterConfig]) -> list[ArmRuns]:
-        """Run every configuration on every seed, see `run_arms`, but for the runs that are known."""
+        """Run every configuration on every seed as `run_arms` does; runs in `known` are not made again."""
         keys = {config: self.key_of(experiment, config) for config in configs}
         known = {config: self.known[key] for config, key in keys.items() if key in self.known}
         return run_arms(experiment, configs, known)
@@ -192,7 +192,7 @@ class Experiments:
 
 @dataclass(frozen=True)
 class RowFigures:
-    """Make of a record what a row keeps of it; what it holds can travel to another machine."""
+    """Reduce a run's record to the figures that a row keeps; can be pickled for another machine."""
 
     figures: RunFigures
     measure: Measure
@@ -200,12 +200,12 @@ class RowFigures:
 
     @classmethod
     def of(cls, experiment: Experiment) -> RowFigures:
-        """Return that of an experiment."""
+        """Return the reducer for the runs of an experiment."""
         classes = tuple(experiment.requests.source.slo_classes)
         return cls(experiment.result, experiment.measure, classes)
 
     def __call__(self, record: RunRecord) -> RunSummary:
-        """Return what is kept of one run."""
+        """Return the figures that a row keeps of one run."""
         summary = dataclasses.replace(self.figures(record), lives=lives_of(record, FATES))
         if not summary.is_whole:
             return summary
@@ -218,7 +218,7 @@ def run_arms(
     configs: Sequence[ClusterConfig],
     known: Mapping[ClusterConfig, Sequence[RunSummary]] = MappingProxyType({}),
 ) -> list[ArmRuns]:
-    """Run every configuration on every seed; equal ones are run once, and those that are known not at all."""
+    """Run every configuration on every seed; equal configurations are run once, and runs in `known` not at all."""
     missing = [config for config in dict.fromkeys(configs) if config not in known]
     made = experiment.summaries(missing, RowFigures.of(experiment)) if missing else []
     runs, classes = (
@@ -240,9 +240,9 @@ def _arm_runs(names: Sequence[str], classes: Sequence[str], runs: Sequence[RunSu
 
 
 def with_pooled(runs: Mapping[str, ArmRuns]) -> dict[str, Figures]:
-    """Return the figures of every arm, with what each seed contributes to the pooled percentiles.
+    """Return the figures of every arm, with each seed's contribution to the pooled percentiles.
 
-    Pooled are the seeds on which all arms came to their end.
+    Only seeds on which the runs of all arms finished are pooled.
     """
     is_common = np.all(
         [whole(tails) for arm in runs.values() for tails in arm.tails.values()], axis=0
@@ -257,7 +257,7 @@ def with_pooled(runs: Mapping[str, ArmRuns]) -> dict[str, Figures]:
 
 
 def num_changed(arm: ArmRuns, reference: ArmRuns) -> np.ndarray:
-    """Count per seed the requests with another instance, end, TTFT or E2E latency; NaN for broken runs."""
+    """Count per seed the requests with another instance, end, TTFT or E2E latency; NaN for unfinished runs."""
     counts = np.full(len(arm.fates), np.nan)
     for place, outcomes in enumerate(zip(arm.outcomes, reference.outcomes, strict=True)):
         if all(outcome in WHOLE_NAMES for outcome in outcomes):
@@ -269,7 +269,7 @@ def num_changed(arm: ArmRuns, reference: ArmRuns) -> np.ndarray:
 def arms_asked(
     hypothesis: Hypothesis, folder: Path, experiments: Experiments, policy_seeds: str = BY_WORKLOAD
 ) -> Asked:
-    """Return what a hypothesis asks to be run, by role or `NAME=VALUE`; see `run_hypothesis`."""
+    """Return a hypothesis's experiments and configurations, by role or `NAME=VALUE`; see `run_hypothesis`."""
 
     def on(spec: WorkloadSpec) -> Experiment:
         return experiments.of(spec, hypothesis.seeds, stream, names, policy_seeds=policy_seeds)
@@ -291,7 +291,7 @@ def arms_asked(
 def run_hypothesis(
     hypothesis: Hypothesis, folder: Path, experiments: Experiments, policy_seeds: str = BY_WORKLOAD
 ) -> dict[str, ArmRuns]:
-    """Run every arm, by role or `NAME=VALUE`; `policy_seeds` is the rule by which random policies draw."""
+    """Run every arm, by role or `NAME=VALUE`; `policy_seeds` is the rule that seeds random policies."""
     runs: dict[str, ArmRuns] = {}
     for experiment, configs in arms_asked(hypothesis, folder, experiments, policy_seeds):
         made = experiments.run(experiment, list(configs.values()))
@@ -300,7 +300,7 @@ def run_hypothesis(
 
 
 def policy_seeds_of(result: Mapping[str, Any]) -> str:
-    """Return the rule by which random policies drew; the first results do not name theirs."""
+    """Return the rule that seeded random policies; results of the first version do not state theirs."""
     return str(result.get("policy_seeds", ALL_ALIKE))
 
 
@@ -309,7 +309,7 @@ def _claims(hypothesis: Hypothesis) -> tuple[Any, ...]:
 
 
 def versions() -> dict[str, str]:
-    """Return versions of the packages, the backend, and the commit of the code if it is in a repository."""
+    """Return the versions of the packages, the backend, and the commit of the code if it is in a repository."""
     version_by_package = {
         "blis_jax": version_of("blis-jax"),
         "jax": jax.__version__,
@@ -322,7 +322,7 @@ def versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Return the commit, with + behind it where the code has changes; empty outside of a repository."""
+    """Return the commit, followed by + if the code has uncommitted changes; empty outside of a repository."""
     root = Path(__file__).resolve().parents[2]
     commit = (git_says(root, "rev-parse", "HEAD") or b"").decode().strip()
     if not commit:
@@ -333,7 +333,7 @@ def _commit() -> str:
 
 
 def git_says(folder: Path, *words: str) -> bytes | None:
-    """Return what git prints; None where it cannot say."""
+    """Return the output of a git command; None if the command fails."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *words], capture_output=True, timeout=60, check=False

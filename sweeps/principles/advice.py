@@ -1,4 +1,4 @@
-"""A strategy held against the catalogue: which principles it touches, with advice and measurement."""
+"""A strategy checked against the catalogue: the principles that it touches, with advice and measurement."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def advise(
     stream: str,
     is_measured: bool,
 ) -> int:
-    """Print what the rules find on a strategy; the exit code."""
+    """Print the findings of the rules on a strategy; return the exit code."""
     arm = arm_of(strategy)
     if path is not None:
         if path.suffix != ".json":
@@ -74,14 +74,14 @@ def case_of(arm: Arm, seed: int) -> Case:
 
 
 def seeds_for(usual: tuple[int, ...], wanted: tuple[int, ...] | int | None) -> tuple[int, ...]:
-    """Return the wanted seeds: the usual ones if None, those of a list, or a number from the first usual one on."""
+    """Return `usual` if `wanted` is None, the seeds in `wanted`, or as many from the first usual seed on."""
     if wanted is None:
         return usual
     return tuple(range(usual[0], usual[0] + wanted)) if isinstance(wanted, int) else wanted
 
 
 def _verdicts(stream: str) -> dict[str, str]:
-    """Return what checks on this code gave, as far as they were made with the entries' own seeds."""
+    """Return the verdicts of recorded checks of this code, by entry; only checks with the entries' own seeds count."""
     record = PrinciplesRecord(Path(USUAL_OUTPUT).with_suffix(".jsonl"))
     try:
         checks = dict(record.lines())
@@ -111,7 +111,7 @@ def _document(
 def findings_of(
     name: str, documents: Sequence[Mapping[str, Any]], seeds: Sequence[int], is_measured: bool
 ) -> Findings:
-    """Return which principles a strategy touches, with advice and measurements."""
+    """Return the principles that a strategy touches, with advice and measurements."""
     count = len({entry["principle"] for entry in documents})
     against = [entry["principle"] for entry in documents if entry["relation"] == AGAINST]
     num_run = sum(entry["verdict"] is not None for entry in documents)
@@ -150,7 +150,7 @@ def _title(entry: Mapping[str, Any]) -> str:
 def _measured(
     stream: str, case: Case, touches: Sequence[Touch], seeds: tuple[int, ...]
 ) -> list[list[dict[str, Any]]]:
-    """Compare, for every finding, the strategy against itself with the settings that the finding proposes."""
+    """Compare, for every touched principle, the strategy with itself under the settings that the principle proposes."""
     classes = case.spec.slo_classes
     names = [name_in(name, slo_class) for name in MEASURED for slo_class in classes]
     names += list(MEASURED)
@@ -175,7 +175,7 @@ def _compared(
     classes: Sequence[str],
     instead: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Return rows by class: the strategy, the strategy changed, and the paired difference."""
+    """Return table rows by class: the strategy, the changed strategy, and their paired difference."""
     changed = ", ".join(f"{name}={value}" for name, value in instead.items())
     failed = [run.outcome.name for run in (*first, *second) if not run.is_whole]
     if failed:

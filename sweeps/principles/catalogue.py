@@ -1,4 +1,4 @@
-"""The catalogue's entries: statement, evidence, configurations to compare, and when a claim fails."""
+"""The catalogue's entries: statement, evidence, configurations to compare, and the bounds of their claims."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Range(ClosedPart):
 
     @property
     def claim(self) -> Claim:
-        """Return the claim that a figure lies within these bounds."""
+        """Return the claim that a figure lies within this range."""
         least = -math.inf if self.above is None else math.nextafter(self.above, math.inf)
         most = math.inf if self.below is None else math.nextafter(self.below, -math.inf)
         low = least if self.min is None else max(self.min, least)
@@ -67,7 +67,7 @@ class WorkloadChoice(ClosedPart):
 
 
 class ArmSpec(ClosedPart):
-    """One configuration: groups of settings in order, then single ones, on a workload."""
+    """One configuration: groups of settings in order, then single settings, on a workload."""
 
     groups: tuple[Text, ...] = Field(default=(), alias="from")
     settings: dict[str, Any] = Field(default_factory=dict, alias="set")
@@ -75,12 +75,11 @@ class ArmSpec(ClosedPart):
 
 
 class PrincipleClaim(ClosedPart):
-    """One figure and what is expected of it.
+    """One figure and its expected range.
 
-    `role`: a `core` claim decides whether the entry holds, a `scope` claim whether it does as widely
-    as it is worded; a `control` shows that the check could have failed, and a `context` claim is only
-    reported. Between `expected` and `falsified` an entry
-    holds less widely; without `falsified` whatever is not expected refutes.
+    `role`: a `core` claim decides whether the entry holds, a `scope` claim whether it holds as widely as it is worded;
+    a `control` shows that the check could have failed, and a `context` claim is only reported. A figure between
+    `expected` and `falsified` narrows the entry; without `falsified` every figure outside of `expected` refutes it.
     """
 
     says: Text
@@ -95,7 +94,7 @@ class PrincipleClaim(ClosedPart):
     is_slow: bool = Field(default=False, alias="slow")
 
     def arms(self) -> tuple[str, ...]:
-        """Return every arm that the claim needs."""
+        """Return the names of all arms that the claim needs."""
         return tuple(dict.fromkeys([*_names(self.of), *_names(self.to)]))
 
     @model_validator(mode="after")
@@ -133,10 +132,10 @@ class Entry(ClosedPart):
     source: str = ""
 
     def workload_of(self, arm: str) -> WorkloadChoice:
-        """Return what an arm is run on: its own workload, else the entry's.
+        """Return the workload of an arm: its own, else the entry's.
 
         Raises:
-            ConfigError: there is neither.
+            ConfigError: neither has a workload.
         """
         chosen = self.arms[arm].workload or self.workload
         if chosen is None:
@@ -158,14 +157,14 @@ class Entry(ClosedPart):
 
 
 class Catalogue(BaseModel):
-    """The entries by id, and the groups of settings from which their arms are made."""
+    """The entries by id, and the groups of settings that their arms refer to."""
 
     model_config = ConfigDict(frozen=True)
     groups: dict[str, dict[str, Any]]
     entries: dict[str, Entry]
 
     def settings_of(self, entry: Entry, arm: str) -> dict[str, Any]:
-        """Return the settings of an arm; its own replace those of its groups, later groups those of earlier ones."""
+        """Return the settings of an arm: its own replace those of its groups, and later groups replace earlier ones."""
         spec = entry.arms[arm]
         settings: dict[str, Any] = {}
         for name in spec.groups:
@@ -233,7 +232,7 @@ def chosen(catalogue: Catalogue, only: str | None) -> list[Entry]:
 
 
 def content_of(catalogue: Catalogue, entry: Entry) -> str:
-    """Return what decides an entry's check, as a text; wording is left out."""
+    """Return all that decides an entry's check, as a text; the entry's wording is left out."""
     words = {"statement", "evidence", "seen", "remark", "source", "falsified_if"}
     document = entry.model_dump(mode="json", exclude=words)
     document["settings"] = {arm: catalogue.settings_of(entry, arm) for arm in entry.arms}
@@ -241,7 +240,7 @@ def content_of(catalogue: Catalogue, entry: Entry) -> str:
 
 
 def workload_named(choice: WorkloadChoice) -> WorkloadSpec:
-    """Load a workload of either package, with the numbers of the choice."""
+    """Load a workload of either package, with numbers replaced as `choice` says."""
     spec = load_workload(choice.name)
     numbers = choice.model_dump(include={"aggregate_rate", "num_requests", "horizon"})
     changes: dict[str, Any] = {key: value for key, value in numbers.items() if value is not None}
@@ -266,7 +265,7 @@ _NAMES = {
 
 
 def missing(settings: Mapping[str, Any]) -> str:
-    """Say which of these settings does not exist in blis_jax; empty if all do."""
+    """Return a sentence on the first setting or policy that does not exist in blis_jax; empty if all exist."""
     for name, value in settings.items():
         if not is_setting(name):
             return f"blis_jax has no setting {name}"

@@ -1,4 +1,4 @@
-"""Check the principles as options of `blis-jax principles` say: which agree with the catalogue, and every figure."""
+"""Check the principles that options of `blis-jax principles` name: verdicts against the catalogue, and figures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORDS = ("statement", "evidence", "seen", "remark", "falsified_if")
 
 
 def findings_of(checks: Sequence[Mapping[str, Any]]) -> Findings:
-    """Return how many of each verdict, where the catalogue says otherwise, and every check's figures."""
+    """Return the number of checks by verdict, those that contradict the catalogue, and every check's figures."""
     verdicts = [check["verdict"] for check in checks]
     claims = [claim for check in checks for claim in check["claims"]]
     num_run = sum("value" in claim for claim in claims)
@@ -79,7 +79,7 @@ def findings_of(checks: Sequence[Mapping[str, Any]]) -> Findings:
 
 
 def _sure(claims: Sequence[Mapping[str, Any]]) -> Sentence:
-    """Return on how many seeds claims were simulated, and how many were not."""
+    """Return a sentence on the number of seeds of the simulated claims, and the number of claims not run."""
     counts = [len(claim["per_seed"]) for claim in claims if claim.get("per_seed")]
     num_left = sum("value" not in claim for claim in claims)
     words = " claim was" if num_left == 1 else " claims were"
@@ -97,7 +97,7 @@ def _verdict(check: Mapping[str, Any]) -> str:
 
 
 def _figures(check: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each claim; those that could not be run for one reason together."""
+    """Yield a line for each claim that was run, then one for each reason why others were not."""
     claims = check["claims"]
     yield from (claim["text"] for claim in claims if "value" in claim)
     reasons = [claim["reason"] for claim in claims if "value" not in claim]
@@ -131,7 +131,7 @@ def check_principles(options: PrinciplesOptions) -> int:
 
 
 def _seeds(options: PrinciplesOptions) -> tuple[int, ...] | int | None:
-    """Return seeds for all entries, how many each is to have, or None for the entries' own."""
+    """Return the seeds for all entries, the number of seeds of each, or None for the entries' own seeds."""
     seeds = given_seeds(options, options.stream)
     if seeds is None:
         return None
@@ -185,7 +185,7 @@ def _run(
     record: PrinciplesRecord,
     code: str,
 ) -> list[dict[str, Any]]:
-    """Make the checks in order, those in the record as they are."""
+    """Make the checks in order; checks in the record are not made again."""
     stream, is_slow = options.stream, options.slow
     lab = Lab(stream, metrics_of(entries))
     work = progress.begin("checking", len(entries), "principles")

@@ -1,4 +1,4 @@
-"""What can be told of a strategy and its workload without a run: settings, and estimates from one seed's requests."""
+"""Facts about a strategy and its workload that need no run: settings, and estimates from one seed's requests."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class StrategyFacts:
 
     @property
     def least_ratio(self) -> float:
-        """Return the ratio of affinity to load from which on some request stays with a warm, loaded instance."""
+        """Return the smallest ratio of affinity to load at which some request stays on a warm, loaded instance."""
         return 1 / self.most_share if self.most_share else math.inf
 
     @property
     def sure_ratio(self) -> float:
-        """Return the ratio of affinity to load from which on every request does."""
+        """Return the smallest ratio of affinity to load at which every request stays on a warm, loaded instance."""
         return 1 / self.least_share if self.least_share else math.inf
 
 
 @dataclass(frozen=True)
 class Case:
-    """A strategy under scrutiny."""
+    """A strategy to be checked, with its workload and facts."""
 
     config: ClusterConfig
     spec: WorkloadSpec
@@ -65,17 +65,17 @@ class Case:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Return scorers with their weights; none unless routing is weighted."""
+        """Return scorers with their weights; empty unless routing is weighted."""
         return dict(self.config.scorers())
 
     @property
     def affinity(self) -> float:
-        """Return the weight of cached prefixes."""
+        """Return the weight of the prefix-affinity scorer."""
         return self.weights.get("prefix-affinity", 0.0)
 
     @property
     def load_weight(self) -> float:
-        """Add up the weights of all scorers that go from 1 to 0 as an instance becomes the most loaded one."""
+        """Return the summed weights of all scorers that fall from 1 to 0 as an instance becomes the most loaded one."""
         weights, config = self.weights, self.config
         bias = min(config.slo_scorer_bias_critical, config.slo_scorer_bias_sheddable)
         by_load = weights.get("queue-depth", 0.0) + weights.get("load-balance", 0.0)
@@ -83,18 +83,18 @@ class Case:
 
     @property
     def ratio(self) -> float:
-        """Return the weight of cached prefixes ÷ that of load; NaN without both, or where no prefix is shared."""
+        """Return the ratio of affinity to load weights; NaN without both, or where no prefix is shared."""
         is_known = self.affinity and self.load_weight and not math.isnan(self.facts.most_share)
         return self.affinity / self.load_weight if is_known else math.nan
 
     @property
     def fewest_blocks(self) -> int:
-        """Return the KV blocks of the instance that has the fewest."""
+        """Return the number of KV blocks of the instance that has the fewest."""
         return min(per_instance(self.config, "total_kv_blocks"))
 
     @property
     def is_plentiful(self) -> bool:
-        """Return whether KV blocks will not run short: all requests fit at once, or three times the need."""
+        """Return whether KV blocks suffice: for all requests at once, or for three times the estimated need."""
         total = self.fewest_blocks
         return self.facts.blocks_of_all <= total or ROOM * self.facts.blocks_needed <= total
 
@@ -106,17 +106,17 @@ class Case:
 
     @property
     def has_gate(self) -> bool:
-        """Return whether some classes are turned away under load."""
+        """Return whether some classes are rejected under load."""
         return self.config.admission_policy in ("slo-gated", "slo-queue-gated")
 
     @property
     def is_overloaded(self) -> bool:
-        """Return whether requests bring more prefill work than the instances can do."""
+        """Return whether requests bring more prefill work than the instances can compute."""
         return self.facts.prefill_load >= 1
 
     @property
     def is_ungated_overload(self) -> bool:
-        """Return whether too much work comes and everything is let in."""
+        """Return whether the instances are overloaded and no gate rejects requests."""
         is_open = not self.has_gate and self.config.admission_policy == "always-admit"
         return self.is_overloaded and is_open
 
@@ -129,26 +129,26 @@ class Case:
 
     @property
     def keeps_critical_whole(self) -> bool:
-        """Return whether critical prompts are not cut into chunks though others are."""
+        """Return whether critical prompts are never cut into chunks although other prompts are."""
         config = self.config
         is_whole = config.slo_prefill and config.slo_prefill_critical == 0
         return bool(is_whole and config.long_prefill_token_threshold)
 
     @property
     def critical_chunk(self) -> int:
-        """Return the tokens at which critical prompts are cut; 0 where they are whole."""
+        """Return the chunk size of critical prompts in tokens; 0 where these are not cut."""
         config = self.config
         is_by_class = config.slo_prefill and config.long_prefill_token_threshold
         return config.slo_prefill_critical if is_by_class else config.long_prefill_token_threshold
 
     @property
     def signal_age_ms(self) -> float:
-        """Return how old snapshots get, ms."""
+        """Return the greatest age of routing snapshots, ms."""
         return self.config.snapshot_refresh_interval / 1000
 
     @property
     def num_mechanisms(self) -> int:
-        """Return how many of priorities, gate, chunks by class and eviction by class there are."""
+        """Return how many of priorities, gate, chunks by class and eviction by class the strategy has."""
         config = self.config
         return sum([self.has_priorities, self.has_gate, config.slo_prefill, config.slo_preemption])
 
@@ -159,12 +159,12 @@ class Case:
 
     @property
     def num_calls(self) -> int:
-        """Return the calls of the search that found the strategy; 0 without a strategy file."""
+        """Return the number of calls of the search that found the strategy; 0 without a strategy file."""
         return self.strategy.search.calls if self.strategy is not None else 0
 
     @property
     def sheds_unseen(self) -> bool:
-        """Return whether requests are turned away, and the strategy's score sees only those that were let in."""
+        """Return whether requests are rejected while the strategy's score counts only admitted ones."""
         strategy = self.strategy
         if strategy is None or not (
             self.has_gate or self.config.admission_policy == "token-bucket"
@@ -176,12 +176,12 @@ class Case:
         return is_latency and not any(name in COUNTS_SHED for name in (*metrics, *bounded))
 
     def without_scorer(self, name: str) -> dict[str, Any]:
-        """Return settings that leave one scorer out; none if it is the only one."""
+        """Return settings without one scorer; empty if the router has no other."""
         others = without_scorer(self.config.scorers(), name)
         return {"routing_scorers": others} if others else {}
 
     def with_ratio(self, ratio: float) -> dict[str, Any]:
-        """Return settings that weigh affinity by a ratio to load."""
+        """Return settings in which the affinity weight is `ratio` × the summed load weights."""
         weights = dict(self.config.scorers()) | {"prefix-affinity": ratio * self.load_weight}
         return {"routing_scorers": with_weights(weights.items(), {})}
 
@@ -224,6 +224,6 @@ def facts_of(config: ClusterConfig, spec: WorkloadSpec, seed: int) -> StrategyFa
 
 
 def _laws(client: ClientSpec) -> str:
-    """Return what a request's lengths depend on, and which prefix it has."""
+    """Return a text that is equal for clients with equal length distributions and the same prefix."""
     laws = client.input_distribution, client.output_distribution, client.reasoning
     return repr((*laws, client.prefix_group, client.prefix_length))

@@ -1,4 +1,4 @@
-"""What is kept of a run, and the arms of entries on common seeds, run once each; why an arm cannot be."""
+"""Figures of runs, and the arms of entries run once each on common seeds; or the reason why an arm cannot run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ OF_CLASS = ("ttft_p99_ms", "completion_rate", "rejected_share")
 
 
 def figures_of(record: RunRecord, names: Collection[str], keeps_requests: bool) -> RunSummary:
-    """Return the named figures of a run, `[class]` behind a name or not."""
+    """Return the named figures of a run; a name may end in `[class]`."""
     if record.outcome not in WHOLE:
         return RunSummary(record.outcome)
     classes = [CLASS_NAMES[code] for code in np.unique(record.requests.slo_class).tolist()]
@@ -87,7 +87,7 @@ def figures_of(record: RunRecord, names: Collection[str], keeps_requests: bool) 
 def pooled_figures(
     runs: Sequence[RunSummary], spec: WorkloadSpec
 ) -> dict[str, Float[np.ndarray, "seed"]]:
-    """Return what each seed contributes to the TTFT P99 of the requests of all runs, of all and by class."""
+    """Return each seed's contribution to the TTFT P99 of all runs' pooled requests, of all and by class."""
     names = names_in([POOLED], (ALL, *spec.slo_classes))
     return {name: metric_values(runs, name) for name in names}
 
@@ -98,12 +98,12 @@ def _value(record: RunRecord, metric: str) -> float:
 
 
 def reported_names(spec: WorkloadSpec) -> tuple[str, ...]:
-    """Return what every check reports of an arm: both P99, completion and rejections, for all and by class."""
+    """Return the metrics that every check reports: both P99, completion and rejections, of all and by class."""
     return (*OF_ARM, *names_in(OF_CLASS, spec.slo_classes))
 
 
 def metric_of(name: str) -> tuple[Metric, str | None]:
-    """Return the metric that a name of the catalogue means, and its class; refuses one that nobody computes."""
+    """Return the metric and class of a name in the catalogue; refuse a name without a metric."""
     base, slo_class = split_name(name)
     return lookup(name_in(THEIR_NAMES.get(base, base), slo_class), OWN)
 
@@ -114,7 +114,7 @@ def _completion_rate(measured: MeasuredRequests) -> float:
 
 
 def _mean_waiting(record: RunRecord) -> float:
-    """Wait-queue length in the mean over the steps begun until the last arrival."""
+    """Return the mean length of the wait queues over the steps begun until the last arrival."""
     steps = record.steps
     is_early = steps.start_us <= int(record.requests.arrival_us.max(initial=0))
     weight = np.where(is_early, steps.num_steps, 0)
@@ -122,20 +122,20 @@ def _mean_waiting(record: RunRecord) -> float:
 
 
 def _busiest_share(record: RunRecord) -> float:
-    """Return requests of the busiest instance ÷ those of an instance in the mean: 1 is even."""
+    """Return the busiest instance's requests ÷ the mean per instance: 1 is even."""
     instance = record.requests.instance
     counts = np.bincount(instance[instance >= 0], minlength=len(record.instances.step_count))
     return float(counts.max() / counts.mean()) if counts.any() else math.nan
 
 
 def _same_instance_rate(record: RunRecord) -> float:
-    """Return how often a request goes to the instance of the one before it."""
+    """Return the share of requests routed to the same instance as the request before."""
     instance = record.requests.instance[record.requests.instance >= 0]
     return float(np.mean(instance[1:] == instance[:-1])) if len(instance) > 1 else math.nan
 
 
 def _load_swing(record: RunRecord) -> float:
-    """Largest minus smallest number of requests on an instance ÷ their mean, over all arrivals."""
+    """Return the spread (largest − smallest) of instances' numbers of requests ÷ their mean, over all arrivals."""
     requests = record.requests
     counts = []
     for instance in range(len(record.instances.step_count)):
@@ -149,7 +149,7 @@ def _load_swing(record: RunRecord) -> float:
 
 
 def _utilization_spread(record: RunRecord) -> float:
-    """Largest difference between two instances' KV utilisation, over the starts of all steps."""
+    """Return the largest difference in KV utilisation between two instances, at the starts of all steps."""
     steps, total = record.steps, record.instances.total_kv_blocks
     order = np.argsort(steps.start_us, kind="stable")
     used = np.zeros(len(total))
@@ -161,7 +161,7 @@ def _utilization_spread(record: RunRecord) -> float:
 
 
 def _phantom_request_rate(record: RunRecord) -> float:
-    """Scheduled requests that found fewer cached tokens than the router predicted ÷ scheduled ones."""
+    """Return the share of scheduled requests that found fewer cached tokens than the router predicted."""
     is_scheduled = record.requests.first_sched_delay_us >= 0
     is_phantom = cached_tokens(record).phantom > 0
     return float(is_phantom.sum() / is_scheduled.sum()) if is_scheduled.any() else math.nan
@@ -183,7 +183,7 @@ def _entropy(shares: Float[np.ndarray, "label"]) -> float:
 
 
 def _token_hit_rate(record: RunRecord) -> float:
-    """Prompt tokens found in the cache ÷ prompt tokens of the scheduled requests."""
+    """Return prompt tokens found in the cache ÷ prompt tokens, over the scheduled requests."""
     is_scheduled = record.requests.first_sched_delay_us >= 0
     prompts = int(record.requests.input_len[is_scheduled].sum())
     return int(cached_tokens(record).actual.sum()) / prompts if prompts else math.nan
@@ -195,13 +195,13 @@ def _routed(record: RunRecord) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _class_information(record: RunRecord) -> float:
-    """Return the information of the instance about the class ÷ the class's entropy: 1 if classes have their own."""
+    """Return the instance's information about the class ÷ the class's entropy: 1 if no classes share instances."""
     bits, entropy = information(*_routed(record))
     return bits / entropy if entropy else math.nan
 
 
 def _shuffled_information(record: RunRecord) -> float:
-    """Return the same with the classes shuffled, the largest of 200: what chance alone reaches."""
+    """Return `_class_information` with shuffled classes, the largest of 200 shuffles: the level of chance."""
     codes, instance = _routed(record)
     generator = np.random.default_rng(SHUFFLE_SEED)
     shuffled = [information(generator.permutation(codes), instance) for _ in range(NUM_SHUFFLES)]
@@ -246,7 +246,7 @@ FOLDER = "workloads"
 
 @dataclass(frozen=True)
 class LabArm:
-    """A configuration and its workload, or the reason why there is none."""
+    """A configuration and its workload, or the reason why the arm cannot run."""
 
     name: str
     config: ClusterConfig | None
@@ -256,7 +256,7 @@ class LabArm:
 
 
 def arm_of(catalogue: Catalogue, entry: Entry, name: str) -> LabArm:
-    """Return one arm of an entry, with a reason if it cannot be run."""
+    """Return one arm of an entry, or the reason why it cannot run."""
     choice = entry.workload_of(name)
     settings = catalogue.settings_of(entry, name)
     reason = missing(settings)
@@ -272,10 +272,10 @@ def arm_of(catalogue: Catalogue, entry: Entry, name: str) -> LabArm:
 
 
 class Lab:
-    """Runs arms on the seeds of one stream; what was run is kept."""
+    """Run arms on the seeds of one stream, and keep the runs."""
 
     def __init__(self, stream: str, names: Collection[str]) -> None:
-        """`stream` draws the requests, `names` are the figures of every run."""
+        """Take the `stream` that draws requests, and the `names` of the figures kept of every run."""
         self.stream, self.names = stream, tuple(dict.fromkeys(names))
         self.runs: dict[tuple[str, str, tuple[int, ...]], tuple[RunSummary, ...]] = {}
         self.experiments: dict[tuple[str, tuple[int, ...]], Experiment] = {}
@@ -284,7 +284,7 @@ class Lab:
     def measure(
         self, arms: Sequence[LabArm], seeds: tuple[int, ...], whole: Collection[str] = ()
     ) -> None:
-        """Run the arms that have not been run on these seeds; `whole` names those compared whole."""
+        """Run the arms that lack runs on these seeds; `whole` names the arms whose requests are compared one by one."""
         groups: dict[tuple[str, bool], dict[ClusterConfig, LabArm]] = {}
         for arm in arms:
             is_whole = arm.name in whole
@@ -343,8 +343,8 @@ COLUMNS = ("least_regret",)  # compare within every column
 def check_fair(entry: Entry, arms: Mapping[str, LabArm]) -> None:
     """Refuse an entry that compares runs of unequal size.
 
-    What is compared directly has the same number of requests and the same horizon; where the rate or
-    the number of instances differs, and between pairs, arrivals last as long.
+    Arms compared directly need the same number of requests and the same horizon; where the rate or the number of
+    instances differs, and between pairs of arms, arrivals must last equally long.
     """
     for claim in entry.claims:
         for group in _direct(claim):
@@ -369,7 +369,7 @@ def _size(arm: LabArm) -> tuple[int, int]:
 
 
 def _duration(arm: LabArm) -> Any:
-    """Return how long requests arrive, s."""
+    """Return the duration of the arrivals, s."""
     if arm.spec.horizon:
         return arm.spec.horizon / 1e6
     return round(arm.spec.num_requests / (arm.spec.aggregate_rate or 1.0), 9)

@@ -1,6 +1,7 @@
-"""Checks of the policy functions themselves, on made-up snapshots and queues: no runs, no statistics.
+"""Checks of the policy functions themselves, on synthetic snapshots and queues: no runs, no statistics.
 
-Each returns how often a statement was violated, and the figures behind it."""
+Each check returns a figure, mostly the number of cases that violate a statement, and the numbers behind it.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def scores_of(
     matched: Int[np.ndarray, "case instance"],
     blocks: int,
 ) -> Float[np.ndarray, "case instance"]:
-    """Return the combined scores of a router with these scorers, for one request in every case."""
+    """Return the combined scores of a router with these scorers, for one request in each case."""
     size = loads.shape[1]
     config = ClusterConfig(num_instances=size, routing_policy="weighted", routing_scorers=scorers)
     functions, numbers = mechanism(config), params(config)
@@ -86,7 +87,7 @@ def context_of(
     total_blocks: int = 132139,
     scores: Any = None,
 ) -> GatewayContext:
-    """Make one request and the router's view of the instances, as policies get them; picks the first best score."""
+    """Return one request and the router's view of the instances, as policies receive them."""
     zero = jnp.int32(0)
     request = RequestView(
         jnp.int32(slo_class), jnp.int32(16 * blocks), jnp.int64(0), zero, zero, zero
@@ -124,10 +125,10 @@ def context_of(
 
 
 def affinity_thresholds(weights: Sequence[Sequence[int]], ratios: Sequence[float]) -> Found:
-    """Count the weights under which a warm, most loaded instance does not beat a cold, idle one exactly where it must.
+    """Count the violations, over pairs of weights, of when a warm, loaded instance must win over a cold, idle one.
 
-    With weights a and b and match ratio r it must do so iff a r >= b (the warm one is the first, and
-    ties go to the first): for every ratio iff a / b >= 1 / r_min, for none iff a / b < 1 / r_max.
+    With weights a (affinity) and b (load) and match ratio r the warm instance must win iff a r >= b (it is the first
+    instance, and ties go to the first): for every ratio iff a / b >= 1 / r_min, for none iff a / b < 1 / r_max.
     """
     exact = [Fraction(ratio).limit_denominator(NUM_PROMPT_BLOCKS) for ratio in ratios]
     violations, cascades, inert = 0, 0, 0
@@ -147,14 +148,14 @@ def affinity_thresholds(weights: Sequence[Sequence[int]], ratios: Sequence[float
 
 
 def match_ratios(workload: str, seed: int = 42) -> Found:
-    """Return prefix ÷ prompt over the requests of a workload: the largest, and with it the smallest."""
+    """Return the largest prefix ÷ prompt over a workload's requests; and the smallest, and the inverses of both."""
     ratios = prefix_shares(workload_named(WorkloadChoice(name=workload)), seed)
     low, high = float(ratios.min()), float(ratios.max())
     return high, {"r_min": low, "r_max": high, "1/r_max": 1 / high, "1/r_min": 1 / low}
 
 
 def prefix_shares(spec: WorkloadSpec, seed: int) -> Float[np.ndarray, "request"]:
-    """Return prefix ÷ prompt of every request with a prefix group, in tokens."""
+    """Return prefix ÷ prompt length of every request with a prefix group; both lengths in tokens."""
     table, _ = draw(spec, seed, 16)
     lengths = prefix_lengths(spec.clients)
     by_client = [0 if c.multi_turn else lengths.get(c.prefix_group, 0) for c in spec.clients]
@@ -164,7 +165,7 @@ def prefix_shares(spec: WorkloadSpec, seed: int) -> Float[np.ndarray, "request"]
 
 
 def affinity_algebra(scorers: str, without: str, num: int = 10_000, instances: int = 8) -> Found:
-    """Count the requests without any match that leaving the affinity scorer out sends elsewhere."""
+    """Count the requests without a prefix match that go to another instance once the affinity scorer is removed."""
     generator = np.random.default_rng(PROBE_SEED)
     loads = generator.integers(0, 80, (num, instances))
     used = generator.integers(0, 1500, (num, instances)) / 132139
@@ -177,7 +178,7 @@ def affinity_algebra(scorers: str, without: str, num: int = 10_000, instances: i
 
 
 def argmax_regret(scorers: str, num: int = 10_000, instances: int = 8) -> Found:
-    """Return the largest score that the router left unused, over made-up requests: 0 by construction."""
+    """Return the largest shortfall of the chosen score from the best score, over synthetic requests: 0 by design."""
     generator = np.random.default_rng(PROBE_SEED)
     loads = generator.integers(0, 80, (num, instances))
     used = generator.random(loads.shape)
@@ -196,7 +197,7 @@ def argmax_regret(scorers: str, num: int = 10_000, instances: int = 8) -> Found:
 
 
 def equal_loads(policy: str, sizes: Sequence[int] = (2, 3, 8, 16)) -> Found:
-    """Count the clusters of equally loaded instances where a request does not go to the first."""
+    """Count the clusters of equally loaded instances in which a request does not go to the first instance."""
     wrong = 0
     for size in sizes:
         config = ClusterConfig(num_instances=size, routing_policy=policy)
@@ -212,10 +213,10 @@ def equal_loads(policy: str, sizes: Sequence[int] = (2, 3, 8, 16)) -> Found:
 
 
 def overtaking_order(settings: Mapping[str, Any]) -> Found:
-    """Count the queues in which a sheddable request passes a critical one elsewhere than at gap ÷ weight.
+    """Count the queues in which a sheddable request passes a critical one at another age than gap ÷ weight predicts.
 
-    The sheddable request is as much older as its base score is lower, in µs of age and with the grace
-    period of its class, give or take 1,000 µs; the queue is ordered by priority.
+    The sheddable request is older by that age (plus its class's grace period) − 1,000 µs, then + 1,000 µs; the queue
+    is ordered by priority.
     """
     config = ClusterConfig(priority_policy="slo-tiered", scheduler="priority-fcfs", **settings)
     gap = config.slo_base_critical - config.slo_base_sheddable
@@ -230,7 +231,7 @@ def overtaking_order(settings: Mapping[str, Any]) -> Found:
 
 
 def _sheddable_first(config: ClusterConfig, age_critical: int, age_sheddable: int) -> bool:
-    """Return whether the order of a queue of one critical and one sheddable request has the latter first."""
+    """Return whether a queue of one critical and one sheddable request puts the sheddable one first."""
     functions, numbers = mechanism(config), params(config).policy
     with jax.enable_x64(True):
         clock = jnp.int64(10_000_000)
@@ -268,10 +269,11 @@ def spread_ratio(
     restarts: int,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[float, Mapping[str, float]]:
-    """Return the standard deviation of the best scores with `many` parameters ÷ that with `few`.
+    """Return the standard deviation of the best scores with `many` parameters ÷ that with `few`, and the numbers behind
+    it.
 
-    Both searches are of the same mechanism and objective, on common seeds; `restarts` are as many
-    random states of the search, and `settings` replace some of the mechanism's.
+    Both searches have the same mechanism and objective, on common seeds; `restarts` is the number of random states of
+    the search, and `settings` replace some of the mechanism's.
     """
     spreads, parts = [], {}
     for names in (few, many):
@@ -285,7 +287,7 @@ def spread_ratio(
 def best_scores(
     strategy: str, names: Sequence[str], calls: int, restarts: int, settings: Mapping[str, Any]
 ) -> np.ndarray:
-    """Return the best score that each restart finds when only these parameters are searched `[restart]`."""
+    """Return each restart's best score when the search varies only these parameters `[restart]`."""
     whole = load_strategy(strategy)
     kept = [place for place, entry in enumerate(whole.parameters) if entry.name in names]
     reduced = whole.model_copy(

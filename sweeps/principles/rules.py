@@ -1,4 +1,4 @@
-"""Which principle a setting touches, and what it advises: a table, read from the settings and the facts alone."""
+"""Rules for which principle a setting touches, with the principle's advice: a table over settings and facts alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RELIES, AGAINST, NO_EFFECT = "relies on", "contradicts", "has no effect, by"
 
 @dataclass(frozen=True)
 class Touch:
-    """A setting that a principle speaks of, with a sentence and what takes the setting away."""
+    """A setting that a principle is about, with advice in a sentence and the settings to use instead."""
 
     principle: str
     relation: str
@@ -24,9 +24,9 @@ class Touch:
 
 
 class AdviceRule(NamedTuple):
-    """What a principle says of a setting, where it applies.
+    """A principle's advice on a setting, and when it applies.
 
-    `advice` is a format of the case, its facts and its configuration.
+    `advice` is a format string filled from the case, its facts and its configuration.
     """
 
     principle: str
@@ -37,14 +37,14 @@ class AdviceRule(NamedTuple):
     instead: Callable[[Case], Mapping[str, Any]] | Mapping[str, Any] = MappingProxyType({})
 
     def touch(self, case: Case) -> Touch:
-        """Return what is said of a case to which the rule applies."""
+        """Return the rule's advice on a case to which the rule applies."""
         advice = self.advice.format(case=case, facts=case.facts, config=case.config)
         instead = self.instead(case) if callable(self.instead) else self.instead
         return Touch(self.principle, self.relation, self.setting, advice, dict(instead))
 
 
 def touches(case: Case) -> list[Touch]:
-    """Return all that the rules find."""
+    """Return the touches of all rules that apply to a case."""
     return [rule.touch(case) for rule in RULES if rule.applies(case)]
 
 

@@ -1,4 +1,4 @@
-"""What claims are about: figures computed from the runs of their arms, with values per seed.
+"""The figures that claims are about, computed from the runs of their arms, with values per seed.
 
 Ratios and gains are of means over the seeds, as the record has them; their intervals are Student's t
 at 95 %, of ratios on the logarithm. A kind is a function of the runs and the claim.
@@ -32,14 +32,14 @@ Runs = Mapping[str, tuple[RunSummary, ...]]  # by arm
 
 @dataclass(frozen=True)
 class Bound:
-    """A claim with what it may look at."""
+    """A claim with the runs that its figure is computed from."""
 
     claim: PrincipleClaim
     runs: Runs
     lab: Lab | None = None  # for kinds that run more
 
     def values(self, arm: str, metric: str | None = None) -> Float[np.ndarray, "seed"]:
-        """Return the metric of an arm on every seed; the claim's metric unless another is named."""
+        """Return an arm's metric on every seed; the claim's metric unless another is named."""
         return np.array([run.value(metric or self.claim.metric) for run in self.runs[arm]])
 
     def mean(self, arm: str, metric: str | None = None) -> float:
@@ -104,7 +104,7 @@ def _value(bound: Bound) -> ClaimReading:
 
 
 def _ratio(bound: Bound) -> ClaimReading:
-    """`of` ÷ `to`, of means."""
+    """Return the mean of `of` ÷ the mean of `to`."""
     first, second = bound.values(bound.claim.to), bound.values(bound.claim.of)
     per_seed = np.divide(second, first, out=np.full(len(first), np.nan), where=first != 0)
     return _of_means(bound, first, second, tuple(per_seed))
@@ -119,13 +119,13 @@ def _of_means(
 
 
 def _differing(bound: Bound) -> ClaimReading:
-    """Share of requests of which anything recorded differs between two arms."""
+    """Return the share of requests of which anything recorded differs between two arms."""
     pairs = zip(bound.runs[bound.claim.of], bound.runs[bound.claim.to], strict=True)
     return _of_seeds(np.array([share_differing(*pair) for pair in pairs]))
 
 
 def _interaction(bound: Bound) -> ClaimReading:
-    """Both - a - b + base, for `of` = [base, a, b, both]."""
+    """Return both − a − b + base, for `of` = [base, a, b, both]."""
     base, first, second, both = (bound.values(arm) for arm in bound.claim.of)
     return _of_seeds(both - first - second + base, _parts(bound))
 
@@ -135,7 +135,7 @@ def _gain(values: Float[np.ndarray, "..."], of: Float[np.ndarray, "..."]) -> Any
 
 
 def _gain_change(bound: Bound) -> ClaimReading:
-    """Gain of `of` = [arm, its base] minus that of `to`, in percentage points."""
+    """Return the gain of `of` = [arm, its base] minus that of `to`, in percentage points."""
     gains, means = [], []
     for arm, base in (bound.claim.of, bound.claim.to):
         gains.append(_gain(bound.values(arm), bound.values(base)))
@@ -149,7 +149,7 @@ def _gain_change(bound: Bound) -> ClaimReading:
 
 
 def _change_share(bound: Bound) -> ClaimReading:
-    """Relative change of `of` = [arm, its base] ÷ that of `to`."""
+    """Return the relative change of `of` = [arm, its base] ÷ that of `to`."""
     per_seed, means = [], []
     for arm, base in (bound.claim.of, bound.claim.to):
         per_seed.append(bound.values(arm) / bound.values(base) - 1)
@@ -159,7 +159,7 @@ def _change_share(bound: Bound) -> ClaimReading:
 
 
 def _best_ratio(bound: Bound) -> ClaimReading:
-    """`of` ÷ the best of the arms in `to`, of means."""
+    """Return the mean of `of` ÷ the best mean among the arms in `to`."""
     best = min(bound.claim.to, key=bound.mean)
     of = bound.values(bound.claim.of)
     others = np.array([bound.values(arm) for arm in bound.claim.to])
@@ -168,10 +168,10 @@ def _best_ratio(bound: Bound) -> ClaimReading:
 
 
 def _least_regret(bound: Bound) -> ClaimReading:
-    """Return how far the most even setting is behind the best, in its worst column, in %.
+    """Return the smallest, over settings, of the largest loss against the best setting of a column, in %.
 
-    `of` has a list of arms for every column, the settings in the same order. A run that does not come
-    to its end is infinitely far behind.
+    `of` has a list of arms for every column, with the settings in the same order. An arm with an unfinished run has an
+    infinite loss.
     """
     means = np.array([[bound.mean(arm) for arm in column] for column in bound.claim.of])
     means = np.where(np.isnan(means), np.inf, means)
@@ -180,7 +180,7 @@ def _least_regret(bound: Bound) -> ClaimReading:
 
 
 def _ended(bound: Bound) -> ClaimReading:
-    """Share of the runs of an arm that came to their end."""
+    """Return the share of an arm's runs that finished."""
     runs = bound.runs[bound.claim.of]
     values = np.array([float(run.is_whole) for run in runs])
     failure = _failures(bound.runs, [bound.claim.of])
@@ -189,7 +189,7 @@ def _ended(bound: Bound) -> ClaimReading:
 
 
 def _rank_changes(bound: Bound) -> ClaimReading:
-    """Pairs of arms that two metrics, `options.metrics`, rank differently."""
+    """Return the number of pairs of arms that two metrics, `options.metrics`, rank differently."""
     metrics = bound.claim.options["metrics"]
     worth = {
         metric: np.array([bound.values(arm, metric) for arm in bound.claim.of])
@@ -211,7 +211,7 @@ def _rank_changes(bound: Bound) -> ClaimReading:
 
 
 def _probe(bound: Bound) -> ClaimReading:
-    """Return a figure that needs no runs of arms; see probes.py."""
+    """Return the figure of a check of policy functions, which needs no runs; see probes.py."""
     options = dict(bound.claim.options)
     name = options.pop("name")
     if name not in PROBES:
@@ -221,7 +221,7 @@ def _probe(bound: Bound) -> ClaimReading:
 
 
 def _tuner_spread(bound: Bound) -> ClaimReading:
-    """Spread of the best values that a search finds, at more parameters against fewer."""
+    """Return the spread of the best values that a search finds, at more parameters ÷ at fewer."""
     value, parts = spread_ratio(**bound.claim.options)
     return _figure(value, parts=parts)
 

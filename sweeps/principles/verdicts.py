@@ -1,4 +1,4 @@
-"""From claims to the verdict on an entry: every figure beside what was expected of it."""
+"""The verdict on an entry from its claims: every figure beside its expected range."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from sweeps.strategies.moved import arguments
 
 @dataclass(frozen=True)
 class EntryFinding:
-    """A claim with its figure and what became of it."""
+    """A claim with its figure and the verdict on it."""
 
     claim: PrincipleClaim
     verdict: ClaimVerdict
@@ -61,13 +61,13 @@ class EntryFinding:
 
 @dataclass(frozen=True)
 class ByRole:
-    """Call a claim met, or by its role not met, falsified, or between what is expected and what falsifies."""
+    """Call a claim met or not met; a core claim not met is falsified, or between `expected` and `falsified`."""
 
     is_core: bool
     falsified: Claim | None = None
 
     def decide(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
-        """Return the word, the finer word, which is the same, and the reason where there is no figure."""
+        """Return the verdict, the same verdict again as the finer word, and the reason if there is no figure."""
         value, reason = reading.mean.mean, ""
         if reading.failure or math.isnan(value):
             word, reason = NOT_RUN, reading.failure or "there is no figure"
@@ -94,13 +94,13 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        """Return whether the catalogue has the same verdict; a finding that is only stated is taken to hold."""
+        """Return whether the catalogue has the same verdict; an entry that is only stated there counts as holding."""
         recorded = HOLDS if self.entry.verdict == STATED else self.entry.verdict
         return self.verdict == recorded
 
 
 def metrics_of(entries: Collection[Entry]) -> tuple[str, ...]:
-    """Return the metrics that the claims of these entries need, each once; refuse an unknown one."""
+    """Return the metrics that the claims of these entries need, each once; refuse an unknown name."""
     names: list[str] = []
     for entry in entries:
         for claim in entry.claims:
@@ -114,7 +114,7 @@ def metrics_of(entries: Collection[Entry]) -> tuple[str, ...]:
 def check(
     catalogue: Catalogue, entry: Entry, lab: Lab, seeds: tuple[int, ...], is_slow: bool = False
 ) -> Verdict:
-    """Run what an entry's claims need, and judge them."""
+    """Run the arms that an entry's claims need, and judge the claims."""
     arms = {name: arm_of(catalogue, entry, name) for name in entry.arms}
     check_fair(entry, arms)
     ready = [claim for claim in entry.claims if not _not_run(claim, arms, is_slow)]
@@ -149,12 +149,11 @@ def _judged(claim: PrincipleClaim, reading: ClaimReading | None, reason: str) ->
 
 
 def verdict_of(entry: Entry, findings: Sequence[EntryFinding]) -> str:
-    """Return one word for all claims.
+    """Return the verdict on an entry from all its claims.
 
-    A core claim that is falsified refutes the entry, whatever else could not be run. Otherwise a core
-    claim that was not run, or a control that is not as expected, leaves it untested; a core claim
-    between its bounds, or a scope claim that is not met, narrows it. Advice on method is `process`
-    unless refuted.
+    A core claim that is falsified refutes the entry, whatever else could not be run. Otherwise a core claim that was
+    not run, or a control that is not as expected, leaves the entry untested; a core claim between its bounds, or a
+    scope claim that is not met, narrows the entry. Advice on method is `process` unless refuted.
     """
     states: dict[str, set[str]] = {CORE: set(), SCOPE: set(), CONTROL: set()}
     for finding in findings:
@@ -171,7 +170,7 @@ def verdict_of(entry: Entry, findings: Sequence[EntryFinding]) -> str:
 
 
 def _described(arm: LabArm, runs: Sequence[Any]) -> dict[str, Any]:
-    """Return an arm's settings, workload, and the figures that every check reports, one a seed."""
+    """Return an arm's settings, its workload, and the figures that every check reports, one per seed."""
     described: dict[str, Any] = {
         "workload": arm.choice.model_dump(exclude_none=True, exclude_defaults=True),
         "num_requests": arm.spec.num_requests,
@@ -192,7 +191,7 @@ def _described(arm: LabArm, runs: Sequence[Any]) -> dict[str, Any]:
 
 
 def words_of(finding: EntryFinding, max_parts: int = 6) -> str:
-    """Write a finding as one line: claim, figure with interval and seeds, expectation, state."""
+    """Return a finding as one line: claim, figure with interval and seeds, expectation, verdict."""
     claim, verdict, reading = finding.claim, finding.verdict, finding.verdict.reading
     text = f"{claim.says}: "
     if reading is None or (verdict.reason and math.isnan(reading.mean.mean)):
@@ -228,7 +227,7 @@ PACKAGES = ("blis_jax", "sweeps")
 
 
 def code_hash() -> str:
-    """Return a hash of the simulator and the checks; it changes with any of their source and data files."""
+    """Return a hash of the source and data files of the simulator and of the checks."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         root = Path(str(resources.files(package)))
@@ -242,22 +241,22 @@ def code_hash() -> str:
 def identity(
     catalogue: Catalogue, entry: Entry, seeds: tuple[int, ...], stream: str, slow: bool, code: str
 ) -> str:
-    """Return a hash that is equal for two checks that run the same and judge it in the same way."""
+    """Return a hash that is equal for two checks that run the same arms and judge them in the same way."""
     is_slow = slow and any(claim.is_slow for claim in entry.claims)
     parts = [content_of(catalogue, entry), list(seeds), stream, is_slow, code]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 class PrinciplesRecord(Journal):
-    """Checks by identity, a line each."""
+    """The record of checks, one line each, by identity."""
 
     def __init__(self, path: Path) -> None:
-        """At a path that need not exist."""
+        """Open the record at a path, which need not exist."""
         super().__init__(path, "check of principles", {})
         self.checks: dict[str, dict[str, Any]] = {}
 
     def begin(self) -> None:
-        """Take over the checks that the file has."""
+        """Keep the checks that the file already has."""
         self.checks = dict(self.lines())
         super().begin()
 
@@ -268,7 +267,7 @@ class PrinciplesRecord(Journal):
 
 
 def to_document(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict as plain data: what was expected, what was found, and what every arm did."""
+    """Return a verdict as plain data: expectations, figures, and every arm's settings and figures."""
     entry = verdict.entry
     return {
         "id": entry.id,

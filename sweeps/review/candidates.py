@@ -1,4 +1,4 @@
-"""Candidates under review, bound to a hash of what they are; judges, and the opinions that they form."""
+"""Candidates under review, identified by a hash of their content; judges, and the opinions that they form."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Return the candidate's label, or the text itself."""
+        """Return the candidate's label, or its arm text without one."""
         return self.arm.name
 
     @property
@@ -50,12 +50,12 @@ class Candidate:
 
     @property
     def strategy(self) -> Strategy | None:
-        """Return the strategy file that the candidate came from; None if it came from none."""
+        """Return the strategy file that the candidate came from; None if it came from no file."""
         return self.arm.strategy
 
     @cached_property
     def hash(self) -> str:
-        """Return a hash of the configuration, the strategy file's content and the workload; layout does not count."""
+        """Return a hash of the configuration, of the strategy file's content (not its layout) and of the workload."""
         strategy = self.strategy
         content = {
             "config": values_for_hash(self.config),
@@ -67,7 +67,7 @@ class Candidate:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Return the strategy's own seeds, else the usual ones."""
+        """Return the strategy's own seeds, or the default ones."""
         return self.strategy.seeds if self.strategy is not None else USUAL_SEEDS
 
     @property
@@ -76,12 +76,12 @@ class Candidate:
         return self.spec.slo_classes
 
     def space(self) -> Space | None:
-        """Return the search space, if the candidate came from a file with one; else None."""
+        """Return the search space of the candidate's file; None without a file or space."""
         return None if self.strategy is None else space_of(self.strategy)
 
 
 def candidates_of(texts: Sequence[str], num_requests: int | None = None) -> tuple[Candidate, ...]:
-    """Return the candidates that two or three texts name.
+    """Return the candidates that two or three arm texts name.
 
     Raises:
         ConfigError: there are too few or too many, or one is given twice.
@@ -104,7 +104,7 @@ def candidates_of(texts: Sequence[str], num_requests: int | None = None) -> tupl
 
 
 def value_of(dimension: Dimension, config: ClusterConfig) -> Any:
-    """Return the value that a configuration has where a parameter acts; None if it lacks the scorer."""
+    """Return a configuration's value of a search parameter; None if it lacks the parameter's scorer."""
     setting, dot, scorer = dimension.target.partition(".")
     if dot and setting == SCORERS:
         return weights_of(config.scorers()).get(scorer)
@@ -116,7 +116,7 @@ Runs = tuple["RunSummary", ...]  # one a seed
 
 @dataclass(frozen=True)
 class Opinion:
-    """Hold what one judge says of one candidate."""
+    """One judge's opinion on one candidate."""
 
     judge: str
     candidate: str
@@ -129,7 +129,7 @@ class Opinion:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """Hold a candidate with all that was run for the judges."""
+    """A candidate with all runs that the judges compare."""
 
     candidate: Candidate
     seeds: tuple[int, ...]
@@ -138,7 +138,7 @@ class Exhibit:
     score: float | None = None  # by the first candidate's objectives and constraints
 
     def of(self, config: ClusterConfig) -> Runs:
-        """Return the runs of a configuration, one a seed."""
+        """Return the runs of a configuration, one per seed."""
         return self.runs[config]
 
     @property
@@ -152,7 +152,7 @@ class Exhibit:
         return sum(run.value(metric) for run in runs) / len(runs)
 
     def differing(self, config: ClusterConfig) -> float:
-        """Return the share of requests of which anything differs from the candidate's own runs; 1 if one failed."""
+        """Return the share of requests of which anything differs from the candidate's own run; 1 if a run failed."""
         shares = []
         for own_run, other_run in zip(self.own, self.runs[config], strict=True):
             shares.append(share_differing(own_run, other_run))
@@ -163,18 +163,18 @@ Looked = tuple[Sequence[tuple[str, str]], Mapping[str, Any]]  # verdicts with re
 
 
 def nothing(candidate: Candidate) -> Mapping[str, ClusterConfig]:
-    """Return no runs, for judges that need the candidate's alone."""
+    """Return no further configurations, for judges that need the candidate's own runs alone."""
     return {}
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Describe a judge: what it looks at in the runs of a candidate, and how.
+    """A judge: its check of a candidate's runs, and the runs that the check needs.
 
     Attributes:
-        fine: the reason where nothing is wrong.
-        probe: how the evidence is made.
-        configs: what else is run for a candidate.
+        fine: the reason given where nothing is wrong.
+        probe: how the evidence is produced, in words.
+        configs: returns the further configurations to run for a candidate.
     """
 
     name: str
@@ -184,7 +184,7 @@ class Judge:
     configs: Callable[[Candidate], Mapping[str, ClusterConfig]] = nothing
 
     def judge(self, exhibit: Exhibit) -> Opinion:
-        """Return the worst of the verdicts, with all reasons."""
+        """Return the judge's opinion: the worst verdict of its check, with all reasons."""
         verdicts, evidence = self.look(exhibit)
         reasons = tuple(reason for _, reason in verdicts if reason) or (self.fine,)
         verdict = worst([verdict for verdict, _ in verdicts])
@@ -192,5 +192,5 @@ class Judge:
 
 
 def worst(verdicts: list[str]) -> str:
-    """Return the worst of several verdicts; pass if there are none."""
+    """Return the worst of several verdicts; pass if there are no verdicts."""
     return max(verdicts, key=OPINIONS.index, default=PASS)

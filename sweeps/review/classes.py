@@ -1,4 +1,4 @@
-"""Judges of classes and mechanisms: who does not get through, what does nothing, what stands in for a class."""
+"""Judges of classes and mechanisms: classes that are not served, idle mechanisms, lengths that reveal the class."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ BY_CLASS = ("slo-tiered", "load-adaptive", "slo-class")
 
 
 def baseline_of(candidate: Candidate) -> dict[str, ClusterConfig]:
-    """Return the baseline that the strategy names, or the ledger's."""
+    """Return the baseline that the strategy names, or that of the ledger."""
     name = candidate.strategy.baseline if candidate.strategy is not None else "iter00_baseline"
     return {BASELINE: space_of(load_strategy(name)).base}
 
 
 def look_at_classes(exhibit: Exhibit) -> Looked:
-    """Reject a strategy under which a class does not get through."""
+    """Reject a strategy under which a class is not served."""
     candidate = exhibit.candidate
     reviewed: list[tuple[str, str]] = []
     evidence: dict[str, Any] = {}
@@ -63,14 +63,14 @@ def look_at_classes(exhibit: Exhibit) -> Looked:
 
 
 def crossover_s(config: ClusterConfig) -> float | None:
-    """Return the age at which a sheddable request passes a critical one that has just come; None without classes."""
+    """Return the age at which a sheddable request passes a newly arrived critical one, s; None without classes."""
     if config.priority_policy not in BY_CLASS or config.scheduler != "priority-fcfs":
         return None
     return crossover(config, "sheddable", "critical").age_s
 
 
 def _on_class(exhibit: Exhibit, slo_class: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Return figures of one class, and what is wrong with them."""
+    """Return figures of one class, and the problems with them."""
     config, base = exhibit.candidate.config, baseline_of(exhibit.candidate)[BASELINE]
     done = exhibit.mean(config, f"completion_rate[{slo_class}]")
     rejected = exhibit.mean(config, f"rejected_share[{slo_class}]")
@@ -124,7 +124,7 @@ OFF: Mapping[str, Any] = {
 
 
 def without_mechanisms(candidate: Candidate) -> dict[str, ClusterConfig]:
-    """Return the candidate without each mechanism that it has, and the baseline."""
+    """Return the candidate without each of its mechanisms, one at a time, and the baseline."""
     config = candidate.config
     configs = {
         name: everywhere(config, **{name: off})
@@ -135,7 +135,7 @@ def without_mechanisms(candidate: Candidate) -> dict[str, ClusterConfig]:
 
 
 def look_at_mechanisms(exhibit: Exhibit) -> Looked:
-    """Reject a strategy that does what the baseline does; name the mechanisms that do nothing."""
+    """Reject a strategy whose requests fare as under the baseline; name the mechanisms that do nothing."""
     candidate = exhibit.candidate
     required = candidate.strategy.required_settings if candidate.strategy is not None else {}
     made = without_mechanisms(candidate)
@@ -167,7 +167,7 @@ SIGNIFICANT = 0.05
 
 
 def look_at_lengths(exhibit: Exhibit) -> Looked:
-    """Reject a strategy that reads lengths where they tell the class."""
+    """Reject a strategy that reads lengths where lengths reveal the class."""
     candidate = exhibit.candidate
     prompt, output, codes = lengths(candidate, exhibit.seeds[0])
     counts = np.bincount(codes)
@@ -208,7 +208,7 @@ def look_at_lengths(exhibit: Exhibit) -> Looked:
 
 
 def lengths(candidate: Candidate, seed: int) -> tuple[Any, Any, Int[np.ndarray, "request"]]:
-    """Return prompt and output lengths in tokens, and class codes, of the requests of a seed."""
+    """Return prompt lengths and output lengths in tokens, and class codes, of the requests of a seed."""
     table, _ = draw(candidate.spec, seed, candidate.config.block_size_in_tokens)
     return (
         np.asarray(table.input_len, float),
@@ -218,7 +218,7 @@ def lengths(candidate: Candidate, seed: int) -> tuple[Any, Any, Int[np.ndarray, 
 
 
 def readers_of_length(candidate: Candidate) -> list[str]:
-    """Return the settings by which a strategy's decisions depend on prompt lengths and favour some."""
+    """Return the settings by which a strategy's decisions depend on prompt lengths and favour some of them."""
     config = candidate.config
     readers = ["scheduler sjf"] if config.scheduler == "sjf" else []
     if config.admission_policy == "token-bucket":
@@ -227,7 +227,7 @@ def readers_of_length(candidate: Candidate) -> list[str]:
 
 
 def _accuracy(features: np.ndarray, codes: np.ndarray) -> tuple[float, float, float]:
-    """Return cross-validated balanced accuracy, its p against shuffled classes, and that of chance."""
+    """Return cross-validated balanced accuracy, its p-value against shuffled classes, and the accuracy of chance."""
     tree = DecisionTreeClassifier(
         max_depth=DEPTH, min_samples_leaf=LEAF, class_weight="balanced", random_state=STATE
     )
@@ -244,7 +244,7 @@ def _accuracy(features: np.ndarray, codes: np.ndarray) -> tuple[float, float, fl
 
 
 def _distance(values: np.ndarray, codes: np.ndarray) -> dict[str, float]:
-    """Return the statistic between every two classes, with Bonferroni's p."""
+    """Return the Kolmogorov-Smirnov statistic between every two classes, with Bonferroni's p-value."""
     pairs = list(combinations(np.unique(codes), 2))
     distances = {}
     for first, second in pairs:

@@ -1,4 +1,4 @@
-"""From opinions, imported ones too, to one outcome for each candidate and one choice, bound to hashes."""
+"""Consensus: from opinions, imported ones included, to an outcome for each candidate and a choice, bound to hashes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ExternalVerdict(ClosedPart):
 
 
 class ExternalReview(ClosedPart):
-    """A reviewer's file."""
+    """The file of an external reviewer."""
 
     judge: str
     verdicts: Annotated[tuple[ExternalVerdict, ...], Field(min_length=1)]
@@ -42,7 +42,7 @@ def read_reviews(
 ) -> list[Opinion]:
     """Read the opinions in several files; refuse any that is not about exactly these candidates.
 
-    `taken` has the names of judges that exist already.
+    `judges` has the names of judges that are in use already.
     """
     opinions: list[Opinion] = []
     names = list(judges)
@@ -112,7 +112,7 @@ def _short(text: str) -> str:
 
 
 def write_template(path: Path, candidates: Sequence[Candidate]) -> None:
-    """Write an empty file for another reviewer, with the right hashes."""
+    """Write an empty file for an external reviewer, with the candidates' hashes."""
     document: dict[str, Any] = {
         "judge": "",
         "verdicts": [
@@ -187,7 +187,7 @@ def _command(
     stream: str,
     num_requests: int | None,
 ) -> str:
-    """Return what gives an opinion again; empty of imported ones."""
+    """Return the command line that reproduces an opinion; empty for imported opinions."""
     if not opinion.is_reproducible:
         return ""
     words = [candidate.text for candidate in candidates]
@@ -200,9 +200,9 @@ def _command(
 def consensus(
     scores: Mapping[str, float | None], opinions: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the rule, the outcome of every candidate with dissent, and the chosen one (None if all are rejected).
+    """Return the rule, each candidate's outcome with dissent, and the chosen candidate (None if all are rejected).
 
-    `scores` has all candidates in their order.
+    `scores` holds all candidates in their order.
     """
     outcomes: dict[str, dict[str, Any]] = {}
     for name in scores:

@@ -1,4 +1,4 @@
-"""All rule judges by name, what is run for them, and the review that options of `blis-jax review` ask for."""
+"""All rule judges by name, the runs that they need, and the review that options of `blis-jax review` ask for."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def exhibit_of(
     stream: str,
     valuation: Valuation | None = None,
 ) -> Exhibit:
-    """Run a candidate and all that its judges compare it with, on common seeds."""
+    """Run a candidate and all configurations that its judges compare it with, on common seeds."""
     configs = [candidate.config]
     for judge in judges:
         configs += judge.configs(candidate).values()
@@ -92,7 +92,7 @@ def _decisions(
 
 
 def review_candidates(options: ReviewOptions) -> int:
-    """Judge the candidates, or do what else the options ask for; return the exit code."""
+    """Judge the candidates, write a template or verify a record, as the options ask; return the exit code."""
     if options.check is not None:
         return _check(options.check, options.candidates)
     candidates = candidates_of(options.candidates, options.num_requests)
@@ -166,7 +166,7 @@ def _judged(options: ReviewOptions, candidates: Sequence[Candidate]) -> int:
 
 
 def _valuation(candidates: Sequence[Candidate]) -> Valuation | None:
-    """Return what scores the candidates: the first one's objectives, if all have one workload."""
+    """Return the scorer of candidates: the first one's objectives, if all have one workload."""
     strategy = candidates[0].strategy
     is_common = all(candidate.spec == candidates[0].spec for candidate in candidates)
     is_valued = strategy is not None and bool(strategy.objectives) and is_common
@@ -174,7 +174,7 @@ def _valuation(candidates: Sequence[Candidate]) -> Valuation | None:
 
 
 def _findings(record: Mapping[str, Any], num_judges: int, num_seeds: int) -> Findings:
-    """Return the choice, and the opinions on each candidate with what they dissent in."""
+    """Return the choice, and the opinions on each candidate with dissents."""
     chosen, entries = record["consensus"]["chosen"], record["candidates"]
     outcomes = record["consensus"]["outcomes"]
     count = len(entries)
@@ -197,7 +197,7 @@ def _findings(record: Mapping[str, Any], num_judges: int, num_seeds: int) -> Fin
 def _opinions(
     record: Mapping[str, Any], entry: Mapping[str, Any], outcome: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return what was said of one candidate."""
+    """Return the opinions on one candidate."""
     name = entry["name"]
     score = "" if entry["score"] is None else f", score {entry['score']:.6g}"
     lines = [f"{outcome['outcome']}{score} ({entry['hash'][:21]}...)"]

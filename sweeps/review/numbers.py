@@ -1,4 +1,4 @@
-"""Judges of numbers: do priorities and scores stay finite and smooth, do parameters end where searched?"""
+"""Judges of numbers: whether priorities and scores stay finite and smooth, and whether parameters end within ranges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Priority = Callable[[Any, int, int], "Float[np.ndarray, 'age']"]  # (ages, class
 
 
 def look_at_numbers(exhibit: Exhibit) -> Looked:
-    """Evaluate the policies on grids that hold their extremes."""
+    """Evaluate the policies on grids that contain extreme values."""
     config = exhibit.candidate.config
     codes = [
         SLO_CLASSES.index(name) if name in SLO_CLASSES else 0 for name in exhibit.candidate.classes
@@ -55,7 +55,7 @@ Part = tuple[str, str, dict[str, Any]]  # verdict, words, figures
 
 
 def priority_function(config: ClusterConfig) -> Priority:
-    """Return priorities of requests of some ages (µs), one class and a queue length."""
+    """Return a function of ages (µs), class and queue length that evaluates the configuration's priorities."""
     policy, numbers = mechanism(config).priority, params(config).policy.priority
 
     def evaluate(ages: Any, slo_class: Any, depth: Any, infinity: Any) -> Any:
@@ -90,7 +90,7 @@ def priority_function(config: ClusterConfig) -> Priority:
 
 
 def age_grid() -> Int[np.ndarray, "age"]:
-    """Return ages in µs: close together for five seconds, then by factors up to an hour."""
+    """Return ages in µs: closely spaced for five seconds, then geometrically spaced up to an hour."""
     dense = np.arange(0, DENSE_US + 1, 1000)
     wide = np.geomspace(1, HOUR_US, 2000).astype(np.int64)
     return np.unique(np.concatenate([dense, wide]))
@@ -129,7 +129,7 @@ def _on_priority(config: ClusterConfig, codes: list[int]) -> list[Part]:
 
 
 def _class_gap(grid: dict[tuple[int, int], Any], codes: list[int]) -> float:
-    """Return how far the classes are apart on arrival under load; else what 10 ms of age are worth."""
+    """Return the gap between the classes' priorities on arrival under load; without one, the worth of 10 ms of age."""
     new = [float(grid[code, DEPTHS[-1]][0]) for code in codes]
     gap = max(new) - min(new)
     if gap > 0:
@@ -141,7 +141,7 @@ def _class_gap(grid: dict[tuple[int, int], Any], codes: list[int]) -> float:
 def _steepest(
     priorities: Priority, grid: dict[tuple[int, int], Any], ages: Int[np.ndarray, "age"]
 ) -> tuple[float, float]:
-    """Return the largest change between neighbouring microseconds, and where; by halving the steepest places."""
+    """Return the largest change of priority in one µs, and the age there; found by bisecting steep intervals."""
     best, where = 0.0, 0.0
     for (code, depth), values in grid.items():
         change = np.abs(np.diff(values)) / np.diff(ages)
@@ -188,7 +188,7 @@ def _on_scorers(config: ClusterConfig) -> list[Part]:
 
 
 def _extremes() -> list[tuple[Any, Any, Any, int]]:
-    """Return loads, utilisation and cached blocks of instances, and blocks of the prompt."""
+    """Return extreme loads, utilisations and cached blocks of instances, and the number of blocks of the prompt."""
     zeros, ones = np.zeros(4), np.ones(4)
     mixed_loads = np.array([0, 1, 10_000, 2_000_000])
     return [
@@ -239,7 +239,7 @@ def look_at_bounds(exhibit: Exhibit) -> Looked:
 
 
 def position(dimension: Dimension, value: float) -> float | None:
-    """Return where a value lies between low, 0, and high, 1; None where there is no order."""
+    """Return the position of a value in its range, 0 (low) to 1 (high); None for values without an order."""
     if dimension.kind == "categorical" or value is None:
         return None
     low, high = dimension.low, dimension.high

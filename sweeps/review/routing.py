@@ -1,4 +1,4 @@
-"""Judges of routing: signals that are the same for all instances, and herds; every decision of a run."""
+"""Judges of routing: signals that are equal for all instances, and herds; from every decision of a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunDecisions:
-    """The scorers' values at each routing decision of a run, before clamping, with loads and prefix matches then."""
+    """The scorers' values, before clamping, at each routing decision of a run, with loads and prefix matches."""
 
     names: tuple[str, ...]
     weights: Float[np.ndarray, "scorer"]  # sum to 1
@@ -43,28 +43,28 @@ class RunDecisions:
     matched: Int[np.ndarray, "decision instance"]  # prompt blocks in the router's index
 
     def total(self, without: str | None = None) -> Float[np.ndarray, "decision instance"]:
-        """Return weighted sums of the scores, perhaps without one scorer."""
+        """Return weighted sums of the scores, optionally without one scorer."""
         clamped = np.clip(self.scores, 0.0, 1.0)
         kept = np.array([name != without for name in self.names])
         return np.einsum("s,sdi->di", self.weights * kept, clamped)
 
     def is_flat(self, name: str) -> Bool[np.ndarray, "decision"]:
-        """Return where a scorer gives all instances one value."""
+        """Return, for each decision, whether a scorer gives all instances the same value."""
         values = self.scores[self.names.index(name)]
         return values.max(axis=1) == values.min(axis=1)
 
     def spread(self, name: str) -> float:
-        """Return the mean difference between the best and the worst instance."""
+        """Return the mean difference of a scorer's values between its best and its worst instance."""
         values = np.clip(self.scores[self.names.index(name)], 0.0, 1.0)
         return float((values.max(axis=1) - values.min(axis=1)).mean())
 
     def decides(self, name: str) -> float:
-        """Return the share of decisions that would fall otherwise without the scorer, all else as it was."""
+        """Return the share of decisions that change if the scorer is removed, all else being equal."""
         with_all, without = self.total().argmax(axis=1), self.total(name).argmax(axis=1)
         return float((with_all != without).mean())
 
     def agreement(self, name: str, other: Float[np.ndarray, "decision instance"]) -> float:
-        """Return the share of ordered pairs of instances that a scorer orders as `other` does; NaN without pairs."""
+        """Return the share of the pairs of instances ordered by `other` that a scorer orders alike; else NaN."""
         values = self.scores[self.names.index(name)]
         sign = np.sign(values[:, :, None] - values[:, None, :])
         theirs = np.sign(other[:, :, None] - other[:, None, :])
@@ -72,7 +72,7 @@ class RunDecisions:
         return float((sign == theirs)[is_ordered].mean()) if is_ordered.any() else float("nan")
 
     def narrow(self, relative: float) -> float:
-        """Return the share of decisions in which best and second differ by rounding only, yet are not equal."""
+        """Return the share of decisions in which the two best scores are unequal but differ by rounding only."""
         ordered = np.sort(self.total(), axis=1)
         if ordered.shape[1] < 2:
             return 0.0
@@ -105,7 +105,7 @@ def decisions_of(config: ClusterConfig, table: RequestTable, seed: int) -> RunDe
 
 
 def _spy(scorer: Policy, place: int, log: dict[int, dict[int, Any]]) -> Policy:
-    """Return the scorer, its values noted; as pairs of 32 bits, since a callback may not see 64."""
+    """Return the scorer with its values logged, as pairs of 32 bits because a callback may not receive 64."""
 
     def note(rank: Any, halves: Any) -> None:
         values = np.ascontiguousarray(halves, np.uint32).view(np.float64)[:, 0]
@@ -156,7 +156,7 @@ WITHOUT, CONSTANT = "without ", "constant priority"
 
 
 def without_signals(candidate: Candidate) -> dict[str, ClusterConfig]:
-    """Return the candidate without each of its scorers, and with a constant priority."""
+    """Return the candidate without each of its scorers, one at a time, and with a constant priority."""
     config, configs = candidate.config, {}
     for name, _ in config.scorers():
         others = without_scorer(config.scorers(), name)
@@ -168,7 +168,7 @@ def without_signals(candidate: Candidate) -> dict[str, ClusterConfig]:
 
 
 def look_at_signals(exhibit: Exhibit) -> Looked:
-    """Reject a scorer or a priority that is the same for all, or that changes nothing."""
+    """Reject a scorer or a priority that is equal for all instances or requests, or that changes nothing."""
     candidate = exhibit.candidate
     reviewed, evidence = [], {}
     for name, _ in candidate.config.scorers():
@@ -185,7 +185,7 @@ def look_at_signals(exhibit: Exhibit) -> Looked:
 
 
 def _on_scorer(exhibit: Exhibit, name: str) -> tuple[str, str, Mapping[str, Any]]:
-    """Return verdict, reason if there is one, and figures of one scorer."""
+    """Return verdict, reason (if any) and figures of one scorer."""
     decisions, config = exhibit.decisions, exhibit.candidate.config
     assert decisions is not None
     ablated = without_signals(exhibit.candidate).get(WITHOUT + name)
@@ -222,7 +222,7 @@ def _on_scorer(exhibit: Exhibit, name: str) -> tuple[str, str, Mapping[str, Any]
 
 
 def _twin(exhibit: Exhibit, name: str) -> str:
-    """Return an earlier scorer that orders the instances alike; empty if there is none."""
+    """Return an earlier scorer that ranks instances like this one; empty if there is none."""
     decisions = exhibit.decisions
     assert decisions is not None
     for place, other in enumerate(decisions.names[: decisions.names.index(name)]):
@@ -249,7 +249,7 @@ METRICS = ("same_instance_rate", "load_swing", "busiest_share", "ttft_p99_ms")
 
 
 def snapshot_ages(candidate: Candidate) -> dict[str, ClusterConfig]:
-    """Return the candidate with fresh and 100 ms old snapshots, and routing by queue depth alone."""
+    """Return the candidate with fresh and with 100 ms old snapshots, and with routing by queue depth alone."""
     config = candidate.config
     by_load = {"routing_policy": "weighted", "routing_scorers": "queue-depth:1"}
     return {
@@ -260,7 +260,7 @@ def snapshot_ages(candidate: Candidate) -> dict[str, ClusterConfig]:
 
 
 def look_at_herds(exhibit: Exhibit) -> Looked:
-    """Reject herds that cost latency; a collapse onto one instance is the worst of them."""
+    """Reject herds that cost latency; the worst herd is a collapse onto one instance."""
     candidate = exhibit.candidate
     variants = {"own": candidate.config, **snapshot_ages(candidate)}
     figures = {
@@ -305,7 +305,7 @@ def look_at_herds(exhibit: Exhibit) -> Looked:
 
 
 def _against(measured: Mapping[str, float], fresh: Mapping[str, float]) -> tuple[float, float]:
-    """Return the swing of the loads and P99, as multiples of those with fresh snapshots."""
+    """Return load swing and TTFT P99, as ratios to those with fresh snapshots."""
     swing = measured["load_swing"] / fresh["load_swing"] if fresh["load_swing"] else 1.0
     return swing, measured["ttft_p99_ms"] / fresh["ttft_p99_ms"]
 
