@@ -1,7 +1,7 @@
 """One scan step: the next small thing that happens in the cluster.
 
-Either the gateway admits or routes one request, or the instance whose event is next begins a step, serves one
-request, ends the step, or completes one request. Phases compute few small rows; the rows are written at the end.
+Either the gateway admits or routes one request, or the instance whose event is next begins a step, serves one request,
+ends the step, or completes one request. Phases compute a few small rows, which are written at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from blis_jax.tables.state import Lane, LaneRow, Mode, State
 
 
 def scan_step(ctx: Context, state: State) -> State:
-    """Return the state after the next small thing that happens; as it is once the run is over."""
+    """Return the state after the next small thing that happens; unchanged if the run is over."""
     with runtime_infinity(ctx.params.cluster.infinity):
         return _next_thing(ctx, state)
 
@@ -55,7 +55,7 @@ def _next_thing(ctx: Context, state: State) -> State:
 
 
 def _event(ctx: Context, lane: Lane, due: Due) -> tuple[NextEvent, Lane]:
-    """What happens next, and the lane in which it does; in mid-step that is the step's next phase."""
+    """Return the next event, and the lane advanced to it; in mid-step the event is the step's next phase."""
     in_step = lane.mode != Mode.BETWEEN
     horizon, last = ctx.params.cluster.horizon_us, ctx.never.astype(jnp.int64)
     end = jnp.where(horizon < last, horizon, last).astype(ctx.clock)

@@ -1,7 +1,7 @@
-"""Rows that change nothing, and putting the rows of a scan step in their places.
+"""The writes of a scan step: rows that change nothing, and the step that writes all rows to their tables.
 
-Of each sub-tree of the state there is what a scan step writes: a row for one place of it, or the sub-tree as it is to
-be. A sub-tree that nothing is written of, as memory's and what only hooks change, stays as it is.
+For each sub-tree of the state a scan step writes one row, or the whole new sub-tree. Sub-trees that are not written,
+such as memory's and those that only hooks change, stay as they are.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from blis_jax.tables.writes import (
 
 
 def no_record(ctx: Context) -> RecordWrite:
-    """Return a record past the log's end."""
+    """Return a record write past the log's end, which changes nothing."""
     return RecordWrite(
         record=jnp.int32(ctx.shape.log_capacity),
         row=StepRecord.filled(ctx.clock),
@@ -118,7 +118,7 @@ def _no_wait(ctx: Context) -> Forgotten:
 
 
 def no_news(ctx: Context) -> NewsWrite:
-    """Return that there is nothing to tell."""
+    """Return a write with no completion to report."""
     return NewsWrite(ctx.spare_request, ctx.never, jnp.zeros((2,), jnp.float64))
 
 
@@ -144,13 +144,13 @@ _NOTHING: dict[type, Callable[[Context, State], tuple[object, ...]]] = {
 
 
 def no_changes(ctx: Context, state: State) -> Parts:
-    """Return what a scan step writes of the sub-trees of the state where nothing of them changes."""
+    """Return the writes that leave the state's sub-trees as they are."""
     tables = [_NOTHING[type(part)](ctx, state) for part in state.own if type(part) in _NOTHING]
     return Parts(*(part for parts in tables for part in parts))
 
 
 def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
-    """Return scalars and the instance's rows as they are, and nothing else."""
+    """Return the writes that leave the lane, the instance and all tables as they are."""
     task, pool = ctx.memory.start(state, instance)
     return Writes(
         lane=lane_of(ctx, state),
@@ -251,7 +251,7 @@ def _write_expected(ctx: Context, state: State, done: Writes) -> jax.Array:
 
 
 def _write_local(state: State, done: Writes) -> tuple[tuple[object, object], ...]:
-    """The rows of the instances' policies."""
+    """Return the states of the instances' policies with the instance's row written."""
 
     def put_row(table: jax.Array, row: jax.Array) -> jax.Array:
         zeros = (jnp.int32(0),) * row.ndim
@@ -262,7 +262,7 @@ def _write_local(state: State, done: Writes) -> tuple[tuple[object, object], ...
 
 
 def _write_requests(ctx: Context, state: State, done: Writes) -> PastTable:
-    """What a request has been through, where it was sent, and what the router expected there."""
+    """Return the requests' histories, places and expected blocks with this scan step's rows written."""
     turned_away, past, table = jnp.full((1,), REJECTED, jnp.int32), done.slot.past, state.past
     if table.is_joined:
         away = put(apart(ctx.no_past().numbers), {INSTANCE_OF: jnp.int32(REJECTED)})
@@ -280,7 +280,7 @@ def _write_requests(ctx: Context, state: State, done: Writes) -> PastTable:
 
 
 def _write_row(table: RowTable, row_: Row, at: jax.Array) -> RowTable:
-    """The row in its place `[row, column]`; its times may be columns of the same table."""
+    """Return the table `[row, column]` with a row written to `at`; its times may be columns of the same table."""
     if table.is_joined:
         return RowTable((_put_row(table.numbers, side_by_side(row_), at),))
     numbers = _put_row(table.numbers, row_.numbers, at)
@@ -288,7 +288,7 @@ def _write_row(table: RowTable, row_: Row, at: jax.Array) -> RowTable:
 
 
 def _write_log(log: RowTable, done: RecordWrite) -> RowTable:
-    """The records behind each other."""
+    """Return the log with the records appended."""
     earlier = done.earlier
     if earlier is not None:
         first = done.record - earlier.count
@@ -312,7 +312,7 @@ def _write_slot(table: RowTable, slot: SlotWrite) -> RowTable:
 
 
 def all_read(state: State, done: Writes) -> tuple[LaneRow, Writes]:
-    """Return the lane as it is carried, and the other writes, once all that they are made of has been read."""
+    """Return the lane and the other writes, ordered after all reads that they depend on."""
     vectors = (
         (side_by_side(done.lane),) if state.lane.is_joined else (done.lane.numbers, done.lane.times)
     )
@@ -322,7 +322,7 @@ def all_read(state: State, done: Writes) -> tuple[LaneRow, Writes]:
 
 
 def write(ctx: Context, state: State, lane: LaneRow, done: Writes) -> State:
-    """Return the state with every row in its place, put there once per table."""
+    """Return the state with every row written, once per table."""
     state = ctx.memory.write(ctx, state, done)
     for change in done.own:
         put_in_place = _WRITE.get(type(change))

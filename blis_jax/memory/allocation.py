@@ -1,7 +1,7 @@
-"""Whether block-level memory can give a request the blocks for its next tokens, and what follows.
+"""Whether block-level memory can allocate the blocks for a request's next tokens, and what follows.
 
-Prefill is checked before anything is touched, by the number of blocks for the new tokens alone; an allocation
-that runs out later is rolled back, and the roll-back deletes the request's whole block list.
+Prefill is checked before anything is changed, by the number of blocks for the new tokens alone; an allocation that runs
+out of blocks later is rolled back, and the roll-back deletes the request's whole block list.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ Refusal = Callable[[jax.Array], jax.Array]
 
 
 def refused_later(is_it: jax.Array) -> jax.Array:
-    """Return whether a prompt is short of blocks before anything is touched, or some are held till it is rolled back.
+    """Return `is_it`: an allocation may fail by the first check, or later, after blocks have been taken.
 
-    As in February, where an allocation that runs out later is rolled back.
+    So it is in February, where an allocation that runs out of blocks later is rolled back.
     """
     return is_it
 
 
 def refused_whole(is_it: jax.Array) -> jax.Array:
-    """Return false: in August free blocks that were found count, and an allocation that fails changes nothing."""
+    """Return false: in August cached blocks count as free in the check, and a failed allocation changes nothing."""
     return jnp.array(False)
 
 
 @pytree
 class Answer:
-    """The answer to a demand for blocks: whether it is granted, and what it changes."""
+    """The answer to a demand for blocks: whether it is granted, and its changes."""
 
     is_granted: Bool[Array, ""]
     is_lost: Bool[Array, ""]  # the request's list is deleted by the roll-back
@@ -54,51 +54,53 @@ class Answer:
     task: dict[str, jax.Array]  # changes of the task, by column
 
     def held_after(self, tenant: Tenant, asks: jax.Array) -> jax.Array:
-        """Return the tokens in the list afterwards, if the request `asks`."""
+        """Return the number of tokens in the list after the attempt, if the request `asks`."""
         held = jnp.where(asks & self.is_granted, self.held, tenant.held)
         return jnp.where(asks & self.is_lost, 0, held)
 
     def life_before(self, tenant: Tenant, asks: jax.Array) -> BlockLife:
-        """Return what the request has been through if it gets nothing."""
+        """Return the request's history at block level in case it gets nothing."""
         return tenant.life
 
 
 @pytree
 class AnswerOfTier(Answer):
-    """Likewise with August's CPU tier."""
+    """The answer to a demand for blocks on an instance with August's CPU tier."""
 
     is_left: Bool[Array, ""]  # it fails, and holds the blocks found
 
     def held_after(self, tenant: Tenant, asks: jax.Array) -> jax.Array:
-        """Return them with the blocks found."""
+        """Return the number of tokens in the list after the attempt, with the blocks that a failed attempt leaves in
+        it.
+        """
         return jnp.where(asks & self.is_left, self.held, super().held_after(tenant, asks))
 
     def life_before(self, tenant: Tenant, asks: jax.Array) -> BlockLife:
-        """Return its life with these blocks in its list."""
+        """Return the request's history in case it gets nothing, with the blocks that a failed attempt leaves."""
         chain = tenant.life.replace(jumps=self.jumps, offset=self.offset)
         return choose(asks & self.is_left, chain, tenant.life)
 
 
 def no_tokens() -> Any:
-    """Return the columns of the task that every new allocation sets anew."""
+    """Return the columns of the task that every new allocation resets, all 0."""
     zero = jnp.int32(0)
     return {"done": zero, "cursor": zero, "has_reloaded": zero}
 
 
 def after_failure(ctx: Context, is_retry: jax.Array) -> jax.Array:
-    """Return what follows a failed allocation: one reload from the CPU tier where there is one, else giving up."""
+    """Return the operation after a failed allocation: one reload if there is a CPU tier, else FAILED."""
     if not ctx.shape.has_cpu_tier:
         return jnp.int32(Do.FAILED)
     return jnp.where(is_retry, jnp.int32(Do.FAILED), jnp.int32(Do.RELOAD))
 
 
 def after_release(ctx: Context) -> jax.Array:
-    """Return what follows the release of a list: the CPU tier may act."""
+    """Return the operation after the release of a list: OFFLOAD if there is a CPU tier, else NOTHING."""
     return jnp.int32(Do.OFFLOAD if ctx.shape.has_cpu_tier else Do.NOTHING)
 
 
 def asked_by(tenant: Tenant) -> dict[str, jax.Array]:
-    """Return the columns of the task that say for whom blocks are allocated."""
+    """Return the columns of the task that identify the request for which blocks are allocated."""
     return {
         "asker": tenant.asker,
         "slot": tenant.slot,
@@ -109,7 +111,7 @@ def asked_by(tenant: Tenant) -> dict[str, jax.Array]:
 
 
 def part_of(ctx: Context, tenant: Tenant, demand: Demand) -> tuple[jax.Array, jax.Array]:
-    """Return whether the tokens are of a prompt, and whether the reference would read past the end of the tokens."""
+    """Return whether the tokens belong to a prompt, and whether the reference would read past the last token."""
     if demand.is_last:
         return jnp.array(False), jnp.array(False)
     beyond = tenant.in_decode & (demand.start - tenant.fixed.input_len >= tenant.fixed.output_len)
@@ -124,7 +126,7 @@ def attempt(
 ) -> Answer:
     """Decide on a demand from counts alone; the blocks themselves move in the operations that follow.
 
-    If `is_old`, the blocks found were found at an earlier attempt and head the slot's list.
+    If `is_old`, the cached blocks were found at an earlier attempt and head the slot's list.
     """
     size = ctx.shape.block_size
     tokens, held, has_list = demand.tokens, tenant.held, tenant.held > 0
@@ -178,7 +180,7 @@ def attempt(
 def _jumps(
     ctx: Context, tenant: Tenant, demand: Demand, pinned: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The jumps of the list once the demand is stored; a new list begins with `pinned` tokens that were found."""
+    """Return the jumps and offset of the list after the demand; a new list begins with `pinned` cached tokens."""
     has_list = tenant.held > 0
     # found blocks whose tokens are gone leave fewer tokens than they count for
     is_whole = (pinned == 0) | demand.found.is_clean
@@ -203,7 +205,7 @@ def _jumps(
 def attempt_with_tier(
     ctx: Context, state: State, work: Work, tenant: Tenant, demand: Demand
 ) -> AnswerOfTier:
-    """Look at the CPU tier first; at the second attempt, decide on the demand."""
+    """Return the answer of the first attempt, which reads the CPU tier, or of the second, which decides."""
     looks, answer = (
         _looks_at_tier(ctx, work, tenant, demand),
         _decided(ctx, state, work, tenant, demand),
@@ -226,9 +228,9 @@ def _num_listed(ctx: Context, tenant: Tenant) -> jax.Array:
 
 
 def _looks_at_tier(ctx: Context, work: Work, tenant: Tenant, demand: Demand) -> jax.Array:
-    """Whether a block of the prompt might come back: there are some behind what is found or held.
+    """Return whether a block of the prompt might come back from the CPU: some follow the cached or held blocks.
 
-    Behind a list in which tokens are missing or double the next block of the prompt is nowhere.
+    After a list with missing or repeated tokens, the next block of the prompt cannot be looked up.
     """
     size, listed = ctx.shape.block_size, _num_listed(ctx, tenant)
     is_cut = in_last_block(tenant.held, size) > 0
@@ -239,9 +241,9 @@ def _looks_at_tier(ctx: Context, work: Work, tenant: Tenant, demand: Demand) -> 
 
 
 def _look(ctx: Context, tenant: Tenant, demand: Demand) -> dict[str, jax.Array]:
-    """The task that brings blocks back; those found are listed before, since others may take their places.
+    """Return the task that brings blocks back; cached blocks are listed first, since others may take their places.
 
-    Contents go on from the last block; behind one that is not full they begin anew.
+    Names of contents continue from the last block; after a block that is not full they start anew.
     """
     size, listed = jnp.int32(ctx.shape.block_size), _num_listed(ctx, tenant)
     notes = (demand.hits > 0) & (listed == 0)
@@ -263,7 +265,7 @@ def _look(ctx: Context, tenant: Tenant, demand: Demand) -> dict[str, jax.Array]:
 
 
 def _num_free(tenant: Tenant, demand: Demand) -> jax.Array:
-    """Blocks found that nobody holds; a member has not looked for any."""
+    """Return how many of the cached blocks no request holds; a member has looked up none."""
     return jnp.where(tenant.is_queued & (demand.hits > 0), demand.found.num_free, 0)
 
 
@@ -275,7 +277,7 @@ def _held_from_now(
     covers: jax.Array,
     has_list: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """From which block to which the blocks lie that are held from now on, and how many of them are pinned."""
+    """Return the first and the last block that are held from now on, and how many of them are pinned."""
     size, num_found = ctx.shape.block_size, demand.found.count
     first = jnp.where(finds_more & has_list, ceil_div(demand.start, size), 0)
     reach = jnp.where(covers, jnp.minimum(ceil_div(end, size), num_found), num_found)
@@ -287,7 +289,7 @@ def _held_from_now(
 def _decided(
     ctx: Context, state: State, work: Work, tenant: Tenant, demand: Demand
 ) -> AnswerOfTier:
-    """What becomes of the demand with what is found now."""
+    """Return the answer to the demand with the blocks that are cached now."""
     size, zero = jnp.int32(ctx.shape.block_size), jnp.int32(0)
     held, has_list, listed = tenant.held, tenant.held > 0, _num_listed(ctx, tenant)
     start, end = demand.start, demand.start + demand.tokens
@@ -349,10 +351,11 @@ def _chain(
     pins: jax.Array,
     reach: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """The jumps of the list before the new tokens, and the offset of its end; a new one begins with what was found.
+    """Return the jumps of the list before the new tokens, and the offset of its end; a new list begins with cached
+    blocks.
 
-    The identity of new content goes on from the last block. Where another content has taken that block's place, it is
-    told apart by that one.
+    Names of new contents continue from the last block. If another content has taken the place of that block, the other
+    content's name sets them apart.
     """
     size, blocks = jnp.int32(ctx.shape.block_size), state[Blocks]
     last = jnp.maximum(pins - 1, 0)

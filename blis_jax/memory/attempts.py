@@ -1,11 +1,12 @@
-"""How block-level memory decides on a visit, and what the visit leaves in the request's row.
+"""How block-level memory decides on a visit, and how the visit changes the request's row.
 
-Members in decode that a step's budget does not reach go by the rules of a revision, a value that memory has. In
-February such a member goes on as if it had been served, and its lag tells how often that was. In August it is passed
-over: it makes no progress in the step, and its lag is the number of the last such step. See `stays.py`.
+Members in decode that a step's budget does not reach follow the rules of a revision, an object of memory. In February
+such a member goes on as if it had been served, and its lag counts how often that was. In August it is passed over: it
+makes no progress in the step, and its lag is the number of the last such step. See `stays.py`.
 
-Members that draft tokens ask for room for these, too, and their part of the budget is set aside when a step begins:
-another such value. A third one says where prompts are cut beside the threshold and the budget, with any memory.
+Members that draft tokens ask for room for the drafts, too, and the budget for them is set aside when a step begins;
+another object has the rules (`Lookahead`). A third (`Chunks`) says where prompts are cut beside the threshold and the
+budget, with any memory.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 def decision_of(
     ctx: Context, state: State, work: Work, tenant: Tenant, demand: Demand, refusal: Refusal
 ) -> Callable[[], Answer]:
-    """Return the function that decides on the demand: that of the CPU tier where there is one, else an attempt."""
+    """Return the function that decides on the demand: with the CPU tier where there is one, else by `attempt`."""
     if ctx.shape.has_mirror:
         return lambda: attempt_with_tier(ctx, state, work, tenant, demand)
     now, is_old = demand, jnp.array(False)
@@ -55,7 +56,7 @@ def decision_of(
 def _after_reload(
     ctx: Context, state: State, tenant: Tenant, demand: Demand
 ) -> tuple[Demand, jax.Array]:
-    """The demand of a retry, which may find more than before; and whether the blocks found are listed already."""
+    """Return a retry's demand, for which more blocks may be cached now, and whether its blocks are listed already."""
     size, found_now, start = jnp.int32(ctx.shape.block_size), demand.found.count, demand.start
     end = start + demand.tokens
     if not ctx.mechanism.defects.overrunning_reload:
@@ -77,7 +78,7 @@ def _after_reload(
 
 
 def life_after(ctx: Context, work: Work, tenant: Tenant, grant: Grant, visit: Visit) -> BlockLife:
-    """Return what the request has been through after a visit; a second visit in one step takes a first token back."""
+    """Return the request's history after a visit; a second visit in one step may take back a first token."""
     life, past, answer = tenant.life, tenant.past, grant.own
     is_new = visit.gains & ~tenant.has_token
 
@@ -102,12 +103,12 @@ def life_after(ctx: Context, work: Work, tenant: Tenant, grant: Grant, visit: Vi
 
 
 def _is_over(subject: Subject, asks: jax.Array) -> jax.Array:
-    """Whether a member in decode gets nothing in this step."""
+    """Return whether a member in decode gets nothing in this step."""
     return subject.in_decode & ~asks & ~subject.is_idle
 
 
 def _past(made: Past, subject: Subject, asks: jax.Array) -> Past:
-    """The row, whose steps since the first token count without this one."""
+    """Return the row with this step not counted among the steps since the first token, if the member gets nothing."""
     is_over = _is_over(subject, asks)
     lag = jnp.where(is_over, subject.step, subject.past.lag)
     return made.replace(lag=lag, token_index=made.token_index + as_int(is_over))
@@ -123,7 +124,7 @@ def _outcome(
 def _rows(
     ctx: Context, state: State, work: Work, tenant: Tenant, rows: BlockRows, asks: jax.Array
 ) -> BlockRows:
-    """The record of the step, beside those of preemptions."""
+    """Return the rows with a record of the step in the table of preemptions, if the member gets nothing."""
     is_over, none = _is_over(tenant, asks), no_block_rows(ctx)
     at = jnp.minimum(state[Blocks].num_evictions, none.eviction_at)
     entry = EvictionRecord.filled().replace(
@@ -138,7 +139,7 @@ def _rows(
 
 @dataclass(frozen=True)
 class Unreached:
-    """Hold what changes for such members; by default, as in February, nothing."""
+    """Hold the rules for members that the budget does not reach; the defaults, February's, change nothing."""
 
     num_decode: Counted = lambda count, subject, asks: (
         count
@@ -170,99 +171,99 @@ IS_PASSED_OVER = Unreached(
 
 
 class Lookahead:
-    """The blocks that members in decode ask for beyond their next token: by default none."""
+    """The tokens that members in decode ask room for beyond their next token; by default none."""
 
     def due(
         self, ctx: Context, slots: SlotRows, in_last: Int[Array, "slot"], due: Bool[Array, "slot"]
     ) -> Bool[Array, "slot"]:
-        """Return the members that must be visited, given those whose next token says so."""
+        """Return the members that must be visited; `due` marks those whose next token needs a visit."""
         return due
 
     def visits_all(self, visits_all: jax.Array) -> jax.Array:
-        """Return whether members take budget one after the other, for it might not reach them all."""
+        """Return whether members must take budget one after the other because it might not reach them all."""
         return visits_all
 
     def asks(self, subject: Subject, asks: jax.Array) -> jax.Array:
-        """Return whether a request that the budget reaches if it `asks` gets anything."""
+        """Return whether a request gets anything in the step; `asks` says whether the budget reaches it."""
         return asks
 
     def demand(self, state: State, subject: Subject, demand: Demand) -> Demand:
-        """Return the demand with the room beyond it."""
+        """Return the demand with the further tokens added."""
         return demand
 
     def charged(self, subject: Subject, tokens: jax.Array) -> jax.Array:
-        """Return what a visit that gave so many tokens takes from the budget."""
+        """Return the budget that a visit uses which gave `tokens` tokens."""
         return tokens
 
     def given_back(self, state: State, subject: Subject, tokens: jax.Array) -> jax.Array:
-        """Return the budget that is free again where a member is evicted, given that of its next token."""
+        """Return the budget that an evicted member gives back; `tokens` is the part for its next token."""
         return tokens
 
     def num_made(self, state: State, subject: Subject, steps: jax.Array) -> jax.Array:
-        """Return the output tokens that a request has made in so many steps in decode."""
+        """Return how many output tokens a request has made in `steps` steps of decode."""
         return steps
 
 
 class DraftRoom(Lookahead):
-    """Room for the drafts of the step, all or none, as in vLLM; their budget was set aside when the step began."""
+    """Room for the drafts of a step, all or none, as in vLLM; their budget is set aside when the step begins."""
 
     def due(
         self, ctx: Context, slots: SlotRows, in_last: Int[Array, "slot"], due: Bool[Array, "slot"]
     ) -> Bool[Array, "slot"]:
-        """Return also those whose drafts ask for room."""
+        """Return the members that are due, and those whose drafts need room."""
         return due | (slots.state[DraftTable].more[slots.instance] != 0)
 
     def visits_all(self, visits_all: jax.Array) -> jax.Array:
-        """Return false: the budget reaches all that decode."""
+        """Return false: the budget reaches all members in decode."""
         return jnp.array(False)
 
     def asks(self, subject: Subject, asks: jax.Array) -> jax.Array:
-        """Return true of one in decode, too."""
+        """Return whether the request gets anything; a request in decode always does."""
         return asks | (subject.in_decode & ~subject.is_idle)
 
     def demand(self, state: State, subject: Subject, demand: Demand) -> Demand:
-        """Return the demand with the drafts'."""
+        """Return the demand with the drafts' tokens added."""
         more = jnp.where(
             subject.in_decode, state[DraftTable].more[subject.instance, subject.slot], 0
         )
         return dataclasses.replace(demand, tokens=demand.tokens + more)
 
     def charged(self, subject: Subject, tokens: jax.Array) -> jax.Array:
-        """Return nothing for one in decode."""
+        """Return 0 for a request in decode, whose budget was set aside, else `tokens`."""
         return jnp.where(subject.in_decode, 0, tokens)
 
     def given_back(self, state: State, subject: Subject, tokens: jax.Array) -> jax.Array:
-        """Return what was set aside for it: a token of its own and its drafts."""
+        """Return the budget that was set aside for a member in decode: its own token and its drafts."""
         return jnp.where(subject.in_decode, state[DraftTable].num[subject.instance] + 1, tokens)
 
     def num_made(self, state: State, subject: Subject, steps: jax.Array) -> jax.Array:
-        """Return them with the drafts that were accepted, those left out that the step would have verified."""
+        """Return the steps plus the accepted drafts, without those that the current step would have verified."""
         upcoming = state[DraftTable].accepted[subject.instance, subject.slot]
         accepted = subject.past.progress - subject.fixed.input_len - upcoming
         return jnp.where(subject.in_decode, steps + accepted, steps)
 
 
 class Chunks:
-    """Where prompts are cut: by default only where the threshold of the request's class or the budget says."""
+    """The rule where prompts are cut; by default only at the class's threshold and the budget."""
 
     def cut(self, ctx: Context, subject: Subject, start: jax.Array, tokens: jax.Array) -> jax.Array:
-        """Return the tokens of a chunk that begins at `start` and may have so many."""
+        """Return the tokens of a chunk that begins at `start` and may have at most `tokens`."""
         return tokens
 
     def asks(self, subject: Subject, demand: Demand) -> jax.Array:
-        """Return whether a request asks for its tokens."""
+        """Return whether the request asks for the tokens of the demand."""
         return demand.asks
 
     def is_granted(self, subject: Subject, demand: Demand, is_granted: jax.Array) -> jax.Array:
-        """Return whether a visit is over for good, given what memory says."""
+        """Return whether the visit grants the demand; `is_granted` is memory's answer."""
         return is_granted
 
     def left(self, subject: Subject, visit: Visit, budget: jax.Array) -> jax.Array:
-        """Return what is left of the budget after a visit, given what the tokens leave."""
+        """Return the budget after a visit; `budget` is the budget less the visit's tokens."""
         return budget
 
     def visits_all(self, ctx: Context, slots: SlotRows, work: Work, visits: jax.Array) -> jax.Array:
-        """Return whether each member of a step is visited in turn, given whether it must be for another reason."""
+        """Return whether every member of a step must be visited; `visits` says so for other reasons."""
         return visits
 
 
@@ -270,15 +271,15 @@ class Chunks:
 class AlignedChunks(Chunks):
     """Chunks that end where the state of linear attention can be kept: at a whole KV block (vLLM, mode `align`).
 
-    A chunk that ends before the last such place of the prompt has whole blocks, none goes across that place, and one
-    behind it is cut nowhere. Where no whole block is left of the budget, a member gets nothing in the step and those
-    behind it go on; a waiting request ends the admission.
+    A prompt has a last such place. Chunks that end before it consist of whole blocks, no chunk crosses it, and after it
+    chunks are not aligned. If the budget has no whole block left, a member gets nothing in the step and the members
+    after it go on; a waiting request ends the admission.
     """
 
     dropped: int  # blocks before that place in which no state is looked up again: 1 with a drafter that reads states
 
     def cut(self, ctx: Context, subject: Subject, start: jax.Array, tokens: jax.Array) -> jax.Array:
-        """Return the tokens up to such a place, or all of them."""
+        """Return the tokens up to the last whole block or the last such place, or all of them behind it."""
         size, prompt = ctx.shape.block_size, subject.fixed.input_len
         last = jnp.maximum(full_blocks(prompt, size) - self.dropped, 0) * size
         end, whole = start + tokens, full_blocks(tokens, size) * size
@@ -286,20 +287,20 @@ class AlignedChunks(Chunks):
         return jnp.where(end < last, whole, jnp.where(crosses, last - start, tokens))
 
     def asks(self, subject: Subject, demand: Demand) -> jax.Array:
-        """Return false where no token is left of what the prompt still needs."""
+        """Return false if the chunk is empty though the prompt still needs tokens."""
         is_whole = demand.start >= subject.fixed.input_len
         return demand.asks & ((demand.tokens > 0) | is_whole | subject.is_forced)
 
     def is_granted(self, subject: Subject, demand: Demand, is_granted: jax.Array) -> jax.Array:
-        """Return false of a waiting request that gets nothing: it does not join the batch."""
+        """Return false for a waiting request that gets nothing: it does not join the batch."""
         return is_granted & (demand.asks | ~subject.is_queued)
 
     def left(self, subject: Subject, visit: Visit, budget: jax.Array) -> jax.Array:
-        """Return 0 behind such a request."""
+        """Return 0 after a waiting request that gets nothing, which ends the admission."""
         return jnp.where(subject.is_queued & ~visit.asks, 0, budget)
 
     def visits_all(self, ctx: Context, slots: SlotRows, work: Work, visits: jax.Array) -> jax.Array:
-        """Return true where prompts ahead of members in decode may take their tokens: a chunk may be the larger one."""
+        """Return true if the prompts in prefill may use up the budget before all members in decode have a token."""
         is_prefill = (slots.order != LAST) & (slots.finish == LAST)
         most = jnp.sum(jnp.where(is_prefill, slots.input_len, 0), dtype=jnp.int32)
         budget = ctx.params.cluster.max_num_scheduled_tokens[slots.instance]

@@ -1,9 +1,8 @@
 """KV memory modelled block by block.
 
-Blocks may be missing: then content is reloaded, a request is evicted and the visit repeated, or admission ends. An
-allocation is decided from counts; the blocks move afterwards, a window at a time, which the task in `Work` keeps
-account of. Members that only store one more token in their last block are not visited unless the budget might not
-reach them.
+If blocks are missing, content is reloaded, a request is evicted and the visit repeated, or admission ends. An
+allocation is decided from counts; the blocks move afterwards, one window at a time, and the task in `Work` keeps track.
+Members that only store one more token in their last block are not visited unless the budget might not reach them.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ LIVELOCK_STEPS = 10_000  # consecutive steps of an instance without a completion
 
 @dataclass(frozen=True)
 class BlockLevel(Memory[Tenant, BlockRows]):
-    """The memory model of single blocks."""
+    """The memory model that tracks single blocks."""
 
     refusal: Refusal
     victims: Victims
@@ -75,22 +74,20 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return no_block_rows(ctx)
 
     def rows_of_leaver(self, ctx: Context, request: jax.Array) -> BlockRows:
-        """Note that the request gives up its slot."""
+        """Return rows that note that the request gives up its slot."""
         return dataclasses.replace(no_block_rows(ctx), left=request)
 
     def rows_of_quitter(self, ctx: Context, state: State, request: jax.Array) -> BlockRows:
-        """Return what to write when a request gives up in the queue; a first token made before a preemption stays."""
+        """Return the rows of a request that gives up in the queue; it keeps a first token made before a preemption."""
         life = BlockLife(ctx.vector(row(state[Blocks].life, request)))
         return dataclasses.replace(self.rows_of_leaver(ctx, request), life=life)
 
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
-        """Return the chosen request, or the one whose allocation is attempted again, with what
-        block-level memory knows of it.
-        """
+        """Return the chosen request, or the one with a retried allocation, with its block-level state."""
         return tenant(ctx, state, work, choice)
 
     def look_up(self, ctx: Context, state: State, work: Work, subject: Tenant) -> Found:
-        """Look up the leading blocks of the prompt that the instance's table names, where they may matter."""
+        """Look up the leading prompt blocks in the instance's prefix table, for waiting requests and retries."""
         prompt_blocks = full_blocks(self.preempted.prompt_len(ctx, subject), ctx.shape.block_size)
         at = (ctx, state[Blocks], subject.instance, subject.slot, subject.request)
         return ctx.when(
@@ -100,7 +97,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         )
 
     def remembered(self, work: Work, subject: Tenant, demand: Demand) -> Demand:
-        """Return what the visit asked for at first; a retry may ask for less."""
+        """Return the demand of the visit's first attempt if a retry keeps to it, else the current demand."""
 
         keeps = self.uses.keeps_to(subject, subject.is_forced)
 
@@ -117,7 +114,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def allocate(
         self, ctx: Context, state: State, work: Work, subject: Tenant, demand: Demand
     ) -> Grant:
-        """Decide on the demand and set the task that carries it out, or does what follows a refusal."""
+        """Decide on the demand; the task of the grant carries out the allocation or what follows a failure."""
         whole = demand if demand.is_last else self.lookahead.demand(state, subject, demand)
         decision = decision_of(ctx, state, work, subject, whole, self.refusal)
         answer = ctx.worked_out(decision)
@@ -140,7 +137,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def rows_of_visit(
         self, ctx: Context, state: State, work: Work, subject: Tenant, grant: Grant, visit: Visit
     ) -> BlockRows:
-        """Return what the request has been through after the visit, and how far its prompt is computed."""
+        """Return the request's history after the visit, and how far its prompt is computed."""
         is_granted, computed = visit.is_granted, subject.computed
         has_finish = visit.gains | (subject.row.finish != LAST)
         progressed = jnp.where(has_finish, computed, visit.done)
@@ -171,38 +168,38 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def release(
         self, ctx: Context, work: Work, subject: Tenant, grant: Grant
     ) -> tuple[Grant, BlockRows]:
-        """Give up the slot at once; the task releases the list later, once the last token has its place."""
+        """Give up the slot at once; the task releases the block list after the last token has been stored."""
         rows = dataclasses.replace(no_block_rows(ctx), life=subject.life, left=subject.request)
         return grant, rows
 
     def rows_of_stopped(self, rows: BlockRows, stops: jax.Array) -> BlockRows:
-        """Return the rows of a request whose first token is gone with its KV."""
+        """Return the rows of a request that loses its first token with its KV, if it `stops`."""
         life = rows.life
         first = jnp.where(stops, 0, life.first_token)
         return dataclasses.replace(rows, life=life.replace(first_token=first))
 
     def first_tables(self, ctx: Context) -> Blocks:
-        """Return all blocks free."""
+        """Return the tables with all blocks free."""
         return initial_blocks(ctx.shape, ctx.mechanism, ctx.params)
 
     def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> State:
-        """Return the state with all blocks free and without content, as at the start."""
+        """Return the state with these instances' blocks all free and without content, as at the start."""
         return state.having(emptied(ctx.shape, ctx.params, state[Blocks], is_it))
 
     def takes_at_once(self, ctx: Context) -> bool:
-        """Return whether members of a batch that only decodes take blocks without a visit: if nobody hears of each."""
+        """Return whether members of a batch that only decodes take blocks without a visit: if no policy hears of it."""
         used, shape = ctx.mechanism, ctx.shape
         is_heard = used.is_precise or used.moves_requests or used.offload is not None
         return ctx.when is branch and not (shape.tracks_outputs or shape.is_continuous or is_heard)
 
     def no_takes(self, ctx: Context) -> Parts:
-        """Return that no member takes a block without a visit; no part where none ever does."""
+        """Return that no member takes a block without a visit; an empty `Parts` if none ever does."""
         return Parts(decode_takes.no_takes()) if self.takes_at_once(ctx) else Parts()
 
     def takes_of(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, count: jax.Array
     ) -> Parts:
-        """Return which members take so many blocks so."""
+        """Return which members take the next `count` blocks without a visit."""
         if not self.takes_at_once(ctx):
             return Parts()
         return Parts(decode_takes.takes_of(ctx, slots, step_index, count))
@@ -210,17 +207,17 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def decode_blocks(
         self, ctx: Context, slots: SlotRows, index: jax.Array, steps: jax.Array, taken: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Return the blocks that members take without a visit, which ends the equal steps before."""
+        """Return the blocks taken without a visit, and their sum over the steps."""
         return taken, taken * steps
 
     def without_own(
         self, ctx: Context, state: State, request: jax.Array, instance: jax.Array, slot: jax.Array
     ) -> State:
-        """Return the state in which the blocks that held them have no content."""
+        """Return the state in which blocks with contents of this request alone have no content."""
         return state.having(without_own(ctx, state[Blocks], request, instance, slot))
 
     def write(self, ctx: Context, state: State, done: Writes) -> State:
-        """Return the state with the rows of block-level memory; the blocks themselves move in the operations."""
+        """Return the state with the rows of block-level memory written; the blocks themselves move in operations."""
         state = written(ctx, state, done, self.victims)
         if decode_takes.DecodeTakes not in done.takes:
             return state
@@ -230,7 +227,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     # --- who is visited -------------------------------------------------------------------------
 
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
-        """Count the leading prompt blocks that the instance's table names."""
+        """Count the leading prompt blocks in the instance's prefix table, for the request in every slot."""
         input_len, blocks = self.preempted.prompts_in(ctx, slots), slots.state[Blocks]
 
         def hits_of(slot: jax.Array, request: jax.Array, prompt: jax.Array) -> jax.Array:
@@ -241,11 +238,11 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return jax.vmap(hits_of)(slot, slots.request, full_blocks(input_len, ctx.shape.block_size))
 
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
-        """Count the blocks of each content up to the first that is not named."""
+        """Count the leading blocks of each shared content that are in each instance's prefix table."""
         return registered_blocks(ctx, state[Blocks])
 
     def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
-        """Return the decode members whose next token is more than one in their last block."""
+        """Return the decode members whose next token needs more than a free place in their last block."""
         return is_due(ctx, slots, step_index)
 
     def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
@@ -285,15 +282,15 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     @property
     def keeps_priority(self) -> bool:
-        """Return whether the request of the lowest priority is the one to be evicted."""
+        """Return whether the request of the lowest priority is evicted, so that priorities are kept."""
         return self.victims.keeps_priority
 
     def is_redirected(self, work: Work) -> jax.Array:
-        """Return whether a ghost is next, or a request whose allocation failed before."""
+        """Return whether the next visit goes to a ghost, or to a request with a retried allocation."""
         return (work.task.num_ghosts > 0) | (work.task.do == Do.ATTEMPT)
 
     def redirected(self, state: State, work: Work, choice: Choice) -> Choice:
-        """Choose the last ghost made, once all members are visited."""
+        """Return the ghost made last, once all members have been visited; see preemption.py."""
         ghosts = work.task.num_ghosts
         is_ghost = (choice.asker != Asker.MEMBER) & (ghosts > 0)
         slot = state[Blocks].ghosts[jnp.maximum(ghosts - 1, 0)]
@@ -304,7 +301,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         )
 
     def admits(self, work: Work) -> jax.Array:
-        """Return whether no eviction has ended admission in this step."""
+        """Return whether admission goes on: no eviction has ended it in this step."""
         return work.task.has_preempted == 0
 
     # --- what follows ---------------------------------------------------------------------------
@@ -315,13 +312,13 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return MemoryTask(blocks.task), InstanceMemory(row(blocks.pool, instance))
 
     def does(self, work: Work, what: Do) -> jax.Array:
-        """Return whether memory is about to do this."""
+        """Return whether memory's next operation is `what`."""
         return work.task.do == what
 
     def after_failure(
         self, ctx: Context, state: State, work: Work, instance: jax.Array
     ) -> tuple[Work, SlotWrite[BlockRows]]:
-        """Evict a request, stop admitting, or let a completion do without."""
+        """Evict a request, end admission, or let a completion do without the room for its last token."""
         return ctx.when(
             self.does(work, Do.FAILED),
             lambda: preemption.give_up(ctx, state, work, instance, self.victims),
@@ -331,7 +328,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def with_transfers(
         self, ctx: Context, work: Work, duration: jax.Array, raw: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Lengthen a step by its reloads from the CPU tier, in µs."""
+        """Return the step's duration with its reloads from the CPU tier, on the clock and in float64 µs."""
         reloads = work.pool.pending_reloads
         transfer = ctx.params.cluster.transfer_us[work.lane.active]
         duration = duration + reloads.astype(ctx.clock) * ctx.time(transfer)
@@ -347,10 +344,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         finish: Int[Array, "slot"],
         num_done: jax.Array,
     ) -> tuple[jax.Array, InstanceMemory]:
-        """Pay for reloads, and count steps without progress.
+        """Return the outcome and memory's row after a step: pay for reloads, and count steps without progress.
 
-        Progress is the sum of tokens computed over the requests that stay; requests computed beyond
-        their end decode for ever and make none.
+        Progress is the sum of tokens computed over the requests that stay; requests computed beyond their end decode
+        for ever and make none.
         """
         pool, steps = work.pool, work.lane.num_steps
         index = work.inst.step_index + steps
@@ -377,21 +374,21 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         )
 
     def task_before_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
-        """Return what the use of the CPU tier asks for then."""
+        """Return the task of the CPU tier's transfers before a request is served, if it has some."""
         return self.uses.before_step(task)
 
     def task_after_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
-        """Begin to copy what the batch holds to the CPU tier of August's revision, where there is one."""
+        """Return the task that copies the batch's blocks to August's CPU tier, if there is one."""
         if not ctx.shape.has_mirror:
             return task
         names = ("cursor", "done", "is_retry", "has_reloaded", "hits")
         return task.replace(do=jnp.int32(Do.MIRROR), **dict.fromkeys(names, jnp.int32(0)))
 
     def is_settled(self, state: State) -> jax.Array:
-        """Return whether no blocks are being listed or taken."""
+        """Return whether no blocks are being pinned or popped."""
         do = MemoryTask(state[Blocks].task).do
         return (do != Do.PIN) & (do != Do.TAKE)
 
     def first_token_record(self, written: SlotWrite[BlockRows]) -> jax.Array:
-        """Return the record of the first token that the request's last life had."""
+        """Return the record of the first token in the request's last life."""
         return written.memory.life.first_token - 1

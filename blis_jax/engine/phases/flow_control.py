@@ -1,8 +1,9 @@
 """Flow control: admitted requests wait at the gateway until the instances have room for them.
 
-Bands go by the priority of the class, flows inside a band by tenant. One request at most is dispatched on an arrival,
-and one on each tick while some wait; completions dispatch none. Of several gateways each has a queue of its own, and
-acts for itself: of those that have something due at one time, the one with the least number first.
+Requests are ordered by bands of class priority, and inside a band by flows, one for each tenant. At most one request is
+dispatched on an arrival and on each tick while some wait; completions dispatch none. Each of several gateways has a
+queue of its own and acts for itself; if several have an event due at one time, the lowest number goes first.
+
 Source: BLIS as of August 2026, `sim/cluster/gateway_queue.go` and `cluster_event.go`.
 """
 
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def route_dispatched(ctx: Context, state: State, now: jax.Array) -> Decisions:
-    """Route the request that was dispatched first of those not yet routed."""
+    """Route the first dispatched request that has not been routed yet."""
     number = lane_of(ctx, state).next_route
     done = decide_again(ctx, state, state[GatewayQueue].order[number], now)
     # requests that enter an instance's queue in one microsecond do so in the order in which they were routed
@@ -65,7 +66,7 @@ def route_dispatched(ctx: Context, state: State, now: jax.Array) -> Decisions:
 
 
 def route_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Decisions:
-    """Route a request that has left an instance: it does not wait in the queue again, and keeps its rank."""
+    """Route a request that has left an instance, without a second wait in the queue; it keeps its rank."""
     done = decide_again(ctx, state, request, now)
     if GatewayQueue not in state:
         return done
@@ -78,9 +79,7 @@ def route_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) 
 
 
 def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decisions:
-    """Handle an event of the queue (an arrival, a request that has waited too long, a tick), then
-    perhaps dispatch one request.
-    """
+    """Handle an event of the queue (an arrival, an expiry or a tick), then dispatch at most one request."""
     state = with_tick(state, now, kind)
     lane, spare = lane_of(ctx, state), ctx.spare_request
     comes, newcomer = kind == EventKind.GATEWAY, lane.next_admit
@@ -113,7 +112,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
 
 
 def _acting(ctx: Context, queue: Queue, kind: jax.Array, newcomer: jax.Array) -> jax.Array:
-    """The gateway whose turn it is: the newcomer's, or the first one for which the event is due."""
+    """Return the gateway that acts: that of the arrival, or the first one with the event due."""
 
     def whose() -> jax.Array:
         times = jnp.where(kind == EventKind.EXPIRY, queue.expiry, queue.tick)
@@ -132,7 +131,7 @@ def _turn(
     seen: View,
     gateway: jax.Array,
 ) -> tuple[list[object], jax.Array]:
-    """What changes in the gateway's queue, and whether it tries to dispatch; `asks`: the next request comes to it."""
+    """Return the changes of the gateway's queue, and whether it tries to dispatch; `asks`: a request arrives."""
     tables = state[GatewayQueue]
     queue = ctx.gateways.own_queue(tables.each, gateway)
     newcomer, spare = lane_of(ctx, state).next_admit, ctx.spare_request
@@ -190,7 +189,7 @@ def _seen(ctx: Context, state: State, now: jax.Array, seen: View, gateway: jax.A
 
 
 def _saturation(ctx: Context, seen: Snapshots) -> jax.Array:
-    """How full the instances are, 1: full; as the detector has it, with signals as old as the router's."""
+    """Return the saturation that the detector measures, 1 if full, from signals as old as the router's."""
     params = queue_params(ctx)
     count = jnp.sum(seen.is_active, dtype=jnp.int32)
     in_flight = ctx.mechanism.rules.in_flight(seen.num_pending, seen.effective_load)
@@ -211,7 +210,7 @@ def _tick(
     attempts: jax.Array,
     num_queued: Int[Array, "slo_class"],
 ) -> jax.Array:
-    """When the next tick is due: an attempt asks for one, and a tick goes on while requests wait."""
+    """Return when the next tick is due: an attempt starts the ticks, which go on while requests wait."""
     following = now + ctx.time(queue_params(ctx).tick_us)
     next_tick = jnp.where(attempts & (queue.tick >= ctx.never), following, queue.tick)
     goes_on = jnp.where(jnp.any(num_queued > 0), following, ctx.never)
@@ -219,7 +218,7 @@ def _tick(
 
 
 def _expiry(ctx: Context, oldest: jax.Array) -> jax.Array:
-    """When the request that entered first has waited too long; all wait equally long."""
+    """Return when the oldest request has waited too long; the limit is the same for all."""
     arrival, ttl = ctx.requests.arrival[oldest], queue_params(ctx).ttl_us
     wait = ctx.params.cluster.admission_latency_us + ttl
     is_beyond = (ttl == 0) | ctx.is_beyond(arrival, wait.astype(jnp.float64))

@@ -1,4 +1,4 @@
-"""The cluster's side of a scan step: admit the next request, and route the next admitted one."""
+"""The gateway's side of a scan step: admit the next request, and route the next admitted one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from blis_jax.tables.writes import HandedOver
 
 
 def _number(ctx: Context, state: State, request: jax.Array) -> jax.Array:
-    """What tells random decisions about requests apart; a request that has left an instance draws anew."""
+    """Return the number that seeds a request's random draws; a request that has left an instance gets a new one."""
     if Journeys not in state:
         return request
     has_left = as_int(state[Journeys].of(request).came_from >= 0)
@@ -54,7 +54,7 @@ def _number(ctx: Context, state: State, request: jax.Array) -> jax.Array:
 
 
 class Asking(NamedTuple):
-    """A request that the gateway's policies are asked about, the time, and what is known of the instances then."""
+    """A request for the gateway's policies to decide on, the time, and the router's view of the instances."""
 
     request: jax.Array
     now: jax.Array
@@ -70,7 +70,7 @@ def _context(
     rejected: jax.Array,
     picked: jax.Array | None = None,
 ) -> GatewayContext:
-    """What the gateway's policies see when they decide about a request."""
+    """Return the context that the gateway's policies read to decide on a request."""
     request, now, seen = asking
     view = request_view(ctx, request)
     more: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def _travelled(journeys: Sequence[Journey]) -> dict[str, jax.Array]:
 def _where_its_model_is(
     ctx: Context, context: GatewayContext, request: jax.Array
 ) -> GatewayContext:
-    """The context in which no instance is active if none has the request's model."""
+    """Return the context with no instance active if no instance has the request's model."""
     seen = context.snapshots
     is_active = seen.is_active & ~ctx.requests[Elsewhere].is_it[request]
     return dataclasses.replace(context, snapshots=dataclasses.replace(seen, is_active=is_active))
@@ -122,7 +122,7 @@ def _where_its_model_is(
 def admission(
     ctx: Context, state: State, asking: Asking, rejected: jax.Array
 ) -> tuple[jax.Array, States]:
-    """Decide whether the request is let in after `rejected` rejected ones; return that and the policies' states."""
+    """Decide whether to admit the request after `rejected` rejections; return that and the policies' states."""
     candidate, now = asking.request, asking.now
     matched = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
     if ctx.mechanism.admission.reads(MATCH):
@@ -140,7 +140,7 @@ def admission(
 
 
 def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Array) -> Decisions:
-    """Admit the next request if its time has come, and route the next admitted one if its time has.
+    """Admit the next request if its admission is due, and route the next admitted one if its routing is due.
 
     With zero latencies all arrivals of one microsecond pass admission before the first is routed.
     """
@@ -183,7 +183,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
 
 
 def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Decisions:
-    """Route a request that has left an instance; admission has let it in already."""
+    """Route a request that has left an instance; admission has accepted it before."""
     lane = lane_of(ctx, state)
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     base = dataclasses.replace(
@@ -195,7 +195,7 @@ def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array)
 
 
 def _routed(ctx: Context, state: State, base: Decisions, asking: Asking) -> Decisions:
-    """Route the request; it goes nowhere if no instance has its model, or none is up and it does not wait for one."""
+    """Route the request; it is unrouted if no instance has its model, or none is up and it does not wait for one."""
 
     def route_it() -> Decisions:
         return _route(ctx, state, base, asking)
@@ -233,7 +233,7 @@ def _route(ctx: Context, state: State, base: Decisions, asking: Asking) -> Decis
 
 
 class _Question(NamedTuple):
-    """The router's question about a request: the context, and the prompt's nodes."""
+    """A routing question: the context, and the shared contents of the prompt."""
 
     context: GatewayContext
     nodes: Nodes
@@ -250,7 +250,7 @@ def _question(ctx: Context, state: State, asking: Asking, rejected: jax.Array) -
 def _matched(
     ctx: Context, state: State, request: jax.Array, nodes: Nodes, now: jax.Array
 ) -> tuple[Parts, jax.Array]:
-    """The router's index, if there is one, and the prompt's leading blocks in it `[instance]`."""
+    """Return the router's index, if there is one, and how many leading prompt blocks it has `[instance]`."""
     if RouterIndex not in state:
         return Parts(), jnp.zeros((ctx.shape.num_instances,), jnp.int32)
     router = state[RouterIndex]
@@ -264,9 +264,9 @@ def _matched(
 def _choice(
     ctx: Context, state: State, gateway: States, request: jax.Array, context: GatewayContext
 ) -> tuple[jax.Array, jax.Array, jax.Array, States]:
-    """The router's choice, whether it is an active instance, whether draws sufficed, and the states then.
+    """Return the instance for a request, whether it was active, whether draws sufficed, and the policies' states.
 
-    Where it is no active instance, the first one is taken.
+    If the router's choice is not active, the first active instance is returned.
     """
     states = ctx.gateways.own_states(gateway, request)
     chosen, states = route(ctx, states, context, _number(ctx, state, request))
@@ -279,7 +279,7 @@ def _choice(
 
 
 def _would_be_routed_to(ctx: Context, state: State, asking: Asking) -> jax.Array | None:
-    """The instance that the router would choose now; no policy remembers that it was asked."""
+    """Return the instance that the router would choose now, without a change of any policy's state."""
     if not ctx.mechanism.admission.reads("picked"):
         return None
     context = _question(ctx, state, asking, lane_of(ctx, state).num_rejected).context
@@ -287,7 +287,7 @@ def _would_be_routed_to(ctx: Context, state: State, asking: Asking) -> jax.Array
 
 
 def _unserved(request: jax.Array, view: RequestView, after: jax.Array) -> dict[str, jax.Array]:
-    """What a slot has of a request that has not been served yet."""
+    """Return the slot fields of a request that has not been served yet."""
     return {
         "request": request,
         "order": jnp.int32(LAST),
@@ -302,7 +302,7 @@ def _unserved(request: jax.Array, view: RequestView, after: jax.Array) -> dict[s
 
 
 def _place(ctx: Context, state: State, base: Decisions, routed: Routed) -> Decisions:
-    """Give the request a free slot of its instance, pending until its queueing time has passed."""
+    """Put the request into a free slot of its instance, pending until its queueing time has passed."""
     request, chosen, now, context = routed
     expected = context.snapshots.prefix_match_blocks[chosen]
     cluster = ctx.params.cluster

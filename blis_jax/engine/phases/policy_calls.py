@@ -1,4 +1,4 @@
-"""How the engine asks its policies: routers, random keys, the states that they keep, and news of completions.
+"""Calls of policies by the engine: routers, random keys, policies' states, and reports of completions.
 
 States of the gateway's policies are a tuple in the order of `Mechanism.of_gateway`; with several gateways, see
 `gateways`. Those of the instances' policies are pairs (for this step, for the next one) in the order of
@@ -74,7 +74,7 @@ def first_states(
 
 
 def request_view(ctx: Context, request: jax.Array) -> RequestView:
-    """Return what policies may know about one request."""
+    """Return the view of one request that policies may read."""
     fixed = ctx.request(request)
     return RequestView(
         slo_class=fixed.slo_class,
@@ -90,7 +90,7 @@ def request_view(ctx: Context, request: jax.Array) -> RequestView:
 
 
 def admit(ctx: Context, states: States, context: GatewayContext) -> tuple[jax.Array, States]:
-    """Ask the admission policy whether the request is let in; return that and the policies' states."""
+    """Call the admission policy; return whether the request is admitted, and the policies' states."""
     policy = ctx.mechanism.admission
     is_admitted, state = policy.ask(ctx.params.policy.admission, states[0], context)
     return is_admitted, (state, *states[1:])
@@ -99,7 +99,7 @@ def admit(ctx: Context, states: States, context: GatewayContext) -> tuple[jax.Ar
 def route(
     ctx: Context, states: States, context: GatewayContext, request: jax.Array
 ) -> tuple[jax.Array, States]:
-    """Choose the instance that the request goes to, by the router of its pool."""
+    """Choose the request's instance by the router of its pool; return it and the policies' states."""
     mechanism, params = ctx.mechanism, ctx.params.policy
 
     def by_cluster() -> tuple[jax.Array, States]:
@@ -127,7 +127,7 @@ def route(
 def route_by_cluster(
     ctx: Context, states: States, context: GatewayContext, request: jax.Array
 ) -> tuple[jax.Array, States]:
-    """Choose an instance by the cluster's router, whatever routers the pools have."""
+    """Choose the request's instance by the cluster's router, even if its pool has a router of its own."""
     router, params = of_cluster(ctx.mechanism), ctx.params.policy
     end = 1 + len(router.policies)
     question = router, params, ctx.scorer_shares, states[1:end], context, request
@@ -144,7 +144,7 @@ def _chosen_by(
     context: GatewayContext,
     request: jax.Array,
 ) -> tuple[jax.Array, States]:
-    """One router's choice: scorers rate, the picker picks, the routing policy decides."""
+    """Return one router's choice and its states: scorers rate, the picker picks, the routing policy decides."""
     if isinstance(params, DrawingRouterParams):
         context = dataclasses.replace(context, draws=params.draws)
     routing, *of_scorers, picker = states
@@ -179,7 +179,7 @@ def _chosen_by(
 
 
 def without_matches(snapshots: Snapshots) -> Snapshots:
-    """Return the snapshots as a policy sees them whose own prefix index is empty."""
+    """Return the snapshots without prefix matches, as a policy sees them whose own prefix index is empty."""
     nothing = jnp.zeros_like(snapshots.prefix_match_blocks)
     return dataclasses.replace(snapshots, prefix_match_blocks=nothing)
 
@@ -193,12 +193,11 @@ def combined_scores(
     shares: jax.Array | None,
     is_precise: bool = False,
 ) -> tuple[Float[Array, "instance"], list[jax.Array], list[Any]]:
-    """Return the weighted sum of scores cut to [0, 1], added in the scorers' order as the reference does.
+    """Return the weighted sum of scores, clipped to [0, 1] and added in the scorers' order as in the reference; the
+    unclipped scores of each scorer; and the scorers' states.
 
-    With it go the scores of each scorer, which are not cut, and the scorers' states.
-
-    `shares` are those of the weights; None without scorers. Where the caches feed the router's index, the reference
-    fills no other one.
+    `shares` are the normalised weights; None without scorers. Where the KV caches feed the router's index
+    (`is_precise`), scorers with an index of their own see no matches, as in the reference.
     """
     scores, after = [], []
     for index, scorer in enumerate(scorers):
@@ -220,7 +219,7 @@ def combined_scores(
 def queue_context(
     ctx: Context, slots: SlotRows, work: Work, source: RandomSource, **more: Any
 ) -> QueueContext:
-    """Return the slots of an instance as its policies see them."""
+    """Return the context in which the policies of an instance read its slots."""
     now, inst = work.lane.now, work.inst
     return QueueContext(
         request=slots.view(),
@@ -253,7 +252,7 @@ def instance_row(state: State, instance: jax.Array) -> Any:
 def told(
     policies: tuple[Policy, ...], params: tuple[Any, ...], states: States, news: Completion
 ) -> States:
-    """Tell every policy that wants to know of the completion; return their states."""
+    """Report the completion to every policy that observes completions; return the policies' states."""
     return tuple(
         state
         if policy.observe is None
@@ -264,7 +263,7 @@ def told(
 
 @dataclass(frozen=True)
 class Router:
-    """The functions: static, hashable."""
+    """The functions of a router: static, hashable."""
 
     routing: Policy
     scorers: tuple[Policy, ...]
@@ -279,7 +278,7 @@ class Router:
 
 @pytree
 class RouterParams:
-    """The numbers, as `PolicyParams` has them for the cluster's router."""
+    """The numbers of a router, laid out as in `PolicyParams` for the cluster's router."""
 
     routing: Record  # the policy's numbers
     scorers: tuple[Any, ...]
@@ -294,7 +293,7 @@ class RouterParams:
 
 @pytree
 class DrawingRouterParams(RouterParams):
-    """Those of a router that draws from a stream of its own."""
+    """The numbers of a router that draws from a random stream of its own."""
 
     draws: Int[Array, "draw"]  # see GatewayContext
 
@@ -314,7 +313,7 @@ QueueValues = Callable[[np.ndarray, np.ndarray], np.ndarray]
 def scheduler_order(
     mechanism: Mechanism, params: Params, context: QueueContext
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the value and rank `[slot]` that the scheduler gives; the instance's policies must keep no state."""
+    """Return the scheduler's value and rank `[slot]`; the policies of the instance must keep no state."""
     policy = params.policy
     with runtime_infinity(jnp.asarray(params.cluster.infinity)):
         priority, _ = mechanism.priority.ask(policy.priority, NoState(), context)
@@ -324,7 +323,7 @@ def scheduler_order(
 
 
 def orders_by_slots(mechanism: Mechanism) -> bool:
-    """Return whether the scheduler sorts the queue by what its slots and the time say alone."""
+    """Return whether the scheduler orders the queue by nothing but its slots and the time."""
     is_plain = not any(
         policy.is_random or policy.start is not no_state for policy in mechanism.of_instance
     )
@@ -332,7 +331,7 @@ def orders_by_slots(mechanism: Mechanism) -> bool:
 
 
 def queue_values(params: Params, mechanism: Mechanism, table: RequestTable) -> QueueValues:
-    """Ask the scheduler of `orders_by_slots` for requests of a table; how many wait is taken to be 0."""
+    """Return a function that gives the scheduler's value of requests of a table, with a queue depth of 0."""
 
     def value_of(
         slo_class: jax.Array,
@@ -342,7 +341,7 @@ def queue_values(params: Params, mechanism: Mechanism, table: RequestTable) -> Q
         queued: jax.Array,
         now: jax.Array,
     ) -> jax.Array:
-        """Return what the scheduler sorts one request by."""
+        """Return the value by which the scheduler orders one request."""
         zero = jnp.zeros(1, jnp.int32)
         context = QueueContext(
             request=RequestView(

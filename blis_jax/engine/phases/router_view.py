@@ -1,7 +1,7 @@
-"""Signals that cost something, which are there only if a policy reads them, and what a router hands over.
+"""Signals that are costly and so computed only if a policy reads them, and the value that a router hands over.
 
-Such are how long every instance would take to compute one prompt alone, and the prompts that instances have still to
-compute, as the router knows them.
+The costly signals are the time that each instance would take to compute one prompt alone, and the prompts that
+instances have still to compute, as the router sees them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def asked_of_queue(ctx: Context, slots: SlotRows, policy: Policy) -> dict[str, A
 
 
 def _contents(ctx: Context, slots: SlotRows) -> LeadingContents:
-    """Shared contents that begin within the prompt of the request in every slot `[slot, path]`."""
+    """Return the shared contents that begin within the prompt of the request in every slot, `[slot, path]`."""
     path = ctx.requests.path[slots.request]
     start, length = ctx.requests.node_start[path], ctx.requests.node_blocks[path]
     num_blocks = full_blocks(slots.input_len, ctx.shape.block_size)
@@ -59,7 +59,7 @@ def _contents(ctx: Context, slots: SlotRows) -> LeadingContents:
 def with_asked_signals(
     ctx: Context, state: State, context: GatewayContext, view: View, request: jax.Array
 ) -> GatewayContext:
-    """Add the costly signals that policies of the gateway read; `view` is what the router has last seen."""
+    """Return the context with the costly signals that the gateway's policies read; `view` is the router's last view."""
     if ctx.mechanism.reads(PROMPT_TIME):
         times = prompt_times(ctx, context.request)
         timed = dataclasses.replace(context.snapshots, prompt_us=times)
@@ -76,7 +76,7 @@ def with_asked_signals(
 
 
 def handed_over(ctx: Context, context: GatewayContext, chosen: jax.Array) -> HandedOver:
-    """Return what the instance is handed with the request that is routed there; see `Policy.hands`."""
+    """Return the value that the router hands over with the routed request; see `Policy.hands`."""
     mechanism, params = ctx.mechanism, ctx.params.policy
     policies = (mechanism.routing, *mechanism.scorers)
     total = jnp.zeros((), jnp.float64)
@@ -89,9 +89,9 @@ def handed_over(ctx: Context, context: GatewayContext, chosen: jax.Array) -> Han
 
 
 def prompt_times(ctx: Context, request: RequestView) -> Float[Array, "instance"]:
-    """Estimate the µs of the steps that compute the prompt in chunks of the instance, with nothing else in the batch.
+    """Estimate how long each instance would take to compute the prompt in chunks, with an empty batch, in µs.
 
-    No block of the prompt is taken as cached, and every chunk is timed as if it were the first.
+    No block of the prompt counts as cached, and every chunk is timed as if it were the first.
     """
     cluster, rows = ctx.params.cluster, ctx.shape.num_instances
     budget = cluster.max_num_scheduled_tokens[:rows]
@@ -113,7 +113,7 @@ def prompt_times(ctx: Context, request: RequestView) -> Float[Array, "instance"]
 
 
 def _step_time(ctx: Context, beta: jax.Array, tokens: jax.Array, input_len: jax.Array) -> jax.Array:
-    """A step of one member, the first of its prefill."""
+    """Return the time of a step whose only member begins its prefill, µs."""
     model, zero = ctx.mechanism.latency, jnp.zeros((1,), jnp.int32)
     members = None
     if model.needs_members:
@@ -123,7 +123,7 @@ def _step_time(ctx: Context, beta: jax.Array, tokens: jax.Array, input_len: jax.
 
 
 def prompts_now(ctx: Context, state: State) -> SeenPrompts:
-    """Return what a look at the instances sees: who holds the slots, and whose prompts are not wholly in a step yet."""
+    """Return the snapshot of prompts: the request in each slot, and whether its prompt is still to be computed."""
     rows = ctx.shape.num_instances
     slots = state.slot.numbers[:, :rows]
     holder = slots[Slot.REQUEST]
@@ -138,14 +138,14 @@ def prompts_now(ctx: Context, state: State) -> SeenPrompts:
 
 
 def adapters_now(ctx: Context, state: State, seen: SeenAdapters) -> SeenAdapters:
-    """Return what a look at the instances sees of adapters; nothing new where no request names one."""
+    """Return which adapters each instance has loaded now; `seen` unchanged where no request names an adapter."""
     if AdapterTable not in state:
         return seen
     return SeenAdapters(state[AdapterTable].used[: ctx.shape.num_instances] > 0)
 
 
 def _named(ctx: Context, request: jax.Array) -> jax.Array:
-    """The adapter that the request names, `NO_ADAPTER` for none."""
+    """Return the adapter that the request names, `NO_ADAPTER` for none."""
     if RequestAdapters not in ctx.requests:
         return jnp.int32(NO_ADAPTER)
     return ctx.requests[RequestAdapters].of[request]
@@ -154,7 +154,7 @@ def _named(ctx: Context, request: jax.Array) -> jax.Array:
 def has_adapter(
     ctx: Context, state: State, view: View, request: jax.Array | None
 ) -> Bool[Array, "instance"]:
-    """Return where the router has seen the adapter that the request names; nowhere if it names none."""
+    """Return the instances where the router has seen the request's adapter; none if the request names none."""
     nowhere = jnp.zeros((ctx.shape.num_instances,), bool)
     if request is None or SeenAdapters not in view or RequestAdapters not in ctx.requests:
         return nowhere
@@ -164,7 +164,7 @@ def has_adapter(
 
 
 def outstanding(ctx: Context, state: State, view: View, request: jax.Array) -> Outstanding:
-    """Return the prompts that the request's gateway knows of: those that other gateways have sent are not included."""
+    """Return the outstanding prompts as the request's gateway sees them, without those sent by other gateways."""
     now = prompts_now(ctx, state)
     if SeenPrompts not in view:
         return _of_gateway(ctx, now, request)

@@ -1,4 +1,4 @@
-"""What the router may see of the instances, and how stale it is."""
+"""The router's view of the instances, and how stale it is."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def kv_fields(ctx: Context, state: State) -> tuple[jax.Array, ...]:
-    """Return what is read of the KV caches of all instances, and of their CPU tiers, as it is now."""
+    """Return the current values of the KV-cache fields (and CPU-tier fields) that are read, of all instances."""
     rows = ctx.shape.num_instances
     inst = Instance(state.inst.numbers[:rows])
     used = inst.used_blocks.astype(jnp.float64)
@@ -56,7 +56,7 @@ def kv_fields(ctx: Context, state: State) -> tuple[jax.Array, ...]:
 
 
 def _of_cpu_tier(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
-    """Time that every instance's next step will wait for reloads, µs, and its share of thrashing reloads."""
+    """Return each instance's reload time before its next step, µs, and its share of thrashing reloads."""
     pool = InstanceMemory(state[Blocks].pool[: ctx.shape.num_instances])
     transfer_us = ctx.params.cluster.transfer_us.astype(jnp.float64)
     offloads = jnp.maximum(pool.offloads, 1).astype(jnp.float64)
@@ -67,7 +67,7 @@ def _of_cpu_tier(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
 def refreshed(
     ctx: Context, state: State, now: jax.Array, last_refresh: jax.Array
 ) -> tuple[View, jax.Array]:
-    """Return what the router knows of the instances at `now`, and when it last looked at their KV fields."""
+    """Return the router's view of the instances at `now`, and the time of its last look at KV fields."""
     if isinstance(state.stale, AgedView):
         return _aged(ctx, state, state.stale, now), last_refresh
     interval = ctx.time(ctx.params.cluster.snapshot_refresh_interval_us)
@@ -77,7 +77,7 @@ def refreshed(
 
 
 def _aged(ctx: Context, state: State, view: AgedView, now: jax.Array) -> AgedView:
-    """The view with new values where a look is due, for each instance and each group of signals."""
+    """Return the view with new values for each instance and each group of signals whose refresh is due."""
     cluster = ctx.params.cluster
     signals, queued = cluster.signals, _queue_depths(ctx, state, now)
     of_kv = signals, cluster.snapshot_refresh_interval_us, view.kv_seen_us, now
@@ -104,13 +104,13 @@ def _aged(ctx: Context, state: State, view: AgedView, now: jax.Array) -> AgedVie
 
 
 def may_be_unrouted(ctx: Context) -> bool:
-    """Return whether a request may find no instance when it is to be routed, and is turned away then."""
+    """Return whether a request may be rejected because no instance is there when it is to be routed."""
     is_placed = ctx.mechanism.cluster is not None and ctx.mechanism.rules.turns_away
     return is_placed or Elsewhere in ctx.requests
 
 
 def finds_instance(ctx: Context, state: State, request: jax.Array) -> jax.Array:
-    """Return whether the request can be routed now; to be asked where that is not certain."""
+    """Return whether the request can be routed now; to be called only if `may_be_unrouted`."""
     if Elsewhere not in ctx.requests:
         return jnp.any(_may_take(ctx, state, request))
     is_here = ~ctx.requests[Elsewhere].is_it[request]
@@ -118,12 +118,12 @@ def finds_instance(ctx: Context, state: State, request: jax.Array) -> jax.Array:
 
 
 def _may_take(ctx: Context, state: State, request: jax.Array) -> Bool[Array, "instance"]:
-    """Active instances, of the request's pool where there are pools."""
+    """Return the active instances, those of the request's pool where there are pools."""
     return ctx.pools.may_take(ctx, state, request, active_instances(ctx, state))
 
 
 def in_pool(is_active: jax.Array, role: jax.Array, is_decode: jax.Array) -> jax.Array:
-    """Return which active instances are of the decode pool, or of the prefill pool."""
+    """Return which active instances belong to the decode pool if `is_decode`, else to the prefill pool."""
     other = jnp.where(is_decode, jnp.int32(PREFILL), jnp.int32(DECODE))
     return is_active & (role != other) & (role < ENCODE)
 
@@ -134,11 +134,10 @@ def unless_elsewhere(
     seen: View,
     *decisions: tuple[jax.Array | bool, *tuple[jax.Array, ...]],
 ) -> View:
-    """Return the view after decisions: as it was, but for the copy of the caches, where no decision
-    looks at an instance.
+    """Return the view after decisions; unchanged, except for the copy of the caches, if no decision reads an instance.
 
-    Each of `decisions` says whether a decision is made, then about which request; about all instances
-    if no request follows.
+    Each of `decisions` holds whether the decision takes place, then the request concerned; without a request, all
+    instances are read.
     """
     if Elsewhere not in ctx.requests:
         return seen
@@ -150,7 +149,7 @@ def unless_elsewhere(
 
 
 def _copied_caches(ctx: Context, state: State, now: jax.Array, copy: CopiedCaches) -> CopiedCaches:
-    """The router's copy of the caches, made anew if it is old enough."""
+    """Return the router's copy of the caches, renewed if it is old enough."""
     delay = ctx.params.cluster.signals.cache_delay_us.astype(jnp.float64)
     time = now.astype(jnp.float64)
     is_due = (delay <= 0) | (time - copy.seen_us >= delay)
@@ -161,9 +160,9 @@ def _copied_caches(ctx: Context, state: State, now: jax.Array, copy: CopiedCache
 def cached_prompt_blocks(
     copy: CopiedCaches, nodes: Nodes, num_prompt_blocks: jax.Array
 ) -> Int[Array, "instance"]:
-    """Return the leading blocks of a prompt in the copy of every cache.
+    """Return how many leading blocks of a prompt are in the copy of each cache.
 
-    What only this request has cannot be in a cache before it has run.
+    Contents of this request alone cannot be in a cache before the request has run.
     """
     by_node = jnp.where((nodes.start < num_prompt_blocks)[None, :], copy.blocks[:, nodes.node], 0)
     is_whole = (by_node == nodes.length[None, :]).astype(jnp.int32)
@@ -173,14 +172,14 @@ def cached_prompt_blocks(
 
 
 def has_ticked(state: State, now: jax.Array) -> jax.Array:
-    """Return whether the gateway's queue has had its tick of this microsecond; transfers that end then
-    are over after it. There is a `BeforePools` where there are such transfers and a queue.
+    """Return whether the gateway's queue has ticked in this microsecond: transfers that end in it count as ended after
+    the tick. Needs a `BeforePools`, which is there where transfers and a queue are.
     """
     return state[BeforePools].ticked == now
 
 
 def _queue_depths(ctx: Context, state: State, now: jax.Array) -> Int[Array, "instance"]:
-    """Waiting requests before every instance event of the microsecond."""
+    """Return the number of waiting requests, before every instance event of the microsecond."""
     rows = ctx.shape.num_instances
     times = queued_times(state, rows)
     queued = times < now
@@ -196,14 +195,12 @@ def _batch_sizes(ctx: Context, state: State) -> Int[Array, "instance"]:
 
 
 def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "instance"]:
-    """Count the requests in slots of each instance whose transfer has not ended before `now`: the
-    router does not count them.
-    """
+    """Count the requests of each instance whose transfer lasts at `now`, which the router does not count."""
     reserved, columns = state[Reservations], Reservation.columns
     instance = lax.iota(jnp.int32, ctx.shape.num_instances)
 
     def count(so_far: jax.Array, rows: Rows) -> jax.Array:
-        """Add those of some rows, for each instance that their transfer leads to."""
+        """Add to `so_far` the transfers in `rows`, counted by target instance."""
         ends, numbers = rows.take(reserved.times)[:, 0], rows.take(reserved.numbers)
         is_coming = (ends >= now) & (ends < ctx.never) & rows.is_in
         if BeforePools in state:
@@ -218,7 +215,7 @@ def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "
 
 
 def behind_transfers(ctx: Context, state: State, now: jax.Array, is_it: jax.Array) -> State:
-    """Return the state as it is once the transfers that end at `now` have ended, if `is_it`; else unchanged."""
+    """Return the state after the transfers that end at `now`, if `is_it`; else unchanged."""
     reserved, rows = state[Reservations], ctx.shape.num_instances + 1
     ends, times = reserved.times, queued_times(state, rows)
     is_over = is_it & (times == now) & comes_with_kv(ctx, state, rows)
@@ -228,12 +225,12 @@ def behind_transfers(ctx: Context, state: State, now: jax.Array, is_it: jax.Arra
 
 
 def comes_with_kv(ctx: Context, state: State, rows: int) -> Bool[Array, "instance slot"]:
-    """Return the slots whose request enters the queue with its KV: such ranks are below all others."""
+    """Return the slots whose request enters the queue with its KV, as its low rank tells."""
     return state.slot.numbers[Slot.QUEUE_RANK, :rows] < ctx.shape.num_requests
 
 
 def active_instances(ctx: Context, state: State) -> Bool[Array, "instance"]:
-    """Return the instances that requests may be routed to: part of the cluster, and up."""
+    """Return the instances to which requests may be routed: part of the cluster, and up."""
     if ctx.mechanism.places_instances:
         return state[Availability].is_up == 1  # rows of instances still to be made are not up
     is_there = lax.iota(jnp.int32, ctx.shape.num_instances) < ctx.params.cluster.num_instances
@@ -250,9 +247,9 @@ def snapshots(
     request: jax.Array | None = None,
     cached: Int[Array, "instance"] | None = None,
 ) -> Snapshots:
-    """Return the router's view at `now`, which is before every instance event of that microsecond.
+    """Return the router's snapshots at `now`, before every instance event of that microsecond.
 
-    With several gateways it is the view of the gateway that the request comes to.
+    With several gateways they are those of the request's gateway.
     """
     load = Instance(state.inst.numbers[: ctx.shape.num_instances]).load
     batch, queued = _batch_sizes(ctx, state), _queue_depths(ctx, state, now)

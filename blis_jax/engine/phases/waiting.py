@@ -1,6 +1,7 @@
-"""The queue at the gateway: what waits in it, whether there is room, and who would be dispatched.
+"""The queue at the gateway: which requests wait, whether there is room, and which would be dispatched.
 
-A list of each class says who came first and last. Only tenants in turn and deadlines read all requests between these.
+Each class has a linked list with its first and last request. Only round robin between tenants and deadlines need to
+read all requests between them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NO_DEADLINE = jnp.iinfo(jnp.int64).max
 
 
 class QueuedRequests(NamedTuple):
-    """Some requests as the queue tells them apart."""
+    """Some rows of the request table, with the fields that the queue distinguishes requests by."""
 
     number: Int[Array, "row"]
     is_queued: Bool[Array, "row"]
@@ -40,12 +41,12 @@ class QueuedRequests(NamedTuple):
     rows: Rows
 
     def first(self, mask: Bool[Array, "row"]) -> jax.Array:
-        """Return the least number of those in the mask, a large one if there is none."""
+        """Return the least request number in the mask, a large number if the mask is empty."""
         return jnp.min(jnp.where(mask, self.number, LAST))
 
 
 class Link(NamedTuple):
-    """A request that follows another one of its class in the queue now; the spare one: nobody."""
+    """Two neighbours of one class in the queue: `behind` follows `before`; the spare request stands for none."""
 
     before: jax.Array
     behind: jax.Array
@@ -53,7 +54,7 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Waiting:
-    """The queue of a gateway as an event has it so far: one request may have entered it, others left it."""
+    """The queue of a gateway during an event: at most one request has entered it, and some have left it."""
 
     ctx: Context
     dispatches: Dispatches
@@ -76,7 +77,7 @@ class Waiting:
         return cls(ctx, dispatches, queue, gateway, *lists, ctx.spare_request)
 
     def having(self, request: jax.Array) -> Waiting:
-        """Return the queue with one more request, which has come behind all others; the spare one changes nothing."""
+        """Return the queue with a request appended at its end; the spare request changes nothing."""
         spare = self.ctx.spare_request
         is_it = (classes() == self.ctx.request(request).slo_class) & (request < spare)
         before = jnp.min(jnp.where(is_it, self.youngest_of, spare))
@@ -90,7 +91,7 @@ class Waiting:
         )
 
     def without(self, request: jax.Array) -> Waiting:
-        """Return the queue without a request; the spare one changes nothing."""
+        """Return the queue without a request; the spare request changes nothing."""
         spare = self.ctx.spare_request
         is_there = request < spare
         before, behind = self.queue.previous[request], self.queue.following[request]
@@ -110,17 +111,17 @@ class Waiting:
         )
 
     def oldest(self, of: Bool[Array, "slo_class"]) -> jax.Array:
-        """Return the request of these classes that came first, the spare request if none waits."""
+        """Return the oldest request of these classes, the spare request if none waits."""
         return jnp.min(jnp.where(of, self.oldest_of, self.ctx.spare_request))
 
     def youngest(self, of: Bool[Array, "slo_class"]) -> jax.Array:
-        """Return the request of these classes that came last, a number below 0 if none waits."""
+        """Return the youngest request of these classes, a number below 0 if none waits."""
         return jnp.max(jnp.where(of & (self.num_queued > 0), self.youngest_of, -1))
 
     def fold(
         self, of: Bool[Array, "slo_class"], fold: Callable[[T, QueuedRequests], T], first: T
     ) -> T:
-        """Return `Groups.between` of the requests in the queue from the oldest of these classes to the youngest."""
+        """Fold the queued requests from the oldest of these classes to the youngest, see `Groups.between`."""
 
         def of_rows(so_far: T, rows: Rows) -> T:
             return fold(so_far, self._requests(rows))
@@ -138,7 +139,7 @@ class Waiting:
 
 
 class Pick(NamedTuple):
-    """The request that would be dispatched, whether it is, and what follows from it."""
+    """The request that would be dispatched, whether it is, and the fields of the queue that change with it."""
 
     request: jax.Array
     is_due: jax.Array
@@ -147,7 +148,7 @@ class Pick(NamedTuple):
 
 
 class QueueEntry(NamedTuple):
-    """The effect of an arrival on the queue: it enters or not, and may shed a request."""
+    """The effect of an arrival on the queue: whether it enters, and whether it sheds a victim."""
 
     enters: jax.Array
     sheds: jax.Array
@@ -155,19 +156,17 @@ class QueueEntry(NamedTuple):
 
 
 def queue_params(ctx: Context) -> QueueParams:
-    """Return the numbers of the queue."""
+    """Return the numbers of the gateway's queue."""
     return ctx.params.cluster[QueueParams]
 
 
 def classes() -> jax.Array:
-    """Return the number of each class."""
+    """Return the numbers of the SLO classes, `[slo_class]`."""
     return lax.iota(jnp.int32, len(SLO_CLASSES))
 
 
 def entry_of(ctx: Context, waiting: Waiting, slo_class: jax.Array, asks: jax.Array) -> QueueEntry:
-    """Decide whether an arrival finds room in its band and in the queue, or which less urgent request
-    makes room for it.
-    """
+    """Decide whether an arrival finds room in its band and in the queue, or which less urgent request it sheds."""
     params, of_class = queue_params(ctx), waiting.num_queued
     band, num_queued = params.priority[slo_class], jnp.sum(of_class, dtype=jnp.int32)
     in_band = jnp.sum(jnp.where(params.priority == band, of_class, 0), dtype=jnp.int32)
@@ -183,7 +182,7 @@ def entry_of(ctx: Context, waiting: Waiting, slo_class: jax.Array, asks: jax.Arr
 
 
 def _ceiling(ctx: Context, has_band: Bool[Array, "slo_class"], band: jax.Array) -> jax.Array:
-    """The saturation below which a band is served; the more urgent the band, the higher."""
+    """Return the saturation below which a band is served; the more urgent the band, the higher."""
     priority, limit = queue_params(ctx).priority, queue_params(ctx).usage_limit
     same = has_band[None, :] & (priority[None, :] == priority[:, None])
     # one class for each band
@@ -201,9 +200,9 @@ def pick(
     has_band: Bool[Array, "slo_class"],
     saturation: jax.Array,
 ) -> Pick:
-    """Return the request that would be dispatched.
+    """Return the request that would be dispatched next.
 
-    Ceilings fall with the bands, so the first band with a request decides.
+    More urgent bands have higher ceilings, so the most urgent band with a request decides.
     """
     params = queue_params(ctx)
     is_there = waiting.num_queued > 0
@@ -220,7 +219,7 @@ def pick(
     def fold(
         so_far: tuple[jax.Array, jax.Array, jax.Array], some: QueuedRequests
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the first request of the tenant in turn, the earliest deadline, and the request that has it."""
+        """Return the first request of the tenant in turn, the earliest deadline, and the request with that deadline."""
         first, least, soonest = so_far
         in_flow = some.is_queued & of_band[some.slo_class] & (some.tenant == tenant)
         deadline = jnp.where(in_flow, _deadlines(ctx, some), NO_DEADLINE)
@@ -246,13 +245,13 @@ def pick(
 def _next_tenant(
     params: QueueParams, queue: Queue, waiting: Waiting, of_band: Bool[Array, "slo_class"]
 ) -> jax.Array:
-    """The tenant in turn: the next one after the last served, the first one if that has nothing in the band."""
+    """Return the tenant in turn: the next after the last one served, or the first if that has nothing in the band."""
     last, none = jnp.max(jnp.where(of_band, queue.last_tenant, -1)), jnp.int32(LAST)
 
     def fold(
         so_far: tuple[jax.Array, jax.Array, jax.Array], some: QueuedRequests
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the first tenant, the first behind the last served, and whether that one has some."""
+        """Return the first tenant, the first after the last one served, and whether the last one still waits."""
         in_band = some.is_queued & of_band[some.slo_class]
         here = jnp.where(in_band, some.tenant, none)
         first, following, has_last = so_far

@@ -1,1 +1,1 @@
-"""The sources of events that a program may have; `listed` chooses those that its mechanism has a use for."""
+"""The sources of events that a program may have; `listed` selects the ones that its mechanism needs."""

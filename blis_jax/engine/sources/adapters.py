@@ -1,9 +1,10 @@
-"""LoRA adapters: one at a time is loaded for the request at the head of an instance's queue.
+"""LoRA adapters: each instance loads one at a time, for the request at the head of its queue.
 
-At the begin of a step, once the queue is in order, the head's adapter begins to load if it is not there and none is on
-its way; if all slots are taken, the adapter goes that was used longest ago and that no running or preempted request
-needs. A request whose adapter is not there ends the step's admissions. With nobody in the batch the instance waits for
-the load's end, for the next request in its queue or until one there gives up, and makes a step of its own then.
+At the begin of a step, once the queue is sorted, the head's adapter begins to load if it is not loaded and no other
+load is in progress. If all adapter slots are taken, the least recently used adapter is evicted that no running or
+preempted request needs. A request without its adapter ends the step's admissions. If the batch is empty, the instance
+waits until the load ends, another request arrives in its queue, or a request there gives up, and then makes a step.
+
 Source: BLIS as of August 2026, `sim/lora/` and `sim/simulator.go`.
 """
 
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 
 def adapters_of(ctx: Context, state: State, request: Int[Array, "..."]) -> Int[Array, "..."]:
-    """Return the adapter of each request, NO_ADAPTER for none: the parts of split requests have none."""
+    """Return the adapter of each request, NO_ADAPTER for none; the parts of split requests have none."""
     request = ctx.row_of(request)
     adapter = ctx.requests[RequestAdapters].of[request]
     if Reservations not in state:
@@ -65,32 +66,32 @@ def adapters_of(ctx: Context, state: State, request: Int[Array, "..."]) -> Int[A
 
 
 class AdapterLoads(InstanceSource):
-    """The loads of adapters, and what batches wait for."""
+    """The loads of adapters, and the queues that wait for them."""
 
     carries = (AdapterRow,)
     withholds = True
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return that nothing is loaded."""
+        """Return the tables with no adapter loaded."""
         return (AdapterTable.first(ctx.shape, ctx.mechanism.num_adapters),)
 
     def times(self, look: Outlook) -> tuple[Shaped[Array, "instance"], ...]:
-        """Return when loads end, or a request comes to a queue that waits for one."""
+        """Return when loads end, or a request arrives in a queue that waits for a load."""
         return (look.once(_next_times),)
 
     def until(self, ctx: Context, state: State, due: Due) -> tuple[jax.Array, ...]:
-        """Return when the load of the instance that acts ends."""
+        """Return when the load of the acting instance ends."""
         return (state[AdapterTable].loaded_at[due.instance],)
 
     def takes(self, ctx: Context, state: State, due: Due) -> jax.Array:
-        """Return whether that is what is due."""
+        """Return whether the event is the end of a load, or of a wait for one."""
         lane = lane_of(ctx, state)
         at = Outlook(ctx, state, lane).once(_next_times)
         at = jnp.append(at, ctx.never)[due.instance]
         return (lane.mode == Mode.BETWEEN) & (at <= due.event)
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return the adapter as the one used last, and a step now where the queue was held up."""
+        """Return the changes: a loaded adapter becomes the most recently used, and a waiting queue gets a step now."""
         nothing, row = no_writes(ctx, state, due.instance), state[AdapterTable].row(due.instance)
         now, inst, slots = due.event, nothing.inst, SlotRows(state, due.instance)
         comes = row.loaded_at <= now
@@ -118,7 +119,7 @@ class AdapterLoads(InstanceSource):
         )
 
     def settle(self, ctx: Context, state: State, event: NextEvent, done: Writes) -> State:
-        """Return the state in which a queue that is held up is looked at again, once a request's time in it is up."""
+        """Return the state in which a waiting queue is checked again after a request in it has timed out."""
         if RequestDeadlines not in ctx.requests:
             return state
         row, is_late = state[AdapterTable].row(done.instance), event.due.kind == EventKind.DEADLINE
@@ -131,30 +132,30 @@ class AdapterLoads(InstanceSource):
     def before_step(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
     ) -> tuple[Work, jax.Array]:
-        """Return the work with the instance's adapters."""
+        """Return the work with the instance's row of adapters."""
         return work.having(state[AdapterTable].row(instance)), begins
 
     def begun(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
     ) -> Work:
-        """Return the work with the head's adapter on its way, and how many requests may be admitted."""
+        """Return the work with the head's load begun, and with the requests marked that may be admitted."""
         asks = begins & (work.lane.num_waiting > 0)
         return ctx.when(asks, lambda: _looked_at(ctx, state, work, instance), lambda: work)
 
     def may_be_served(
         self, state: State, work: Work, instance: jax.Array, is_waiting: Bool[Array, "slot"]
     ) -> Bool[Array, "slot"]:
-        """Return the requests ahead of the first whose adapter is not there."""
+        """Return the waiting requests ahead of the first one whose adapter is not loaded."""
         return is_waiting & work[AdapterRow].is_open
 
     def rests(self, work: Work) -> tuple[jax.Array, ...]:
-        """Return whether an adapter is on its way."""
+        """Return whether a load is in progress."""
         return (work[AdapterRow].loading != NO_ADAPTER,)
 
     def visited(
         self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
     ) -> Work:
-        """Return the work in which the adapter of a request that joins is the one used last."""
+        """Return the work with the joining request's adapter as the most recently used."""
         row, joins = work[AdapterRow], subject.is_queued & visit.is_granted
         adapter = adapters_of(ctx, state, subject.request)
         return work.having(row.touched(adapter, joins & (adapter != NO_ADAPTER)))
@@ -162,7 +163,7 @@ class AdapterLoads(InstanceSource):
     def factors(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite | None
     ) -> tuple[jax.Array, ...]:
-        """Return by what the step takes longer: the batch's adapters, at the share of the largest rank."""
+        """Return the factor 1 + (number of adapters in the batch) · (overhead of the adapter with the largest rank)."""
         served = no_slot(ctx) if written is None else written
         members = members_of(ctx, state, work, instance, served)
         request = SlotRows(state, instance).request
@@ -182,7 +183,7 @@ class AdapterLoads(InstanceSource):
         goes_on: jax.Array,
         chains: Vector,
     ) -> tuple[Work, jax.Array, Vector]:
-        """Return that no step follows where nobody runs and the queue's head waits for its adapter."""
+        """Return that no step follows where the batch is empty and the queue's head waits for its adapter."""
         row, members = work[AdapterRow], work.inst.num_prefill + work.inst.num_decode
         (is_held,) = self.rests(work)
         is_held = goes_on & (members == 0) & is_held
@@ -192,7 +193,7 @@ class AdapterLoads(InstanceSource):
     def closed(
         self, ctx: Context, state: State, left: Work, closed: Work, is_over: jax.Array
     ) -> Work:
-        """Return the instance whose queue does not wake it: this source does."""
+        """Return the instance so that arrivals do not wake it while it waits for a load: this source does that."""
         inst, row = closed.inst, closed[AdapterRow]
         slots, chains = SlotRows(state, row.instance), chains_of(inst)
         nobody = jnp.array(False)
@@ -207,7 +208,7 @@ def _all(numbers: AdapterParams) -> Int[Array, "adapter"]:
 
 
 def _next_times(look: Outlook) -> Shaped[Array, "instance"]:
-    """When loads end, and when requests come to queues that are held up."""
+    """Return when loads end, or requests arrive in queues that wait for a load, `[instance]`."""
     rows, never = look.ctx.shape.num_instances, look.ctx.never
     table, queued = look.state[AdapterTable], queued_times(look.state, rows)
     held_at = table.held_at[:rows]
@@ -218,7 +219,7 @@ def _next_times(look: Outlook) -> Shaped[Array, "instance"]:
 
 
 def _looked_at(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
-    """The work once the queue's head has been looked at, and those behind it that have to wait."""
+    """Return the work after a check of the queue: the head's load may begin, later requests may have to wait."""
     slots, now, row = SlotRows(state, instance), work.lane.now, work[AdapterRow]
     adapter = adapters_of(ctx, state, slots.request)
     is_waiting = waiting_mask(slots, now, work.inst.steps_at_now)
@@ -240,7 +241,7 @@ def _looked_at(ctx: Context, state: State, work: Work, instance: jax.Array) -> W
 def _needed(
     ctx: Context, state: State, slots: SlotRows, adapter: Int[Array, "slot"]
 ) -> Bool[Array, "adapter"]:
-    """The adapters of requests that run, or have run and were preempted."""
+    """Return which adapters are needed by requests that run, or were preempted."""
     request = jnp.where(slots.request < 0, ctx.spare_request, slots.request)
     has_run = (slots.order != LAST) | (state.past.rows[request, Dyn.NUM_SCHEDULED] > 0)
     adapter = jnp.where(has_run, adapter, NO_ADAPTER)
@@ -255,7 +256,7 @@ def _begun(
     now: jax.Array,
     asks: jax.Array,
 ) -> tuple[AdapterRow, jax.Array]:
-    """The row with an adapter on its way if there is a slot for it, and whether it comes beyond the clock."""
+    """Return the row with a load begun if there is a slot for it, and whether its end lies beyond the clock."""
     numbers, is_loaded = ctx.params.cluster[AdapterParams], row.used > 0
     is_full = jnp.sum(is_loaded, dtype=jnp.int32) >= numbers.capacity
     may_go = is_loaded & ~is_needed

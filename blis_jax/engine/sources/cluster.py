@@ -1,4 +1,4 @@
-"""What happens to the cluster: instances go down and come up, requests leave them and are routed again."""
+"""Events of the cluster: instances go down and come up, requests leave them and are routed again."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 class Opening(NamedTuple):
-    """Whether requests can be routed: there is nowhere to route to before some instance comes up."""
+    """Whether requests can be routed, or must wait until some instance comes up."""
 
     is_closed: jax.Array
     opens: jax.Array  # when the cluster changes next
@@ -71,7 +71,7 @@ class Opening(NamedTuple):
 
 
 def opening(look: Outlook) -> Opening | None:
-    """Return whether requests can be routed; None where they do not wait for instances to come up."""
+    """Return whether requests can be routed; None where requests do not wait for instances to come up."""
     mechanism = look.ctx.mechanism
     if mechanism.cluster is None or mechanism.rules.turns_away:
         return None
@@ -81,7 +81,7 @@ def opening(look: Outlook) -> Opening | None:
 
 
 def gated(look: Outlook, kind: EventKind, routing: jax.Array, *others: jax.Array) -> Offer:
-    """Return the offer of a routing, which waits for an instance to come up, and of other events."""
+    """Return the offer of a routing, delayed until an instance is up, and of other events."""
     door = look.once(opening)
     if door is None:
         return Offer(kind, (*others, routing))
@@ -91,7 +91,7 @@ def gated(look: Outlook, kind: EventKind, routing: jax.Array, *others: jax.Array
 
 
 def _next_change(look: Outlook) -> tuple[jax.Array, jax.Array]:
-    """When the cluster policy acts next, and whether that lies beyond the clock."""
+    """Return when the cluster policy acts next, and whether that lies beyond the clock."""
     ctx = look.ctx
     policy, place = ctx.mechanism.at_gateway("cluster")
     assert policy.next_time is not None  # a cluster policy has one
@@ -102,13 +102,13 @@ def _next_change(look: Outlook) -> tuple[jax.Array, jax.Array]:
 
 
 class ChangeSource(ClusterSource):
-    """The cluster policy acts, before all else that the cluster does then or behind it."""
+    """The cluster policy acts, before all other events of the cluster at that time, or after them."""
 
     kinds = (EventKind.CHANGE, EventKind.SCALE)
     carries = (Availability, Cold)
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return that all instances are up and held, and where requests wait for one, that nobody is routed."""
+        """Return the tables with all instances up and held, and with no request routed where requests wait."""
         rows, size, clock = ctx.shape.num_instances, ctx.shape.num_requests + 1, ctx.clock
         downs, paid = Downs(*jnp.zeros((2, rows), jnp.int32)), nothing_paid(rows, clock)
         waits = FirstRoutings(jnp.full((size,), ctx.never, clock))
@@ -116,7 +116,7 @@ class ChangeSource(ClusterSource):
         return Availability.first(ctx.shape), downs, paid, *routed
 
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
-        """Return when it acts; it may go on for ever."""
+        """Return when the policy acts next; the offer is endless."""
         ctx, (change, _) = look.ctx, look.once(_next_change)
         policy, place = ctx.mechanism.at_gateway("cluster")
         if policy.comes_last is None:
@@ -129,24 +129,24 @@ class ChangeSource(ClusterSource):
         )
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return what it changes."""
+        """Return the changes that the policy makes."""
         return change_cluster(ctx, state, due.cluster)
 
     def settle(self, ctx: Context, state: State, event: NextEvent, done: Writes) -> State:
-        """Return the state in which instances that come up have empty caches, and their requests no blocks there."""
+        """Return the state with empty caches on instances that come up, and no old blocks of their requests there."""
         return strange(ctx, cooled(ctx, state, done[Cold].is_it), done)
 
 
 class Placements(EventSource):
-    """Instances that are made while the run goes on: an autoscaler is told which of them have nothing to do."""
+    """Instances that are created during the run: their orders, and when events leave them without work."""
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return that none has been ordered or emptied."""
+        """Return the tables with no instance ordered or emptied."""
         rows = ctx.shape.num_instances
         return Emptied(jnp.full((rows,), -1, ctx.clock)), Orders(jnp.zeros((rows,), jnp.int32))
 
     def settle(self, ctx: Context, state: State, event: NextEvent, done: Writes) -> State:
-        """Return the state that knows when an event has left its instance without work."""
+        """Return the state that notes when an event has left its instance without work."""
         due = event.due
         is_out = event.is_cluster & (due.kind == EventKind.DEADLINE)
         at = jnp.where(is_out, due.cluster, event.now)
@@ -160,11 +160,11 @@ class MoveSource(ClusterSource):
     carries = (JourneyWrite, ReservationWrite)
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return that nobody is on the way."""
+        """Return the tables with no request on its way."""
         return (Journeys.first(ctx.shape),)
 
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
-        """Return the next one; a queue leaves whole before any of it is routed again."""
+        """Return the next routing; all requests of a leaving queue leave before any of them is routed again."""
         ctx = look.ctx
         move = jnp.min(look.state[Journeys].first_due)
         if ctx.mechanism.cluster is not None:
@@ -172,7 +172,7 @@ class MoveSource(ClusterSource):
         return (gated(look, EventKind.MOVE, move),)
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return what its next routing changes."""
+        """Return the changes of the request's next routing."""
         request = ctx.pools.next_to_move(ctx, state)
 
         def routed() -> Writes:
@@ -187,33 +187,33 @@ class MoveSource(ClusterSource):
     def completed(
         self, ctx: Context, state: State, written: SlotWrite, leaves: jax.Array
     ) -> jax.Array:
-        """Return whether a request that leaves its place has completed: others go on elsewhere."""
+        """Return whether a request that leaves its slot has completed, instead of moving on."""
         return leaves & (written.past.finish_record > 0)
 
 
 class Drops(ClusterSource):
-    """KV comes to instances that were told to go, and is given back."""
+    """KV that arrives at instances which were told to shut down, and is freed."""
 
     kinds = (EventKind.DROP,)
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return that none has been told to go."""
+        """Return the table with no instance told to shut down."""
         return (Dismissals(jnp.full((ctx.shape.num_instances,), ctx.never, ctx.clock)),)
 
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
-        """Return when the next of it comes."""
+        """Return when KV next arrives at such an instance."""
         return (Offer(EventKind.DROP, (next_drop(look.ctx, look.state)[0],)),)
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return what dropping its request changes."""
+        """Return the changes when the KV's request is dropped."""
         return drop_kv(ctx, state, due.cluster)
 
 
 class Leaving(InstanceSource):
-    """The queue of an instance leaves it, one request after the other."""
+    """Requests leave the queue of an instance, one after the other."""
 
     def times(self, look: Outlook) -> tuple[Shaped[Array, "instance"], ...]:
-        """Return when queues leave."""
+        """Return when each instance's queue leaves."""
         return (look.state[Availability].leave_at[:-1],)
 
     def until(self, ctx: Context, state: State, due: Due) -> tuple[jax.Array, ...]:
@@ -226,7 +226,7 @@ class Leaving(InstanceSource):
         return is_between & is_leaving(state, due.instance, due.event)
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return what one request's leaving changes."""
+        """Return the changes when one request leaves the queue."""
         nothing = no_writes(ctx, state, due.instance)
         work, slot, changes = leave(ctx, state, nothing.work, due.instance)
         return dataclasses.replace(
@@ -235,16 +235,16 @@ class Leaving(InstanceSource):
 
 
 class Stopping(InstanceSource):
-    """The stop of an instance: the requests that it runs leave it."""
+    """An instance stops: its running requests leave it."""
 
     takes_all = True
 
     def times(self, look: Outlook) -> tuple[Shaped[Array, "instance"], ...]:
-        """Return when instances stop."""
+        """Return when each instance stops."""
         return (look.state[Availability].stop_at[:-1],)
 
     def until(self, ctx: Context, state: State, due: Due) -> tuple[jax.Array, ...]:
-        """Return when the next instance stops: what it runs may come to any other."""
+        """Return when the next instance stops: its requests may come to any other instance."""
         return (jnp.min(state[Availability].stop_at),)
 
     def takes(self, ctx: Context, state: State, due: Due) -> jax.Array:
@@ -253,7 +253,7 @@ class Stopping(InstanceSource):
         return is_between & is_due(state, due.instance, due.event)
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return the beginning of its members' leaving."""
+        """Return the changes that begin the departure of the instance's members."""
         return stop(ctx, state, due.instance, due.event)
 
     def ends_early(
@@ -269,13 +269,13 @@ class Stopping(InstanceSource):
         ends: jax.Array,
         may_leave: Bool[Array, "slot"],
     ) -> Bool[Array, "slot"]:
-        """Return all members where it does."""
+        """Return all members if the instance stops, else those that may leave."""
         return jnp.where(ends, slots.order != LAST, may_leave)
 
     def torn_off(
         self, ctx: Context, state: State, subject: Subject, left: Left, past: Past, ends: jax.Array
     ) -> tuple[Left, Past]:
-        """Return what becomes of the member, which is lost or begins again elsewhere."""
+        """Return the member's rows: it is lost, or starts again elsewhere."""
         work, past = torn_off(ctx, state, left.work, subject, past, ends)
         return Left(work, ctx.memory.rows_of_stopped(left.rows, ends)), past
 

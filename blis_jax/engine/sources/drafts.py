@@ -1,9 +1,10 @@
-"""Drafted tokens (speculative decoding): what requests in decode draft for their next step, and what of it is accepted.
+"""Drafted tokens (speculative decoding): how many each request in decode drafts for its next step, and how many are
+accepted.
 
-When a step is over, each request in decode drafts tokens for the next one, in which they are verified. How many will be
-accepted is drawn at once, from the numbers of the request and of its step alone. A request with one token a step ends
-so many steps later; one that gets more is moved on by as much: its row says that it ends earlier, and has its tokens.
-So nothing else of the engine knows of drafts.
+When a step is over, each request in decode drafts tokens for the next step, which verifies them. How many will be
+accepted is drawn at once, from the numbers of the request and of its step alone. A request that makes one token a step
+ends after as many steps as it has tokens left; if a step accepts drafts, the request's row is moved on by as many
+tokens, so that it ends earlier. So no other part of the engine depends on drafts.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
 
 
 class Drafts(EventSource):
-    """What is drafted between two steps of an instance."""
+    """The drafts that are drawn between two steps of an instance."""
 
     one_by_one = True
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return that nothing is drafted.
+        """Return the tables with no tokens drafted.
 
         Raises:
             UnsupportedError: what happens in this run beside drafts has no rule yet.
@@ -51,7 +52,7 @@ class Drafts(EventSource):
         return DraftTable.first(ctx.shape), DraftPasts.first(ctx.shape)
 
     def settle(self, ctx: Context, state: State, event: NextEvent, done: Writes) -> State:
-        """Return the state in which the next step's tokens are drafted, once a step is over."""
+        """Return the state with the tokens of the next step drafted, if a step is over."""
         instance, lane = done.instance, lane_of(ctx, state)
         index = state.inst.numbers[instance, Inst.STEP_INDEX]
         is_over = event.is_instance & (lane.mode == Mode.BETWEEN)
@@ -63,7 +64,7 @@ class Drafts(EventSource):
     def begun(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
     ) -> Work:
-        """Return the work with the drafts in the step's budget, where they have room, and the blocks that they take."""
+        """Return the work with the drafts charged to the step's budget, and their blocks allocated."""
         table, lane, inst = state[DraftTable], work.lane, work.inst
         # with the tokens of those that will be visited, see `DraftRoom`
         drafts = (table.num[instance] + 1) * lane.num_decode - lane.decode_tokens
@@ -78,7 +79,7 @@ class Drafts(EventSource):
     def shown(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, batch: StepBatch
     ) -> StepBatch:
-        """Return the batch in which each member in decode stands there once for its token, and for each draft again."""
+        """Return the batch with each member in decode listed once for its token, and once more for each draft."""
         table, members = state[DraftTable], batch.members
         num = table.num[instance]
         if members is not None:
@@ -90,7 +91,7 @@ class Drafts(EventSource):
     def outputs(
         self, ctx: Context, state: State, written: SlotWrite, tokens: jax.Array
     ) -> jax.Array:
-        """Return the steps that gave the request tokens: those of one step are handed out together."""
+        """Return in how many steps the request received tokens: those of one step are delivered together."""
         upcoming = state[DraftTable].accepted[written.instance, written.slot]
         before = state[DraftPasts].rows[written.request, DraftPast.columns.ACCEPTED]
         return tokens - before - upcoming
@@ -98,7 +99,7 @@ class Drafts(EventSource):
     def further_us(
         self, ctx: Context, state: State, work: Work, instance: jax.Array
     ) -> tuple[jax.Array, ...]:
-        """Return the drafter's time for the tokens that the step verifies."""
+        """Return the drafter's time for the tokens that the step verifies, float64 µs."""
         numbers, num = ctx.params.cluster[DraftParams], state[DraftTable].num[instance]
         passes = jnp.where(work.lane.decode_tokens > 0, num, 0)
         tokens = num * work.lane.decode_tokens
@@ -107,7 +108,7 @@ class Drafts(EventSource):
 
 
 def refuse(ctx: Context) -> None:
-    """Refuse what has no rule beside drafts.
+    """Refuse runs with mechanisms that have no rule beside drafts.
 
     Raises:
         UnsupportedError: with what to change.
@@ -131,7 +132,7 @@ def refuse(ctx: Context) -> None:
 
 
 def _drafted(ctx: Context, state: State, instance: jax.Array, is_it: jax.Array) -> State:
-    """The state in which the members of an instance have drafted tokens, if `is_it`."""
+    """Return the state after the members of an instance have drafted tokens, if `is_it`."""
     numbers, slots = ctx.params.cluster[DraftParams], SlotRows(state, instance)
     inst, old = instance_of(ctx, state, instance), state[DraftTable].row(instance)
     request, finish, slo_class = slots.request, slots.finish, slots.slo_class
@@ -177,7 +178,7 @@ def _drafted(ctx: Context, state: State, instance: jax.Array, is_it: jax.Array) 
 
 
 def _asked(ctx: Context, held: Int[Array, "slot"], more: Int[Array, "slot"]) -> Int[Array, "slot"]:
-    """The room that is decided in the step: where it needs a block, or the list would count one too few till then."""
+    """Return the room decided in the step: where it needs a block, or the list would count one too few till then."""
     size, listed = ctx.shape.block_size, ceil_div(held, ctx.shape.block_size)
     needs = (more > 0) & (ceil_div(held + 1 + more, size) > listed)
     return jnp.where(needs | (ceil_div(held + more, size) < listed), more, 0)
@@ -186,7 +187,7 @@ def _asked(ctx: Context, held: Int[Array, "slot"], more: Int[Array, "slot"]) -> 
 def _num_drafts(
     ctx: Context, state: State, inst: Instance, instance: jax.Array, so_far: dict[str, jax.Array]
 ) -> jax.Array:
-    """Tokens that each request in decode drafts: what the settings say of the batch, or the policy if there is one."""
+    """Return how many tokens each request in decode drafts, as the policy or else the settings say."""
     numbers, policy = ctx.params.cluster[DraftParams], ctx.mechanism.draft
     members = inst.num_prefill + inst.num_decode
     num = numbers.nums[jnp.sum(numbers.sizes <= members, dtype=jnp.int32) - 1]
@@ -212,7 +213,7 @@ def _num_drafts(
 def _with_made(
     ctx: Context, pasts: DraftPasts, old: DraftTable, is_made: Bool[Array, "slot"]
 ) -> DraftPasts:
-    """What requests have drafted once those that were in a step that was made have their tokens."""
+    """Return the drafting history of requests, with the last step's drafts added for those that were in that step."""
     request = jnp.where(is_made, old.request, ctx.spare_request)
     past = DraftPast(pasts.rows[request])
     made = DraftPast.make(
@@ -228,7 +229,7 @@ def _drawn(
     request: Int[Array, "slot"],
     turn: Int[Array, "slot"],
 ) -> Int[Array, "slot"]:
-    """Tokens accepted of each request: one number decides how far its drafts reach, so more of them are never fewer."""
+    """Return the tokens accepted of each request, by one random number each: more drafts never accept fewer."""
 
     def uniform(request: jax.Array, turn: jax.Array) -> jax.Array:
         key = decision_key(ctx, RandomSource.DRAFTS, request, turn)
@@ -246,7 +247,7 @@ def _moved_on(
     accepted: Int[Array, "slot"],
     more: Int[Array, "slot"],
 ) -> State:
-    """The state in which requests are so many tokens further on, and have room for more of them."""
+    """Return the state in which requests are `accepted` tokens further on, and have room for `more` tokens."""
     if Blocks in state:
         blocks = state[Blocks]
         computed = blocks.computed.at[instance].add(accepted)
@@ -266,7 +267,7 @@ def _moved_on(
 
 
 def _with_drafts(members: Members, later: Int[Array, "slot"], num: jax.Array, most: int) -> Members:
-    """The members, and those in decode once more for each draft, one token further on each time."""
+    """Return the members, and those in decode once more for each draft, each copy one token further on."""
 
     def copy(place: int) -> Members:
         is_there = members.in_decode if place else jnp.ones_like(members.in_decode)

@@ -1,6 +1,6 @@
-"""What happens at the gateway, and what becomes known: requests are admitted and routed, at once or through its queue.
+"""Events at the gateway, and reports to it: requests are admitted and routed, at once or through its queue.
 
-Completions are told to its policies, allocations to its index; requests whose time is up leave.
+Completions are reported to its policies, allocations to its prefix index; requests whose deadline has passed leave.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def _admission(look: Outlook) -> jax.Array:
 
 
 class Gateway(ClusterSource):
-    """Arrivals and decisions about them, in order of arrival: their heads are two pointers into the request table."""
+    """Arrivals and decisions on them, in order of arrival; two pointers into the request table mark the next."""
 
     kinds: ClassVar[tuple[EventKind, ...]] = (EventKind.GATEWAY,)
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return the router's index, and what it has handed over, where somebody looks."""
+        """Return the router's index, the counts of rejections, and the values handed over, as far as they are used."""
         has, nothing = ctx.mechanism, jnp.zeros((ctx.shape.num_requests + 1,), jnp.float64)
         index = (no_index(ctx.shape, has),) if has.uses_prefix_index else ()
         nobody = jnp.zeros((has.num_gateways,), jnp.int32)
@@ -70,29 +70,29 @@ class Gateway(ClusterSource):
         return (gated(look, EventKind.GATEWAY, route, admit),)
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return what a decision about a request changes."""
+        """Return the changes of a decision on a request."""
         admit, route = due.of(EventKind.GATEWAY).times
         return decided(ctx, state, decide(ctx, state, admit, route))
 
     def settle(self, ctx: Context, state: State, event: NextEvent, done: Writes) -> State:
-        """Return the state in which each of several gateways has counted whom it has turned away."""
+        """Return the state with rejected requests counted for each gateway, if there are several."""
         if Rejections not in state:
             return state
         return state.having(state[Rejections].after(ctx, done.turned_away))
 
 
 class QueuedGateway(Gateway):
-    """Likewise where requests wait in the gateway's queue: one that has been dispatched is routed for itself."""
+    """A gateway with a queue, in which requests wait; each dispatched request is routed by itself."""
 
     kinds = (EventKind.GATEWAY, EventKind.EXPIRY, EventKind.TICK)
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return the first tables, and the empty queue."""
+        """Return the tables of a gateway, and an empty queue."""
         queue = empty_queue(ctx.shape, ctx.gateways)
         return (*super().first_tables(ctx), *queue)
 
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
-        """Return the next admission and first routing, and what the queue has due; of several gateways the first."""
+        """Return the next admission, first routing, expiry and tick; of several gateways, the earliest."""
         ctx, queue = look.ctx, look.state[GatewayQueue]
         admit = _admission(look)
         dispatched = look.state[Dispatches].at[queue.order[look.lane.next_route]]
@@ -105,7 +105,7 @@ class QueuedGateway(Gateway):
         )
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return what an arrival, a first routing, an expiry or a tick changes."""
+        """Return the changes of an arrival, a first routing, an expiry or a tick."""
         admit, route = due.of(EventKind.GATEWAY).times
         done = ctx.when(
             (due.kind == EventKind.GATEWAY) & (route < admit),
@@ -116,25 +116,25 @@ class QueuedGateway(Gateway):
 
 
 class Evictions(ClusterSource):
-    """Requests that instances give up for one in the queue."""
+    """Requests at instances that are evicted for a request in the queue."""
 
     kinds = (EventKind.EVICTION,)
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return that nobody is to be given up."""
+        """Return the table with no request to evict."""
         return (no_victims(ctx.shape),)
 
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
-        """Return when the next of them goes."""
+        """Return when the next request is evicted."""
         return (_while_open(look, EventKind.EVICTION, look.state[QueueVictims].due),)
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return what its leaving changes."""
+        """Return the changes when the request is evicted."""
         return evict(ctx, state, due.cluster)
 
 
 def _while_open(look: Outlook, kind: EventKind, time: jax.Array) -> Offer:
-    """What the queue has due, unless no instance will ever come up again: there is nothing to look at for it."""
+    """Return the offer of an event of the queue; never() if no instance will ever come up again."""
     door = look.once(opening)
     if door is None:
         return Offer(kind, (time,))
@@ -145,79 +145,79 @@ def _while_open(look: Outlook, kind: EventKind, time: jax.Array) -> Offer:
 
 
 class Completions(ClusterSource):
-    """The gateway's policies are told of completions before the first event of the cluster that lies after them."""
+    """Completions, reported to the gateway's policies before the first event of the cluster that follows them."""
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return that there is nothing to tell."""
+        """Return the table with no completion to report."""
         return (News.first(ctx.shape),)
 
     def takes(self, ctx: Context, state: State, due: Due) -> jax.Array:
-        """Return whether there is one to tell first."""
+        """Return whether a completion comes before the cluster's next event."""
         return next_news(state) < due.cluster
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return what the policies remember of it."""
+        """Return the changed states of the policies that observe the completion."""
         return tell_gateway(ctx, state)
 
 
 class AllCompletions(Completions):
-    """Likewise, and of those behind which nothing of the cluster comes: a user's source counts to the end."""
+    """Completions, reported even if no event of the cluster follows: a user's source counts to the end."""
 
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
-        """Return the earliest completion that is still to be told."""
+        """Return the earliest completion that is still to be reported."""
         return (Offer(EventKind.NEWS, (next_news(look.state),)),)
 
     def takes(self, ctx: Context, state: State, due: Due) -> jax.Array:
-        """Return whether there is one to tell first, or now."""
+        """Return whether a completion comes before the cluster's next event, or is the next event."""
         return super().takes(ctx, state, due) | (due.kind == EventKind.NEWS)
 
 
 class IndexNews(EventSource):
-    """The KV caches feed the router's index, by the allocations."""
+    """The router's index is fed by the KV caches' allocations."""
 
     carries = (RouterWrite,)
 
     def prepare(self, ctx: Context, state: State) -> State:
-        """Return the state without what the latest allocation has pushed out of the index."""
+        """Return the state without the contents that the latest allocation has removed from the index."""
         return settled(ctx, state)
 
     def visited(
         self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
     ) -> Work:
-        """Return the work with the touch of its prompt."""
+        """Return the work with the request's prompt touched in the index."""
         return touched_at_once(ctx, state, work, subject, visit)
 
 
 class LateIndexNews(EventSource):
-    """The messages to the router's index; each is heard before the gateway next looks at the index."""
+    """Messages to the router's index, each received before the gateway next reads the index."""
 
     carries = (LateWrite,)
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return that no message is on its way."""
+        """Return the table with no message on its way."""
         return (no_late_news(ctx.shape, ctx.mechanism),)
 
     def visited(
         self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
     ) -> Work:
-        """Return the work with the message that the index hears later."""
+        """Return the work with the message that the index receives later."""
         return told_later(ctx, state, work, subject, visit)
 
     def reach(self, ctx: Context, state: State, lane: Lane, event: NextEvent) -> tuple[State, Lane]:
-        """Return the state whose index has heard of everything that is old enough."""
+        """Return the state whose index has received all messages that are old enough."""
         now = jnp.where(event.is_cluster, event.due.cluster, event.now)
         state, outcome = heard(ctx, state, lane.outcome, now, ~event.in_step)
         return state, lane.replace(outcome=outcome)
 
 
 class DeadlineSource(ClusterSource):
-    """Requests whose time is up: behind all that instances do at that time, unless it was up before their KV came."""
+    """Deadlines of requests: after all that instances do at that time, unless the deadline came before the KV."""
 
     kinds = (EventKind.DEADLINE,)
     is_behind_steps = True
 
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
-        """Return when the next one is given up."""
+        """Return when the next request is given up."""
         ctx = look.ctx
         deadline, _, overdue = next_deadline(ctx, look.state)
         if not overdue:
@@ -232,9 +232,9 @@ class DeadlineSource(ClusterSource):
         )
 
     def until(self, ctx: Context, state: State, due: Due) -> tuple[jax.Array, ...]:
-        """Return when the next one is given up."""
+        """Return when the next request is given up."""
         return tuple(offer.time for offer in due.offers if offer.kind == EventKind.DEADLINE)
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return the beginning of its leaving."""
+        """Return the changes that begin the request's departure."""
         return time_out(ctx, state, due.cluster)

@@ -1,4 +1,4 @@
-"""The sources of a program, and what happens because a user's says so, see `policies.event_source`."""
+"""The event sources of a program, among them the source that a user defines, see `policies.event_source`."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ from blis_jax.tables.writes import Writes
 
 
 def sources_of(shape: EngineShape, mechanism: Mechanism, requests: Requests) -> Sources:
-    """Return the sources that a program has a use for.
+    """Return the sources that a program needs.
 
-    An event that several take is the last one's; the first of the cluster and the first of the instances take the rest.
+    If several sources take an event, the last of them acts; the first of the cluster and the first of the instances
+    take the rest.
     """
     has, gives_up = mechanism, RequestDeadlines in requests
     has_exits = gives_up or has.leaves_early
@@ -87,12 +88,12 @@ def sources_of(shape: EngineShape, mechanism: Mechanism, requests: Requests) -> 
 
 
 class UsersEvents(ClusterSource):
-    """The source is asked when its next time has come, ahead of all else that happens then."""
+    """A user's source, called when its next time has come, before all other events at that time."""
 
     kinds = (EventKind.SOURCE,)
 
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
-        """Return when that is; it may go on for ever."""
+        """Return the source's next time; the offer is endless."""
         ctx, (policy, place) = look.ctx, look.ctx.mechanism.at_gateway("source")
         assert policy.next_time is not None  # every source says when
         time = policy.next_time(ctx.params.policy.source, look.state.gateway[place])
@@ -104,7 +105,7 @@ class UsersEvents(ClusterSource):
         return (Offer(EventKind.SOURCE, (on_clock,), is_endless=True),)
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return what the source remembers, and that a request begins to leave if it says so."""
+        """Return the source's new state, and the departure of the request that it gives up, if any."""
         policy, place = ctx.mechanism.at_gateway("source")
         rows, lane = ctx.shape.num_instances, lane_of(ctx, state)
         context = SourceContext(
@@ -126,7 +127,7 @@ class UsersEvents(ClusterSource):
 
 
 def _given_up(ctx: Context, state: State, happening: Happening, now: jax.Array) -> Writes:
-    """A request begins to leave its instance if the source names one that is at an instance."""
+    """Return the changes that begin the departure of the request that the source names, if it is at an instance."""
     spare, request = ctx.spare_request, jnp.asarray(happening.gives_up, jnp.int32)
     request = jnp.where((request >= 0) & (request < spare), request, spare)
     done, is_there = give_up(ctx, state, request, now, keeps_batch=False, takes_pending=True)
@@ -139,7 +140,7 @@ def _given_up(ctx: Context, state: State, happening: Happening, now: jax.Array) 
 
 
 def figures_of(mechanism: Mechanism, gateway: tuple[object, ...]) -> dict[str, jax.Array]:
-    """Return what the user's source tells of a run, by name, from the last states of the gateway's policies."""
+    """Return the figures of a run that the user's source reports, by name, from its last state."""
     if mechanism.source is None:
         return {}
     policy, place = mechanism.at_gateway("source")

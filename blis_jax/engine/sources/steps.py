@@ -1,4 +1,4 @@
-"""What instances do: their steps, blocks that are stored or freed between these, and requests that wait for blocks."""
+"""Events on instances: steps, blocks that are allocated or freed between steps, and requests that wait for blocks."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _not_served(
     key: jax.Array,
     is_drop: jax.Array,
 ) -> tuple[Work, SlotWrite]:
-    """An oversized request dropped, an allocation given up, or nothing."""
+    """Return the work after the drop of an oversized request, or after a failed allocation; else unchanged."""
     return ctx.when(
         is_drop,
         lambda: drop(ctx, state, work, instance, key),
@@ -109,7 +109,7 @@ def _begun(
     until: jax.Array,
     begins: jax.Array,
 ) -> tuple[Work, DecodeSteps | None]:
-    """The instance with a step begun, if it begins one, and what hooks make of that."""
+    """Return the instance after the begin of a step, if it `begins`, and the hooks that follow a begin."""
     started, stretch = ctx.when(
         begins,
         lambda: begin(ctx, state, work, instance, until),
@@ -129,9 +129,9 @@ def advance(
 ) -> tuple[Work, SlotWrite, RecordWrite, Parts, tuple[NewsWrite, ...]]:
     """Return the instance after its next phases, as far as they touch one slot.
 
-    Between steps it drops an oversized request or begins a step; while the batch forms it serves one request;
-    when none is left the step ends, its members complete one by one, and the next step is scheduled. The second last
-    of what is returned is what decode members take without a visit.
+    Between steps it drops an oversized request or begins a step; while the batch forms it serves one request; when none
+    is left the step ends, its members complete one by one, and the next step is scheduled. The last but one of the
+    returned values holds the blocks that decode members take without a visit.
     """
     when, does = ctx.when, ctx.memory.does
     is_new = work.lane.mode == Mode.BETWEEN
@@ -186,7 +186,7 @@ class StepSource(InstanceSource):
         return (event_times(look.state, look.ctx.shape.num_instances),)
 
     def takes(self, ctx: Context, state: State, due: Due) -> jax.Array:
-        """Return true: what no other source takes is a phase of a step."""
+        """Return true: an event that no other source takes is a phase of a step."""
         return jnp.array(True)
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
@@ -213,7 +213,7 @@ class StepSource(InstanceSource):
         )
 
     def _undisturbed_until(self, ctx: Context, state: State, due: Due) -> jax.Array:
-        """Before this time nothing from outside reaches the instance: its equal steps may be made at once."""
+        """Return the time before which nothing from outside reaches the instance, for equal steps at once."""
         until = due.cluster
         for source in ctx.hooks:
             for time in source.until(ctx, state, due):
@@ -222,7 +222,7 @@ class StepSource(InstanceSource):
 
 
 class HandOvers(EventSource):
-    """Requests that go on elsewhere when a step ends: another instance's next step may hand one over to this one."""
+    """Hand-overs at the end of a step: another instance's next step may hand a request over to this one."""
 
     carries_gateway = True
 
@@ -233,16 +233,16 @@ class HandOvers(EventSource):
 
 
 class EarlyExits(EventSource):
-    """Members that leave the batch before their end: evicted for a request at the gateway, or their time is up."""
+    """Members that leave the batch before their last token: evicted, or past their deadline."""
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return that nobody has left."""
+        """Return the table with no request leaving."""
         return (no_exits(ctx.shape),)
 
     def before_step(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
     ) -> tuple[Work, jax.Array]:
-        """Return the idle instance where the step that begins would find nobody."""
+        """Return the work with the instance idle if the step that begins would find no request."""
         if by_standing(ctx) and RequestDeadlines not in ctx.requests:  # nobody ever gives up
             return work, begins
         orphan = is_orphan(state, work, instance)
@@ -253,7 +253,7 @@ class EarlyExits(EventSource):
     def ends_early(
         self, ctx: Context, state: State, work: Work, instance: jax.Array
     ) -> tuple[jax.Array, ...]:
-        """Return whether the member that leaves now gives up."""
+        """Return whether the member that leaves now was given up."""
         return (leaves_early(ctx, state),)
 
     def leavers(
@@ -263,49 +263,49 @@ class EarlyExits(EventSource):
         ends: jax.Array,
         may_leave: Bool[Array, "slot"],
     ) -> Bool[Array, "slot"]:
-        """Return the member that gives up, alone, where one does; else all that may leave."""
+        """Return the member that is given up, if there is one; else all that may leave."""
         return jnp.where(ends, slots.request == state[Exits].leaving, may_leave)
 
     def torn_off(
         self, ctx: Context, state: State, subject: Subject, left: Left, past: Past, ends: jax.Array
     ) -> tuple[Left, Past]:
-        """Return the request's row as it was: no record is its last one."""
+        """Return the request's history as it was, without a last record."""
         return left, choose(ends, subject.past, past)
 
     def completed(
         self, ctx: Context, state: State, written: SlotWrite, leaves: jax.Array
     ) -> jax.Array:
-        """Return whether a request that leaves its place has completed instead."""
+        """Return whether a request that leaves its slot has completed instead of being given up."""
         return leaves & ~leaves_early(ctx, state)
 
     def closed(
         self, ctx: Context, state: State, left: Work, closed: Work, is_over: jax.Array
     ) -> Work:
-        """Return the instance as it was: it goes on with its step."""
+        """Return the instance as it was before the departure: it goes on with its step."""
         return closed_early(ctx, state, left, closed, is_over)
 
     def rows(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, before: Instance
     ) -> tuple[object, ...]:
-        """Return which requests are leaving, and which have left."""
+        """Return which request is leaving, and which has left."""
         return (after_leaving(ctx, state, work, instance, before),)
 
 
 class Storing(InstanceSource):
-    """KV whose transfer begins gets its blocks between the steps of an instance."""
+    """KV whose transfer begins gets its blocks between the steps of its instance."""
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return that nothing is reserved."""
+        """Return the tables with nothing reserved."""
         nothing = BeforePools(jnp.asarray(-1, ctx.clock), jnp.int32(0))
         behind = (nothing,) if ctx.mechanism.has_queue else ()
         return Reservations.first(ctx.shape), Transfers(jnp.int32(0)), *behind
 
     def takes(self, ctx: Context, state: State, due: Due) -> jax.Array:
-        """Return whether the lane is about to store something, or at it."""
+        """Return whether the lane is storing KV, or about to."""
         return lane_of(ctx, state).mode >= Mode.STORING
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return what the next piece of that changes."""
+        """Return the changes of the next part of storing."""
         return store(ctx, state, due.instance)
 
 
@@ -313,11 +313,11 @@ class Freeing(InstanceSource):
     """The blocks of a request that has left a queue are freed between the steps of an instance."""
 
     def takes(self, ctx: Context, state: State, due: Due) -> jax.Array:
-        """Return whether the lane is at it."""
+        """Return whether the lane is freeing blocks."""
         return lane_of(ctx, state).mode >= Mode.STORING
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
-        """Return what its end changes."""
+        """Return the changes when the blocks are freed."""
         return released(ctx, state, due.instance)
 
 
@@ -332,7 +332,7 @@ class BlockMoves(EventSource):
 class OffloadTiers(EventSource):
     """Off-load tiers: requests that wait for blocks of their prompt are passed over, empty steps are made at once.
 
-    What the tiers hold and what they do in a step is memory's, see `memory/offload`. Source: BLIS as of August 2026,
+    The tiers' contents and their part in a step are memory's, see `memory/offload`. Source: BLIS as of August 2026,
     `sim/kv` and `sim/simulator.go`.
     """
 
@@ -341,21 +341,21 @@ class OffloadTiers(EventSource):
     repeats = True
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return tiers without contents."""
+        """Return the tables of tiers without contents."""
         numbers: OffloadParams = ctx.params.cluster[OffloadParams]
         return (OffloadTable.first(ctx.shape, numbers.base_us.shape[-1]),)
 
     def may_be_served(
         self, state: State, work: Work, instance: jax.Array, is_waiting: Bool[Array, "slot"]
     ) -> Bool[Array, "slot"]:
-        """Return the requests that wait for no blocks."""
+        """Return the waiting requests that do not wait for blocks from the tiers."""
         phase = waits_of(state[OffloadTable], instance, SlotRows(state, instance).request)
         return is_waiting & (phase != WaitPhase.LOOK_UP) & (phase != WaitPhase.WAIT)
 
     def visited(
         self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
     ) -> Work:
-        """Return that a wait is forgotten of a request which held nothing and has got its blocks."""
+        """Return the work that clears the wait of a request which held nothing and has got its blocks."""
         is_it = visit.asks & visit.is_granted & (subject.held == 0)
         return work.having(Forgotten(subject.instance, subject.slot, is_it))
 
@@ -368,9 +368,9 @@ class OffloadTiers(EventSource):
         until: jax.Array,
         rests: jax.Array,
     ) -> Work:
-        """Return one step for all until a transfer ends, where nobody runs, all wait for storage, nothing changes.
+        """Return one step for all empty steps until a transfer ends, where all waiting requests wait for storage.
 
-        A run that has used up the stream of transfers' jitter ends.
+        A run that has used up its random draws for transfer jitter ends.
         """
         table, slots, now = state[OffloadTable], SlotRows(state, instance), work.lane.now
         phase = waits_of(table, instance, slots.request)

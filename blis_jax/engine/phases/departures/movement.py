@@ -1,11 +1,12 @@
 """Requests that move: instances go down, their queues leave, and requests are routed again.
 
-A request that has no place is in transfer until its journey's `due`; then the gateway routes it like a new one.
+A request that has left an instance is in transfer until its journey's `due`; then the gateway routes it like a new one.
 
-Below is what an autoscaler that places instances knows of them: who has work, and whose machine will be free when. In
-BLIS an instance that was told to go ends with the first event of its own that leaves it without work. Most such events
-complete, drop or give up a request, and `with_emptied` notes them. Three change nothing: a request arrives, ahead of
-its queueing time; a last step ends; the time of a request is up that has completed.
+The functions at the end compute what an autoscaler that places instances reads of them: which have work, and whose
+machine will be free when. In BLIS an instance that was told to shut down ends with the first event of its own that
+leaves it without work. Most such events complete, drop or give up a request, and `with_emptied` notes them. Three
+change nothing: a request arrives, ahead of its queueing time; a last step ends; the deadline of a completed request
+passes.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ from blis_jax.tables.writes import (
 
 
 def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
-    """Ask the cluster policy; queues that leave do so before anything else happens at this time."""
+    """Call the cluster policy; queues that leave do so before anything else happens at this time."""
     (policy, place), before = ctx.mechanism.at_gateway("cluster"), state[Availability]
     nothing = no_writes(ctx, state, ctx.spare_instance)
     state = ctx.pools.at_change(ctx, state, now, policy, place)
@@ -124,7 +125,7 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
 def _after_change(
     lane: Lane, change: ClusterChange, now: jax.Array, last_refresh: jax.Array
 ) -> Lane:
-    """The lane once the cluster policy has acted: its outcome, and when it last looked at the snapshots."""
+    """Return the lane after the cluster policy has acted, with its outcome and the time of its last look."""
     return lane.replace(
         last_event=now,
         last_refresh=jnp.where(change.looked, last_refresh, lane.last_refresh),
@@ -133,20 +134,20 @@ def _after_change(
 
 
 def _dismissed(ctx: Context, state: State, change: ClusterChange, now: jax.Array) -> Dismissals:
-    """When each instance was told to go."""
+    """Return the time at which each instance was told to shut down."""
     goes = (state[Availability].is_up == 1) & ~change.is_up
     gone_at = jnp.where(goes, now, state[Dismissals].at)
     return Dismissals(jnp.where(change.is_up, ctx.never, gone_at))  # one that loads comes up
 
 
 def _paid(state: State) -> tuple[PaidTime, jax.Array, jax.Array]:
-    """What has been paid, and the load and end of the last step of every instance."""
+    """Return the paid time, and the load and the end of the last step of every instance."""
     rows = state[Availability].is_up.shape[0]
     return state[PaidTime], Instance(state.inst.numbers[:rows]).load, busy_times(state, rows)
 
 
 def _paid_by(state: State, change: ClusterChange, now: jax.Array) -> PaidTime:
-    """What has been paid until now, and which instances are held from here on."""
+    """Return the paid time up to `now`, with the instances that are held from here on."""
     so_far = paid_until(*_paid(state), now, jnp)
     return PaidTime(as_int(change.is_up | change.holds), so_far, now)
 
@@ -159,7 +160,7 @@ def is_leaving(state: State, instance: jax.Array, now: jax.Array) -> jax.Array:
 def leave(
     ctx: Context, state: State, work: Work, instance: jax.Array
 ) -> tuple[Work, SlotWrite, tuple[Availability, JourneyWrite]]:
-    """Let one request leave the queue; the instance's next event is as if the request had never come."""
+    """Remove one request from the queue; the instance's next event is as if the request had never come."""
     before, slots, inst = state[Availability], SlotRows(state, instance), work.inst
     is_queued = slots.queued < ctx.never
     slot = ctx.existing_slot(first_where(is_queued))
@@ -196,7 +197,7 @@ def leave(
 
 
 def stop(ctx: Context, state: State, instance: jax.Array, now: jax.Array) -> Writes:
-    """Let the requests that the instance runs begin to leave."""
+    """Begin the departure of the requests that the instance runs."""
     nothing = no_writes(ctx, state, instance)
     num_members = nothing.inst.num_prefill + nothing.inst.num_decode
     lane = begun(nothing.lane, instance, num_members, now)
@@ -204,7 +205,7 @@ def stop(ctx: Context, state: State, instance: jax.Array, now: jax.Array) -> Wri
 
 
 def may_be_back(state: State, request: jax.Array, instance: jax.Array) -> jax.Array:
-    """Return whether a request that is routed again may have left blocks of its own on that instance."""
+    """Return whether a request may have left blocks of its own on the instance to which it is routed again."""
     journey, place = state[Journeys].of(request), place_of(state, request)
     is_other = (journey.restarts > 0) | (journey.computed == 0) | (journey.came_from != place)
     return is_other | (place == instance)
@@ -245,7 +246,7 @@ def fleet_view(ctx: Context, state: State, now: jax.Array) -> FleetView:
 
 
 def _idle_events(ctx: Context, state: State, now: jax.Array) -> jax.Array:
-    """Of every instance the end of its last step, or the time-out of a completed request, from `now` on."""
+    """Return for each instance the next end of a last step, or deadline of a completed request, from `now` on."""
     rows = ctx.shape.num_instances
     ends = busy_times(state, rows)
     events = jnp.where(ends >= now, ends, ctx.never)
@@ -261,7 +262,7 @@ def _idle_events(ctx: Context, state: State, now: jax.Array) -> jax.Array:
 def with_emptied(
     ctx: Context, state: State, instance: jax.Array, now: jax.Array, has_acted: jax.Array
 ) -> State:
-    """Return the state after an event of an instance; if the event left it without work, its time is noted."""
+    """Return the state after an event of an instance, with the time noted if the event left it without work."""
     rows = ctx.shape.num_instances
     inst = instance_of(ctx, state, instance)
     waits = jnp.any(row(queued_times(state, rows + 1), instance) <= now)

@@ -1,4 +1,4 @@
-"""Requests that an instance's memory can never hold: found at the head of its queue, and dropped."""
+"""Requests that can never fit into an instance's memory: found at the head of its queue, and dropped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from blis_jax.tables.writes import SlotWrite, no_slot
 
 
 def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
-    """Return the packed key of the oversized request whose queueing time has come."""
+    """Return the packed key of an oversized request whose queueing time has come, NO_KEY if there is none."""
     slots = SlotRows(state, instance)
     now = work.lane.now
     is_due = has_entered(slots, now, steps_at(work.inst, now))
@@ -57,7 +57,7 @@ def is_unservable(ctx: Context, state: State, request: jax.Array, instance: jax.
 def drop(
     ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.Array
 ) -> tuple[Work, SlotWrite]:
-    """Drop it; on an idle instance that still starts a step, an empty one.
+    """Drop an oversized request; if its instance is idle, an empty step still starts.
 
     A step of the same microsecond may or may not come before, which decides whether the instance is idle.
     """

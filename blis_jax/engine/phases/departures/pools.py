@@ -1,11 +1,12 @@
-"""What pools do at the gateway and between steps: a value of the context, chosen when a program is built.
+"""The rules of pools at the gateway and between steps: a value of the context, chosen when a program is built.
 
-Requests are served whole where they are routed to; or their KV moves from a prefill to a decode pool, as in February;
-or both instances are settled at the routing and KV is reserved, as in August, see reservation.py.
+Without pools a request is served by the instance to which it is routed. As in February, its KV moves from a prefill to
+a decode pool; or, as in August, both instances are chosen at the routing and KV is reserved, see reservation.py.
 
-A split request waits in the gateway's queue once, whole. Its parts are routed in the order of dispatch, and a tick of
-the queue comes behind the transfers that end in its microsecond. Tenants over their share are turned away at the same
-place, whatever the admission policy. Source: BLIS as of August 2026, `sim/cluster/cluster.go` and `pd_events.go`.
+A split request waits in the gateway's queue once, as a whole. Its parts are routed in the order of dispatch, and a tick
+of the queue comes after the transfers that end in its microsecond. Requests of tenants above their share are rejected
+at the same place, whatever the admission policy. Source: BLIS as of August 2026, `sim/cluster/cluster.go` and
+`pd_events.go`.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _TARGET = Reservation.columns.TARGET
 def _in_pool(
     ctx: Context, state: State, context: GatewayContext, source: RandomSource, request: jax.Array
 ) -> GatewayContext:
-    """The context in which only instances of the request's pool are active; all that are, if none of them is."""
+    """Return the context with only the request's pool active; if the pool has no active instance, with all active."""
     (policy, _), seen = ctx.mechanism.at_gateway("hand_over"), context.snapshots
     if policy.pool is None:
         return dataclasses.replace(context, is_decode=context.computed_tokens > 0)
@@ -92,7 +93,7 @@ def _may_take(ctx: Context, state: State, request: jax.Array, is_active: jax.Arr
 
 
 def _behind_last(ctx: Context, state: State, now: jax.Array, policy: Policy, place: int) -> State:
-    """The state behind the transfers that end now, if the cluster policy comes last."""
+    """Return the state after the transfers that end now, if the cluster policy comes last; else unchanged."""
     if policy.comes_last is None:
         return state
     is_last = policy.comes_last(ctx.params.policy.cluster, state.gateway[place])
@@ -100,14 +101,14 @@ def _behind_last(ctx: Context, state: State, now: jax.Array, policy: Policy, pla
 
 
 def _next_part(ctx: Context, state: State) -> jax.Array:
-    """Who is routed in the prefill pool, in order of dispatch; if nobody is, whose transfer starts: the least id as a
-    text.
+    """Return the next request to route in the prefill pool, in order of dispatch; else the one whose transfer starts
+    next, that with the least id as a text.
     """
     journeys = state[Journeys]
     now = jnp.min(journeys.first_due)
 
     def least(best: tuple[jax.Array, jax.Array], rows: Rows) -> tuple[jax.Array, jax.Array]:
-        """Return the least rank so far among those that are due, and whose it is."""
+        """Return the least rank among the requests that are due, and the request that has it."""
         due = rows.take(journeys.times)[:, Journey.time_columns.DUE]
         has_kv = rows.take(journeys.numbers)[:, Journey.columns.COMPUTED] > 0
         text = rows.take(ctx.requests[PartRanks].table)[:, PartRank.PREFILL_TEXT]
@@ -132,7 +133,7 @@ def _moved(
 def _deadline_of_part(
     ctx: Context, state: State, time: jax.Array, request: jax.Array, is_there: jax.Array
 ) -> Deadline:
-    """Nobody asks while KV is on its way; ranks of such requests are below all others."""
+    """Return the next deadline; a request whose KV is on its way is given up no earlier than the KV arrives."""
     rank, spare = _ranks(ctx, state), ctx.spare_request
     queued = queued_times(state, ctx.shape.num_instances)
     is_coming = (rank < spare) & (queued < ctx.never) & is_there
@@ -178,7 +179,7 @@ def _first_due(ctx: Context, state: State) -> jax.Array:
 
 @dataclass(frozen=True)
 class Pools:
-    """Hold the functions of a mechanism's pools; by default requests stay where they are routed to."""
+    """Hold the functions of a mechanism's pools; the defaults keep requests on the instance of their routing."""
 
     steps: Staying = STAYING  # what steps do for requests that move on
     holds_waiting: bool = False  # a request that waits may hold blocks
@@ -252,7 +253,7 @@ ENCODED_AND_RESERVED = dataclasses.replace(RESERVED, encoded=encoded)
 
 
 def pools_of(mechanism: Mechanism) -> Pools:
-    """Return what a mechanism's pools do."""
+    """Return the pool rules of a mechanism."""
     kinds = (
         (ONE_POOL, True),
         (HANDED_OVER, mechanism.hand_over is not None),
@@ -263,7 +264,7 @@ def pools_of(mechanism: Mechanism) -> Pools:
 
 
 def with_tick(state: State, now: jax.Array, kind: jax.Array) -> State:
-    """Note the time of a tick that is due now, where the state keeps such times."""
+    """Return the state with the time of a tick that is due now, where the state keeps such times."""
     if BeforePools not in state:
         return state
     before = state[BeforePools]
@@ -272,26 +273,26 @@ def with_tick(state: State, now: jax.Array, kind: jax.Array) -> State:
 
 
 def rank_behind_queue(ctx: Context, state: State) -> jax.Array:
-    """Return the rank of the next request to be placed among those that enter an instance's queue in one microsecond.
+    """Return the rank of the next routed request among those that enter an instance's queue in one microsecond.
 
-    It counts the routings so far, first and second ones; ranks of transfers are below all of these.
+    The rank counts all routings so far, first and second ones; ranks of transfers are below all of these.
     """
     num_routed = lane_of(ctx, state).next_route + state[BeforePools].num_again
     return ctx.spare_request + num_routed
 
 
 def is_between(reserved: Reservations, request: jax.Array, now: jax.Array) -> jax.Array:
-    """Return of requests whether their prompt is computed and their transfer has not ended before, or never will."""
+    """Return which requests have their prompt computed, but no finished transfer: it lasts, or was dropped."""
     ends = reserved.times[request, 0]
     is_coming = (ends >= now) & (ends < never(ends.dtype))
     return is_coming | (reserved.numbers[request, Reservation.columns.IS_DROPPED] == 1)
 
 
 def is_over_budget(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> jax.Array:
-    """Return whether the request's class is sheddable and its tenant has more requests at the instances than its share.
+    """Return whether a sheddable request's tenant has more requests at the instances than its share.
 
-    A request counts from its routing until it completes, is dropped or gives up; one that is split does not count
-    between the end of its prompt and the end of its transfer.
+    A request counts from its routing until it completes, is dropped or gives up; a split request does not count between
+    the end of its prompt and the end of its transfer.
     """
     budgets, rows = ctx.params.cluster[TenantBudgets], ctx.shape.num_instances
     fixed, columns = ctx.request(request), state.slot.numbers[:, :rows]
@@ -312,7 +313,7 @@ def is_over_budget(ctx: Context, state: State, request: jax.Array, now: jax.Arra
 
 
 def _num_moving(ctx: Context, state: State, tenant: jax.Array) -> jax.Array:
-    """Requests of a tenant that have left an instance and are still to go on to the next."""
+    """Return how many requests of a tenant have left an instance and are still to be routed to the next."""
     journeys = state[Journeys]
 
     def count(so_far: jax.Array, rows: Rows) -> jax.Array:

@@ -1,10 +1,10 @@
-"""Prefill and decode parts as BLIS's revision of August 2026 has them: KV is reserved where the tokens will be made.
+"""Prefill and decode parts as in BLIS's revision of August 2026: KV is reserved where the tokens will be made.
 
 At its routing a request gets the instance that makes its tokens. If its prompt is computed elsewhere, a second routing
-in the same microsecond finds that instance. The transfer begins when the last step of the prompt begins, and the decode
-instance holds blocks for the whole prompt from there; if it has no room, the request is dropped. When the transfer has
-ended, the request waits in that instance's queue; if the instance was told to go before, it is dropped. A mechanism
-without `reserves_decode` has nothing of this in its program.
+in the same microsecond finds the prefill instance. The transfer begins when the last step of the prompt begins; from
+then on the decode instance holds blocks for the whole prompt, and if it has no room, the request is dropped. When the
+transfer has ended, the request waits in the queue of the decode instance; if that was told to shut down before, the
+request is dropped. A mechanism without `reserves_decode` has none of this in its program.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def in_role(context: GatewayContext, is_decode: jax.Array) -> GatewayContext:
 def encoded(
     ctx: Context, state: State, gateway: States, request: jax.Array, context: GatewayContext
 ) -> States:
-    """Return the policies' states once a request that is to be encoded has been routed in the encode pool.
+    """Return the policies' states after a request with media has been routed in the encode pool.
 
-    That takes no time and leaves nothing else behind: only the cluster's router moves on.
+    The routing takes no time and changes nothing but the state of the cluster's router.
     """
     decider = ctx.params.policy.hand_over.encodes
     has_media = ctx.requests[Media].has_some[request] == 1
@@ -88,9 +88,7 @@ def or_split(
     placed: Decisions,
     routed: Routed,
 ) -> Decisions:
-    """Place the request on the chosen instance; if its prompt is to be computed elsewhere, leave it
-    for a second routing.
-    """
+    """Place the request on the chosen instance, or mark it for a second routing if its prompt is computed elsewhere."""
     request, chosen, now, context = routed
     policy, _ = ctx.mechanism.at_gateway("hand_over")
     assert policy.splits is not None  # the profile's policy has it
@@ -106,10 +104,10 @@ def or_split(
 def ranks_in_queue(
     ctx: Context, request: jax.Array, is_whole: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the ranks of a request among others of one arrival, and among those queued in one microsecond.
+    """Return a request's rank among those of one arrival, and its rank among those queued in one microsecond.
 
-    Of these, requests that come with their KV are first, in the order of their transfers; then those that are not
-    split, then the prefill parts.
+    In one microsecond, requests that come with their KV are first, in the order of their transfers; then whole
+    requests, then prefill parts.
     """
     row = ctx.requests[PartRanks].table[request]
     tie = jnp.where(is_whole, row[PartRank.WHOLE], row[PartRank.PREFILL])
@@ -147,7 +145,7 @@ def _transfer_time(
 def _reserved_row(
     ctx: Context, request: jax.Array, fixed: Request, turn: jax.Array, ends: jax.Array
 ) -> Resident:
-    """The slot of a request whose KV comes at `ends`, as the `turn`-th transfer."""
+    """Return the slot row of a request whose KV arrives at `ends`, as the `turn`-th transfer."""
     return Resident.make(
         ctx.clock,
         request=request,
@@ -225,16 +223,16 @@ def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Arra
 
 
 def _awaiting(ctx: Context, inst: Instance, ends: jax.Array) -> dict[str, jax.Array]:
-    """Fields of an instance that has a request more, whose KV comes at `ends`."""
+    """Return the fields of an instance that change when it awaits one more request, whose KV arrives at `ends`."""
     event = jnp.minimum(inst.event, waking_time(ctx, ends, inst.busy_until))
     return {"load": inst.load + 1, "event": jnp.where(inst.is_idle == 1, event, inst.event)}
 
 
 def store(ctx: Context, state: State, instance: jax.Array) -> Writes:
-    """Allocate blocks for the whole prompt, of which nothing is looked up; then the lane goes on when they are there.
+    """Allocate blocks for the whole prompt, without a prefix look-up; the lane goes on when they are allocated.
 
-    With August's CPU tier, what it has of the prompt comes back first and is shared; if then there is no room, the
-    request is dropped.
+    With August's CPU tier, the blocks of the prompt that it holds come back first and are shared; if there is no room
+    after that, the request is dropped.
     """
     nothing = no_writes(ctx, state, instance)
     work = nothing.work
@@ -307,9 +305,9 @@ def _stored(ctx: Context, state: State, nothing: Writes, instance: jax.Array) ->
 def _or_dropped(
     ctx: Context, state: State, stored: Writes, subject: Subject, has_room: jax.Array
 ) -> Writes:
-    """The instance waits for the request; or, if what came back does not make room, that leaves its slot.
+    """Return the writes in which the instance awaits the request, or the request is dropped for want of room.
 
-    Blocks that it shares by then stay held for ever, as in BLIS.
+    Blocks that a dropped request shares by then stay held for ever, as in BLIS.
     """
     is_dropped = ~has_room & (stored.task.do != Do.RELOAD)
     reservation, journey = (
@@ -335,5 +333,5 @@ def _or_dropped(
 
 
 def _priority(ctx: Context) -> jax.Array | None:
-    """A priority that is put in its place when the request joins the batch."""
+    """Return a placeholder for the priority, which is set when the request joins the batch."""
     return jnp.float64(0.0) if ctx.memory.keeps_priority else None

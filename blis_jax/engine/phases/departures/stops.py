@@ -1,7 +1,7 @@
-"""Instances that stop: what they run leaves when the step in progress has ended, and they come back cold.
+"""Instances that stop: their running requests leave when the step in progress ends, and they come back cold.
 
 The members of the batch leave one after the other, in batch order, as if they completed without a token. Each is lost,
-or routed again and computed from its start. A mechanism without a cluster policy has nothing of this in its program.
+or is routed again and recomputed from its start. A mechanism without a cluster policy has none of this in its program.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 
 def stop_times(ctx: Context, state: State, change: ClusterChange, now: jax.Array) -> jax.Array:
-    """Return when every instance loses what it runs, a spare row included: at the end of the step in
-    progress, if it stops.
-    """
+    """Return when each instance (and a spare row) loses its running requests: if it stops, at the end of its step."""
     before, rows = state[Availability].stop_at, ctx.shape.num_instances
     inst = Instance(state.inst.numbers[:rows])
     next_step = jnp.min(chain_times(state, rows), axis=1)
@@ -43,18 +41,18 @@ def stop_times(ctx: Context, state: State, change: ClusterChange, now: jax.Array
 
 
 def returning(ctx: Context, state: State, is_up: Bool[Array, "instance"]) -> jax.Array:
-    """Return the instances that come up empty, and so with nothing in their caches."""
+    """Return the instances that come up empty, and so with empty caches."""
     load = Instance(state.inst.numbers[: ctx.shape.num_instances]).load
     return is_up & (state[Availability].is_up == 0) & (load == 0)
 
 
 def is_due(state: State, instance: jax.Array, now: jax.Array) -> jax.Array:
-    """Return whether the requests that the instance runs leave now, before its next step."""
+    """Return whether the running requests of the instance leave now, before its next step."""
     return state[Availability].stop_at[instance] <= now
 
 
 def begun(lane: Lane, instance: jax.Array, num_leaving: jax.Array, now: jax.Array) -> Lane:
-    """Set the lane so that members of the instance leave, as at the end of a step that takes no time."""
+    """Return the lane set to complete members of the instance, as at the end of a step that takes no time."""
     return lane.replace(
         active=instance,
         mode=jnp.int32(Mode.COMPLETING),
@@ -65,7 +63,7 @@ def begun(lane: Lane, instance: jax.Array, num_leaving: jax.Array, now: jax.Arra
 
 
 def restarted(journey: Journey) -> Journey:
-    """Return the journey of a request whose KV and tokens are gone."""
+    """Return the journey of a request that has lost its KV and its tokens."""
     return journey.replace(
         computed=jnp.int32(0),
         first_record=jnp.int32(-1),
@@ -76,7 +74,7 @@ def restarted(journey: Journey) -> Journey:
 
 
 def forgotten(past: Past) -> Past:
-    """Return what a request has been through, without the progress of an attempt that has ended."""
+    """Return a request's history without the progress of its last attempt."""
     names = ("progress", "lag", "token_record", "token_index", "step_progress", "finish_record")
     return past.replace(**dict.fromkeys(names, jnp.int32(0)))
 
@@ -84,9 +82,7 @@ def forgotten(past: Past) -> Past:
 def torn_off(
     ctx: Context, state: State, work: Work, subject: Subject, past: Past, stops: jax.Array
 ) -> tuple[Work, Past]:
-    """Return the work and the row of a member that leaves because its instance stops; both unchanged
-    if it does not stop.
-    """
+    """Return the work and the row of a member that leaves if its instance `stops`; else both unchanged."""
     before, written = state[Availability], work[JourneyWrite]
     has_moved = ctx.mechanism.hand_over is not None
     journey = written.journey if has_moved else state[Journeys].of(subject.request)
@@ -113,7 +109,7 @@ def has_queue(slots: SlotRows, now: jax.Array) -> jax.Array:
 
 
 def stopped(work: Work, instance: jax.Array, stops: jax.Array, never: jax.Array) -> Work:
-    """Return the work once everybody has left an instance that stops: its next return is cold."""
+    """Return the work after the last member has left a stopping instance, which is now marked as cold."""
     before = work[Availability]
     at = jnp.arange(before.stop_at.shape[0], dtype=jnp.int32) == instance
     stop_at = jnp.where(at & stops, never, before.stop_at)
@@ -122,10 +118,10 @@ def stopped(work: Work, instance: jax.Array, stops: jax.Array, never: jax.Array)
 
 
 def cooled(ctx: Context, state: State, cold: Bool[Array, "instance"]) -> State:
-    """Empty these instances, and what the router's index has of them: no content is left."""
+    """Return the state with the cold instances emptied, and their contents removed from the router's index."""
 
     def change(state: State, is_on: jax.Array) -> State:
-        """Free all blocks of the instances if `is_on`."""
+        """Free all blocks of the cold instances if `is_on`."""
         is_it = cold & is_on
         used = state.inst.numbers[:-1, Inst.USED_BLOCKS]
         inst = state.inst.numbers.at[:-1, Inst.USED_BLOCKS].set(jnp.where(is_it, 0, used))
@@ -140,7 +136,7 @@ def cooled(ctx: Context, state: State, cold: Bool[Array, "instance"]) -> State:
 
 
 def strange(ctx: Context, state: State, done: Writes) -> State:
-    """Let a request find nothing of its own on the instance to which it comes back."""
+    """Return the state in which the routed request has no contents of its own left on its instance."""
 
     def change(state: State, is_on: jax.Array) -> State:
         instance = jnp.where(is_on, done.instance, ctx.spare_instance)

@@ -1,1 +1,1 @@
-"""An instance's step: who is a candidate, how the batch forms, how long it takes, and what its end brings."""
+"""An instance's step: which requests are candidates, how the batch forms, its step time, and what its end changes."""

@@ -1,10 +1,10 @@
-"""Batch formation: which tokens a member of the batch or a waiting request gets in a step.
+"""Batch formation: how many tokens a member of the batch or a waiting request gets in a step.
 
-A step begins in `step_start.py`, visits one request at a time here, and ends in `step_end.py`, once the
-token budget, the batch limit or the candidates run out. Running prefills come first in batch order, then waiting
-requests in the scheduler's order. Decode members take one token each and are counted, not visited, unless the memory
-model says that one is due, or the budget might not reach all of them. Memory grants or refuses the blocks for the
-tokens; everything else of a visit is the same whatever the memory model, see `memory/memory.py`.
+A step begins in `step_start.py`, visits one request at a time here, and ends in `step_end.py`, once the token budget,
+the batch limit or the candidates run out. Running prefills come first in batch order, then waiting requests in the
+scheduler's order. Members in decode take one token each and are counted, not visited, unless the memory model asks for
+a visit, or the budget might not reach all of them. Memory grants or refuses the blocks for the tokens; the rest of a
+visit is the same for all memory models, see `memory/memory.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def serve(
     work: Work,
     instance: jax.Array,
 ) -> tuple[Work, SlotWrite]:
-    """Serve the next candidate, or the one whose allocation failed before."""
+    """Serve the next candidate, or retry the one whose allocation failed before."""
     memory, hand_overs = ctx.memory, ctx.pools.steps
     subject = memory.subject(ctx, state, work, next_candidate(ctx, state, work, instance))
     cached = memory.look_up(ctx, state, work, subject)
@@ -62,7 +62,7 @@ def serve(
 def chunk_of(
     ctx: Context, budget: jax.Array, fixed: Request, progress: jax.Array, instance: jax.Array
 ) -> jax.Array:
-    """Return the prompt tokens of the next chunk: the rest, cut to the class's threshold and the budget."""
+    """Return the prompt tokens of the next chunk: the rest, limited by the class's threshold and the budget."""
     slo_class = fixed.slo_class
     threshold = ctx.params.cluster.prefill_threshold[instance, slo_class]
     remaining = fixed.input_len - progress
@@ -71,7 +71,7 @@ def chunk_of(
 
 
 def _demand(ctx: Context, work: Work, subject: Subject, found: Found, comes: jax.Array) -> Demand:
-    """Tokens that the request can use: a chunk of its prompt, behind what is cached, or the next output token.
+    """Return the request's demand: a chunk of its prompt behind the cached blocks, or the next output token.
 
     A request that comes with its KV stores its whole prompt at once.
     """
@@ -96,7 +96,7 @@ def _demand(ctx: Context, work: Work, subject: Subject, found: Found, comes: jax
 
 
 def _visit(ctx: Context, subject: Subject, demand: Demand, grant: Grant, comes: jax.Array) -> Visit:
-    """What the request gets; its last step is known as soon as its prompt is computed."""
+    """Return the visit: the tokens that the request gets, and whether its prompt is then computed."""
     tokens = jnp.where(demand.asks, demand.tokens, 0)
     done = jnp.where(subject.is_queued, demand.start, subject.past.progress) + tokens
     is_in = subject.in_batch | subject.is_queued
@@ -107,7 +107,7 @@ def _visit(ctx: Context, subject: Subject, demand: Demand, grant: Grant, comes: 
 
 
 def stale_tokens(ctx: Context, subject: Subject) -> jax.Array:
-    """Return the tokens that a request which the budget did not reach is counted with: those of its last visit."""
+    """Return the tokens with which a request that the budget did not reach is counted: those of its last visit."""
     if not ctx.mechanism.defects.stale_token_counts:
         return jnp.int32(0)
     served = subject.step - 1 - subject.past.token_index - subject.past.lag
@@ -115,7 +115,7 @@ def stale_tokens(ctx: Context, subject: Subject) -> jax.Array:
 
 
 def _counted(ctx: Context, work: Work, subject: Subject, grant: Grant, visit: Visit) -> Work:
-    """The counters of the step and of the batch; a request counts with the tokens of its last visit."""
+    """Return the work with the step's and the batch's counters after the visit."""
     lane, inst = work.lane, work.inst
     is_granted, in_decode = visit.is_granted, subject.in_decode | visit.comes
     counts = is_granted & (subject.in_batch | subject.is_queued) & ~subject.is_idle
@@ -163,7 +163,7 @@ def _row(
     visit: Visit,
     moves: jax.Array,
 ) -> Resident:
-    """The slot's row: a second visit in the same step, or an eviction, takes the step of completion back."""
+    """Return the slot's row after the visit; a second visit or an eviction recomputes the step of completion."""
     row, step, fixed = subject.row, subject.step, subject.fixed
     output_len = answer_len(ctx, fixed, subject.instance)
     left = fixed.input_len + jnp.maximum(output_len, 1) - 1 - visit.done
@@ -183,7 +183,7 @@ def _row(
 
 
 def _past(ctx: Context, work: Work, subject: Subject, demand: Demand, visit: Visit) -> Past:
-    """The request's row after its visit."""
+    """Return the request's history row after its visit."""
     past, record = subject.past, work.lane.num_records
     scheduled, joins = past.num_scheduled, subject.is_queued & visit.is_granted
     is_first = joins & (scheduled == 0)
@@ -230,7 +230,7 @@ def has_candidate(ctx: Context, state: State, work: Work, instance: jax.Array) -
 
 
 def _open(ctx: Context, slots: SlotRows, work: Work, now: jax.Array) -> Bool[Array, "slot"]:
-    """The requests that wait and may be served."""
+    """Return the waiting requests that may be served in this step."""
     is_waiting = waiting_mask(slots, now, work.inst.steps_at_now)
     for hook in ctx.hooks:
         is_waiting = hook.may_be_served(slots.state, work, slots.instance, is_waiting)
@@ -238,7 +238,7 @@ def _open(ctx: Context, slots: SlotRows, work: Work, now: jax.Array) -> Bool[Arr
 
 
 def member_key(slots: SlotRows, step: StepInProgress, is_due: Bool[Array, "slot"]) -> jax.Array:
-    """Return the packed key of the next member to visit: one in prefill, one that is due, or any of them."""
+    """Return the packed key of the next member to visit: in prefill, or due, or any if all are visited."""
     order, finish = slots.order, slots.finish
     is_ahead = (order > step.cursor) & (order <= step.order_limit)
     is_visited = (finish == LAST) | (step.visit_all > 0) | is_due
@@ -246,7 +246,7 @@ def member_key(slots: SlotRows, step: StepInProgress, is_due: Bool[Array, "slot"
 
 
 def queue_priority(ctx: Context, slots: SlotRows, work: Work) -> jax.Array:
-    """Return the priority of the request in every slot now `[slot]`."""
+    """Return the current priority of the request in every slot, `[slot]`."""
     return _ask_priority(ctx, slots, work, work.local[0][0])[0]
 
 
@@ -271,10 +271,10 @@ def _ask_scheduler(
 
 
 def with_next_states(ctx: Context, slots: SlotRows, work: Work) -> Work:
-    """Let the instance's policies move on at the begin of a step, if requests wait, to the states that
-    the last such step left.
+    """At the begin of a step with waiting requests, advance the states of the instance's policies to those that the
+    last such step left.
 
-    What they remember of this step is kept beside it, for several questions are asked with one state.
+    The states that this step leaves are kept beside them, because several calls of a step use the same state.
     """
     if not keeps_states(ctx.mechanism.of_instance, work.local):
         return work
@@ -301,7 +301,7 @@ def queue_key(
     work: Work,
     priority: jax.Array,
 ) -> jax.Array:
-    """Return the packed key of the waiting request that the scheduler puts first of those that may be served."""
+    """Return the packed key of the first waiting request, in the scheduler's order, that may be served."""
     now = work.lane.now
     (value, rank), _ = _ask_scheduler(ctx, slots, work, work.local[1][0], priority)
     is_waiting = _open(ctx, slots, work, now)
@@ -312,7 +312,7 @@ def queue_key(
 
 
 def next_candidate(ctx: Context, state: State, work: Work, instance: jax.Array) -> Choice:
-    """Choose who is visited next: a member in batch order, whom memory sends, or the head of the wait queue."""
+    """Choose the next request to visit: a member in batch order, one that memory selects, or the head of the queue."""
     slots, lane, memory = SlotRows(state, instance), work.lane, ctx.memory
     keeps_priority = memory.keeps_priority
     is_member = lane.num_to_visit > 0

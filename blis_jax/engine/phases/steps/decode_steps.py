@@ -1,7 +1,7 @@
-"""How many steps of a batch that only decodes follow each other before anything else can happen, and their times.
+"""How many steps of a batch that only decodes follow each other undisturbed, and their step times.
 
-Where all such steps take the same time, their number is a quotient. Else they are gone through in a small loop, from
-one duration in whole µs to the next: the batch stays as it is, so only its context grows.
+Such steps together are a stretch. If all of them take the same time, their number is a quotient. Otherwise a small loop
+goes from one duration in whole µs to the next: the batch stays the same, so only its context grows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_RUNS = 16
 
 @pytree
 class DecodeSteps:
-    """Steps of one batch in decode, in runs of equal ones; no run: the step is not of a stretch."""
+    """A stretch: the steps of one batch in decode, as runs of equal steps; no runs if the step is in no stretch."""
 
     num_runs: jax.Array
     num_steps: Int[Array, "run"]
@@ -53,18 +53,18 @@ class DecodeSteps:
 
 
 def _has_stretches(ctx: Context) -> bool:
-    """Whether decode steps of one batch differ, in time or in what they record; not on the continuous clock."""
+    """Return whether decode steps of one batch may differ, in time or in their records, on a clock of whole µs."""
     is_equal = ctx.mechanism.latency.has_equal_decode_steps and not ctx.memory.takes_at_once(ctx)
     return not is_equal and not ctx.shape.is_continuous
 
 
 def most_runs(ctx: Context) -> int:
-    """Return the most runs of a stretch: 1 in many lanes, which would wait, and where the log is short."""
+    """Return the most runs of a stretch; 1 in many lanes, which wait for each other, and where the log is short."""
     return MAX_RUNS if ctx.when is branch and not ctx.shape.stall_steps else 1
 
 
 def no_stretch(ctx: Context) -> DecodeSteps | None:
-    """Return the stretch of a step that is of none; None where no program has any."""
+    """Return an empty stretch; None if the program has no stretches."""
     if not _has_stretches(ctx):
         return None
     runs = most_runs(ctx)
@@ -74,7 +74,7 @@ def no_stretch(ctx: Context) -> DecodeSteps | None:
 
 
 def no_earlier(ctx: Context) -> EarlierRecords | None:
-    """Return no records of steps before the last ones; None where there never are any."""
+    """Return an empty table of records of earlier steps; None if the program has none."""
     rows = most_runs(ctx) - 1
     if not _has_stretches(ctx) or not rows:
         return None
@@ -92,17 +92,10 @@ def fast_steps(
     first_finish: jax.Array,
     most: jax.Array,
 ) -> tuple[jax.Array, DecodeSteps | None]:
-    """Return how many decode steps start before anything else can happen on this instance, and how
-    long they take where they differ.
+    """Return how many decode steps start before anything else can happen on this instance, and their stretch if they
+    differ.
 
     Args:
-        ctx: the run.
-        state: its tables.
-        work: the instance in mid-step.
-        instance: its number.
-        until: before this time nothing reaches it.
-        first_finish: the step in which a member completes.
-        most: steps that memory allows, 0 where the batch does not only decode; asked only where steps differ.
     """
     latency, cluster = ctx.mechanism.latency, ctx.params.cluster
     by_finish = (first_finish - work.inst.step_index).astype(jnp.int64)
@@ -133,7 +126,7 @@ def fast_steps(
 
 @pytree
 class _Progress:
-    """A stretch as far as it is known; times are in 64 bits."""
+    """A stretch as far as it has been computed; times are in 64 bits."""
 
     count: jax.Array
     start: jax.Array  # of the step behind it
@@ -152,7 +145,7 @@ def _stretch(
     until: jax.Array,
     most: jax.Array,
 ) -> DecodeSteps:
-    """The steps that start before a time and not after the horizon, at most so many; the first in any case."""
+    """Return the stretch of 1 to `most` steps that start before `until` and not after the horizon."""
     rule, decode = ctx.mechanism.rules.step_time, work.inst.num_decode
     is_equal, before = ctx.mechanism.latency.has_equal_decode_steps, _end(ctx, until)
     time_of = _decode_times(ctx, state, work, instance)
@@ -168,7 +161,7 @@ def _stretch(
         return now.goes_on & (now.count < most)
 
     def step(now: _Progress) -> _Progress:
-        """Go as far as steps take the same time, at most up to the next one in which somebody takes a block."""
+        """Add the next steps that take the same time, at most up to the next step in which a member takes a block."""
         raw = raw_of(now.count)
         duration, steps = truncate(raw, jnp.int64), jnp.int32(1)
         takes, next_take = taking(now.count, now.next_take)
@@ -202,7 +195,7 @@ def _stretch(
 
 
 def _is_growing(ctx: Context) -> bool:
-    """Whether decode steps take longer and longer, so that all between two equal ones are equal, too."""
+    """Return whether decode steps never get shorter, so that all steps between two equal ones are equal, too."""
     source = ctx.mechanism.source
     return ctx.mechanism.latency.decode_steps is not None and (
         source is None or source.step_time is None
@@ -212,9 +205,9 @@ def _is_growing(ctx: Context) -> bool:
 def _equal_ahead(
     raw_of: Callable[[jax.Array], jax.Array], count: jax.Array, raw: jax.Array, most: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return how many of the next steps take as many whole µs as the first, or fewer, and the time of the last.
+    """Return how many of the next steps, at most `most`, take equally many whole µs, and the time of the last.
 
-    Tried are all of them, and what a straight line through the first two says.
+    Only `most` and the number that a straight line through the first two steps predicts are tried.
     """
     whole = jnp.trunc(raw)
     slope = raw_of(count + 1) - raw
@@ -237,7 +230,7 @@ def _with_steps(
     takes: jax.Array,
     is_new: jax.Array,
 ) -> DecodeSteps:
-    """The stretch with more steps, in its last run or in a new one."""
+    """Return the stretch with more steps, added to its last run or as a new run."""
     runs = most_runs(ctx)
     num_runs = old.num_runs + is_new.astype(jnp.int32)
     at = num_runs - 1
@@ -259,8 +252,8 @@ def _with_steps(
 def _taking(
     ctx: Context, slots: SlotRows, index: jax.Array
 ) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """What says how many members take a block in the step that comes after so many, told the next such step, and
-    the one after.
+    """Return a function of (steps from now, next step in which a member takes a block) that returns how many members
+    take a block in that step, and the next such step after it.
     """
     if not ctx.memory.takes_at_once(ctx):
         return lambda count, next_take: (jnp.int32(0), next_take)
@@ -278,7 +271,7 @@ def _taking(
 def _decode_times(
     ctx: Context, state: State, work: Work, instance: jax.Array
 ) -> Callable[[jax.Array], jax.Array]:
-    """What says how long the step takes that comes after so many of the batch, which only decodes; float64 µs."""
+    """Return the function from a number of steps to the time of the decode step that comes after them, float64 µs."""
     latency, decode = ctx.mechanism.latency, work.inst.num_decode
     if latency.has_equal_decode_steps:
         time = _equal_time(ctx, state, work, instance)
@@ -300,19 +293,19 @@ def _decode_times(
 
 
 def _equal_time(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array:
-    """The time of a step in which every member decodes, where all such steps are equal, float64 µs."""
+    """Return the time of a step in which every member decodes, where all such steps are equal, float64 µs."""
     members = decoding_alike(ctx) if ctx.mechanism.latency.needs_members else None
     return step_time(ctx, state, instance, StepBatch(jnp.int32(0), work.inst.num_decode, members))
 
 
 def _end(ctx: Context, until: jax.Array) -> jax.Array:
-    """The time, int64 µs, before which steps start that start before a time and not after the horizon."""
+    """Return the time, int64 µs, before which steps must start: `until`, or just after the horizon if that is first."""
     horizon, until = ctx.params.cluster.horizon_us, until.astype(jnp.int64)
     return jnp.where(horizon < until, horizon + 1, until)
 
 
 def _steps_before(now: jax.Array, before: jax.Array, duration: jax.Array) -> jax.Array:
-    """Steps of this duration that start before a time, all int64 µs."""
+    """Return the number of steps of one duration that start before a time, all int64 µs."""
     duration = jnp.maximum(duration, 1)
     return lax.div(before - now + duration - 1, duration)
 
@@ -320,7 +313,7 @@ def _steps_before(now: jax.Array, before: jax.Array, duration: jax.Array) -> jax
 def _equal_steps_before(
     ctx: Context, work: Work, until: jax.Array, step_time: jax.Array
 ) -> jax.Array:
-    """Steps of this duration that start before a time and not after the horizon, int64."""
+    """Return the number of steps of one duration that start before a time and not after the horizon, int64."""
     now = work.lane.now
     if ctx.shape.is_continuous:
         until = jnp.minimum(until, ctx.params.cluster.horizon_us.astype(ctx.clock))

@@ -1,4 +1,4 @@
-"""What a mechanism adds to the steps of an instance: phases call its hooks, and know nothing of each other."""
+"""Hooks by which sources of events change the steps of instances; sources know nothing of each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StepHooks:
-    """The hooks of one source of events; those that it has no use for stay as they are here."""
+    """The hooks of one source of events; a hook that a source does not override changes nothing."""
 
     # what phases change in sub-trees, on the way in `Work`
     carries: ClassVar[tuple[type, ...]] = ()
@@ -32,23 +32,23 @@ class StepHooks:
     def before_step(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
     ) -> tuple[Work, jax.Array]:
-        """Return the instance before a step, and whether that begins."""
+        """Return the work before a step, and whether the step begins."""
         return work, begins
 
     def begun(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
     ) -> Work:
-        """Return the work once a step has begun, if it `begins`: it is known who waits, and nobody is served yet."""
+        """Return the work after a step has begun, if it `begins`: waiting requests are known, none is served yet."""
         return work
 
     def may_be_served(
         self, state: State, work: Work, instance: jax.Array, is_waiting: Bool[Array, "slot"]
     ) -> Bool[Array, "slot"]:
-        """Return which of the waiting requests may be served in this step; asked only if it `withholds` some."""
+        """Return which waiting requests may be served in this step; called only if the source `withholds` some."""
         return is_waiting
 
     def rests(self, work: Work) -> tuple[jax.Array, ...]:
-        """Return whether an instance with nobody in its batch makes no further step; nothing where it always does."""
+        """Return whether an instance with an empty batch makes no further step; an empty tuple if it always does."""
         return ()
 
     def repeated(
@@ -60,44 +60,44 @@ class StepHooks:
         until: jax.Array,
         rests: jax.Array,
     ) -> Work:
-        """Return the work of a step whose batch is formed, which may stand for several equal ones before `until`.
+        """Return the work of a step whose batch is formed, which may stand for several equal steps before `until`.
 
-        There is no further one if the instance `rests`. Asked only if it `repeats` steps.
+        There is no further step if the instance `rests`. Called only if the source `repeats` steps.
         """
         return work
 
     def factors(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite | None
     ) -> tuple[jax.Array, ...]:
-        """Return by what the step of the batch takes longer, float64; nothing where it takes no longer.
+        """Return the factors by which the step gets longer, float64; an empty tuple if it does not.
 
-        `written` has been served in this scan step, if anybody has. Steps of a batch that only decodes have one factor.
-        Those below 1 count as 1.
+        `written` is the request served in this scan step, if any. All steps of a batch that only decodes have the same
+        factor. Factors below 1 count as 1.
         """
         return ()
 
     def shown(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, batch: StepBatch
     ) -> StepBatch:
-        """Return the batch as the latency model is to see it; not asked where steps are made several at once."""
+        """Return the batch as the latency model sees it; not called where several steps are made at once."""
         return batch
 
     def further_us(
         self, ctx: Context, state: State, work: Work, instance: jax.Array
     ) -> tuple[jax.Array, ...]:
-        """Return what is added to the step's time, float64 µs; likewise."""
+        """Return times added to the step's time, float64 µs; not called where several steps are made at once."""
         return ()
 
     def visited(
         self, ctx: Context, state: State, work: Work, subject: Subject, visit: Visit
     ) -> Work:
-        """Return the work once a request has been served; `subject` is the request before."""
+        """Return the work after a request has been served; `subject` is the request before its visit."""
         return work
 
     def ends_early(
         self, ctx: Context, state: State, work: Work, instance: jax.Array
     ) -> tuple[jax.Array, ...]:
-        """Return whether the members that leave now do so before their end; nothing where it ends nobody."""
+        """Return whether the members that leave now leave before their last token; an empty tuple if none ever does."""
         return ()
 
     def leavers(
@@ -107,25 +107,25 @@ class StepHooks:
         ends: jax.Array,
         may_leave: Bool[Array, "slot"],
     ) -> Bool[Array, "slot"]:
-        """Return the members that may leave, given whether it `ends` members early."""
+        """Return the members that may leave; `ends` says whether members leave early."""
         return may_leave
 
     def torn_off(
         self, ctx: Context, state: State, subject: Subject, left: Left, past: Past, ends: jax.Array
     ) -> tuple[Left, Past]:
-        """Return what a member that is torn off leaves behind, and its row once it has left."""
+        """Return what a member that leaves early (if `ends`) leaves behind, and its history row."""
         return left, past
 
     def completed(
         self, ctx: Context, state: State, written: SlotWrite, leaves: jax.Array
     ) -> jax.Array:
-        """Return whether a request that `leaves` its place has completed."""
+        """Return whether a request that `leaves` its slot has completed."""
         return leaves
 
     def outputs(
         self, ctx: Context, state: State, written: SlotWrite, tokens: jax.Array
     ) -> jax.Array:
-        """Return how often output was handed out of a request that completes with so many tokens."""
+        """Return how many times a completed request with this many tokens received output."""
         return tokens
 
     def closing(
@@ -137,17 +137,17 @@ class StepHooks:
         goes_on: jax.Array,
         chains: Vector,
     ) -> tuple[Work, jax.Array, Vector]:
-        """Return the instance whose members have left, whether it has a next step, and its step events."""
+        """Return the work after members have left, whether a next step follows, and the instance's step events."""
         return work, goes_on, chains
 
     def closed(
         self, ctx: Context, state: State, left: Work, closed: Work, is_over: jax.Array
     ) -> Work:
-        """Return the instance once all have left that do so now; `left` is the one before the next step was planned."""
+        """Return the work at the end of a step or departure; `left` is the work before the next step was planned."""
         return closed
 
     def rows(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, before: Instance
     ) -> tuple[object, ...]:
-        """Return what else changes in sub-trees of the state; `before` is the instance before."""
+        """Return further rows to write to the state's sub-trees; `before` is the instance before this scan step."""
         return tuple(work.own.only(*self.carries))

@@ -1,4 +1,4 @@
-"""The end of a step: its duration, first tokens, completions, and when the instance steps next."""
+"""The end of a step: its step time, first tokens, completions, and when the instance steps next."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from blis_jax.tables.writes import EarlierRecords, SlotWrite, no_slot
 
 @pytree
 class Finished:
-    """A step that has been timed, and its record; those of the steps before it in its stretch."""
+    """A step that has been timed: the work, its record, and the records of earlier steps of its stretch."""
 
     work: Work
     record: StepRecord
@@ -51,7 +51,7 @@ class Finished:
 
 @pytree
 class _Timed:
-    """The last equal steps of those that end, and what was before them."""
+    """The last run of equal steps among those that end, and the totals before it."""
 
     num_steps: jax.Array
     duration: jax.Array
@@ -68,7 +68,7 @@ def _record(
     timed: _Timed,
     **changes: jax.Array,
 ) -> StepRecord:
-    """The record of equal steps, the last ones of those in progress but for the changes."""
+    """Return the record of a run of equal steps, by default the last one, with some values replaced."""
     lane, inst = work.lane, work.inst
     steps = timed.num_steps
     values = {
@@ -101,7 +101,7 @@ def _timed(
     written: SlotWrite,
     stretch: DecodeSteps | None,
 ) -> tuple[_Timed, EarlierRecords | None]:
-    """The last equal steps of those that end, and the records of those before."""
+    """Return the last run of equal steps among those that end, and the records of the runs before."""
     lane, inst = work.lane, work.inst
 
     def alike() -> tuple[_Timed, EarlierRecords | None]:
@@ -115,7 +115,7 @@ def _timed(
     in_runs = functools.partial(_in_runs, ctx, state, work, instance, stretch)
 
     def in_one() -> tuple[_Timed, EarlierRecords | None]:
-        """Return the only run of a stretch, over which blocks were summed when it started."""
+        """Return the only run of a stretch; its sum of used blocks was computed when the stretch began."""
         before = lane.now, inst.total_duration, lane.sum_used
         return _Timed(lane.num_steps, stretch.durations[0], stretch.unlimited, *before), no_earlier(
             ctx
@@ -130,14 +130,14 @@ def _timed(
 def _in_runs(
     ctx: Context, state: State, work: Work, instance: jax.Array, stretch: DecodeSteps
 ) -> tuple[_Timed, EarlierRecords | None]:
-    """The last run of a stretch, and the records of the runs before it."""
+    """Return the last run of a stretch, and the records of the runs before it."""
     inst, slots = work.inst, SlotRows(state, instance)
     blocks_of, none, last = ctx.memory.decode_blocks, no_earlier(ctx), stretch.num_runs - 1
     taken = jnp.sum(stretch.taken, dtype=jnp.int32)
     blocks, _ = blocks_of(ctx, slots, inst.step_index, work.lane.num_steps, taken)
 
     def run(at: jax.Array, before: tuple[jax.Array, ...]) -> tuple[_Timed, jax.Array, jax.Array]:
-        """Return the times of a run of equal steps, and the step index and used blocks behind it."""
+        """Return the run `at` with its times, and the step index and the used blocks after it."""
         start, total, index, used = before
         steps, duration = stretch.num_steps[at], stretch.durations[at]
         more, summed = blocks_of(ctx, slots, index, steps, stretch.taken[at])
@@ -164,7 +164,7 @@ def _duration(
     instance: jax.Array,
     written: SlotWrite,
 ) -> tuple[jax.Array, jax.Array]:
-    """How long the step takes, reloads from the CPU tier included; and the same in float64, which no clock limits."""
+    """Return the step's duration, with reloads from the CPU tier, on the clock, and in float64 without its limit."""
     prefill, decode = work.lane.prefill_tokens, work.lane.decode_tokens
     latency = ctx.mechanism.latency
     members = members_of(ctx, state, work, instance, written) if latency.needs_members else None
@@ -188,7 +188,7 @@ def _done(
     written: SlotWrite,
     index: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Last step of every member `[slot]`; how many have it now, and how many of these go on elsewhere."""
+    """Return every member's last step `[slot]`, how many are in it now, and how many of these continue elsewhere."""
     slots = SlotRows(state, instance)
     visited = jnp.where(written.instance == instance, written.slot, -1)
     is_visited = lax.iota(jnp.int32, ctx.shape.num_slots) == visited
@@ -209,8 +209,8 @@ def finish_step(
 ) -> Finished:
     """Time the step, advance every member, and count the members that are done.
 
-    `written` may have been served in this scan step, and its rows are not in the tables yet. A stretch has
-    begun in this scan step, too.
+    `written` may hold a request served in this scan step, whose rows are not in the tables yet. A stretch has begun in
+    this scan step, too.
     """
     lane, inst, now = work.lane, work.inst, work.lane.now
     steps = lane.num_steps
@@ -261,7 +261,7 @@ def complete(
     work: Work,
     instance: jax.Array,
 ) -> tuple[Work, SlotWrite]:
-    """Complete the first done member in batch order: room for its last token, then its list is released.
+    """Complete the first member that is done, in batch order: allocate its last token, then release its blocks.
 
     Nothing is written where only the allocation is attempted again.
     """
@@ -323,7 +323,7 @@ def next_event(
     gone: jax.Array,
     busy: jax.Array,
 ) -> jax.Array:
-    """Return when the instance acts next: a step event, a request that wakes it, or one to be dropped."""
+    """Return when the instance acts next: a step event, the arrival of a request that wakes it, or a drop."""
     is_oversized = slots.oversized == 1
     is_there = lax.iota(jnp.int32, ctx.shape.num_slots) != gone
     queued = slots.queued
@@ -337,7 +337,7 @@ def next_event(
 def _without(
     inst: Instance, subject: Subject, leaves: jax.Array, early: Sequence[jax.Array]
 ) -> dict[str, jax.Array]:
-    """The instance's counters without the member that leaves, which is in decode unless it leaves early."""
+    """Return the instance's counters after a member has left; it was in decode, unless it left early."""
     counts = {"load": inst.load - leaves, "num_decode": inst.num_decode - leaves}
     for ends in early:
         in_prefill = leaves * as_int(ends & ~subject.in_decode)
@@ -349,8 +349,8 @@ def _without(
 def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
     """End the step: schedule the next one, or go idle at once if nothing is left.
 
-    Idle means idle from the step's start on, as in the reference: a request queued before the step's
-    end starts an overlapping one.
+    An idle instance counts as idle from the step's start on, as in the reference: a request queued before the step's
+    end starts an overlapping step.
     """
     lane, inst = work.lane, work.inst
     members = inst.num_prefill + inst.num_decode

@@ -1,4 +1,4 @@
-"""The start of a step: who is waiting, what decode takes, and how many steps of the same batch follow."""
+"""The start of a step: the waiting requests, the decode tokens, and how many equal steps of the batch follow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _fresh_step(visits: Plan, num_waiting: jax.Array) -> dict[str, jax.Array]:
 
 
 def _in_one_go(ctx: Context, is_pure: jax.Array) -> jax.Array:
-    """Whether steps that may be made in one go are: not where a hook asks for them one by one."""
+    """Return whether several steps may be made at once: only if no hook needs them one by one."""
     return jnp.array(False) if any(hook.one_by_one for hook in ctx.hooks) else is_pure
 
 
@@ -52,7 +52,7 @@ def begin(
 ) -> tuple[Work, DecodeSteps | None]:
     """Start a step now: count the candidates, reserve the decode tokens, allocate their blocks.
 
-    The steps that follow undisturbed are made with it; the stretch says how long they take if they differ.
+    The undisturbed steps that follow are made with it; the stretch holds their durations if these differ.
     """
     slots, now, inst = SlotRows(state, instance), work.lane.now, work.inst
     queued, steps_at_now = slots.queued, steps_at(inst, now)

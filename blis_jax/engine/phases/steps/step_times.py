@@ -1,4 +1,4 @@
-"""How long the step of a batch takes: what a latency model is shown, and what makes the step longer."""
+"""The step time of a batch: the batch as a latency model sees it, and the factors that lengthen the step."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def members_of(
 ) -> Members:
     """Return the members of the batch when its step has been formed.
 
-    `written` was served in this scan step and its rows are not in the tables yet; None: the batch only decodes, and
-    nobody was.
+    `written` was served in this scan step and its rows are not in the tables yet; None if the batch only decodes.
     """
     slots, count = SlotRows(state, instance), ctx.shape.num_slots
     table, places = state.past.rows, ctx.row_of(slots.request)
@@ -62,12 +61,12 @@ def members_of(
 
 
 class _Histories(Past):
-    """What the requests of an instance's slots have been through, each field `[slot]`; read where it is asked for."""
+    """The histories of the requests in an instance's slots, each field `[slot]`, read when it is first used."""
 
     __slots__ = ("read",)
 
     def __init__(self, read: Callable[[int], jax.Array]) -> None:
-        """`read` returns a field by its place."""
+        """`read` returns a field by its index."""
         self.read = functools.cache(read)
 
     def _entry(self, part: int, place: int) -> jax.Array:
@@ -75,13 +74,13 @@ class _Histories(Past):
 
 
 def step_time(ctx: Context, state: State, instance: jax.Array, batch: StepBatch) -> jax.Array:
-    """Return how long a step with this batch takes that begins now, float64 µs."""
+    """Return the time of a step with this batch that begins now, float64 µs."""
     time = ctx.mechanism.latency.step_time(row(ctx.params.cluster.beta, instance), batch)
     return with_source(ctx, state, instance, time)
 
 
 def with_source(ctx: Context, state: State, instance: jax.Array, time: jax.Array) -> jax.Array:
-    """Return the time as a user's source of events changes it."""
+    """Return the step time as changed by a user's source of events, float64 µs."""
     source = ctx.mechanism.source
     if source is None or source.step_time is None:
         return time
@@ -97,14 +96,14 @@ def factors_of(
     instance: jax.Array,
     written: SlotWrite | None,
 ) -> list[jax.Array]:
-    """Return the factors by which hooks lengthen the step of the batch."""
+    """Return the factors by which hooks lengthen the step of this batch."""
     return [
         factor for hook in ctx.hooks for factor in hook.factors(ctx, state, work, instance, written)
     ]
 
 
 def lengthened(ctx: Context, raw: jax.Array, factors: Sequence[jax.Array]) -> jax.Array:
-    """Return a step's time, float64 µs, at least as long; of a clock of whole µs each product is cut to one, too."""
+    """Return a step's time, float64 µs, times each factor above 1; a clock of whole µs truncates each product."""
     for factor in factors:
         longer = (raw if ctx.shape.is_continuous else jnp.trunc(raw)) * factor
         longer = longer if ctx.shape.is_continuous else jnp.maximum(jnp.trunc(longer), 1.0)
@@ -113,7 +112,7 @@ def lengthened(ctx: Context, raw: jax.Array, factors: Sequence[jax.Array]) -> ja
 
 
 def decoding_alike(ctx: Context) -> Members:
-    """Return members that stand for a batch that only decodes, where all such steps take the same time."""
+    """Return members that stand for any batch that only decodes, where all such steps take the same time."""
     nothing = jnp.zeros((ctx.shape.num_slots,), jnp.int32)
     no_one = nothing.astype(bool)
     return Members(
