@@ -22,7 +22,7 @@ else:  # `--help` does not wait for them
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _command, arguments)
 
 

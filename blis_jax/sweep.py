@@ -1,6 +1,6 @@
 """`blis-jax sweep`; the command is in `sweeps.sweep.command`.
 
-Importing this module puts it in the place of the function `blis_jax.sweep`, so it can be called like that.
+Importing this module replaces the function `blis_jax.sweep`, so the module can be called like that function.
 """
 
 import sys
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 class _CallableModule(ModuleType):
     def __call__(self, *sources: Any, **settings: Any) -> Any:
-        """Return what the function `blis_jax.sweep` does."""
+        """Call the function `blis_jax.sweep`; return its StudyResult."""
         return _functions.sweep(*sources, **settings)
 
 

@@ -1,6 +1,6 @@
-"""A result on disk: made whole or filled part by part, refused if it is of other work, and gone on with.
+"""A result on disk: saved at once or filled part by part, and resumed if it belongs to the same question.
 
-A store that exists is replaced with `--overwrite`, gone on with `--resume` by the rule of
+An existing store is replaced with `--overwrite`, continued with `--resume` by the rule of
 `blis_jax.files.atomic_write`, and else left alone.
 """
 
@@ -27,7 +27,7 @@ OUTCOME = "outcome"  # array that is written last and says which rows are there
 
 
 class Store:
-    """A dataset that a command makes; the manifest says that a piece is whole."""
+    """A dataset that a command writes; its manifest lists the complete pieces."""
 
     kind: ClassVar[str] = ""  # every dataset is accepted if it is empty
     wanted: ClassVar[str] = "another path"
@@ -35,17 +35,17 @@ class Store:
     decisive: ClassVar[Mapping[str, str]] = {}  # attributes that the numbers depend on, in words
 
     def __init__(self, path: Path, command: str) -> None:
-        """`command` is said in remarks."""
+        """Open nothing yet; `command` is the name that remarks begin with."""
         self.path, self.command = path, command
 
     # --- what it is of ---
 
     def content(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what the numbers of a dataset with these attributes depend on, by its name in words."""
+        """Return the attributes on which a dataset's numbers depend, by a description of each in words."""
         return {words: attributes.get(name) for name, words in self.decisive.items()}
 
     def refuse_other(self, stored: xr.Dataset, wanted: xr.Dataset) -> None:
-        """Refuse to go on with what does not belong to the dataset that is wanted."""
+        """Refuse to continue a stored dataset that answers another question than `wanted`."""
         self._refuse_other_kind(stored)
         before, now = (
             {**self.content(attributes), "--part": attributes.get("part")}
@@ -60,19 +60,19 @@ class Store:
     # --- whole ---
 
     def load(self) -> xr.Dataset:
-        """Load the dataset; refuse, in a sentence, a damaged one or one of another kind."""
+        """Load the dataset; raise ConfigError if it is damaged or of another kind."""
         dataset = datasets.load_or_refuse(self.path, self.advice)
         self._refuse_other_kind(dataset)
         return dataset
 
     def save(self, dataset: xr.Dataset) -> None:
-        """Put a dataset in place, whole or not at all."""
+        """Write a dataset atomically."""
         datasets.save(dataset, self.path)
 
     # --- part by part ---
 
     def begin(self, empty: xr.Dataset, is_resumed: bool) -> xr.Dataset:
-        """Make the store, whose chunks are its parts, or open that of the same dataset."""
+        """Create the store from `empty`, one chunk for each part; with `is_resumed` open the existing one, if any."""
         if is_resumed and self.path.exists():
             return self.resume(lambda stored: self.refuse_other(stored, empty), empty)
         with cli.writing(self.path):
@@ -82,10 +82,10 @@ class Store:
     def resume(
         self, check: Callable[[xr.Dataset], None], empty: xr.Dataset | None = None
     ) -> xr.Dataset:
-        """Return what is stored, unless `check` refuses to go on with it.
+        """Return the stored dataset, unless `check` raises.
 
-        Parts with a damaged or half-written piece count as not run, and this is said; they get again what
-        `empty` has there. Damage elsewhere is refused. A store without a manifest gets one.
+        Parts with a damaged or half-written piece count as not run, with a remark; they are reset to the values in
+        `empty`. Damage elsewhere is refused. A store without a manifest gets one.
         """
         record = manifest.read(self.path) if self.path.is_dir() else None
         if record is None:
@@ -110,7 +110,7 @@ class Store:
         return dataset
 
     def write(self, first: int, part: Mapping[str, np.ndarray]) -> None:
-        """Fill rows from `first` on, the outcomes last; then the manifest counts them in."""
+        """Fill rows from `first` on, the outcomes last; then add their pieces to the manifest."""
         with refusing_unwritable(self.path):
             self._write(zarr.open_group(self.path, mode="r+"), first, part)
 
@@ -124,7 +124,7 @@ class Store:
         manifest.reseal(self.path, written)
 
     def _drop(self, damages: Sequence[manifest.Damage]) -> None:
-        """Removes damaged pieces, so that nobody can read them, and says so."""
+        """Remove damaged pieces, so that nobody can read them, and print a remark."""
         for damage in damages:
             (self.path / damage.piece).unlink(missing_ok=True)
         for half_written in self.path.rglob("*.partial"):
@@ -138,7 +138,7 @@ class Store:
             )
 
     def _rows_of(self, damages: Sequence[manifest.Damage]) -> list[tuple[str, slice]]:
-        """The arrays and rows of the parts that damaged pieces are of."""
+        """Return array and rows of each part with a damaged piece."""
         group: Any = zarr.open_group(self.path, mode="r")
         rows = []
         for array, place in {
@@ -150,7 +150,7 @@ class Store:
 
 
 def unmade_parts(done: np.ndarray, rows_per_part: int) -> Iterator[range]:
-    """Yield the rows of each part from the first to the last that is not done, `[row]`."""
+    """Yield for each unfinished part the span from its first to its last undone row; `done` is `[row]`."""
     for first in range(0, len(done), rows_per_part):
         missing = first + np.flatnonzero(~done[first : first + rows_per_part])
         if len(missing):
@@ -158,6 +158,6 @@ def unmade_parts(done: np.ndarray, rows_per_part: int) -> Iterator[range]:
 
 
 def _filled(dataset: xr.Dataset) -> list[str]:
-    """The arrays that are filled part by part: those with the first dims of the outcomes."""
+    """Return the names of the arrays filled part by part: those whose first dims are the outcomes'."""
     dims = dataset[OUTCOME].dims[:2]
     return [str(name) for name, values in dataset.data_vars.items() if values.dims[:2] == dims]

@@ -1,4 +1,4 @@
-"""Readers of options' values: each makes a value of its text, or refuses it in one sentence."""
+"""Readers of options' values: each converts a text to a value, or refuses it in one sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blis_jax.errors import ConfigError, closest, is_within
 
 
 def whole(text: str) -> int:
-    """Read a whole number of at most 64 bits, also as `1_000` or `0x10`, as the reference reads it."""
+    """Read a whole number of at most 64 bits, also in the forms `1_000` and `0x10`, as BLIS does."""
     if re.fullmatch(r"[+-]?0[0-9_]+", text):
         raise argparse.ArgumentTypeError(
             f"{short(text)} begins with 0, which BLIS takes for a number of base 8; leave the 0 out, or write 0o"
@@ -27,7 +27,7 @@ def whole(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """Read a number; whether it may be infinite or negative is checked with the rest."""
+    """Read a number; infinite and negative ones are left for later checks."""
     try:
         return float(text.replace("_", "?"))
     except ValueError:
@@ -60,7 +60,7 @@ def wholes(text: str) -> tuple[int, ...]:
 
 
 def truth(text: str) -> bool:
-    """Read the reference's spellings of true and false."""
+    """Read BLIS's spellings of true and false."""
     if text.lower() not in _TRUTHS:
         raise argparse.ArgumentTypeError(f"{short(text)} is neither true nor false")
     return _TRUTHS[text.lower()]
@@ -76,7 +76,7 @@ class OneOf:
         self.choices = choices
 
     def __call__(self, text: str) -> str:
-        """The word, if it is one of them."""
+        """Return the text if it is an allowed word."""
         if text not in self.choices:
             allowed = ", ".join(self.choices)
             raise argparse.ArgumentTypeError(
@@ -92,7 +92,7 @@ def number_within(
     high: float = math.inf,
     is_whole: bool = False,
 ) -> float:
-    """Read a number in a part of an option's value; `label` says in refusals where the number stands."""
+    """Read a number between `low` and `high` from part of an option's value; `label` names that part in errors."""
     try:
         value = int(text) if is_whole else float(text)
     except ValueError:
@@ -105,5 +105,5 @@ def number_within(
 
 
 def short(text: str) -> str:
-    """Put a text in quotes, cut to what a sentence can hold."""
+    """Return a text in quotes, shortened to fit a sentence."""
     return repr(text if len(text) <= 60 else text[:57] + "...")

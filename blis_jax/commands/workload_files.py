@@ -1,4 +1,4 @@
-"""`blis-jax convert` and `compose`, commands of BLIS: other descriptions as workload files, several files as one."""
+"""`blis-jax convert` and `compose`, as in BLIS: convert other descriptions to workload files; merge several files."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _of_preset(options: ConvertOptions) -> dict[str, Any]:
 
 
 def _of_defaults(name: str, path: str | None, rate: float, number: int) -> Distribution:
-    """Return the preset, of the package or of a defaults file."""
+    """Return the preset's distribution, from a defaults file or from the package."""
     if path == "defaults.yaml" and not Path(path).is_file():
         path = None  # the place where BLIS looks for one
     numbers = preset_of(path, name)
@@ -212,7 +212,7 @@ def compose(options: ComposeOptions) -> int:
 
 
 def _read_workload(path: str) -> dict[str, Any]:
-    """The mapping of a workload file, which need not be whole."""
+    """Return the mapping of a workload file, checked; warn of sections that are left out."""
     text = input_files.read_text(Path(path), "a workload file")
     document = upgraded(read_mapping(text, path, TEXTS), path)
     parse_spec(text, path, REVISED)
@@ -223,8 +223,7 @@ def _read_workload(path: str) -> dict[str, Any]:
 
 
 def composed(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the clients of all workloads into the mapping of one file; a client's share of the rate is
-    scaled by its file's rate.
+    """Merge the clients of all workloads into one file's mapping; scale each client's rate share by its file's rate.
 
     Raises:
         ConfigError: there are no clients, or the rates add up to no finite number.
@@ -249,7 +248,7 @@ def composed(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def written(document: Mapping[str, Any], source: str) -> str:
-    """Write a workload as YAML text, after reading it again as a check."""
+    """Return a workload as YAML text, after parsing that text as a check."""
     text = yaml_text(document)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)

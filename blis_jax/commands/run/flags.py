@@ -56,7 +56,7 @@ class DecisionTraceOptions(CommandOptions, title="decisions of the run"):
 
     @property
     def wants_regret(self) -> bool:
-        """Return whether what better choices would have saved is printed too."""
+        """Return whether the router's regret, what better choices would have saved, is printed too."""
         return self.is_shown and self.counterfactual_k > 0
 
 
@@ -66,10 +66,10 @@ _OF_BEST = ("first-best", "drawn-best", "random-best")
 
 
 def check(options: DecisionTraceOptions, config: ClusterConfig, notes: Notes) -> None:
-    """Say which options have no effect.
+    """Warn of options that have no effect.
 
     Raises:
-        UnsupportedError: the routing policy has no scores of BLIS's to compare by.
+        UnsupportedError: --counterfactual-k is given, and the routing policy has none of BLIS's scores.
     """
     has_level = options.trace_level == "decisions"
     if options.counterfactual_k and not options.is_shown:
@@ -89,9 +89,7 @@ def check(options: DecisionTraceOptions, config: ClusterConfig, notes: Notes) ->
 
 
 def router_watched(options: DecisionTraceOptions, config: ClusterConfig) -> Policies | None:
-    """Return a router that also keeps its regret for every request, where that is asked for and can be
-    above 0; else None.
-    """
+    """Return a router that also records its regret for each request; None if not asked for or always 0."""
     if not options.wants_regret or config.routing_policy not in _BY_LOAD:
         return None
 
@@ -275,14 +273,14 @@ class RunOptions(
     WorkloadOptions, SimpleOptions, trace_flags.GivenTrace, RunFiles, scores.ScoreOptions,
     DecisionTraceOptions, EngineOptions, _Switches, _Scenarios,
 ):  # fmt: skip
-    """Options of the command, and all that were given by name, of which the cluster takes its settings."""
+    """Options of the command; `named` has all given options by name, from which the cluster's settings are read."""
 
     scenario: tuple[str, ...] = ()
     named: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, named: Mapping[str, Any]) -> RunOptions:
-        """Return the options among values by name."""
+        """Return options with the values in `named`."""
         return replace(super().of(named), named=dict(named))
 
     @property
@@ -333,7 +331,7 @@ def make_parser() -> Parser:
 def add_options(
     parser: Parser, first: Sequence[type[CommandOptions]], last: Sequence[type[CommandOptions]]
 ) -> None:
-    """Add a command's own groups, between them those that `run` and `replay` share, and what both refuse."""
+    """Add the groups `first`, the groups that `run` and `replay` share, then `last`; declare refused options."""
     groups: list[type[CommandOptions]]
     groups = [*first, scores.ScoreOptions, DecisionTraceOptions]
     for group in groups:

@@ -1,4 +1,4 @@
-"""One run of `blis-jax run`: from its options to the figures as BLIS prints them, and its files."""
+"""One run of `blis-jax run`: from its options to the output in BLIS's form, and its files."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _cluster_of(options: RunOptions) -> tuple[ClusterConfig, Any]:
 
 
 def _for_workload(options: RunOptions, config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """The cluster until the workload's own horizon, where the options name none; its clients' adapters are known."""
+    """Return the cluster with the workload's horizon if the options give none; check the adapters of its clients."""
     if spec.horizon and options.horizon is None:
         config = config.replace(horizon=spec.horizon)
     adapters.check_clients(config, (*spec.clients, *getattr(spec, "cohorts", ())))
@@ -93,9 +93,9 @@ def _for_workload(options: RunOptions, config: ClusterConfig, spec: WorkloadSpec
 
 
 def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None = None) -> int:
-    """Make the run that the options of `run` describe, print its figures and write its files; the exit code.
+    """Make the run that the options of `run` describe, print its figures and write its files; return the exit code.
 
-    `users` take the place of the sessions that the options describe.
+    `users` replaces the sessions that the options describe.
     """
     config, shares = _cluster_of(options)
     source = source_of(options)
@@ -151,7 +151,7 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
 def _note_before(
     options: RunOptions, config: ClusterConfig, source: Source, table: RequestTable, notes: Notes
 ) -> None:
-    """Say before the run what is simulated, and which options have no effect."""
+    """Print before the run what is simulated, and which options have no effect."""
     is_known = "hardware" in options.named or "alpha_coeffs" not in options.named
     notes.say(cluster_line({"": config if is_known else config.replace(hardware="")}))
     _say_stream(source, table.num_rows, notes)
@@ -172,7 +172,7 @@ MOST_LEFT = 0.02  # of the requests, which the end of a run may leave unfinished
 
 
 def _note_survivors(record: RunRecord, source: Source, notes: Notes) -> None:
-    """Say of how many requests and tokens the figures are, where these are not all, or single tokens."""
+    """Warn if the figures leave out requests or first tokens, or if outputs have a single token."""
     arrived = len(record.requests.status)
     is_complete = record.requests.status == Status.COMPLETED
     completed = int(np.count_nonzero(is_complete))
@@ -200,7 +200,7 @@ def _tell(
     source: Source,
     targets: scores.Scores,
 ) -> bool:
-    """Write the files of figures, and print them; whether there are any to print."""
+    """Write the result files and print the figures; return whether there are any to print."""
     verdicts = scores.verdicts_on(record, labels.request_id, targets)
     _write(options, config, record, labels, source, verdicts)
     num_asked = options.named.get("num_instances")
@@ -216,7 +216,7 @@ def _tell(
 
 
 def _source_lines(record: RunRecord) -> list[str]:
-    """What an event source and drafted tokens tell of the run."""
+    """Return lines with the figures of an event source and of drafted tokens."""
     lines = ["=== Event Source ==="] if record.figures else []
     for name, value in record.figures.items():
         declared = DECLARED[name]
@@ -230,7 +230,7 @@ def _source_lines(record: RunRecord) -> list[str]:
 
 
 def _check_outputs(options: RunOptions) -> None:
-    """Refuse places that files cannot have, before anything is computed."""
+    """Refuse paths that cannot be written, before anything is computed."""
     outputs = _outputs(options)
     if options.timeline is not None:
         with_ending(options.timeline, "--timeline", (".json",))
@@ -243,7 +243,7 @@ def _check_outputs(options: RunOptions) -> None:
 
 
 def _outputs(options: RunOptions) -> dict[str, Path]:
-    """The files that are asked for, by option."""
+    """Return the paths of the files asked for, by option."""
     files = {
         "--results-path": options.results_path, "--kv-timeline": options.kv_timeline,
         "--timeline": options.timeline, "--saturation-report": options.saturation_report,
@@ -259,7 +259,7 @@ def _write(
     source: Source,
     verdicts: Verdicts,
 ) -> None:
-    """The files that are asked for; the reference's ends before `kv`."""
+    """Write the files asked for; in the results file BLIS's own entries end before `kv`."""
     if options.results_path is not None:
         document = results_document(record, labels, verdicts)
         document["kv"] = kv_document(record, has_cpu_tier(config))
@@ -288,7 +288,7 @@ def _note_inert_tier(config: ClusterConfig, record: RunRecord, notes: Notes) -> 
 
 
 def _provenance(options: RunOptions, config: ClusterConfig, source: Source) -> dict[str, Any]:
-    """What the results were made from."""
+    """Return the inputs of the results: version, profile, workload, seeds and configuration."""
     simple = source.distribution
     return {
         "program": f"blis_jax {__version__}",
@@ -319,7 +319,7 @@ def _say_stream(source: Source, num_requests: int, notes: Notes) -> None:
 def _warn_of_idle_options(
     options: RunOptions, config: ClusterConfig, source: Source, notes: Notes
 ) -> None:
-    """Options that are valid and yet change nothing here."""
+    """Warn of valid options that change nothing in this run."""
     named = options.named
     if named.get("routing_scorers") and not config.scorers():
         notes.warn(f"--routing-scorers has no effect on {config.routing_policy} routing")
@@ -352,7 +352,7 @@ def _warn_of_idle_options(
 
 
 def dashed(config: ClusterConfig) -> dict[str, Any]:
-    """Return the configuration by the reference's flag names; of later settings only those with other values."""
+    """Return the configuration by BLIS's flag names; settings added later are left out at their defaults."""
     names = [name for name in FIELDS if name not in _OURS and not is_later(config, name)]
     return {name.replace("_", "-"): plain_value(getattr(config, name)) for name in names}
 
@@ -361,5 +361,5 @@ _OURS = ("variant", "corrected")  # settings that are no flags of the reference
 
 
 def is_whole(record: RunRecord) -> bool:
-    """Return whether the run ended as the reference would: completed, or at its horizon."""
+    """Return whether the run completed or reached its horizon, as every run of BLIS does."""
     return record.outcome in (Outcome.COMPLETED, Outcome.HORIZON)

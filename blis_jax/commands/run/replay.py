@@ -50,7 +50,7 @@ exit codes: 0 done; 2 input that cannot be used; 3 a run needs a mechanism of BL
 
 
 class _Replay(CommandOptions, title="replay"):
-    """The trace, how it is replayed, and what is written."""
+    """Options for the trace, its replay, and the files written."""
 
     trace_header: str | None = option(str, None, "FILE", "YAML header of the trace")
     trace_data: str | None = option(str, None, "FILE", "rows of the trace (CSV)")
@@ -85,11 +85,11 @@ class _Replay(CommandOptions, title="replay"):
 
 
 class ReplayOptions(_Replay, OverwriteSwitch):
-    """Options that `run` has not, or reads otherwise."""
+    """Options of `replay` that `run` lacks or reads differently."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _command, arguments)
 
 
@@ -134,7 +134,7 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 
 def _as_run(named: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as those of `run`."""
+    """Return the options under the names that `run` has for them."""
     for name in ("trace_header", "trace_data"):
         if name not in named:
             raise ConfigError(f"{as_option(name)} is missing; give the file")
@@ -157,7 +157,7 @@ def _as_run(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse(options: Mapping[str, Any]) -> None:
-    """Refuse what BLIS's `run` does or passes over, and its `replay` refuses."""
+    """Refuse the options that BLIS's `replay` refuses, although its `run` uses or ignores them."""
     machines = (
         options_of(options["policy_config"]).get("instances", {})
         if "policy_config" in options
@@ -189,7 +189,7 @@ def _refuse(options: Mapping[str, Any]) -> None:
 
 
 def _tiers(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The off-load tiers of the run that wrote the trace, as its header has them: they count, as in BLIS."""
+    """Return the off-load tiers in the trace's header, which a replay uses in place of options, as BLIS does."""
     named, path = options.get("kv_offload_config"), str(options["trace_header"])
     header = header_of(Path(path))
     size = options.get("block_size_in_tokens", ClusterConfig.block_size_in_tokens)
@@ -213,13 +213,13 @@ def _tiers(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _horizon_us(settings: Mapping[str, Any]) -> int:
-    """Twice the last arrival; the trace is read again with the run, which says what it lacks."""
+    """Return twice the last arrival, µs; warnings about the trace come later, when the run reads it again."""
     wanted = TraceOptions(format=settings["trace_format"], header=settings["trace_header"])
     return closed_loop.end_of(int(read_trace(settings["trace"], wanted).rows.arrival_us[-1]))
 
 
 def _users(options: ReplayOptions) -> DrawnWorkload | None:
-    """The trace as a workload whose later rounds wait for their answers; None where they arrive as recorded."""
+    """Return the trace as a workload whose later rounds wait for answers; None if rounds arrive as recorded."""
     think_ms, law = options.think_time_ms, options.think_time_dist
     if think_ms is not None and think_ms < 0:
         raise ConfigError(f"--think-time-ms must be at least 0, got {think_ms}")
@@ -242,7 +242,7 @@ def _users(options: ReplayOptions) -> DrawnWorkload | None:
 
 
 def latencies(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what BLIS's calibrate reads of each completed request, by request number; times in µs."""
+    """Return the entry that BLIS's calibrate reads for each completed request, by request number; times in µs."""
     rows = []
     for request in requests:
         number = request["requestID"].removeprefix("request_")

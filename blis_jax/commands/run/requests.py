@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 def draw_requests(
     spec: WorkloadSpec, seed: int, block_size: int
 ) -> tuple[RequestTable, WorkloadNames]:
-    """Draw the requests of a seed on the device, the same ones as `over_seeds` simulates.
+    """Draw a seed's requests on the device, equal to those that `over_seeds` simulates.
 
-    A client with too few draws gets more from the same key.
+    If the draws for a client are too few, more are drawn with the same key.
 
     Args:
         spec: the workload.
         seed: a whole number from 0 to 2^63 − 1.
-        block_size: tokens of a KV block, by which shared contents are cut.
+        block_size: tokens of a KV block; shared prompt prefixes are counted in whole blocks.
 
     Returns:
         The requests by arrival, numpy arrays `[request]`, and the texts behind their codes.
@@ -79,7 +79,7 @@ def draw_requests(
 
 
 def _without_padding(table: RequestTable) -> RequestTable:
-    """The rows that arrive, which come first."""
+    """Return the table without the padding after the rows that arrive."""
     num_rows = int(np.count_nonzero(table.arrival_us != NEVER_US))
     columns = {
         field.name: getattr(table, field.name)[:num_rows]
@@ -104,13 +104,13 @@ def requests_of(source: Source, config: ClusterConfig) -> tuple[RequestTable, Wo
 
 
 def _drawn_table(source: Source, block_size: int) -> tuple[RequestTable, WorkloadNames]:
-    """The requests of BLIS's own streams."""
+    """Return the requests drawn from BLIS's own random streams."""
     assert source.spec is not None
     return table_of(drawn(source.spec, source.seed, source.timeout_us), block_size)
 
 
 def load_requests(path: Path, block_size: int) -> tuple[RequestTable, WorkloadNames]:
-    """Read a recorded workload, and check what the engine takes for granted."""
+    """Read a recorded workload, and check the ranges of values that the engine relies on."""
     if path.is_file() and not zipfile.is_zipfile(path):
         raise ConfigError(f"{path} is not a whole .npz archive; give a recorded workload")
     try:
@@ -146,7 +146,7 @@ def _check_table(path: Path, table: RequestTable, names: WorkloadNames) -> None:
 def simulated(
     config: ClusterConfig, table: RequestTable, options: RunOptions, seed: int
 ) -> RunRecord:
-    """Make one run with the options that the command was given; random policies draw from the seed."""
+    """Make one run with the command's options; random policies draw from the seed."""
     return simulate(config, table, _how(options), seed, router_watched(options, config))
 
 
@@ -162,7 +162,7 @@ _OPEN_ENDED = (Status.WAITING, Status.RUNNING, Status.IN_FLIGHT, Status.EVICTED,
 
 
 def names_of_run(run: ClosedLoopRun) -> WorkloadNames:
-    """Return the texts behind the table's codes, and the deadlines of the requests that arrived."""
+    """Return the names for the codes in the run's table, and the deadlines of the requests that arrived."""
     deadline_us = np.array([request.deadline_us for request in run.arrived()], np.int64)
     models = run.loop.names.models
     models = None if models is None else models[run.rows]
@@ -176,9 +176,7 @@ def names_of_run(run: ClosedLoopRun) -> WorkloadNames:
 def placed_table(
     table: RequestTable, names: WorkloadNames, config: ClusterConfig, notes: Notes
 ) -> RequestTable:
-    """Add the requests' own TTFT targets, and mark requests whose model no instance has; these are
-    named in a warning.
-    """
+    """Add the requests' own TTFT targets, and mark requests whose model no instance serves, with a warning."""
     placed_requests = placed(config, table, names)
     if hasattr(placed_requests, "is_elsewhere"):
         others = sorted({name for name in names.models.tolist() if not config.serves(name)})  # type: ignore[union-attr]
@@ -190,10 +188,9 @@ def placed_table(
 
 
 def late_request(record: RunRecord, names: WorkloadNames, horizon: int) -> int | None:
-    """Return the first request that is not done by its deadline; None if all are: then deadlines change nothing.
+    """Return the first request that misses its deadline; None if none does, so that deadlines have no effect.
 
-    A request that left its instance early has no recorded end, and counts as one that is there at
-    the horizon.
+    A request that left its instance early has no recorded end, and counts as unfinished at the horizon.
     """
     if names.deadline_us is None:
         return None
@@ -214,9 +211,9 @@ def run_of_table(
     seed: int,
     said: Notes | None = None,
 ) -> RunRecord:
-    """Run given requests; run them again with deadlines if one of them comes too late.
+    """Run given requests; if one of them misses its deadline, run them again with deadlines.
 
-    In a profile without deadlines that is refused, or said where there are notes.
+    In a profile without deadlines, a missed deadline is refused, or, with notes, warned of.
     """
     record = simulated(config, table, options, seed)
     late = late_request(record, names, config.horizon)
@@ -235,7 +232,7 @@ def run_of_table(
 def run_as_asked(
     config: ClusterConfig, workload: DrawnWorkload, options: RunOptions, seed: int
 ) -> ClosedLoopRun:
-    """Run users who wait for their answers, with the options that the command was given."""
+    """Run users who wait for their answers, with the command's options."""
     return run_of_users(config, workload, _how(options), seed, router_watched(options, config))
 
 
@@ -246,7 +243,7 @@ def run_of_users(
     seed: int,
     policies: Policies | None = None,
 ) -> ClosedLoopRun:
-    """Run users who wait for their answers; run them again with deadlines if a request comes too late."""
+    """Run users who wait for their answers; if a request misses its deadline, run them again with deadlines."""
     run = simulate_closed_loop(config, workload, how, seed, policies)
     late = late_request(run.record, names_of_run(run), config.horizon)
     if late is None:
@@ -261,7 +258,7 @@ def gives_up(config: ClusterConfig) -> bool:
 
 
 def check_gives_up(config: ClusterConfig, names: WorkloadNames, late: int) -> None:
-    """Refuse a run in which requests are given up, in profiles where nobody knows what follows."""
+    """Refuse a missed deadline in profiles in which BLIS gives no request up."""
     if gives_up(config) or names.deadline_us is None:
         return
     raise UnsupportedError(
@@ -288,18 +285,17 @@ def write_trace(
     trace: Trace | None = None,
     run: ClosedLoopRun | None = None,
 ) -> str:
-    """Write the run as a trace, if `--trace-output` asks for it, and return what the file cannot say.
+    """Write the run as a trace, if `--trace-output` asks for it; return a remark on what the file cannot hold.
 
     Args:
-        options: those of the run.
+        options: the options of the run.
         config: the cluster.
-        record: what happened in it.
-        source: where its requests are from.
-        limits: for its header.
-        requests: with the texts behind their codes.
-        trace: that they were read from.
-        run: that sent some of them after the answers to others; of a trace only the first rounds are written, as by
-            BLIS.
+        record: the record of the run.
+        source: the source of the requests.
+        limits: the limits of SLO classes, for the trace's header.
+        requests: the table of requests, and the names for its codes.
+        trace: the trace from which the requests were read, if any.
+        run: the closed-loop run, if any; if a trace was replayed, only first rounds are written, as by BLIS.
     """
     if options.trace_output is None:
         return ""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One recorded run to be made again: February's by its configuration, August's by its command line."""
+    """A recorded run of BLIS to be repeated: from its configuration (February), or its command line (August)."""
 
     name: str
     document: Mapping[str, Any]  # the whole file
@@ -48,12 +48,12 @@ class Scenario:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """Return the recorded configuration, by the reference's flag names."""
+        """Return the recorded configuration, by BLIS's flag names."""
         return dict(self.document.get("config", {}))
 
     @property
     def is_of_august(self) -> bool:
-        """Return whether the document tells the run by a command line, as recordings of August do."""
+        """Return whether the document is of August's revision, which describes a run by its command line."""
         return _is_of_august(self.document)
 
     @cached_property
@@ -72,13 +72,13 @@ class Scenario:
 
     @property
     def seed(self) -> int:
-        """Return the recorded seed, from which random policies draw; the reference's default if there is none."""
+        """Return the recorded seed, from which random policies draw; BLIS's default if none is recorded."""
         seed = self.options.get("seed") if self.is_of_august else self.document.get("seed")
         return seed if isinstance(seed, int) else trace_flags.DEFAULT_SEED
 
 
 def replay(options: RunOptions, notes: Notes) -> int:
-    """Make the recorded runs again; the exit code."""
+    """Repeat the recorded runs; return the exit code."""
     for name in options.named:
         if name not in BESIDE_SCENARIO:
             raise ConfigError(
@@ -129,7 +129,7 @@ def _made_again(
     tables: Mapping[tuple[Path, int], tuple[RequestTable, WorkloadNames]],
     options: RunOptions,
 ) -> RunRecord:
-    """The run; sessions of August go on as their rounds complete, but for those whose file is not there."""
+    """Repeat one run; sessions of August send their next round when the last one completes."""
     if scenario.is_of_august and scenario.document.get("closed_loop"):
         workload = closed_loop_of(source_of(RunOptions.of(scenario.options)))
         if workload is not None:
@@ -179,7 +179,7 @@ def _read_scenario(path: Path, workloads: Path | None) -> Scenario:
 
 
 def _is_of_august(document: Mapping[str, Any]) -> bool:
-    """Those of February have a command line, too, but also a whole configuration, and no word on closed loops."""
+    """Return whether a recording is of August's revision: has `cli_args`, and `closed_loop` or no `config`."""
     return "cli_args" in document and ("closed_loop" in document or "config" not in document)
 
 
@@ -200,7 +200,7 @@ def _check_names(scenarios: Sequence[Scenario], *, has_results: bool) -> None:
 
 
 def _config_of(scenario: Scenario, options: RunOptions) -> ClusterConfig | str:
-    """The configuration of a scenario, or the sentence on what is not supported."""
+    """Return the configuration of a scenario, or a sentence on what is not supported."""
     if scenario.is_of_august:
         return _config_of_august(scenario, options)
 
@@ -231,7 +231,7 @@ def _config_of(scenario: Scenario, options: RunOptions) -> ClusterConfig | str:
 
 
 def _config_of_august(scenario: Scenario, options: RunOptions) -> ClusterConfig | str:
-    """Likewise of a recorded command line."""
+    """Return the configuration of a recorded command line, or a sentence on what is not supported."""
     try:
         choices = {name: options.named[name] for name in _CHOICES if name in options.named}
         settings = cluster_settings.resolved(scenario.options | choices)
@@ -256,7 +256,7 @@ _NOT_ABOUT_THE_CLUSTER |= {name for name in REFUSED if "tokens" in name or name 
 def _load_workloads(
     scenarios: Sequence[Scenario], configs: Sequence[ClusterConfig | str]
 ) -> dict[tuple[Path, int], tuple[RequestTable, WorkloadNames]]:
-    """Every workload once, before the first run, so that a bad one stops nothing midway."""
+    """Read every workload once, before the first run, so that a bad file stops the command before it has begun."""
     tables = {}
     for scenario, config in zip(scenarios, configs, strict=True):
         if isinstance(config, str) or scenario.workload is None:
@@ -278,7 +278,7 @@ def _write(folder: Path, scenario: Scenario, config: ClusterConfig, record: RunR
 def _print_replayed(
     scenario: Scenario, config: ClusterConfig, record: RunRecord, notes: Notes, *, is_only: bool
 ) -> None:
-    """The reference's blocks for one scenario; a line for each of several."""
+    """Print BLIS's blocks for a single scenario, or a line for each of several."""
     is_inert = cpu_tier(record, has_cpu_tier(config)) == INERT
     if is_only:
         if is_inert:

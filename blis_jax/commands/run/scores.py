@@ -1,4 +1,4 @@
-"""Options of verdicts on a run, as BLIS of August 2026 names them: goodput, saturation, fitness."""
+"""Options for verdicts on a run, with the names of BLIS of August 2026: goodput, saturation, fitness."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def scores_of(
     trace: Trace | None = None,
     read: GivenTrace | None = None,
 ) -> Scores:
-    """Return what the options ask for, and the workload file or the header of the trace where they do not.
+    """Return the scores from the options; limits they lack come from the workload file or the trace's header.
 
     Args:
-        options: what is asked for.
-        spec: the workload file.
-        trace: the trace, and
-        read: where it is.
+        options: the options for scores and detectors.
+        spec: the workload file, if any.
+        trace: the trace, if any.
+        read: the options from which the trace was read, with the path of its header.
 
     Raises:
         ConfigError: an option or the file cannot be used, or an option would have no effect.
@@ -130,12 +130,12 @@ def scores_of(
 
 
 def verdicts_on(record: RunRecord, request_ids: Sequence[str], scores: Scores) -> Verdicts:
-    """Return what BLIS says of a run, and write the detectors' report if it was asked for.
+    """Return BLIS's verdicts on a run; write the detectors' report if it was asked for.
 
     Args:
         record: the run.
         request_ids: the requests' ids.
-        scores: what is asked for.
+        scores: the scores and detectors asked for.
     """
     fields: dict[str, Any] = {}
     if scores.tuning is not None:
@@ -163,7 +163,7 @@ _PART = r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
 
 
 def nanoseconds(text: str) -> int | None:
-    """Return a time as BLIS writes it, such as 1m30s or 2.5ms, in ns; None if it is not above 0."""
+    """Convert a time in Go's notation, such as 1m30s or 2.5ms, to ns; None if it is malformed or not above 0."""
     if not re.fullmatch(rf"\+?(?:{_PART})+", text):
         return None
     total = sum(int(Fraction(number) * _UNITS[unit]) for number, unit in re.findall(_PART, text))
@@ -177,7 +177,7 @@ def _pairs(text: str) -> list[str]:
 def _targets(
     spec: WorkloadSpec | None, trace: Trace | None, read: GivenTrace | None
 ) -> Mapping[str, ClassTargets]:
-    """The targets by class of a workload file, or of the header of a trace of August 2026."""
+    """Return the targets by class, from the workload file or the header of a trace of August 2026."""
     if trace is None or trace.format != "trace-v3" or read is None:
         targets: Mapping[str, ClassTargets] = getattr(spec, "goodput_slo_targets", {})
         return targets
@@ -190,7 +190,7 @@ def _targets(
 def _limits(
     options: ScoreOptions, targets: Mapping[str, ClassTargets]
 ) -> dict[str, dict[str, float]]:
-    """The limits by class; options count before the workload's, dimension by dimension."""
+    """Return the limits by class; for each latency an option overrides the workload's target."""
     by_class = {
         name: {
             dimension: limit
@@ -263,7 +263,7 @@ _UP_TO_ONE = ("saturated_drain_ratio", "transient_drain_ratio")  # 1 is allowed
 
 
 def _tuning_file(path: str, detectors: Sequence[str]) -> dict[str, float]:
-    """The numbers of a tuning file by key, checked."""
+    """Return the numbers of a tuning file by key, checked."""
     document = read_yaml(
         input_files.read_text(Path(path), "a YAML file with detectors' numbers"), path
     )

@@ -38,7 +38,7 @@ TIMEOUT_S = 300  # of requests that options describe
 
 @dataclass(frozen=True)
 class Source:
-    """One of `spec`, `distribution` and `path`, and what the results say of it."""
+    """The source of the requests: one of `spec`, `distribution` and `path`, with the entries for results files."""
 
     title: str
     stream: str
@@ -53,7 +53,7 @@ class Source:
 
 
 def with_workload_spec(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace a `--workload` that BLIS does not have by the `--workload-spec` that it means.
+    """Replace a `--workload` that names a built-in workload or a file by `--workload-spec`.
 
     Raises:
         ConfigError: the name is not known, or `--workload-spec` is given too.
@@ -79,7 +79,7 @@ def is_file_name(text: str) -> bool:
 
 
 def source_of(options: RunOptions) -> Source:
-    """Return the workload that the options describe, checked; nothing is drawn yet.
+    """Return the source of requests that the options describe, checked; no requests are drawn yet.
 
     Raises:
         ConfigError: two sources are given, or the seed does not fit `--rng jax`.
@@ -128,7 +128,7 @@ def revision_of(options: RunOptions) -> str:
 
 
 def _timeout_us(seconds: float) -> int:
-    """Time from arrival to deadline, 0 for none."""
+    """Return the time from arrival to deadline, µs; 0 for no deadline."""
     if not seconds:
         raise ConfigError("--timeout must be above 0 s, or negative for no deadline; got 0")
     if not seconds * 1e6 < MOST_SPAN_US:
@@ -139,7 +139,7 @@ def _timeout_us(seconds: float) -> int:
 
 
 def _simple_source(options: RunOptions, stream: str) -> Source:
-    """A preset, or a distribution made of options."""
+    """Return the source for a preset, or for a distribution given by options."""
     mode = options.workload or "distribution"
     if stream == "jax":
         raise ConfigError(
@@ -157,7 +157,7 @@ def _simple_source(options: RunOptions, stream: str) -> Source:
 
 
 def _simple_spec(options: RunOptions, mode: str) -> WorkloadSpec:
-    """A preset, a distribution or a pool of users as the revision of August 2026 writes it out."""
+    """Return the workload to which August's revision expands a preset, a distribution or a pool of users."""
     users, think_ms = options.concurrency or 0, options.think_time_ms or 0
     for name, value in (("--concurrency", users), ("--think-time-ms", think_ms)):
         if value < 0:
@@ -217,7 +217,7 @@ SIMPLE_OPTIONS = ("rate", "concurrency", "think_time_ms", *LENGTH_OPTIONS)
 
 
 def _read_spec(options: RunOptions, text: str) -> WorkloadSpec:
-    """The workload with the options in place of its own numbers, as the reference resolves them."""
+    """Return the workload, its numbers overridden by options as in BLIS."""
     revision: str | None = revision_of(options)
     if revision == FIRST_REVISION and options.corrected:
         revision = None  # of the file
@@ -248,7 +248,7 @@ MOST_MOVED = 0.1  # of a mean length by its bounds
 
 
 def _warn_of_moved_means(options: RunOptions, source: Source, notes: Notes) -> None:
-    """Say the mean length that will be drawn where it is another one than was asked for."""
+    """Warn if the mean of the drawn lengths will differ from the mean asked for, because of the bounds."""
     if not any(name in options.named for name in LENGTH_OPTIONS):
         return
     drawn = _distribution(options, source.title, None)
@@ -265,7 +265,7 @@ def _warn_of_moved_means(options: RunOptions, source: Source, notes: Notes) -> N
 def warn_of_idle_options(
     options: RunOptions, config: ClusterConfig, source: Source, notes: Notes
 ) -> None:
-    """Warn of options and settings of the workload that are valid and yet change nothing here."""
+    """Warn of valid options and settings of the workload that have no effect on this run."""
     idle: list[str] = []
     if source.path is not None:
         idle, where = ["num_requests", "rng", "timeout", *SIMPLE_OPTIONS], "recorded requests"
@@ -292,7 +292,7 @@ def warn_of_idle_options(
 
 
 def closed_loop_of(source: Source) -> DrawnWorkload | None:
-    """Return the workload, drawn, if completions bring some of its requests; else None."""
+    """Draw and return the workload if it has closed-loop sessions; else return None."""
     if not is_revised(source) or source.stream == "jax":
         return None
 
