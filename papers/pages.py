@@ -85,14 +85,16 @@ class TableOptions(SchedulerOption, title="tables"):
 
 
 class PartedTableOptions(TableOptions, PartOption, title="tables"):
-    """Options of such a command whose runs are known before the first one."""
+    """Options of a command whose tables come with the package and whose runs are known before the first run."""
 
     def make_part(self, part: RunPart, asks: Sequence[parts.PaperAsk]) -> int:
-        """Make a part of the runs; return the exit code."""
+        """Make one part of the runs that `asks` name; return the exit code."""
         return parts.make_paper_part(self, part, asks)
 
     def take_joined(self, folder: Path, asks: Sequence[parts.PaperAsk]) -> None:
-        """Keep the runs that `merge` has joined in the folder of the tables, if there are some."""
+        """Write the runs that `merge` has joined in `folder` to where the command looks for them; without any do
+        nothing.
+        """
         parts.take_joined(self, folder, asks)
 
 
@@ -195,7 +197,7 @@ def print_rows(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def hand_over(text: str, page: Path | None, name: str) -> int:
-    """Print the table and write it into the page, if one is given; the exit code."""
+    """Print the table and write it into the page, if one is given; return the exit code."""
     print(text)
     if page is not None:
         write_between_markers(page, name, text)
@@ -203,6 +205,6 @@ def hand_over(text: str, page: Path | None, name: str) -> int:
 
 
 def refuse(sentence: str) -> int:
-    """Say why the command does nothing; the exit code."""
+    """Print why the command does nothing; return the exit code."""
     print(sentence, file=sys.stderr)
     return 2

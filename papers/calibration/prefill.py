@@ -68,7 +68,7 @@ class Prompts(NamedTuple):
         return self.batch_size * self.prompt_size
 
     def take(self, is_taken: np.ndarray) -> Prompts:
-        """Return some of the batches."""
+        """Return the batches that `is_taken` marks."""
         return Prompts(*(values[is_taken] for values in self))
 
 
@@ -87,7 +87,7 @@ def linear_in(*terms: Callable[[Prompts], np.ndarray]) -> Form:
 
 
 def knee(fitted: Prompts, others: Prompts) -> np.ndarray:
-    """Fit a line whose slope grows at one of `KNEES`, the one that fits best, and predict the others."""
+    """Predict the other batches by a line fitted with the best of `KNEES`, beyond which its slope is greater."""
     best = None
     for place in KNEES:
         if place < fitted.tokens.max():
@@ -100,8 +100,8 @@ def knee(fitted: Prompts, others: Prompts) -> np.ndarray:
 
 
 def floor(fitted: Prompts, others: Prompts) -> np.ndarray:
-    """Fit the larger of a constant and a cost per token, and predict the others: weights are read
-    while tokens are computed.
+    """Predict the other batches by the larger of a fitted constant and a fitted cost per token: weights are read while
+    tokens are computed.
     """
     times, tokens = fitted.time_ms, fitted.tokens
     levels = np.geomspace(times.min() / 2, times.max(), 400)[:, None, None]
@@ -178,7 +178,7 @@ def _error(form: Form, prompts: Prompts, is_fitted: np.ndarray) -> float:
 
 
 def median_sizes(rows: Sequence[Extrapolated]) -> dict[str, float]:
-    """Return by form the median over deployments of how far off it is."""
+    """Return by form the median over deployments of the error's size."""
     return {name: float(np.median([abs(row.prefill[name]) for row in rows])) for name in FORMS}
 
 

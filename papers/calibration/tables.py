@@ -100,7 +100,7 @@ def _tables(
     names: Sequence[str],
 ) -> str:
     def errors(name: str, model: str, part: str, of: str) -> dict[tuple[str, str], float]:
-        """Return the errors of one fit in one part of a run."""
+        """Return a fit's errors in one part of a run, by metric and statistic."""
         return {
             (row["metric"], row["statistic"]): row["error"]
             for row in rows

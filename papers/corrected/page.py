@@ -68,7 +68,7 @@ def row_of(verdict: ClaimByProfile) -> dict[str, str]:
 
 
 def printed(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
-    """Return the lines of a terminal: what the defects turn, how many of each verdict, and the parts of TTFT."""
+    """Return the terminal's lines: how many claims the defects turn, claims by verdict, and the parts of TTFT."""
     counted = [
         f"{TRACKS[name]}, {kind}s: {', '.join(f'{word}: {counts[word]}' for word in VERDICTS if counts[word])}"
         for name in TRACKS
@@ -167,7 +167,7 @@ def _who(part: Row) -> str:
 
 
 def _moved(claim: Row, setting: str) -> str:
-    """Return what the defects move most, in a sentence."""
+    """Return a sentence about the setting's figure that the defects move most."""
     metric = claim["moved"].partition(" of ")[0]
     scale, unit = (100, "%") if split_name(metric)[0] in SHARES else (1, "ms")
     exact, corrected = (scale * float(claim[f"moved {name}"]) for name in ("exact", "corrected"))
@@ -233,7 +233,7 @@ CLAIMS_FILE, PARTS_FILE = "claims.csv", "ttft_parts.csv"
 
 
 def asks(parts_folder: str | None) -> list[SettingsAsk]:
-    """Return what is simulated: each record under both profiles; the parts of TTFT follow from the verdicts."""
+    """Return the runs to make: each record under both profiles; the parts of TTFT follow from the verdicts."""
     wanted = []
     for record in (SCHEDULING, ROUTING):
         kept = Path(parts_folder or Path(record.output) / "parts")

@@ -61,7 +61,7 @@ class MovedFigure:
 
     @property
     def words(self) -> str:
-        """Return both numbers with the setting and metric that they belong to."""
+        """Return a sentence with the metric, the setting and both numbers."""
         return (
             f"{metric_label(self.of)} of {self.setting}: {self.exact:.1f} to {self.corrected:.1f}"
         )
@@ -142,7 +142,7 @@ def _verdict(
 
 
 def _shown(row: ReproducedClaim) -> str:
-    """Return what a profile gives; of a statement whether it holds on all seeds together."""
+    """Return a profile's result: a number, or whether a statement holds on all seeds together."""
     return (
         f"{row.ours} on {row.kind[:-5]} alone"
         if row.kind == ONE_SEED and row.ours == "true"
@@ -182,7 +182,7 @@ def _weighed(claim: AnyClaim, exact: int | None, corrected: int | None) -> str:
 
 
 def _shift(record: PaperRecord, claim: AnyClaim, both: Mapping[str, Samples]) -> str:
-    """Return what the defects' absence changes: points of a change or share, percent of any other number."""
+    """Return by how much a claim moves without the defects: in points for a change or share, else in percent."""
     if not isinstance(claim, PublishedClaim):
         return ""
     seeds = claim.seeds or record.seeds
@@ -249,7 +249,7 @@ _WHICH = (ALL, "slowest")
 
 
 def surprises(verdicts: Iterable[ClaimByProfile]) -> list[ClaimByProfile]:
-    """Return the conclusions that the defects turn, by how far they move a figure; one of each workload and memory."""
+    """Return the conclusions that the defects turn, greatest move first; one for each workload and size of memory."""
     turned = [
         verdict
         for verdict in verdicts
@@ -278,7 +278,7 @@ def measurement() -> Measurement:
 
 
 def parts_of(verdict: ClaimByProfile, runs: PaperRuns) -> list[dict[str, str]]:
-    """Return the parts of TTFT of the setting that moved most, in ms, by profile and which requests."""
+    """Return the parts of TTFT, in ms, of the setting that moved most, by profile, for all requests and the slowest."""
     assert verdict.moved is not None
     record, measured = verdict.record, measurement()
     setting = record.settings[verdict.moved.setting]

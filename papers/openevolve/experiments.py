@@ -46,7 +46,7 @@ VERSIONS = range(1, 10)  # of the hand-made routers that have published numbers
 
 @dataclass(frozen=True)
 class ArmsOnWorkload:
-    """A workload of a set with its arms, the one that others are compared with first."""
+    """A workload of a set with its arms; the first arm is compared with the others."""
 
     set: str
     workload: str
@@ -103,7 +103,7 @@ def _fitted(fit: Any, **settings: Any) -> ClusterConfig:
 def groups(
     data: Path, programs: Path | None = None, made: Path | None = None
 ) -> Iterator[ArmsOnWorkload]:
-    """Yield what is run: the example's three sets, the hand-over, and with `programs` the functions read from Go."""
+    """Yield the groups to run: the example's three sets, the hand-over and, with `programs`, its Go functions."""
     for name, folder in FOLDERS.items():
         arms = {
             arm: _example_cluster(routing_policy="weighted", routing_scorers=scorers)
@@ -141,10 +141,10 @@ def handed_over(data: Path) -> tuple[ClusterConfig, dict[str, WorkloadSpec]]:
 
 
 def read_programs(folder: Path, made: Path) -> dict[str, ClusterConfig]:
-    """Read the winner's Go file and the hand-made routers' below a folder; their policies are written to another.
+    """Read the Go files of the winner and of the hand-made routers below `folder`; write their policies to `made`.
 
     Raises:
-        ConfigError: there is none of them, or one cannot be read.
+        ConfigError: none of these files is there, or one cannot be read.
     """
     wanted = ("best_program", *(f"oracle_v{version}" for version in VERSIONS))
     made.mkdir(parents=True, exist_ok=True)

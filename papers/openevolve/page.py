@@ -67,7 +67,7 @@ class ArmsAsk:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """Return what runs the arms."""
+        """Return the experiment that runs the arms."""
         names = METRICS if len(self.seeds) < len(NEW_SEEDS) else (*METRICS, *BY_CLASS)
         return Experiment.on(self.group.spec, tuple(self.seeds), "reference", names)
 
@@ -99,7 +99,7 @@ class ArmsAsk:
         return dict.fromkeys(self._wanted(), len(self.seeds))
 
     def about(self) -> Any:
-        """Return what the runs depend on."""
+        """Return the journal's content, on which the runs depend."""
         return self.journal().content
 
     def made(
@@ -112,7 +112,7 @@ class ArmsAsk:
             yield key, list(runs), [run.document() for run in runs.values()]
 
     def take(self, documents: Mapping[str, Sequence[Any]]) -> None:
-        """Write the journal."""
+        """Write all runs, made elsewhere, to the journal."""
         wanted = self._wanted().items()
         self.journal().rewrite([[key_of(config), documents[key]] for key, (config, _) in wanted])
 
@@ -126,7 +126,7 @@ def asks(groups: Sequence[ArmsOnWorkload], folder: Path) -> list[ArmsAsk]:
 
 
 def figures(data: Path, published_seeds: Sequence[ArmsAsk]) -> tuple[list[Row], dict[str, Runs]]:
-    """Return every published number beside the same run here, and the runs by set and workload."""
+    """Return every published number beside the same figure here, and the runs by set and workload."""
     rows: list[Row] = []
     kept: dict[str, Runs] = {}
     for ask in published_seeds:
@@ -148,7 +148,7 @@ def figures(data: Path, published_seeds: Sequence[ArmsAsk]) -> tuple[list[Row], 
 
 
 def changes(group: ArmsOnWorkload, runs: Runs) -> list[Row]:
-    """Return how arms differ from the first one on new seeds, of all requests and by class, judged together."""
+    """Return each arm's changes against the first arm on new seeds, of all requests and by class, judged together."""
     base, *others = runs
     with_class = [
         name for name in (*METRICS, *BY_CLASS) if np.isfinite(metric_values(runs[base], name)).any()
@@ -176,7 +176,7 @@ def _percent(value: float) -> str:
 
 
 def of_example(by_workload: Mapping[str, Runs], arm: str) -> np.ndarray:
-    """Return the example's score by seed: minus half the E2E mean and half the P95, the workloads' mean."""
+    """Return the example's score by seed: minus half the mean E2E and half its P95, averaged over the workloads."""
     parts = [[metric_values(runs[arm], name) for name in METRICS] for runs in by_workload.values()]
     means = np.mean(np.array(parts), axis=0)
     return np.asarray(-0.5 * means[0] - 0.5 * means[1])
@@ -209,7 +209,7 @@ def resampled_gain(
 
 
 def scores(first: Mapping[str, Runs], new: Mapping[str, Runs]) -> Iterator[Row]:
-    """Yield each published score, the same here, and its value on new seeds with a 95 % interval."""
+    """Yield each published score, the score of the same runs here, and the score on new seeds with a 95 % interval."""
     for (name, arm), wanted in PUBLISHED_SCORES.items():
         of_set, of_new = (
             {key: runs for key, runs in by_set.items() if key.startswith(f"{name} ")}

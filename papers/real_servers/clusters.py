@@ -102,8 +102,8 @@ def _fits(scene: Scene) -> bool:
 
 
 def halves(runs: Sequence[ClusterRun]) -> list[str]:
-    """Return `first` for every other concurrency of a layout, `second` for the others; layouts begin
-    with either in turn.
+    """Return `first` or `second` for each run: a layout's concurrencies alternate, and layouts begin with either in
+    turn.
     """
     by_layout: dict[str, set[int]] = {}
     for run in runs:
@@ -153,7 +153,7 @@ DESIGNS: Mapping[str, Callable[[Sequence[ClusterRun]], list[str]]] = {
 
 
 def _kinds(runs: Sequence[ClusterRun], labels: Sequence[str]) -> list[str]:
-    """Return the kind of row that each run is if all runs of its label are left out; empty if it is two."""
+    """Return the kind of row that each run is if all runs of its label are left out; empty if a run is of two kinds."""
     kind_of: dict[str, str] = {}
     for label in dict.fromkeys(labels):
         known = SeenRuns.of(
@@ -168,7 +168,7 @@ def _kinds(runs: Sequence[ClusterRun], labels: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class ClusterStudy:
-    """A collection, fitted."""
+    """A collection's fit, and its errors by every design."""
 
     learned: Learned
     runs: Sequence[ClusterRun]
@@ -223,8 +223,8 @@ def study(
 
 
 def kept_apart(runs: Sequence[ClusterRun], fold: int) -> list[bool]:
-    """Return which runs one of `FOLDS` studies is made without: a part of the layouts whole, of two in five of the
-    others the lower, the upper or every other concurrency.
+    """Return which runs study `fold` leaves out: some layouts whole, and of two in five others the lower, the upper or
+    every other concurrency.
     """
     parts = zip(runs, _side(runs), halves(runs), strict=True)
     return [
@@ -246,7 +246,7 @@ def _chance(text: str) -> int:
 def _apart(
     runs: Sequence[ClusterRun], fold: int, view: LoopView, before: Learned | None
 ) -> list[Error]:
-    """Return how far rows that one study is made without lie, in half-widths of its intervals."""
+    """Return the errors of the runs that one study leaves out, in half-widths of its intervals."""
     is_kept = kept_apart(runs, fold)
     seen = [run for run, kept in zip(runs, is_kept, strict=True) if not kept]
     known = study(seen, view, before, 0).learned
@@ -267,7 +267,7 @@ def of_side(errors: Iterable[Error], runs: Sequence[ClusterRun], has_pools: bool
 def _placed(
     errors: Iterable[Error], runs: Sequence[ClusterRun], labels: Sequence[str]
 ) -> list[Error]:
-    """Give errors their kind and group."""
+    """Return the errors with their kind and group."""
     place_of = {
         run.name: (kind, group_of(run.scene, kind))
         for run, kind in zip(runs, _kinds(runs, labels), strict=True)

@@ -102,7 +102,7 @@ class Fitter:
         )
 
     def errors(self, name: str, fit: ServerFit) -> list[Error]:
-        """Return the predictions of a run by a fit, with what was measured."""
+        """Return a run's figures as a fit predicts them, each beside what was measured."""
         ratio, requests = self._scaled(name, fit.steps)
         if abs(ratio - 1) > NEAR:
             requests = self.simulated(name, fit.steps)
@@ -123,7 +123,7 @@ def _errors(run: VllmRun, requests: SimulatedRequests, client: ClientView) -> li
 
 
 def held_out(fitter: Fitter, design: str) -> list[Error]:
-    """Return errors on runs that a fit has not seen; `design` is one of `DESIGNS`."""
+    """Return the errors of each group's runs by a fit to the other groups, which `design` of `DESIGNS` forms."""
     label = DESIGNS[design]
     groups = sorted({label(run) for run in fitter.runs.values()})
     errors = []
@@ -166,7 +166,7 @@ def published(runs: Sequence[VllmRun], name: str) -> list[Error]:
 
 
 def learned_of(fitter: Fitter, errors: Iterable[Error], least: HalfWidths) -> Learned:
-    """Fit to all runs, and keep the errors of runs held out; `least` are halves that intervals do not go below."""
+    """Fit to all runs, and make half-widths, none below `least`, from the errors of runs held out."""
     fit = fitter.fitted(fitter.runs)
     return Learned(
         fit.steps.beta, fit.steps.pace, fit.client, _seen(fitter),
@@ -182,7 +182,7 @@ def published_of(fitter: Fitter, errors: Sequence[Error]) -> Learned:
 
 
 def of_new_servers(untouched: Learned) -> HalfWidths:
-    """Return how wide intervals of rows on new servers are at least: as wide as what no fit has touched is off.
+    """Return the least half-widths for rows on new servers: as wide as the errors that no fit has touched.
 
     The form of the fitted law was found by a look at all runs, so its errors on servers left out vouch for no server
     that nobody had seen.
@@ -219,7 +219,7 @@ DRAWS = 1000
 
 
 class LayoutAgreement(NamedTuple):
-    """Pairs of layouts at one concurrency."""
+    """How often predictions order two layouts at one concurrency as measured."""
 
     layouts: int
     pairs: int

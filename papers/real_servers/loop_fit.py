@@ -49,17 +49,17 @@ ROUNDS = 8
 
 
 class LoopPosterior:
-    """The model given the logarithms of measured over simulated figures of runs, TTFT of all and then ITL of all."""
+    """The model given logarithms of measured over simulated figures: TTFT of all runs, then ITL of all runs."""
 
     def __init__(
         self, scenes: Sequence[Scene], errors: np.ndarray, slopes: np.ndarray | None = None
     ) -> None:
-        """Weigh down what the model does not explain.
+        """Condition the model on the errors, where outliers have less weight.
 
         Args:
             scenes: closed loops.
             errors: [figure · run].
-            slopes: [figure · run, coefficient] of the step law, by prior standard deviations; None: it is given.
+            slopes: [figure · run, coefficient] of the step law, by prior standard deviations; None: the law is given.
         """
         self.errors = errors
         self.slopes = np.zeros((len(errors), 0)) if slopes is None else slopes
@@ -102,11 +102,11 @@ class LoopPosterior:
         return predicted
 
     def coefficients(self) -> np.ndarray:
-        """Return means of the step law's coefficients, in prior standard deviations from the prior."""
+        """Return the posterior means of the step law's coefficients, in prior standard deviations from the prior's."""
         return self.slopes.T @ self.weights
 
     def effects(self) -> dict[str, dict[str, list[float]]]:
-        """Return means of the numbers of all groups, as `papers.real_servers.predict.learned` takes them."""
+        """Return the posterior means of all groups' numbers, in the form of `papers.real_servers.predict.learned`."""
         by_figure: dict[str, dict[str, list[float]]] = {}
         for place, name in enumerate(FIGURES):
             weights = self.weights[place * self.number : (place + 1) * self.number]
@@ -166,7 +166,7 @@ class LoopLaw:
         Args:
             scenes: closed loops.
             measured_ms: [2 · run], TTFT of all, then time between tokens of all.
-            view: what is not fitted of it stays.
+            view: its fields that are not fitted stay.
             before: a fit to other runs, near which the step law stays.
         """
         self.scenes, self.measured = list(scenes), np.log(measured_ms)
@@ -186,7 +186,7 @@ class LoopLaw:
             self.sd[:-2] *= NEAR
 
     def fit_of(self, logs: np.ndarray) -> LoopFit:
-        """Read the vector of logarithms as coefficients."""
+        """Return the fit whose coefficients, paces and entry are the exponentials of the vector."""
         values = np.exp(logs).tolist()
         number = len(BETA) - 1
         view = replace(self.view, entry_ms=values[-2], entry_ms_per_1000=values[-1])
@@ -195,7 +195,7 @@ class LoopLaw:
         )
 
     def simulated(self, logs: np.ndarray) -> list[SimulatedRequests]:
-        """Simulate all runs by the vector."""
+        """Simulate all runs by the law of the vector `logs`."""
         fit = self.fit_of(logs)
         with progress.phase("simulating", len(self.scenes), "runs") as work:
             simulated = []

@@ -160,8 +160,8 @@ def kind_table(
 ) -> str:
     """Make the table of errors on runs left out, and what intervals made without their group hold, by kind of row.
 
-    Where rows were kept apart, intervals are as wide as these ask for, else as groups left out in turn do. `suffix`
-    stands behind the kinds of rows kept apart.
+    Intervals are as wide as rows kept apart ask for or, where there are none, as groups left out in turn ask for.
+    `suffix` ends the names of the kinds of rows kept apart.
     """
     head = (
         title, "figure", "figures", "groups", "median error, % [95 %]", "worst, %", "interval, ± %", "holds",
@@ -202,7 +202,7 @@ def _apart_cell(shares: Iterable[HeldApart | None]) -> str:
 
 
 def least_table(least: HalfWidths) -> str:
-    """Make the table of how wide intervals of new servers are at least, of figures that have one."""
+    """Make the table of the least half-widths on new servers, of the figures that have one."""
     halves = {figure: max(of_kind.values()) for figure, of_kind in least.items() if of_kind}
     cells = [f"{100 * math.expm1(half):.0f}" for half in halves.values()]
     return table_text(["figure", *halves], [["interval of a new server at least, ± %", *cells]])

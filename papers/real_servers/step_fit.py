@@ -191,11 +191,12 @@ class StepLaw:
         self._predict, self._slopes = jax.jit(law), jax.jit(jax.jacfwd(law))
 
     def chosen_terms(self, chosen: Collection[str], group_of: Mapping[str, str]) -> frozenset[int]:
-        """Return which of `OPTIONAL` to leave out: what predicts each group best from the others.
+        """Return which coefficients of `OPTIONAL` to leave out: the choice that predicts each group best from the
+        others.
 
         Args:
             chosen: the runs that count.
-            group_of: what is left out together, by run.
+            group_of: the group of each run; a group is left out as a whole.
         """
         groups = sorted({group_of[name] for name in chosen})
         choices = [
@@ -265,7 +266,7 @@ def _law(steps: Sequence[MeanStep], gpus: Sequence[str]) -> Callable[[Any], Any]
     number = len(LOG_SD)
 
     def predict(logs: Any) -> Any:
-        """Predict the logarithms of the times of all steps with the exponentials of these numbers."""
+        """Return the logarithms of the times of all steps; coefficients and paces are the exponentials of `logs`."""
         values = jnp.exp(logs)
         paces = [
             values[number + place_of_pace] if place_of_pace >= 0 else 1.0 for place_of_pace in place

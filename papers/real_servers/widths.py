@@ -46,7 +46,7 @@ class Error(NamedTuple):
 
     @property
     def size(self) -> float:
-        """Return the same as a logarithm."""
+        """Return how far the prediction is off, as a logarithm and without its sign."""
         return abs(math.log(self.predicted / self.measured))
 
 
@@ -60,7 +60,7 @@ class HeldShare(NamedTuple):
 
 
 def group_of(scene: Scene, kind: str) -> str:
-    """Return which runs resemble a left-out run of this kind: all that are as new in the same way."""
+    """Return the name of the group of runs that are new in the same way as a left-out run of this kind."""
     if kind == "other_model":
         return scene.server.model.lower()
     if kind == "other_software":
@@ -73,21 +73,21 @@ def group_of(scene: Scene, kind: str) -> str:
 def width(errors: Sequence[Error], of_groups: int = 0) -> float:
     """Return half of an interval, in logarithms, that holds the share `COVERAGE` of figures of a group like these.
 
-    It holds that share where groups weigh alike and where figures do: large groups may be the hard ones.
+    It holds that share both where groups weigh alike and where figures do: large groups may be the hard ones.
 
     Args:
-        errors: of one figure and kind; without two groups there is no saying, and it is infinite.
-        of_groups: as many groups as the interval is to be as wide for; 0: those of the errors.
+        errors: of one figure and kind; with fewer than two groups the result is infinite.
+        of_groups: the number of groups that sets how wide the interval is; 0: as many as the errors have.
     """
     count = len({error.group for error in errors})
     return math.inf if count < 2 else _quantile_of(errors) * few(of_groups or count)
 
 
 def stretched(errors: Sequence[Error], of_groups: int = 0) -> float:
-    """Return `width`, as much wider as groups ask for that are left out of it in turn.
+    """Return `width`, multiplied by the factor that its groups, each left out in turn, ask for.
 
-    One load may be harder than all others, and widths without it then hold too few of its figures. The stretch is what
-    the share `COVERAGE` of all figures needs, in widths made without their own group.
+    One load may be harder than all others, and widths without it then hold too few of its figures. The factor holds the
+    share `COVERAGE` of all figures, each measured in widths made without its own group.
     """
     names, half = list(dict.fromkeys(error.group for error in errors)), width(errors, of_groups)
     if len(names) < 3:
@@ -107,7 +107,7 @@ def _quantile_of(errors: Sequence[Error]) -> float:
 
 
 def _quantile(sizes: Sequence[float], groups: Sequence[str]) -> float:
-    """Return the size that the share `COVERAGE` of them keep, where groups weigh alike and where figures do."""
+    """Return the size that the share `COVERAGE` keep, both where groups weigh alike and where figures do."""
     order = np.argsort(sizes)
     by_group = np.array([1.0 / groups.count(name) for name in groups])[order] / len(set(groups))
     alike = np.full(len(sizes), 1.0 / len(sizes))
@@ -116,7 +116,7 @@ def _quantile(sizes: Sequence[float], groups: Sequence[str]) -> float:
 
 
 def few(groups: int) -> float:
-    """Return how much wider an interval is that so many groups make, than one that very many would."""
+    """Return how many times as wide an interval from this many groups is as one from very many."""
     tail = (1 + COVERAGE) / 2
     wide = stats.t.ppf(tail, groups - 1) * math.sqrt(1 + 1 / groups)
     return float(wide / stats.norm.ppf(tail))
@@ -134,9 +134,9 @@ def by_figure_and_kind(errors: Iterable[Error]) -> dict[tuple[str, str], list[Er
 def half_widths(
     errors: Iterable[Error], least: HalfWidths = MappingProxyType({}), of: Width = width
 ) -> dict[str, dict[str, float]]:
-    """Return by figure and kind half of an interval, where two groups or more say something of it.
+    """Return half-widths by figure and kind, where two groups or more allow one; none is below `least`.
 
-    `least` are halves that are never gone below; `of` is `width` or `stretched`.
+    `of` is `width` or `stretched`.
     """
     halves: dict[str, dict[str, float]] = {}
     for (figure, kind), of_key in by_figure_and_kind(errors).items():
@@ -146,9 +146,9 @@ def half_widths(
 
 
 def check(errors: Sequence[Error], of: Width = width) -> HeldShare:
-    """Make an interval of one figure and kind without each group in turn, and count what it holds of the group.
+    """Make an interval of one figure and kind without each group in turn, and count the group's figures in it.
 
-    It is made as wide for the number of groups as the one of all groups is.
+    Each interval is as wide for the number of groups as the interval of all groups.
     """
     groups = list(dict.fromkeys(error.group for error in errors))
     of_groups = {}
@@ -167,7 +167,7 @@ def checks(errors: Iterable[Error], of: Width = width) -> Mapping[tuple[str, str
 
 
 def together(shares: Iterable[HeldShare]) -> tuple[float, float, float]:
-    """Return the share held of all figures of a kind, and its 95 % interval, groups drawn again with replacement."""
+    """Return the held share of all figures of a kind, and its 95 % interval, groups drawn with replacement."""
     counts: dict[str, np.ndarray] = {}
     for share in shares:
         for name, of_group in share.of_groups.items():
@@ -208,7 +208,9 @@ def in_half_widths(error: Error, learned: Learned, scene: Scene) -> Error | None
 
 
 def stretches(apart: Apart) -> dict[tuple[str, str], float]:
-    """Return by figure and kind how many times as wide intervals must be; 1 where they hold, or too few tell."""
+    """Return by figure and kind the factor by which intervals must be widened; 1 where they hold, or too few groups
+    tell.
+    """
     by_key = by_figure_and_kind(error for of_one in apart for error in of_one)
     groups = {key: len({error.group for error in of_key}) for key, of_key in by_key.items()}
     return {
@@ -218,7 +220,7 @@ def stretches(apart: Apart) -> dict[tuple[str, str], float]:
 
 
 def widened(halves: HalfWidths, apart: Apart, suffix: str = "") -> dict[str, dict[str, float]]:
-    """Return half-widths as wide as rows kept apart ask for; `suffix` stands behind their kinds there."""
+    """Return half-widths as wide as rows kept apart ask for; in `apart`, names of kinds end with `suffix`."""
     factor = stretches(apart)
     return {
         figure: {

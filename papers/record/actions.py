@@ -226,7 +226,7 @@ def plan(job: PaperJob) -> None:
 
 
 def _wanted(job: PaperJob) -> list[tuple[str, tuple[int, ...], list[RunSetting]]]:
-    """Return what is simulated, as far as it is known before: streams, seeds and settings."""
+    """Return the streams, seeds and settings to simulate, as far as they are known before the runs."""
     settings = job.record.runnable(job.claims)
     wanted = [("reference", job.record.seeds, settings)]
     if job.num_seeds:

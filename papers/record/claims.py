@@ -47,7 +47,7 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Published:
-    """A number as printed: `~` is near it, `A..B` a range, `none` nothing; `decimals` its rounding."""
+    """A number as printed: `~` marks an approximate one, `A..B` a range, `none` no number."""
 
     text: str
     value: float  # the middle of a range; NaN where nothing is published
@@ -63,19 +63,19 @@ class Published:
         return self.is_near or self.high > self.low
 
     def says(self, value: float, within: float) -> bool:
-        """Return whether a number reads like this, after its rounding or within what `~` stands for."""
+        """Return whether a number reads like the published one when rounded or, after `~`, is within `within` of it."""
         if self.is_near:
             return abs(value - self.value) <= within
         return self.low <= float(f"{value:.{self.decimals}f}") <= self.high
 
     def is_cut(self, value: float) -> bool:
-        """Return whether a number reads like this when further decimals are cut off instead of rounded."""
+        """Return whether a number reads like the published one when further decimals are cut off instead of rounded."""
         scale = 10**self.decimals
         return not self.is_range and math.trunc(value * scale) / scale == self.value
 
     @property
     def shown_decimals(self) -> int:
-        """Return one decimal more than the published number has, unless that has many."""
+        """Return the decimals to show: one more than the published number has, or as many if it has more than two."""
         return self.decimals if self.decimals > 2 else self.decimals + 1
 
 
@@ -104,9 +104,9 @@ class _Part(ClosedPart):
 
 
 class StatementCondition(_Part):
-    """One setting's metric against another's, or against a number; `within` is in % of the other.
+    """One setting's metric against another's, or against a number; `within` is in % of the other metric.
 
-    With `against` and `to_against` the two settings' changes against these are compared instead.
+    With `against` and `to_against`, the two settings' changes against these settings are compared instead.
     """
 
     of: str = ""  # the row's
@@ -129,7 +129,7 @@ class StatementCondition(_Part):
 
     @property
     def claim(self) -> Claim:
-        """Return what it says of the difference, or with `near` and `not above` of the change in %."""
+        """Return the claim about the difference or, with `near` and `not above`, about the change in %."""
         if self.relation in ("below", "above"):
             return beyond(self.of, self.relation == "above")
         low = -self.within if self.relation == "near" else -math.inf

@@ -40,7 +40,7 @@ class Expected:
 def expected(
     columns: str, rows: Iterable[Sequence[Any]], within: float = 0.15, **common: object
 ) -> tuple[Expected, ...]:
-    """Return the numbers at the end of rows, at the columns' values before them and at the common ones."""
+    """Return an `Expected` for each row: its last entry is the number; the entries before it and `common` locate it."""
     names = columns.split()
     return tuple(
         Expected(dict(zip(names, row[:-1], strict=True)) | common, row[-1], within) for row in rows
@@ -103,7 +103,7 @@ def read(data: Path, name: str) -> pd.DataFrame:
     """Read the saved data of one figure.
 
     Raises:
-        ConfigError: there are none in the folder.
+        ConfigError: the folder has no data of this figure.
     """
     path = data / f"{name}.csv"
     if not path.is_file():
@@ -115,7 +115,7 @@ def read(data: Path, name: str) -> pd.DataFrame:
 
 
 def chosen(table: pd.DataFrame, **values: object) -> pd.DataFrame:
-    """Return the rows with these values; then x is a number if it is one in all of them."""
+    """Return the table's rows with these values; x becomes a number if all of these rows have one."""
     for column, value in values.items():
         wanted = f"{value:g}" if column == "x" and isinstance(value, (int, float)) else value
         table = table[table[column] == wanted]
@@ -157,7 +157,7 @@ def policy_handles(policies: Iterable[str]) -> list[Any]:
 
 
 def cross_handle(words: str) -> Any:
-    """Return what a legend says of the crosses of published numbers."""
+    """Return the legend's entry for the crosses of published numbers."""
     return style.line_handle(words, color=style.BLACK, marker="x", linestyle="none")
 
 
@@ -182,13 +182,13 @@ def draw_lines(
 
 
 def at_load(table: pd.DataFrame, load: str) -> pd.DataFrame:
-    """Return the rows whose x is `LOAD SIZE` with this load, with the size as x."""
+    """Return the rows whose x is `LOAD SIZE` with the given load, and put the size in place of x."""
     parts = table["x"].str.split(" ", expand=True)
     return table.assign(x=parts[1])[parts[0] == load]
 
 
 def size_axes(above: Any, below: Any, most: float) -> None:
-    """Give two panels, above each other, an axis of cluster sizes; changes in % below reach up to `most`."""
+    """Set the axes of two panels, one above the other: cluster sizes, and below changes in % up to `most`."""
     above.set_xscale("log", base=2)
     above.set_xticks([4, 8, 16, 32], ["4", "8", "16", "32"])
     above.set_ylim(bottom=0)
@@ -251,7 +251,7 @@ def compute(
     seeds: Sequence[int],
     folder: Path,
 ) -> None:
-    """Write the data of each figure; what the runs have is not simulated again."""
+    """Write the data of each figure; runs that `runs` has are not simulated again."""
 
     def get(
         settings: Iterable[RunSetting], measurement: Measurement
@@ -263,7 +263,7 @@ def compute(
 
 
 def place_of(name: str) -> tuple[str, float | str]:
-    """Return policy and place of a setting named `policy|x`."""
+    """Return the policy and x of a setting named `policy|x`; x is a number if it reads like one."""
     policy, _, x = name.partition("|")
     try:
         return policy, float(x)

@@ -119,18 +119,18 @@ def _tails_of(record: RunRecord) -> np.ndarray:
 
 
 def _group(metric: str) -> tuple[str, str]:
-    """Return the latency and the SLO class that a name of `POOLED_METRICS` means; no class for all requests."""
+    """Return the latency and the SLO class that a name of `POOLED_METRICS` means; an empty class for all requests."""
     base, slo_class = split_name(metric)
     return base.partition("_")[0], slo_class or ""
 
 
 def scalars(names: Sequence[str] = SCALAR_NAMES) -> Measurement:
-    """Measure registered metrics, `[class]` behind a name or not; of the run and of each class if none are named."""
+    """Return the measurement of registered metrics, `[class]` behind a name or not; by default of run and classes."""
     return Measurement("figures", tuple(names), partial(_scalars, names=names))
 
 
 def with_tails(measurement: Measurement) -> Measurement:
-    """Add, by metric of `POOLED_METRICS`, the number of requests and the largest latencies in µs."""
+    """Add the number of requests and the largest latencies, in µs, of each metric of `POOLED_METRICS`."""
     parts = ("count", *(str(rank) for rank in range(NUM_RANKS)))
     names = tuple(f"{metric}/{part}" for metric in POOLED_METRICS for part in parts)
 
@@ -141,18 +141,18 @@ def with_tails(measurement: Measurement) -> Measurement:
 
 
 def record_figures() -> Measurement:
-    """Measure figures of the run and of each class, and what pooling takes."""
+    """Return the measurement of figures of the run and of each class, and of what pooling needs."""
     return with_tails(scalars())
 
 
 def curves() -> Measurement:
-    """Measure distributions of TTFT by class."""
+    """Return the measurement of TTFT's distribution by class."""
     names = tuple(f"{slo_class}@{level:g}" for slo_class in CLASSES for level in LEVELS)
     return Measurement("curves", names, _curves)
 
 
 def ttft_parts(classes: Sequence[str] = CLASSES) -> Measurement:
-    """Measure the parts of TTFT per class (`all` for every request), over the whole class and over its slowest."""
+    """Return the measurement of TTFT's parts per class (`all`: every request), over the whole class and its slowest."""
     names = tuple(
         f"{slo_class}/{which}/{part}"
         for slo_class in classes

@@ -29,15 +29,15 @@ class PaperAsk(Protocol):
     """Runs of a paper that are known before its first one."""
 
     def counts(self) -> Mapping[str, int]:
-        """Return how many runs there are, by what they are called in the record."""
+        """Return the number of runs of each key in the record."""
 
     def about(self) -> Any:
-        """Return what else their figures depend on, as plain data."""
+        """Return all else that the runs' figures depend on, as plain data."""
 
     def made(
         self, missing: Sequence[tuple[str, int]]
     ) -> Iterator[tuple[str, list[int], list[Any]]]:
-        """Yield the missing runs, by key and place of the seed: key, places and documents."""
+        """Yield the missing runs, each given as key and place of its seed: a key, places and their documents."""
 
     def take(self, documents: Mapping[str, Sequence[Any]]) -> None:
         """Keep all runs, made elsewhere, where the paper looks for them."""
@@ -53,13 +53,13 @@ class SettingsAsk:
     measurement: Measurement
 
     def by_key(self) -> dict[str, RunSetting]:
-        """Return the settings by what their runs are called in the record; those that simulate the same once."""
+        """Return the settings by key in the record; settings that simulate the same share a key."""
         about = f"{self.runs.stream} {self.measurement.name} {self.seeds[0]}-{self.seeds[-1]}"
         settings = {f"{about} {setting.identity}": setting for setting in reversed(self.settings)}
         return dict(reversed(settings.items()))
 
     def counts(self) -> Mapping[str, int]:
-        """Return how many runs each setting has."""
+        """Return how many runs each key has."""
         return dict.fromkeys(self.by_key(), len(self.seeds))
 
     def about(self) -> Any:
@@ -112,7 +112,7 @@ class PaperOptions(Protocol):
         """Return the command line."""
 
     def given(self) -> dict[str, Any]:
-        """Return what differs from the defaults, by name."""
+        """Return the options that differ from their defaults, by name."""
 
     def check_part(self, output: str | None) -> None:
         """Refuse a part without a file of its own."""
@@ -146,10 +146,10 @@ def make_paper_part(
 
 
 def take_joined(options: PaperOptions, folder: Path, asks: Sequence[PaperAsk]) -> None:
-    """Keep the runs that `merge` has joined in the folder of --output, if there are some.
+    """Pass the runs that `merge` has joined in `folder` on to `asks`; do nothing if there are none.
 
     Raises:
-        ConfigError: they are of other runs.
+        ConfigError: the joined runs are not those of `asks`.
     """
     if not (folder / RECORD).is_file():
         return

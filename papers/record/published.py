@@ -75,7 +75,7 @@ class _Basis:
 
 @dataclass(frozen=True)
 class Classifier:
-    """What claims are held against: runs on the published seeds, the first of which may have been all.
+    """Classifies claims by runs on the published seeds, of which the paper may have used the first alone.
 
     `beside` has a second metric for some metrics; `missing` says by setting which mechanism is lacking.
     """

@@ -29,7 +29,7 @@ def column(sample: SettingSample, of: str) -> np.ndarray:
 
 
 def not_computed(claim: AnyClaim, missing: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the word and the reason where nothing can be computed of a claim; None where something can.
+    """Return the word and the reason if no figure of a claim can be computed; None if one can.
 
     `missing` says by setting which mechanism is lacking.
     """
@@ -58,7 +58,7 @@ class ClaimRuns:
         return self._each(lambda sample: sample.at(seeds))
 
     def rows(self, rows: slice) -> ClaimRuns:
-        """Return the same runs on some of the seeds, by their places."""
+        """Return the same runs on some of the seeds, by index."""
         return self._each(lambda sample: sample.rows(rows))
 
     def _each(self, part: Callable[[SettingSample], SettingSample]) -> ClaimRuns:
@@ -68,7 +68,7 @@ class ClaimRuns:
         )
 
     def values(self, of: str = "") -> np.ndarray:
-        """Return what is claimed, or another metric of the same setting, in the unit of the metric."""
+        """Return the claimed metric by seed, or another metric `of` the same setting, in the metric's unit."""
         if self.claim.of == GAP:
             return self.at.column(f"{TAIL}[sheddable]")
         values_at = self.at.column(of or self.claim.of)
@@ -103,7 +103,7 @@ def mean_value(runs: ClaimRuns, of: str = "", base_of: str = "") -> float:
 
 
 def three_seed_range(runs: ClaimRuns) -> tuple[float, float]:
-    """Return where the figure lies in 95 of 100 experiments with three seeds each; NaN for too few seeds."""
+    """Return the range that holds the figure in 95 of 100 experiments with three seeds each; NaN for too few seeds."""
     triples = [slice(first, first + 3) for first in range(0, len(runs.at.seeds) - 2, 3)]
     values = [mean_value(runs.rows(triple)) for triple in triples]
     finite = [value for value in values if math.isfinite(value)]

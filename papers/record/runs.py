@@ -105,7 +105,7 @@ class SettingSample:
 
 @dataclass(frozen=True)
 class Measured:
-    """Make of a record what is kept of it; what it holds can travel to another machine."""
+    """Computes what is kept of a run from its record; it can be sent to another machine."""
 
     measurement: Measurement
 

@@ -118,7 +118,7 @@ class AsPublished:
     published: PublishedClaim
 
     def decide(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
-        """Return the word, twice, and the reason."""
+        """Return the word, the finer word, which is the same, and the reason."""
         word, reason = self._weighed(claim, reading.mean)
         return word, word, reason
 
@@ -192,7 +192,9 @@ def _condition(condition: StatementCondition, samples: Samples) -> tuple[bool | 
 def _changes_condition(
     condition: StatementCondition, samples: Samples
 ) -> tuple[bool | None, str, int]:
-    """Return the same for a condition about two changes: their difference, paired by seed."""
+    """Return whether a condition about two changes holds, the numbers, and how many seeds: the difference, paired by
+    seed.
+    """
     first, second = changes(condition, samples)
     gap = difference(second.by_seed, first.by_seed).absolute
     text = (
@@ -224,7 +226,7 @@ def judged_pooled(
     missing: Mapping[str, str],
     of_cluster: Mapping[str, str],
 ) -> list[SurvivalFinding | None]:
-    """Judge every claim when its P99s are pooled; None where it is about nothing that can be pooled.
+    """Judge every claim when its P99s are pooled; None for a claim without a metric that can be pooled.
 
     `of_cluster` names the cluster's metric for each of the record's own, whose requests are then pooled.
     """

@@ -103,7 +103,7 @@ def _number(claim: AnyClaim, value: float) -> str:
 def markdown_text(
     heading: str, words: Sequence[str], records: Sequence[Record], columns: Sequence[str]
 ) -> str:
-    """Write a heading, paragraphs on how the table came about, and some columns."""
+    """Return Markdown: a heading, paragraphs on how the table came about, and the table's `columns`."""
     lines = [f"# {heading}", ""]
     for paragraph in words:
         lines += [*textwrap.wrap(paragraph, 118), ""]
@@ -112,7 +112,7 @@ def markdown_text(
 
 
 def published_columns(beside: str | None) -> tuple[str, ...]:
-    """Return the columns for reading, with that of the second metric behind ours."""
+    """Return the columns for reading; that of the second metric, `beside`, follows ours."""
     first, last = PUBLISHED_COLUMNS[:4], PUBLISHED_COLUMNS[4:]
     return PUBLISHED_COLUMNS if beside is None else (*first, beside, *last)
 

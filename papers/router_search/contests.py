@@ -163,7 +163,7 @@ def judged_again(held: Iterable[Contest], rows: Sequence[Row]) -> list[Row]:
 
 
 def found_row(contest: Contest, formula: Formula, programs: int, dropped: int, score: float) -> Row:
-    """Return what a search has found."""
+    """Return the table's row of what a search has found."""
     workloads = " and ".join(map(str, contest.task.file.workloads))
     return {
         "contest": contest.name, "title": contest.title, "workloads": workloads,
@@ -173,9 +173,9 @@ def found_row(contest: Contest, formula: Formula, programs: int, dropped: int, s
 
 
 def judged(contest: Contest, formula: Formula, *, is_short: bool) -> tuple[Formula, list[Row]]:
-    """Return a formula without what changes nothing on the new seeds, and its gain and changes by class there.
+    """Return a formula without parts that change nothing on the new seeds, and its gain and changes by class there.
 
-    One that `is_short` has nothing of that kind.
+    A formula that `is_short` has no such parts.
     """
     seeds = tuple(JUDGED)
     file = contest.task.file.model_copy(update={"seeds": seeds})

@@ -37,7 +37,7 @@ _NOTHING = "–"
 
 
 def totals_of(rows: pd.DataFrame) -> tuple[list[str], dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """Return the parameters of one space, and by metric the total indices of both models, [parameter, figure]."""
+    """Return a space's parameters, and by metric total indices of simulator and surrogate `[parameter, figure]`."""
     names = rows["parameter"].unique().tolist()
     totals = {}
     for metric, part in rows.groupby("metric", sort=False):
@@ -88,7 +88,7 @@ def _agreement(kept: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, A
 
 
 def printed(table: pd.DataFrame) -> list[str]:
-    """Write the table for people, after how many indices have a value in common."""
+    """Write the table for people, below how many intervals of simulator and surrogate have a value in common."""
     spaces = ", ".join(table["space"].unique())
     lines = answer(
         f"Do simulator and surrogate agree on what matters in {spaces}?",
@@ -143,7 +143,7 @@ def _cell(row: Mapping[str, Any], model: str) -> str:
 
 
 def count_words(table: pd.DataFrame) -> str:
-    """Say how many indices of simulator and surrogate have a value in common, space by space."""
+    """Say, space by space, for how many indices the intervals of simulator and surrogate have a value in common."""
     if "agree" not in table or table["agree"].isna().all():
         return (
             f"{len(table)} total indices of the simulator in {table['space'].nunique()} spaces; no "

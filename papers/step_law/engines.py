@@ -42,7 +42,7 @@ GPU = "B300"  # named in the collection for one of the models
 
 
 def tried(runs: Sequence[EngineSteps]) -> list[TriedEngine]:
-    """Fit every deployment, and ask the other laws."""
+    """Return every deployment with its fit and the predictions of the other laws."""
     return [
         TriedEngine(steps, fit_deployment(steps), _straight(steps), _from_sizes(steps))
         for steps in runs
@@ -85,7 +85,7 @@ def _from_sizes(steps: EngineSteps) -> dict[str, np.ndarray]:
 
 
 def tables(path: Path) -> tuple[list[str], list[TriedEngine]]:
-    """Return the tables of the page, and what they are made of."""
+    """Return the tables of the page, and the fitted deployments that they show."""
     file = read_steps(path)
     runs = tried(file.runs)
     rows = [

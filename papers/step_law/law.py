@@ -189,7 +189,7 @@ def change(before: LinearLaw, after: LinearLaw, num_intervals: int) -> Estimate:
 def by_quarters(values: np.ndarray, residual: np.ndarray) -> list[float]:
     """Return the mean residual in each quarter of the steps, from the smallest values to the largest, µs.
 
-    Equal values come in an order by chance, so that time does not act in their place.
+    Equal values are put in random order, so that the order in time has no effect.
     """
     order = np.lexsort((np.random.default_rng(0).random(len(values)), values))
     return [float(residual[quarter].mean()) for quarter in np.array_split(order, 4)]
@@ -207,9 +207,9 @@ SERVED: Mapping[str, str] = {  # models of the file: shipped descriptions
 
 
 def predicted_us(steps: MeasuredSteps, name: str, gpu: str = GPU) -> np.ndarray | None:
-    """Return the model's time of every step, whole µs; None for a served model without a description.
+    """Return the time of every step by the model `name`, whole µs; None if the served model has no description.
 
-    The file knows no requests one by one: each has the mean context of its batch, and prompts share the new tokens.
+    The file has no single requests: each is given the mean context of its batch, and prompts share the new tokens.
     """
     if steps.model not in SERVED:
         return None

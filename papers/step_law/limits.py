@@ -29,7 +29,7 @@ NETWORKS = "surrogate/step_network.py:network"
 
 
 class TriedEngine(NamedTuple):
-    """A deployment, its fit, and what other laws say of each step, ms, without having seen it."""
+    """A deployment, its fit, and what other laws predict of steps that they have not seen, ms."""
 
     steps: EngineSteps
     fit: DeploymentFit
@@ -48,7 +48,7 @@ def percent(value: float) -> str:
 
 
 def three(errors: dict[str, float]) -> str:
-    """Return errors by phase in one cell."""
+    """Return a cell with the errors of all phases."""
     return " / ".join(percent(errors.get(name, math.nan)) for name in PHASES)
 
 
@@ -58,7 +58,7 @@ def medians_of(steps: EngineSteps, ms: np.ndarray) -> str:
 
 
 def limits(runs: Sequence[TriedEngine]) -> str:
-    """Return what no law of a batch can go far below: how far steps of one shape are apart."""
+    """Return the table of how far steps of one shape differ, below which no law of a batch can go far."""
     head = ["deployment", "step law", "repeats differ by", "by the repeats that were seen"]
     head += ["by other requests, decode", "steps of these"]
     rows = []
@@ -81,7 +81,7 @@ def limits(runs: Sequence[TriedEngine]) -> str:
 
 
 def by_repeats(steps: EngineSteps) -> np.ndarray:
-    """Return the median time, ms, of the other half's steps of the same shape; NaN where it has none.
+    """Return for each step the median time, ms, of the other half's steps of the same shape; NaN where there are none.
 
     The halves are those of a fit with every second step held out.
     """
@@ -94,9 +94,9 @@ def by_repeats(steps: EngineSteps) -> np.ndarray:
 
 
 def by_other_requests(steps: EngineSteps) -> np.ndarray:
-    """Return the median time, ms, of decode steps of as many other requests; NaN where there are not three.
+    """Return for each decode step the median time, ms, of like steps of other requests; NaN where there are not three.
 
-    A batch stays one of the same requests while nobody comes or goes. Others are like it where the mean context is
+    A batch has the same requests as long as none comes or goes. Like steps have as many requests, and a mean context
     within 10 %.
     """
     sums, is_decode = steps.sums, steps.phase == 0
@@ -116,7 +116,7 @@ def by_other_requests(steps: EngineSteps) -> np.ndarray:
 
 
 def second_half(runs: Sequence[TriedEngine]) -> str:
-    """Return the errors of fits to the first half of the steps on the second."""
+    """Return the table of errors on the second half of the steps, of laws fitted to the first half."""
     head = [
         "deployment",
         "step law",
@@ -137,9 +137,9 @@ def second_half(runs: Sequence[TriedEngine]) -> str:
 
 
 def between_halves(steps: EngineSteps) -> tuple[float, int]:
-    """Return how far decode steps of the second half are from like ones of the first, and how many have such.
+    """Return how far decode steps of the second half are from like steps of the first, and how many steps have such.
 
-    Alike are steps of as many requests, whose mean context is within a factor of two; three in the first half or more.
+    Like steps have as many requests and a mean context within a factor of two; the first half must have three or more.
     """
     place, is_decode = np.arange(len(steps)), steps.phase == 0
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -186,7 +186,7 @@ def networks(runs: Sequence[TriedEngine]) -> str:
 def chosen_ms(steps: EngineSteps, residual: BentLaw) -> tuple[np.ndarray, np.ndarray]:
     """Return predictions of every second step and of the second half, ms, by the law or with networks.
 
-    What is nearer in decode where a part of the seen steps is held out is taken for those that were not seen.
+    A part of the seen steps is held out: what predicts its decode steps better predicts the unseen steps.
     """
     place = np.arange(len(steps))
     odd, late = place % 2 == 1, place >= len(steps) // 2

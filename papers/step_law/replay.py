@@ -64,7 +64,7 @@ class Arrivals(NamedTuple):
 
 
 class WholeRun(NamedTuple):
-    """What a run came to."""
+    """Seconds, throughput and times of a whole run."""
 
     seconds: float
     tokens_per_s: float  # of answers
@@ -89,7 +89,7 @@ class _Batch:
             self.found.append(served)
 
     def leave(self, number: int, context: float, step: int) -> None:
-        """End so many requests after a step, those whose contexts are nearest to what left with each."""
+        """End `number` requests after a step: those whose contexts are nearest to `context`, which left with each."""
         for _ in range(number):
             nearest = min(self.active, key=lambda served: abs(served.context(step) - context))
             nearest.ended = step
@@ -130,9 +130,9 @@ def arrivals_of(
 ) -> Arrivals:
     """Return when requests came.
 
-    With asynchronous scheduling a batch is planned as the one before it begins. Who waits beside a batch came after it
-    was planned, and before it began; who is computed at once came so for the batch before. Each is taken to have come
-    in the middle of that time, and not before its user's last answer.
+    With asynchronous scheduling a batch is planned as the one before it begins. A request that waits beside a batch
+    came after the batch was planned and before it began; one that is computed at once came in that time of the batch
+    before. It is taken to have come in the middle of that time, but not before its user's last answer.
 
     Args:
         steps: of one rank.
@@ -182,7 +182,7 @@ def _lengths(number: int, total: float, square: float) -> list[float]:
 
 
 def measured(steps: EngineSteps, requests: Sequence[Served], arrivals: Arrivals) -> WholeRun:
-    """Return what the recorded steps came to."""
+    """Return seconds, throughput and times of the recorded run."""
     ends = np.concatenate([[0.0], np.cumsum(steps.ms)])
     waits = ends[[request.joined for request in requests]] - arrivals.came
     return _whole_run(steps.ms, ends[-1] / 1e3, requests, waits)
@@ -194,7 +194,7 @@ def simulated(
     arrivals: Arrivals,
     engine: MeasuredEngine | None = None,
 ) -> WholeRun:
-    """Return what the simulator makes of the same requests, each user's next one after the answer before.
+    """Return what the simulator makes of the same requests; each user's next request follows the answer before.
 
     Args:
         beta: the law.
@@ -247,8 +247,8 @@ def _whole_run(ms: Any, seconds: float, requests: Sequence[Served], waits: Any) 
 def replayed(runs: Sequence[EngineSteps], table: pandas.DataFrame) -> str:
     """Return the table of whole runs by the fit to each run's first half; `table` has the file's rows.
 
-    The interval of a new deployment is as wide as the largest error. One that is like these n lies in it in n ÷ (n + 1)
-    of cases.
+    The interval of a new deployment is as wide as the largest error. A deployment that is like these n lies in it in n
+    ÷ (n + 1) of cases.
     """
     rows, logs = [], []
     segments = table[SEGMENT].to_numpy()

@@ -190,7 +190,7 @@ def regions(table: pd.DataFrame) -> list[str]:
 
 
 def any_seeds(table: pd.DataFrame) -> list[str]:
-    """Write the coverage of intervals for any seeds, and what lies beyond the bar."""
+    """Write the coverage of intervals for any seeds, and which outputs lie beyond 86 to 94 %."""
     whole = table[(table["region"] == "whole space") & (table["num_seeds"] == 32)]
     off = whole[(whole["share"] - 0.9).abs() > fitted_levels.NEAR]
     words = ", ".join(
@@ -203,8 +203,8 @@ def any_seeds(table: pd.DataFrame) -> list[str]:
 
 
 def common_seeds(table: pd.DataFrame) -> list[str]:
-    """Write of sets of seeds that all points share: R² by what is known of the seeds, and coverage;
-    then over all of it.
+    """Write R², by what is known of the seeds, and coverage on sets of seeds that all points share; then over all
+    outputs.
     """
     sets = table["first_seed"].unique().tolist()
     head = (
@@ -228,7 +228,7 @@ def common_seeds(table: pd.DataFrame) -> list[str]:
 
 
 def _of_all_outputs(table: pd.DataFrame) -> list[str]:
-    """Least and median R² of each output's least, and how often intervals hold over all."""
+    """Write the least and the median of the outputs' least R², and how often intervals hold over all outputs."""
     lines = []
     for end, words in (("_simulated", "beside the simulated baseline"), ("", "from requests")):
         least = table.groupby("output")[f"r2{end}"].min()
@@ -248,9 +248,9 @@ def _of_all_outputs(table: pd.DataFrame) -> list[str]:
 
 
 def held_on_sets(any_seeds: pd.DataFrame, common_seeds: pd.DataFrame) -> str:
-    """Say how often as many points of a set are covered as `blis-jax surrogate predict` says.
+    """Say on how many sets as many points are covered as `blis-jax surrogate predict` promises.
 
-    Which part of a mean's variance is the seeds' follows from the half widths for one run and for means over more.
+    The seeds' share of a mean's variance follows from the half widths for one run and for means over more.
     """
     is_meant = (any_seeds["region"] == "whole space") & (
         any_seeds["seeds"] == levels_model.SIMULATED
@@ -271,7 +271,7 @@ def held_on_sets(any_seeds: pd.DataFrame, common_seeds: pd.DataFrame) -> str:
 
 
 def levels(table: pd.DataFrame) -> list[str]:
-    """Make the table of the variance over seeds that a seed's requests leave."""
+    """Make the table of the variance over seeds that the seeds' requests do not explain."""
     first = table.iloc[0]
     head = (
         "variance left by a seed's requests", f"baseline, {first.seeds} seeds",
@@ -342,7 +342,7 @@ def show_tables(names: Sequence[str], folder: Path, parts: Sequence[str]) -> Non
 
 
 def _met(name: str, folder: Path) -> str:
-    """Return how many outputs of a space are near enough."""
+    """Say how many outputs of a space meet their bar."""
     path = _table_path(folder, name, "bars")
     if not path.exists():
         return f"{name}: no table of bars yet."

@@ -136,7 +136,9 @@ def rows(runs: PaperRuns, seeds: tuple[int, ...]) -> list[dict[str, str]]:
 
 
 def change_cells(difference: Difference, is_share: bool) -> dict[str, str]:
-    """Return a change with its interval, which holds for the family, and its p; of a share in points, else in %."""
+    """Return a change, its interval, which holds for the family, and its p as text; a share's change is in points, else
+    in %.
+    """
     shown = difference.simultaneous if is_share else difference.simultaneous_percent
     ends = {"change": shown.mean, "low": shown.low, "high": shown.high}
     scale = 100 if is_share else 1

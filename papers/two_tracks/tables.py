@@ -253,7 +253,9 @@ def check_disjoint(built: RobustnessMap, other: RobustnessMap) -> None:
 
 
 def policies(built: RobustnessMap, cells: Sequence[Cell]) -> dict[str, list[tuple[Cell, str]]]:
-    """Return the tree's choice in every cell, then every arm everywhere."""
+    """Return pairs of a cell and an arm by name: the tree's choice in every cell, then for each arm this arm in every
+    cell.
+    """
     leaves = built.rules.leaves
 
     def chosen(cell: Cell) -> str:
@@ -272,7 +274,7 @@ def check_rows(built: RobustnessMap, other: RobustnessMap) -> list[dict[str, str
 
 
 def rule_rows(built: RobustnessMap, other: RobustnessMap) -> list[dict[str, str]]:
-    """Return every regime with the arm to take, and how that fares on the other map's cells."""
+    """Return every regime with the arm to take, and how this arm fares on the other map's cells."""
     rows = []
     for leaf in built.rules.leaves:
         *fares, _ = other.judged([(cell, leaf.label) for cell in other.cells if holds(leaf, cell)])

@@ -57,7 +57,7 @@ VLLM_SEQS, VLLM_BATCHED_TOKENS, VLLM_MEMORY_SHARE = 128, 2048, 0.9
 
 
 def vllm_units(rows: Sequence[Row]) -> list[Unit]:
-    """Return a simulation for the rows of each run; runs of one scene were measured apart."""
+    """Return a unit for each run, whose rows one simulation answers; runs with equal scenes stay apart."""
     by_run: dict[tuple[str, Scene], list[int]] = {}
     refused = []
     for place, row in enumerate(rows):
@@ -132,7 +132,7 @@ def shared_prefix_load(run: str) -> tuple[str, StagedLoad]:
     """Return the name of the workload that a run's name holds, and its load.
 
     Raises:
-        ConfigError: it holds none that is known.
+        ConfigError: the name holds no known workload.
     """
     lower = run.lower()
     for name, load in SHARED_PREFIX.items():
@@ -181,7 +181,7 @@ def llmd_scene(row: Row) -> Scene:
 
 
 def full_name(model: str) -> str:
-    """Return the model with its owner: that of the shipped model of this name, else Meta."""
+    """Return the model's name with its owner: the shipped model's of this name, else `meta-llama`."""
     if "/" in model:
         return model
     owners = [shipped.rpartition("/") for shipped in shipped_models()]
@@ -266,10 +266,10 @@ def inferencex_scene(row: Row) -> Scene:
 
 
 def sharing(row: Row) -> tuple[int, int, int]:
-    """Return TP and copies of attention, and on how many GPUs experts lie apart.
+    """Return TP, the number of copies of attention, and over how many GPUs the experts are spread.
 
-    Where the file says how many copies of attention there are, its TP counts the GPUs of all of them. Where it does
-    not, the GPUs that share the experts say it.
+    Where the file has the number of copies, its TP counts the GPUs of all copies. Elsewhere the number follows from the
+    GPUs that share the experts.
 
     Raises:
         ConfigError: a number cannot be read, or the copies do not share the GPUs evenly.

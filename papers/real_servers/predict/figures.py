@@ -104,7 +104,7 @@ def chosen_of(
 def predicted(
     scene: Scene, simulated: SimulatedRequests, cell: AskedCell, client: ClientView
 ) -> float:
-    """Predict what a cell holds."""
+    """Return the predicted value of the cell's figure."""
     requests = seen(simulated, client)
     if cell.figure == "tok_s":
         tokens = scene.load.prompt + scene.load.output

@@ -173,9 +173,9 @@ def recognised(path: Path, columns: Sequence[str]) -> Collection:
 
 
 def filled(file: RunsFile, predictions: Sequence[PredictedUnit]) -> pandas.DataFrame:
-    """Fill the file's table with predictions in its own columns, their intervals, and why a row has none.
+    """Return the file's table with predictions in its own columns, their intervals, and why a row has no prediction.
 
-    What a column held before goes to the same name with `_measured`.
+    Earlier values of a column move to a column with `_measured` behind its name.
     """
     table = file.table.copy()
     for column in file.collection.values:

@@ -39,7 +39,7 @@ NEW_SERVERS = ("other_deployment", "other_model", "other_hardware")
 
 @dataclass(frozen=True)
 class SeenRuns:
-    """What a fit has seen."""
+    """The models, GPUs, software and layouts of the runs that a fit has seen."""
 
     models: frozenset[str] = frozenset()  # lower case
     gpus: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class SeenRuns:
 
     @classmethod
     def of(cls, scenes: Iterable[Scene]) -> SeenRuns:
-        """Return what these scenes show."""
+        """Collect the models, GPUs, software and layouts of these scenes."""
         scenes = list(scenes)
         layouts: dict[str, list[float]] = {}
         for scene in scenes:
@@ -66,7 +66,7 @@ class SeenRuns:
         )
 
     def unseen(self, scene: Scene) -> tuple[str, ...]:
-        """Return which of `KINDS` a scene is; two, where both model and GPU are new."""
+        """Return which of `KINDS` a scene is beside the seen runs; two kinds where both model and GPU are new."""
         server = scene.server
         far = (server.model.lower() not in self.models, server.hardware not in self.gpus)
         if any(far):
@@ -185,7 +185,7 @@ def usual_pace(gpu: GpuDescription) -> float:
 
 @functools.cache
 def learned(collection: str, model: str) -> Learned:
-    """Load what is shipped with the package for the runs of this collection; `model` is one of `MODELS`."""
+    """Load the fit that ships with the package for the runs of a collection; `model` is one of `MODELS`."""
     text = resources.files(__package__).joinpath("served_fits.yaml").read_text("utf-8")
     return from_document(yaml.safe_load(text)[collection][model])
 
@@ -255,8 +255,8 @@ Effects = Mapping[
 
 
 def features(load: ClosedLoad) -> tuple[float, ...]:
-    """Return level; requests at once, their square; prompt, output; requests × prompt: logarithms
-    about usual values.
+    """Return 1 and five numbers of the load as logarithms about usual values: requests at once, their square, prompt,
+    output, requests × prompt.
     """
     many = math.log2(load.concurrency / USUAL_CONCURRENCY) / 3
     prompt = math.log2(load.prompt / USUAL_LENGTH) / 2
@@ -291,7 +291,7 @@ def base_model(model: str) -> str:
 
 
 def factor(effects: Effects, figure: str, scene: Scene) -> float:
-    """Return the factor of a figure, `ttft` or `itl`; 1 where nothing is known."""
+    """Return the factor by which groups' effects multiply a figure, `ttft` or `itl`; 1 where no effect is known."""
     if not isinstance(scene.load, ClosedLoad):
         return 1.0
     known = effects.get(figure, {})

@@ -21,7 +21,7 @@ class ServerPool:
     """Equal instances with a role of their own.
 
     Raises:
-        ConfigError: a number is below 1, or the role is none.
+        ConfigError: a number is below 1, or the role is unknown.
     """
 
     role: str  # `prefill` or `decode`
@@ -38,7 +38,7 @@ class ServerPool:
 
 @dataclass(frozen=True)
 class RealServer:
-    """Equal instances of a model, or pools of them; 0 stands for what follows from the model.
+    """Equal instances of a model, or pools of them; a 0 stands for the value that follows from the model.
 
     Raises:
         ConfigError: a number is below 1, or pools do not have both roles.
@@ -101,7 +101,7 @@ class StagedLoad:
 
 @dataclass(frozen=True)
 class ClosedLoad:
-    """So many requests at once all the time; whoever is answered sends the next one. All prompts differ.
+    """A constant number of requests at once: an answered user sends the next request. All prompts differ.
 
     Raises:
         ConfigError: a number is not above 0, or there are too many requests.

@@ -61,7 +61,7 @@ class LoopInstance:
 
     @property
     def load(self) -> int:
-        """Return the number of requests that are here."""
+        """Return the number of requests on this instance."""
         return len(self.waiting) + len(self.prompts) + len(self.decodes)
 
     def admits(self) -> bool:
@@ -116,7 +116,7 @@ class LoopInstance:
         return max(min(self.decodes[0][0] - self.done, fits), 1)
 
     def _make_room(self) -> None:
-        """Preempt the last admitted until every decode may grow by a token."""
+        """Preempt the last admitted requests until every decode may grow by a token."""
         while self.decodes and self.held + len(self.decodes) > self.memory:
             if len(self.decodes) == 1:
                 raise ConfigError(

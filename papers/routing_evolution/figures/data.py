@@ -187,7 +187,7 @@ OF_PUBLISHED_SEEDS: Mapping[str, Table] = {
 
 
 def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path) -> None:
-    """Write the data of every figure; what the runs have is not simulated again."""
+    """Write the data of every figure; runs that `runs` has are not simulated again."""
     figures.compute(TABLES, runs, seeds, folder)
     published = PaperRuns(runs.folder, "reference")
     figures.compute(OF_PUBLISHED_SEEDS, published, RECORD.seeds, folder)

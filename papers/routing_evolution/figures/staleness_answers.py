@@ -55,8 +55,8 @@ def _with_values(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:
-    """Return every cell with its mean, its change against age 0 on the same seeds, and a verdict that
-    holds for its line.
+    """Return every cell with its mean, its change against age 0 on the same seeds, and a verdict that holds for all
+    ages together.
 
     Intervals are 95 % by Student's t over seeds; those of changes hold for all ages of a line together.
     """
@@ -78,9 +78,7 @@ def compared(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_losses(comparison: pd.DataFrame) -> pd.DataFrame:
-    """Return of every line the least age in ms from which on every age is worse than age 0; infinity
-    if there is none.
-    """
+    """Return for every line the least age in ms from which on all are worse than age 0; infinity if none is."""
     rows = []
     for line, cells in comparison.groupby(LINE, sort=False):
         first = np.inf
@@ -96,7 +94,7 @@ def first_losses(comparison: pd.DataFrame) -> pd.DataFrame:
 def pooled(table: pd.DataFrame) -> dict[int, Estimate]:
     """Return the change in % at each age, over all strategies and loads where in-flight requests count.
 
-    The mean of the logarithms of the ratios to age 0 on each seed; a 95 % interval by Student's t over seeds.
+    Each seed counts with the mean logarithm of its ratios to age 0; the 95 % interval is Student's t over seeds.
     """
     cells = table[(table["signal"] == ALL) & table["counts_in_flight"]]
     cells = cells[~cells["strategy"].isin(READS_NOTHING)]
@@ -110,7 +108,7 @@ def pooled(table: pd.DataFrame) -> dict[int, Estimate]:
 
 
 def one_signal_old(table: pd.DataFrame) -> list[tuple[str, int, Difference]]:
-    """Return the change against all signals new, for each signal that is old alone, and load."""
+    """Return for each load, and for each signal and all of them, the change where only that signal is old."""
     rows = []
     cells = table[(table["strategy"] == READS_EVERYTHING) & table["counts_in_flight"]]
     for rate in RATES:

@@ -69,7 +69,7 @@ class Cell(NamedTuple):
     age_ms: int
 
     def config(self) -> ClusterConfig:
-        """Return the cluster in which one signal has the age and the others are new, or all have the age."""
+        """Return the cluster in which the cell's signal, or every signal, has the cell's age, and others are new."""
         old = {
             setting: 1000 * self.age_ms * (self.signal in (ALL, name))
             for name, setting in SIGNALS.items()
@@ -93,8 +93,8 @@ class Cell(NamedTuple):
 
 
 def cells(ages: Sequence[int] = AGES_MS, rates: Sequence[int] = RATES) -> list[Cell]:
-    """Return all points: of a strategy that reads nothing only age 0; of one that reads all also each
-    signal old alone.
+    """Return all cells: every strategy at every age, or at age 0 if it reads nothing, and for the one that reads all
+    also each signal old alone.
     """
     whole = [
         Cell(strategy, ALL, counts, rate, age)
