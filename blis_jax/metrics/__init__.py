@@ -1,5 +1,5 @@
-"""Figures of a run: BLIS's own (`reference`), one number by name (`scalars`), summaries, and what is kept of a run.
+"""Figures of a run: BLIS's own (`reference`), metrics by name (`scalars`), summaries, and what is kept of a run.
 
-Each figure is defined once (`metric`). A compiled call (`compiled`, `lane`) gives it the engine's tables, lane by lane,
-where the host gives it a record.
+Each figure is defined once (`metric`) and computed from a run's record on the host, or from the engine's tables inside
+a compiled call (`compiled`, `lane`), where each run is a lane.
 """

@@ -1,4 +1,4 @@
-"""The metrics in the engine's program: what comes back of a run is a report of some hundred bytes, or named figures."""
+"""Metrics computed in the engine's program: it returns a report of some hundred bytes for each run, not its record."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ VIOLATIONS = (*CHEAP_NAMES, "monotone_clock")  # the last axis of a report's `vi
 
 
 class Compute(Protocol):
-    """The figures of one lane. Programs are kept by it, so equal ones must be equal and hashable."""
+    """Computes the figures of one lane. It is part of a compiled program's key, so it needs equality and a hash."""
 
     def __hash__(self) -> int:
-        """Of what makes two of them equal."""
+        """Return a hash of all that equality compares."""
 
     @property
     def groups(self) -> Sequence[int]:
@@ -56,7 +56,7 @@ class Compute(Protocol):
         """Return the names of the latencies that the figures need."""
 
     def __call__(self, selection: LaneSelection) -> Any:
-        """A pytree of figures."""
+        """Return the figures of a lane's measured requests, as a pytree."""
 
 
 @pytree
@@ -71,9 +71,9 @@ class Report:
 
 
 class CompiledSummary(ABC, Generic[T]):
-    """Makes the same of a report as of a whole record; the latter where a run had to come back whole.
+    """Summarises a run from its report, or, if the run came back whole, from its record, with equal results.
 
-    Both are called from several threads.
+    Both methods are called from several threads.
     """
 
     fewest_rows: ClassVar[int] = 256  # of one program on a CPU from which compiling pays
@@ -86,23 +86,23 @@ class CompiledSummary(ABC, Generic[T]):
     @property
     @abstractmethod
     def numbers(self) -> MeasureNumbers:
-        """Return which requests are measured, and against what, as numbers of the call."""
+        """Return the measured window and the targets, as traced arguments of the compiled call."""
 
     @abstractmethod
     def of_reports(self, report: Report, num_repairs: int | Sequence[int]) -> Any:
-        """Return a sequence of what is kept of each row of a report of numpy arrays, whatever its outcome.
+        """Return the summary of each run in `report`, whose arrays `[row]` are numpy's, whatever its outcome.
 
-        `num_repairs` is one for all or one for each.
+        `num_repairs` is one number for all runs or one for each.
         """
 
     @abstractmethod
     def __call__(self, record: RunRecord) -> T:
-        """The same of one record."""
+        """Return the summary of a run from its record."""
 
 
 @pytree
 class Drawn:
-    """The sizes of requests that were drawn in the call `[row]`, which the host checks."""
+    """Sizes, for each run `[row]`, of the requests drawn in the call, which the host checks."""
 
     is_short: jax.Array  # the generator drew too few
     most_tokens: jax.Array  # of a request, prompt and output
@@ -118,18 +118,18 @@ def reports(
     params: Params,
     numbers: MeasureNumbers,
 ) -> Report:
-    """Return the reports of all rows; `raw`, `tables` and `params` have a leading axis."""
+    """Return the reports of all runs; `raw`, `tables` and `params` have the runs as leading axis."""
 
     def run_of(raw: Raw, table: RequestTable, params: Params) -> LaneRun:
-        """Return one row as the metrics see it; the leading axis is gone."""
+        """Return one run as metrics read it; its arrays have no leading axis."""
         return LaneRun(shape, mechanism, raw, table, params)
 
     def is_open(raw: Raw, table: RequestTable, params: Params) -> jax.Array:
-        """Return whether decode of some request of the row ended early, a bool scalar."""
+        """Return whether some request of the run ended in decode without completing, or was evicted; a bool scalar."""
         return has_unfinished_decode(run_of(raw, table, params))
 
     def report_row(raw: Raw, table: RequestTable, params: Params) -> Report:
-        """Return the report of one row, every field without its leading axis."""
+        """Return the report of one run, its fields without the leading axis."""
         run = run_of(raw, table, params)
         selection = LaneSelection(
             run, numbers, may_be_unfinished, compute.groups, compute.latencies
@@ -168,18 +168,18 @@ class NamedFigures:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Return all requests and each SLO class: names may ask for a class, and some figures compare classes."""
+        """Return the codes of all requests and of each SLO class, since some figures compare classes."""
         return EVERYBODY, *range(NUM_CLASSES)
 
     @property
     def latencies(self) -> tuple[str, ...]:
-        """Return the latencies that the names of the figures begin with."""
+        """Return the latencies with whose names the metrics' names begin."""
         return tuple(
             latency for latency in LATENCIES if any(name.startswith(latency) for name in self.names)
         )
 
     def __call__(self, selection: LaneSelection) -> jax.Array:
-        """Of one lane."""
+        """Return the metrics of one lane, `[metric]`."""
         nothing = jnp.zeros(0, jnp.float64)
         each = [selection.figure(name)[None] for name in self.names]
         return jnp.concatenate([nothing, *each])
@@ -192,22 +192,22 @@ def figures_of(
     keep: str = KEEP_FIGURES,
     store: str | Path | None = None,
 ) -> Callable[[RunRecord], RunSummary]:
-    """Make a `summarize` for `over_seeds` and its like that gives named metrics.
+    """Return a `summarize` for `over_seeds` and similar functions, which computes named metrics.
 
     Args:
         names: metrics, with `[class]` behind for one SLO class; units stand in the names.
         targets: limits in ms by class, for goodput and attainment; none if None.
         measure: spans in s whose arrivals are left out, none if None; its own targets are not used.
-        keep: `figures` computes the metrics in the compiled call, and some tens of bytes a run come back.
-            `records` brings whole records back too, in `RunSummary.record`.
-        store: a folder that every machine sees. Whoever makes a run writes its whole record there, and its file
-            comes back with the figures, in `RunSummary.stored`, for `blis_jax.records.stored.load`.
+        keep: `figures` computes the metrics in the compiled call, which returns some tens of bytes for each run;
+            `records` returns whole records too, in `RunSummary.record`.
+        store: a folder shared by all machines, to which the process that makes a run writes its whole record; the
+            path is in `RunSummary.stored`, for `blis_jax.records.stored.load`.
 
     Returns:
         A function from a record to its `RunSummary`.
 
     Raises:
-        ConfigError: a name is no metric, `keep` is neither word, or records are to come back and to be stored.
+        ConfigError: a name is no metric, `keep` is neither word, or `keep` is `records` and a store is given.
     """
     if keep not in (KEEP_FIGURES, KEEP_RECORDS):
         raise ConfigError(f"keep is {keep!r}; give {KEEP_FIGURES!r} or {KEEP_RECORDS!r}")
@@ -235,17 +235,17 @@ def figures_of(
 
 
 class RunFigures(CompiledSummary[RunSummary]):
-    """Named metrics of the compiled call; see `figures_of`."""
+    """Summarises a run by named metrics, computed in the compiled call; see `figures_of`."""
 
     def __init__(self, names: Sequence[str], targets: SloTargets, measure: Measure) -> None:
-        """Refuse names that are no metrics."""
+        """Look the metrics up; refuse unknown names."""
         self.names, self.targets, self.measure = tuple(names), targets, measure
         self._functions = tuple(lookup(name)[0].compute for name in self.names)
         self._numbers = measure_numbers(targets, measure)
 
     @property
     def compute(self) -> NamedFigures:
-        """Return all figures that are asked for by name, computed in one call."""
+        """Return the function that computes all the named metrics in the call."""
         return NamedFigures(self.names, self._functions)
 
     @property
@@ -270,14 +270,14 @@ class RunFigures(CompiledSummary[RunSummary]):
         return RunSummary(outcome, metrics, dict(zip(VIOLATIONS, broken, strict=True)))
 
     def __call__(self, record: RunRecord) -> RunSummary:
-        """Of a whole record."""
+        """Return the summary of a whole record."""
         return evaluated(record, self.names, self.targets, self.measure)
 
 
 def evaluated(
     record: RunRecord, names: Sequence[str], targets: SloTargets, measure: Measure
 ) -> RunSummary:
-    """Return the named metrics of a whole record."""
+    """Return the summary of a whole record, with the named metrics."""
     if record.outcome not in WHOLE:
         return RunSummary(record.outcome, {}, record.invariant_failures)
     metrics = evaluate(record, names, targets, window_of(measure, record))

@@ -1,6 +1,6 @@
-"""Means and percentiles exactly as the reference forms them, of plain and of weighted samples.
+"""Means and percentiles computed exactly as in BLIS, of plain and of weighted samples.
 
-Two percentile formulas exist, one per unit; they differ in the last bit, so both are kept.
+BLIS has one percentile formula for ms and one for other units; they differ in the last bit, so both are kept.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Sample:
         return float(self.values[index])
 
     def neighbours(self, percent: float) -> tuple[float, float, float]:
-        """Return the members around rank percent/100·(n-1), and how far between them it lies."""
+        """Return the two members around rank percent/100·(n-1), and the fraction of the way between them, 0 to 1."""
         rank = percent / 100.0 * (self.count - 1)
         below = math.floor(rank)
         low = self.member(below)
@@ -104,7 +104,7 @@ def itl_sample(record: RunRecord, instance: int | None = None) -> Sample:
 
 
 def mean(sample: Sample) -> float:
-    """Return the mean, 0 for an empty sample, as in the reference."""
+    """Return the mean, 0 for an empty sample, as in BLIS."""
     return sample.total / sample.count if sample.count else 0.0
 
 
@@ -152,7 +152,7 @@ TIMES = ("e2e_us", "ttft_us", "sched_delay_us")
 def times_of_parts(
     record: RunRecord, splits: SplitRecords, instance: int | None
 ) -> list[Int[np.ndarray, "recorded"]]:
-    """Return E2E, TTFT and scheduling delay in µs: of whole requests in the cluster, of their parts on an instance."""
+    """Return E2E, TTFT and scheduling delay, µs, of whole requests; for an `instance`, of the parts that it served."""
     requests = record.requests
     if instance is None:
         return [recorded(getattr(requests, name), splits.is_ended) for name in TIMES]
@@ -174,13 +174,13 @@ def times_of_parts(
 
 
 def is_reported(record: RunRecord) -> Bool[np.ndarray, "request"]:
-    """Return which requests BLIS's figures of the cluster count: all, or where pools split requests, the ended ones."""
+    """Return which requests BLIS's cluster figures count: all, or with split requests those that ended."""
     splits = record.splits
     return np.ones(len(record.requests.status), bool) if splits is None else splits.is_ended
 
 
 def is_listed(record: RunRecord) -> Bool[np.ndarray, "request"]:
-    """Return which requests BLIS lists: those that an instance got and did not drop, of split ones those that ended."""
+    """Return which requests BLIS lists: those on an instance and not dropped; of split ones, the ended ones."""
     requests, splits = record.requests, record.splits
     is_kept = requests.status != Status.DROPPED
     if splits is not None:
@@ -189,9 +189,9 @@ def is_listed(record: RunRecord) -> Bool[np.ndarray, "request"]:
 
 
 def served_parts(record: RunRecord) -> tuple[Any, Any, Any]:
-    """Return E2E in µs, instance and SLO class of all that instances have served, in order of arrival.
+    """Return E2E, µs, instance and SLO class of all requests in order of arrival; -1 for no E2E or no instance.
 
-    Of requests that pools have split the two parts, one after the other; -1 where there is no E2E or no instance.
+    If pools split requests, every request has two entries in a row: its prefill part and its decode part.
     """
     requests, splits = record.requests, record.splits
     if splits is None:
@@ -205,20 +205,20 @@ def served_parts(record: RunRecord) -> tuple[Any, Any, Any]:
 
 
 def rows_of(instance: int | None) -> slice:
-    """Return the rows of tables of instances: that of one, or all."""
+    """Return the slice of tables of instances that holds one instance, or all of them."""
     return slice(None) if instance is None else slice(instance, instance + 1)
 
 
 def total_of(table: InstanceRecords, name: str, instance: int | None = None) -> Any:
-    """Return a counter of one instance, or of all together."""
+    """Return a counter of one instance, or its sum over all of them."""
     return getattr(table, name)[rows_of(instance)].sum()
 
 
 def counted(record: RunRecord, name: str, instance: int | None) -> Any:
-    """Return a counter of one instance or of the cluster, of which BLIS's pools count parts of requests.
+    """Return a counter of one instance or of the cluster, as BLIS counts it, which counts the parts of split requests.
 
-    A prefill part completes on its instance, KV without room is dropped by the cluster, and a request between the
-    instances is running.
+    A prefill part counts as completed on its instance; a request whose KV finds no room is dropped by the cluster, not
+    by the decode instance; a request in transfer between instances counts as running.
     """
     splits, total = record.splits, total_of(record.instances, name, instance)
     if splits is None:
@@ -244,7 +244,7 @@ EVERYBODY = -1  # in place of the code of an SLO class: the group of all request
 
 
 class Ranked(NamedTuple):
-    """Samples of several quantities in ascending order: of all members, then class by class."""
+    """Samples of several quantities, each in ascending order: of all requests that have it, then of each SLO class."""
 
     values: Float[Array, "quantity entry"]  # in the order given
     places: Int[Array, "quantity twice_entry"]  # of the members of all classes, then of each class
@@ -252,32 +252,32 @@ class Ranked(NamedTuple):
     counts: Int[Array, "quantity group"]  # members of a group
 
     def percentiles_ms(self, percents: Sequence[float]) -> Float[Array, "quantity group percent"]:
-        """Return percentiles of samples in µs, in ms; NaN for an empty one."""
+        """Return percentiles, ms, of samples in µs; NaN for an empty sample."""
         wanted = jnp.asarray(percents, jnp.float64)[None, None, :]
         low, high, fraction = self._around(wanted / 100.0)
         between = low / 1000 + (high - low) * fraction / 1000
         return jnp.where(self.counts[..., None] > 0, between, jnp.nan)
 
     def quantiles_ms(self, levels: Sequence[float]) -> Float[Array, "quantity group level"]:
-        """Return quantiles of samples in µs at levels from 0 to 1, in ms, linear between members."""
+        """Return quantiles, ms, of samples in µs, at levels from 0 to 1, interpolated linearly; NaN if empty."""
         low, high, fraction = self._around(jnp.asarray(levels, jnp.float64)[None, None, :])
         between = (low + (high - low) * fraction) / 1000
         return jnp.where(self.counts[..., None] > 0, between, jnp.nan)
 
     def largest_us(self, ranks: Sequence[int]) -> Float[Array, "quantity group rank"]:
-        """Return the members of those ranks, 0 for the largest, of samples in µs; NaN where there are fewer."""
+        """Return the members at `ranks`, counted from 0 for the largest; NaN where a sample has too few members."""
         wanted = jnp.asarray(ranks)[None, None, :]
         at = self.starts[..., None] + self.counts[..., None] - 1 - wanted
         members = _at(self.values, _at(self.places, jnp.maximum(at, 0)[None]))[0]
         return jnp.where(wanted < self.counts[..., None], members, jnp.nan)
 
     def of(self, quantities: Sequence[int]) -> Ranked:
-        """Return some of the quantities."""
+        """Return the samples of the chosen quantities, by index."""
         chosen = np.asarray(quantities)
         return Ranked(*(part[chosen] for part in self))
 
     def _around(self, levels: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the members around the rank at each level, and how far between them it lies."""
+        """Return the two members around the rank of each level, and the fraction of the way between them."""
         last = jnp.maximum(self.counts[..., None] - 1, 0)
         ranks = levels * last
         below = jnp.floor(ranks).astype(last.dtype)
@@ -287,7 +287,7 @@ class Ranked(NamedTuple):
 
 
 def _at(values: Float[Array, "quantity entry"], places: Int[Array, "side quantity ..."]) -> Any:
-    """Of each quantity, the entries at some places."""
+    """Return for each quantity the entries at the given places."""
     return jax.vmap(lambda entries, at: entries[at], in_axes=(0, 1), out_axes=1)(values, places)
 
 
@@ -297,7 +297,7 @@ def ranked(
     slo_class: Int[Array, "entry"],
     groups: Sequence[int],
 ) -> Ranked:
-    """Return the samples of the members; groups are SLO classes, or EVERYBODY."""
+    """Sort the entries marked in `is_member`, for each group: an SLO class's code, or EVERYBODY."""
     size, bits = values.shape[1], _bits_for(values.shape[1])
     order = jax.vmap(order_of)(values, is_member)
     count = jnp.sum(is_member, axis=1, keepdims=True)
@@ -322,7 +322,7 @@ def ranked(
 def order_of(
     values: Float[Array, "entry"] | Int[Array, "entry"], is_member: Bool[Array, "entry"]
 ) -> Int[Array, "entry"]:
-    """Return the places in ascending order of value, those of no member last.
+    """Return the indices that sort `values` in ascending order, non-members last.
 
     The order is exact for whole numbers below 2^63 ÷ the number of entries; other values that agree to 1 part in
     2^52 ÷ entries count as equal.
@@ -347,7 +347,7 @@ def weighted_percentiles_ms(
     weights: Int[Array, "entry"],
     percents: Sequence[float],
 ) -> tuple[jax.Array, jax.Array]:
-    """Return percentiles in ms of values in µs that each count as often as their weight says; and their mean in ms."""
+    """Return percentiles and mean, ms, of `values` in µs, each repeated as often as its weight."""
     order = order_of(values, weights > 0)
     values, weights = values.astype(jnp.float64), jnp.maximum(weights, 0)
     ends = jnp.cumsum(weights[order])

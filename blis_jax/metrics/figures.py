@@ -39,12 +39,12 @@ class Rates(NamedTuple):
 
 
 def latest_us(record: RunRecord, instance: int | None = None) -> Values:
-    """Return when the last event ran, on one instance or on any."""
+    """Return the time of the last event, µs, on one instance or on any."""
     return record.instances.sim_ended_time_us[rows_of(instance)].max(initial=0)
 
 
 def ended_us(record: RunRecord, instance: int | None = None) -> float:
-    """Return the same as a plain number; a whole one but on the continuous clock."""
+    """Return `latest_us` as a Python number, which is whole except on the continuous clock."""
     ended: float = latest_us(record, instance).item()
     return ended
 
@@ -131,10 +131,10 @@ def count_pairs_above(
     later: Int[np.ndarray, "member"],
     group: Int[np.ndarray, "member"],
 ) -> int:
-    """Count i < j of one group with earlier[i] > later[j]; members of a group lie together.
+    """Count pairs i < j in one group with earlier[i] > later[j]; the members of a group must be adjacent.
 
-    In numpy by merges of all groups at once: every pair is split by exactly one pair of sibling blocks of 1, 2, 4, …
-    members, where one binary search counts it.
+    In numpy all groups are counted at once as in a merge sort: every pair is split by exactly one pair of sibling
+    blocks of 1, 2, 4, … members, where a binary search counts it.
     """
     if namespace(group) is not np:
         return _count_by_distance(earlier, later, group)
@@ -163,7 +163,7 @@ def count_pairs_above(
 
 
 def _count_by_distance(earlier: Values, later: Values, group: Values) -> Any:
-    """The same in a compiled call: each member with the one d places later, for every d up to the largest group."""
+    """Count the pairs in a compiled call: compare each member with the one d places later, for every d."""
     size = len(group)
     later_group = jnp.concatenate([group, jnp.full(size, -1, group.dtype)])
     later = jnp.concatenate([later, jnp.zeros(size, later.dtype)])
@@ -184,8 +184,8 @@ def jain_fairness(
 ) -> float:
     """Return Jain's index of the tenants' completed output tokens; 1 is even, 1/n all to one of n tenants.
 
-    The scale drops out, so it is the index of their throughputs. Every tenant that sent a request
-    counts; 0 without tenants, as in the reference.
+    Jain's index does not depend on scale, so this is also the index of the throughputs. Every tenant that sent a
+    request counts; 0 without tenants, as in BLIS.
     """
     requests = record.requests
     xp = namespace(requests.status)
@@ -206,7 +206,7 @@ def jain_fairness(
 def jain_index(
     values: Values | list[float], is_there: Values | bool = True, of_nobody: float = 0.0
 ) -> Number:
-    """Return Jain's index of the values under the mask; 1 if all are 0, `of_nobody` without a value."""
+    """Return Jain's index of the values marked in `is_there`; 1 if all are 0, `of_nobody` if none is marked."""
     array = np.asarray(values, np.float64) if isinstance(values, list) else values
     xp = namespace(array)
     counts = xp.ones(len(array), bool) & is_there
@@ -220,10 +220,10 @@ def worst_p99_ms(
     times_us: Int[np.ndarray, "request"],
     is_chosen: Bool[np.ndarray, "request"] | bool = True,
 ) -> float:
-    """Return the largest P99 of the instances and the cluster, of times in µs; negative times count as absent.
+    """Return the largest of the P99s of the instances and of the cluster, ms; NaN if there is no time.
 
-    It is the routing track's own metric, over the blocks that BLIS prints: an instance on which nothing
-    completed has none. In ms, and NaN if there is no time at all.
+    The metric is that of the routing track, over the blocks that BLIS prints: an instance on which nothing completed
+    has no P99. Times are in µs; negative ones are missing.
     """
     xp, completed = namespace(times_us), record.instances.completed_requests
     is_timed = is_chosen & (times_us >= 0)
@@ -237,7 +237,7 @@ def worst_p99_ms(
 def p99s_ms(
     times_us: Int[np.ndarray, "request"], groups: Bool[np.ndarray, "group request"]
 ) -> Float[np.ndarray, "group"]:
-    """Return the P99 of some times, µs, in each group of requests, in ms; NaN where a group is empty."""
+    """Return the P99, ms, of times in µs in each group of requests; NaN for an empty group."""
     xp = namespace(times_us)
     is_empty = ~groups.any(axis=1)
     beyond = xp.where(is_empty, 0.0, np.inf)[:, None]
@@ -275,7 +275,7 @@ def _largest(values_ms: Float[np.ndarray, "group"]) -> Number:
 
 
 def draft_figures(record: RunRecord) -> dict[str, Number]:
-    """Return the counts of drafted tokens and what follows, under vLLM's names; nothing where nothing is drafted."""
+    """Return counts of drafted tokens and rates of acceptance, under vLLM's names; empty if nothing is drafted."""
     if record.drafts is None:
         return {}
     totals = {name: values.sum() for name, values in vars(record.drafts).items()}

@@ -1,7 +1,7 @@
 """Figures of KV memory, per instance and of the cluster: use, hits, evictions, the CPU tier, phantom hits.
 
-A phantom hit is a prompt token that the router took for cached when it chose the instance, and that was not
-there any more, or not yet, when the request was scheduled first.
+A phantom hit is a prompt token that the router assumed to be cached when it chose the instance, but that was not in the
+cache when the request was first scheduled.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _metric(name: str, direction: str, redefined: str = "") -> Callable[[F], F]:
 
 
 class CachedTokens(NamedTuple):
-    """Prompt tokens per request; all 0 for one that was never scheduled."""
+    """Counts of prompt tokens for each request; 0 for a request that was never scheduled."""
 
     predicted: Int[np.ndarray, "request"]  # by the router's prefix index; 0 without one
     actual: Int[np.ndarray, "request"]  # found when it was scheduled first
@@ -79,7 +79,7 @@ class CachedTokens(NamedTuple):
 
 
 def cached_tokens(record: RunRecord) -> CachedTokens:
-    """Return what the router promised of the cache against what each request found there."""
+    """Return, for each request, the cached tokens that the router predicted and those found at first scheduling."""
     requests = record.requests
     xp, is_scheduled = namespace(requests.status), requests.first_sched_delay_us >= 0
     predicted = xp.where(is_scheduled, xp.maximum(requests.expected_cached_tokens, 0), 0)
@@ -90,7 +90,7 @@ def cached_tokens(record: RunRecord) -> CachedTokens:
 
 
 def cache_hit_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
-    """Return hits ÷ (hits + misses) of every instance, as in the reference; 0 where nothing was looked up.
+    """Return hits ÷ (hits + misses) of every instance, as in BLIS; 0 where nothing was looked up.
 
     Hits are the blocks found in the cache and those reloaded from the CPU tier; misses the blocks newly taken
     and the failed allocations for which that tier had nothing. In August 2026 blocks are reloaded before they are
@@ -100,7 +100,7 @@ def cache_hit_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
 
 
 def _hits(record: RunRecord) -> tuple[Int[np.ndarray, "instance"], Int[np.ndarray, "instance"]]:
-    """Hits of every instance, and hits and misses together."""
+    """Return the hits, and the hits plus misses, of every instance."""
     table = record.instances
     hits = table.gpu_hits + (0 if record.is_august else table.cpu_reloads)
     return hits, hits + (table.gpu_misses + table.cpu_misses)
@@ -113,15 +113,15 @@ def cache_hit_rate(record: RunRecord) -> float:
 
 
 def printed_hit_rate(record: RunRecord) -> float:
-    """Return what BLIS prints: the mean of the instances' rates, whatever their traffic."""
+    """Return the hit rate that BLIS prints: the unweighted mean of the instances' rates."""
     return _mean(cache_hit_rates(record))
 
 
 def thrashing_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
     """Return reloads within 1,000 µs of their offload ÷ offloads of every instance; 0 without offloads.
 
-    In August 2026: blocks that gave way on the CPU ÷ blocks copied there; with off-load tiers, runs of blocks that the
-    CPU had no room for ÷ all that storage has been asked for.
+    In August 2026: blocks evicted from the CPU ÷ blocks copied to it; with off-load tiers, requests to storage that
+    failed since the CPU had no room ÷ all requests to storage.
     """
     return ratio(*_thrashing(record))
 
@@ -129,7 +129,7 @@ def thrashing_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
 def _thrashing(
     record: RunRecord,
 ) -> tuple[Int[np.ndarray, "instance"], Int[np.ndarray, "instance"]]:
-    """What thrashes on every instance, and of how much."""
+    """Return numerator and denominator of every instance's thrashing rate."""
     if record.offload is None:
         return record.instances.cpu_thrashing, record.instances.cpu_offloads
     refusals = record.offload.num_refusals
@@ -143,7 +143,7 @@ def thrashing_rate(record: RunRecord) -> float:
 
 
 def printed_thrashing_rate(record: RunRecord) -> float:
-    """Return what BLIS prints: the mean of the instances' rates."""
+    """Return the thrashing rate that BLIS prints: the unweighted mean of the instances' rates."""
     return _mean(thrashing_rates(record))
 
 
@@ -176,10 +176,10 @@ def phantom_hit_rate(record: RunRecord) -> float:
 
 
 def instance_figures(record: RunRecord) -> dict[str, Float[np.ndarray, "instance"]]:
-    """Return every one of `FIGURES` for every instance.
+    """Return each of `FIGURES` for every instance.
 
-    The mean utilisation is over the whole run's duration, so that instances compare; nothing counts between
-    steps, and time in overlapping steps counts twice. Orphans are NaN while a request could hold blocks.
+    The mean utilisation is over the whole run's duration, so that instances compare; it counts 0 between steps, and
+    time in overlapping steps twice. Orphaned blocks are NaN if a request may still hold blocks at the end.
     """
     table = record.instances
     num_instances = len(table.step_count)
@@ -211,7 +211,7 @@ def instance_figures(record: RunRecord) -> dict[str, Float[np.ndarray, "instance
 
 
 def cluster_figures(record: RunRecord) -> dict[str, float]:
-    """Return every one of `FIGURES` for the cluster.
+    """Return each of `FIGURES` for the cluster.
 
     Peaks are those of the fullest instance, rates are ratios of sums, and the rest are sums.
     """
@@ -231,7 +231,7 @@ def cluster_figures(record: RunRecord) -> dict[str, float]:
 def cpu_tier(record: RunRecord, has_cpu_tier: bool) -> str:
     """Return whether a CPU tier was configured, and was used: one of `CPU_TIERS`.
 
-    An inert one is configured, but nothing was ever offloaded to it or reloaded.
+    An inert tier is configured, but nothing was ever offloaded to it or reloaded.
     """
     table = record.instances
     if (table.cpu_offloads > 0).any() or (table.cpu_reloads > 0).any():
@@ -246,10 +246,10 @@ MOST_UNUSED = 0.1  # of the hit rate beyond the share of prompt tokens that are 
 
 
 def hits_without_use(record: RunRecord) -> str:
-    """Return a sentence where far more blocks count as hits than prompts are spared; no text elsewhere.
+    """Return a sentence if the hit rate is far above the share of prompt tokens not computed; else an empty text.
 
-    In August's revision blocks of a prompt come back from the CPU once its step has been planned: they are hits, the
-    prompt is computed all the same, and they take the place of other contents.
+    In August's revision blocks of a prompt are reloaded from the CPU after its step has been planned: they count as
+    hits and replace other blocks, but the prompt is computed all the same.
     """
     requests, figures = record.requests, cluster_figures(record)
     prompts = int(requests.input_len[requests.num_scheduled > 0].sum())
@@ -263,7 +263,7 @@ def hits_without_use(record: RunRecord) -> str:
 
 
 def kv_document(record: RunRecord, has_cpu_tier: bool) -> dict[str, Any]:
-    """Return all figures for a JSON file; null where one cannot be told."""
+    """Return all figures for a JSON file; null for an unknown one."""
     table = instance_figures(record)
     rows = range(len(record.instances.step_count))
     return {
@@ -281,7 +281,7 @@ def _plain(figures: dict[str, float]) -> dict[str, float | None]:
 
 
 def timelines(record: RunRecord, block_size: int) -> xr.Dataset:
-    """Return every step of every instance, by instance, then by execution: what its memory and queue held.
+    """Return memory and queue in every step, as a Dataset `[step]`, by instance, then in order of execution.
 
     `preemptions` counts the requests that the step evicted; `block_size` is in tokens.
     """
@@ -311,7 +311,7 @@ def timelines(record: RunRecord, block_size: int) -> xr.Dataset:
 
 
 def _first_steps(record: RunRecord) -> Int[np.ndarray, "record"]:
-    """Return the place of each record's first step among all steps of `expand_steps`."""
+    """Return the index in `expand_steps` of each record's first step."""
     order = order_of_execution(record)
     num_steps = record.steps.num_steps[order]
     first = np.empty(len(order), np.int64)

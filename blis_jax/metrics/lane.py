@@ -1,4 +1,4 @@
-"""One run inside a compiled call: its records in JAX, and the requests of it that are measured."""
+"""One run inside a compiled call, a lane: its records in JAX, and its measured requests."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _NAMES_OF_COUNTS = {status: name for name, status in COUNTED.items()}
 
 @pytree
 class MeasureNumbers:
-    """The times between which requests are measured, and the limits that they must keep, as traced numbers."""
+    """The measured window, and the limits of the SLO classes, as traced numbers."""
 
     limits_us: Float[
         Array, "slo_class 3"
@@ -87,21 +87,21 @@ class MeasureNumbers:
 
 
 def measure_numbers(targets: SloTargets, measure: Measure) -> MeasureNumbers:
-    """Return the numbers of one way to measure; the measure's own targets are not used."""
+    """Return `targets` and the window of `measure` as numbers; the targets of `measure` are not used."""
     spans_us = (round(span * 1e6) for span in (measure.warm_up_s, measure.cool_down_s))
     numbers: tuple[Any, ...] = (targets.limits_us, *map(np.int64, spans_us))
     return MeasureNumbers(*numbers)
 
 
 def _once(records: Records) -> Records:
-    """Return the records as they are computed once, not again in every figure that reads them: less to compile."""
+    """Return the records behind an optimization barrier, so that XLA computes them once, not in every figure."""
     columns = {field.name: getattr(records, field.name) for field in dataclasses.fields(records)}
     traced = {name: value for name, value in columns.items() if isinstance(value, jax.Array)}
     return dataclasses.replace(records, **lax.optimization_barrier(traced))
 
 
 class LaneRun:
-    """The records of one run, with all rows of its tables; see `Observation`."""
+    """The records of one run, padding of the tables included; see `Observation`."""
 
     def __init__(
         self,
@@ -111,13 +111,13 @@ class LaneRun:
         table: RequestTable,
         params: Params,
     ) -> None:
-        """`raw`, `table` and `params` of one lane, traced."""
+        """Take `raw`, `table` and `params` of one lane, traced."""
         self.seen = Observation(raw, table, params, shape, mechanism, jnp)
         self.shape, self.mechanism, self.raw = shape, mechanism, raw
 
     @cached_property
     def requests(self) -> RequestRecords:
-        """Return the records of the requests; entries of no request are in flight and have no times."""
+        """Return the records of the requests; padding is in flight and has no times."""
         return _once(self._requests[0])
 
     @cached_property
@@ -126,7 +126,7 @@ class LaneRun:
 
     @cached_property
     def instances(self) -> InstanceRecords:
-        """Return the records of the instances; inactive ones have 0 blocks in total."""
+        """Return the records of the instances; inactive instances have `total_kv_blocks` 0."""
         records = instance_records(self.seen, self.requests, self.splits)
         is_active = jnp.arange(self.seen.num_instances) < self.num_instances
         blocks: Any = jnp.where(is_active, records.total_kv_blocks, 0)
@@ -134,38 +134,38 @@ class LaneRun:
 
     @cached_property
     def steps(self) -> StepRecords:
-        """Return the step records; entries of no record have no steps."""
+        """Return the step records; padding has 0 steps."""
         return step_records(self.seen)
 
     @cached_property
     def preemptions(self) -> PreemptionRecords:
-        """Return the records of preemptions; entries of no preemption are on no instance."""
+        """Return the records of preemptions; padding is on no instance."""
         return preemption_records(self.seen)
 
     @property
     def figures(self) -> Mapping[str, jax.Array]:
-        """Return what an event source tells of the run, by name."""
+        """Return the event sources' figures of the run, by name."""
         told: Mapping[str, jax.Array] = self.raw.figures
         return told
 
     @property
     def splits(self) -> SplitRecords | None:
-        """Return the parts of requests that pools have split."""
+        """Return the parts of requests that pools have split; None without pools."""
         return self._requests[1]
 
     @property
     def offload(self) -> OffloadRecords | None:
-        """Return what off-load tiers did, if there are some."""
+        """Return the records of off-load tiers; None without tiers."""
         return offload_records(self.seen)
 
     @property
     def drafts(self) -> DraftRecords | None:
-        """Return the counts of drafted tokens, if there are any."""
+        """Return the counts of drafted tokens; None if nothing is drafted."""
         return draft_records(self.seen)
 
     @property
     def adapters(self) -> AdapterRecords | None:
-        """Return the loads of LoRA adapters, if there may be any."""
+        """Return the loads of LoRA adapters; None if none is ever loaded."""
         return adapter_records(self.seen)
 
     @property
@@ -175,7 +175,7 @@ class LaneRun:
 
     @property
     def is_august(self) -> bool:
-        """Return whether the run follows the reference's revision of August 2026."""
+        """Return whether the run follows BLIS's revision of August 2026."""
         return self.seen.rules.has_order
 
     @property
@@ -185,7 +185,7 @@ class LaneRun:
 
     @property
     def outcome(self) -> jax.Array:
-        """Return the engine's code; HORIZON where it says success but the horizon left requests behind."""
+        """Return the engine's outcome; HORIZON if the engine reports success but requests were left at the horizon."""
         code = self.raw.registers[Reg.OUTCOME]
         status = self.requests.status
         is_settled = jnp.isin(status, jnp.asarray([int(settled) for settled in SETTLED]))
@@ -194,7 +194,7 @@ class LaneRun:
 
 
 class LaneSelection:
-    """The measured requests of one run; what is said of groups has them as an axis."""
+    """The measured requests of one run; figures of groups have a group axis."""
 
     def __init__(
         self,
@@ -204,9 +204,9 @@ class LaneSelection:
         groups: Sequence[int] = (EVERYBODY,),
         latencies: Sequence[str] = LATENCIES,
     ) -> None:
-        """`groups` are SLO classes by their code, or EVERYBODY; of `latencies` there are percentiles.
+        """Select the requests of `groups`, codes of SLO classes or EVERYBODY; percentiles are computed of `latencies`.
 
-        `may_be_unfinished` is one for a batch: whether a request of any lane ended in decode, or was evicted.
+        `may_be_unfinished` holds for the whole batch: whether a request of any lane ended in decode, or was evicted.
         """
         self.run, self.numbers, self.may_be_unfinished = run, numbers, may_be_unfinished
         self.groups, self.latencies = tuple(groups), tuple(latencies)
@@ -231,7 +231,7 @@ class LaneSelection:
         return self.run
 
     def place(self, slo_class: int) -> int:
-        """Return the place of a group on the axis of groups."""
+        """Return the index of a group on the group axis."""
         return self.groups.index(slo_class)
 
     @cached_property
@@ -246,14 +246,14 @@ class LaneSelection:
         return self.is_member & self.is_chosen[None, :]
 
     def sums(self, amounts: Sequence[Any], is_of: jax.Array) -> jax.Array:
-        """Sum amounts over the requests of each group that are in `is_of` `[amount, group]`."""
+        """Sum amounts over the requests `is_of` `[group, request]`; return `[amount, group]`."""
         stacked = jnp.stack([amount.astype(jnp.float64) for amount in amounts])
         # as a product, since XLA adds the entries of a sum one after another
         return stacked @ is_of.T.astype(jnp.float64)
 
     @cached_property
     def counts(self) -> dict[str, jax.Array]:
-        """Count the requests and how they ended, by name of the metric `[group]`."""
+        """Return the number of requests, and of requests with each end status, `[group]`, by metric name."""
         status = self.run.requests.status
         ended = [status == int(code) for code in COUNTED.values()]
         sums = self.sums([jnp.ones_like(self.is_chosen), *ended], self.is_of)
@@ -267,21 +267,19 @@ class LaneSelection:
 
     @cached_property
     def rates(self) -> dict[str, jax.Array]:
-        """Return what completed within the measured time ÷ that time in s, by name of the metric
-        `[group]`; 0 if no time passed.
-        """
+        """Return completions in the measured window ÷ its length in s, `[group]`, by metric name; 0 if empty."""
         is_of = self.is_member & self.is_output[None, :]
         amounts = self.sums(rate_amounts(self.record, self.is_good), is_of)
         return dict(zip(RATES, ratio(amounts, self.seconds), strict=True))
 
     @cached_property
     def attainment(self) -> jax.Array:
-        """Return good ÷ all requests of each group; NaN for an empty group."""
+        """Return the share of requests within all targets `[group]`; NaN for an empty group."""
         return ratio(self.sums([self.is_good], self.is_of)[0], self.counts["num_requests"], jnp.nan)
 
     @cached_property
     def samples(self) -> tuple[jax.Array, jax.Array]:
-        """Return the latencies in µs, and which measured requests have them `[latency, request]`."""
+        """Return the latencies, µs, and which measured requests have them, both `[latency, request]`."""
         latencies = [latencies_us(self.record, name) for name in self.latencies]
         values = jnp.stack([jnp.asarray(each, jnp.float64) for each, _ in latencies])
         return values, jnp.stack([exists & self.is_chosen for _, exists in latencies])
@@ -298,7 +296,7 @@ class LaneSelection:
 
     @cached_property
     def means_ms(self) -> jax.Array:
-        """Return the means of the latencies `[latency, group]`, in ms; NaN where nobody has one."""
+        """Return the means of the latencies `[latency, group]`, ms; NaN if no request of the group has the latency."""
         values, exists = self.samples
         total = self.sums(list(jnp.where(exists, values, 0.0)), self.is_of)
         return ratio(total, self.sums(list(exists), self.is_of), jnp.nan) / 1000
@@ -316,11 +314,11 @@ class LaneSelection:
         return weighted_percentiles_ms(*gaps, PERCENTS)
 
     def of(self, slo_class: int) -> LaneGroup:
-        """Return one of the groups."""
+        """Return one group by its SLO class, or EVERYBODY."""
         return LaneGroup(self, slo_class)
 
     def figure(self, name: str) -> jax.Array:
-        """Return one metric, as `scalars.evaluate` gives it; the selection has its group and latency."""
+        """Return one metric, equal to that of `scalars.evaluate`; the selection must have its group and latency."""
         metric, slo_class = lookup(name)
         group = self.of(EVERYBODY if slo_class is None else class_code(slo_class))
         return jnp.asarray(metric.compute(group), jnp.float64)
@@ -335,7 +333,7 @@ class LaneGroup:
 
     @property
     def place(self) -> int:
-        """Return the place of the group on the axis of groups."""
+        """Return the group's index on the group axis."""
         return self.selection.place(self.slo_class)
 
     @property
@@ -355,7 +353,7 @@ class LaneGroup:
 
     @property
     def attainment(self) -> jax.Array:
-        """Return good ÷ all requests of the group; NaN for none."""
+        """Return the share of the group's requests within all targets; NaN for an empty group."""
         return self.selection.attainment[self.place]
 
     def rate(self, name: str) -> jax.Array:
@@ -363,7 +361,7 @@ class LaneGroup:
         return self.selection.rates[name][self.place]
 
     def count(self, status: Status) -> jax.Array:
-        """Return how many ended that way."""
+        """Return how many of the group's requests ended with this status."""
         return self.selection.counts[_NAMES_OF_COUNTS[status]][self.place]
 
     def mean_ms(self, latency: str) -> jax.Array:

@@ -25,14 +25,14 @@ DEFAULT_TARGETS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """The choice of measured arrivals and the limits in ms by class; for rates see summaries.py."""
+    """The arrivals that are measured, and the limits by class, ms; summaries.py says which completions rates count."""
 
     targets: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: DEFAULT_TARGETS)
     warm_up_s: float = 0.0  # arrivals left out at the beginning
     cool_down_s: float = 0.0  # and before the last arrival
 
     def check(self, spec: RequestSource) -> None:
-        """Refuse spans that leave nothing of the arrivals."""
+        """Refuse a warm-up and cool-down as long as the workload's arrivals."""
         if not spec.aggregate_rate or spec.waits or not (spec.horizon or spec.num_requests):
             return
         expected_s = spec.horizon / 1e6 if spec.horizon else spec.num_requests / spec.aggregate_rate
@@ -43,18 +43,18 @@ class Measure:
             )
 
     def slo_targets(self) -> SloTargets:
-        """Return the targets as metrics take them; a class without any only has to complete."""
+        """Return the targets as `SloTargets`; a request of a class without targets is good if it completes."""
         return SloTargets({name: Target(**limits) for name, limits in self.targets.items()})
 
     def texts(self) -> dict[str, str]:
-        """Return the attributes of a Dataset."""
+        """Return targets and window as attributes of a Dataset."""
         targets = {name: dict(limits) for name, limits in self.targets.items()}
         return {"slo_targets": json.dumps(targets), "measure": json.dumps(self.window())}
 
     def window(self) -> dict[str, float | str]:
-        """Return the spans left out, and what rates count where there are any.
+        """Return the spans left out, and, if there are any, a word on what rates count.
 
-        Earlier versions counted arrivals; as this is compared, their files are not gone on with.
+        Rates of earlier versions counted arrivals; the word differs, so files of those versions are not resumed.
         """
         spans: dict[str, float | str] = {
             "warm_up_s": self.warm_up_s,
@@ -64,7 +64,7 @@ class Measure:
 
 
 def read_targets(texts: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the default targets with those replaced that are given as `CLASS.LIMIT=MS`, or several with commas."""
+    """Return the default targets, overridden by `texts`: `CLASS.LIMIT=MS`, or several of these with commas."""
     targets = {name: dict(limits) for name, limits in DEFAULT_TARGETS.items()}
     for text in target_texts(texts):
         slo_class, limit, value = split_target(text, CLASS_NAMES)
@@ -77,7 +77,7 @@ def read_targets(texts: Sequence[str]) -> dict[str, dict[str, float]]:
 
 
 def target_texts(texts: Sequence[str]) -> list[str]:
-    """Return each of --targets by itself; a text may have several with commas."""
+    """Split each text at commas; return all targets."""
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
@@ -87,7 +87,7 @@ def split_target(
     form: str = "CLASS.LIMIT=MS",
     example: str = "critical.ttft_ms=80",
 ) -> tuple[str, str, str]:
-    """Return the class, the limit and the value of one of --targets.
+    """Split a target into class, limit and value, as texts.
 
     Raises:
         ConfigError: the text does not have this form, or names none of the classes.
@@ -137,7 +137,7 @@ def read_window(text: str | None, spec: RequestSource) -> tuple[float, float]:
 
 
 def window_of(measure: Measure, record: RunRecord) -> Window:
-    """Return the arrivals of one run that are measured; without a cool-down, up to the end."""
+    """Return the measured window of one run; without a cool-down it reaches to the end."""
     from_us, until_us = round(measure.warm_up_s * 1e6), None
     if measure.cool_down_s:
         last_us = int(record.requests.arrival_us.max(initial=0))

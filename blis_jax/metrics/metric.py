@@ -1,6 +1,6 @@
-"""What a metric is, and the table of those that there are: each is defined once, for the host and for a compiled call.
+"""The class of metrics and the registry of all: each is defined once, for the host and for compiled calls.
 
-A definition reads `MeasuredRequests`, in numpy's arrays or in JAX's.
+A definition reads `MeasuredRequests`, whose arrays are numpy's on the host and JAX's in a compiled call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class MeasuredRequests(Protocol):
 
     @property
     def record(self) -> Any:
-        """Return the run of these requests: its `requests`, `instances` and `steps`, as a `RunRecord` has them."""
+        """Return the run of these requests, with the fields of a `RunRecord`."""
 
     @property
     def is_chosen(self) -> Any:
@@ -42,13 +42,13 @@ class MeasuredRequests(Protocol):
         """Return one of `summaries.RATES`; 0 if no time passed."""
 
     def count(self, status: Status) -> Number:
-        """Return how many of the requests ended that way."""
+        """Return how many of the requests ended with this status."""
 
     def mean_ms(self, latency: str) -> Number:
-        """Return the mean of a latency; NaN where nobody has one."""
+        """Return the mean of a latency, ms; NaN if no request has it."""
 
     def percentile_ms(self, latency: str, percent: int) -> Number:
-        """Return a percentile of a latency; NaN where nobody has one."""
+        """Return a percentile of a latency, ms; NaN if no request has it."""
 
     def of_class(self, code: int) -> MeasuredRequests:
         """Return the measured requests of one SLO class."""
@@ -77,13 +77,13 @@ METRICS: dict[str, Metric] = {}
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """Return a metric's name without the SLO class in brackets behind it, and that class; None for none."""
+    """Split `METRIC[CLASS]` into metric and SLO class; the class is None if there is none."""
     base, bracket, rest = name.partition("[")
     return (base, rest[:-1]) if bracket and rest.endswith("]") else (name, None)
 
 
 def name_in(name: str, slo_class: str | None) -> str:
-    """Return the name of a metric in one SLO class; its own for None and `all`."""
+    """Return `METRIC[CLASS]`, or the metric's own name for the class None or `all`."""
     return name if slo_class in (None, ALL) else f"{name}[{slo_class}]"
 
 
@@ -93,7 +93,7 @@ def names_in(names: Sequence[str], classes: Iterable[str]) -> tuple[str, ...]:
 
 
 def register(metric: Metric) -> None:
-    """Add a metric; its name must be new."""
+    """Register a metric; refuse a name that is taken."""
     name, direction = metric.name, metric.direction
     if name in METRICS:
         raise ConfigError(f"metric {name!r} is registered already; choose another name")
@@ -107,7 +107,7 @@ def register(metric: Metric) -> None:
 def of_requests(
     unit: str, direction: str, title: str = "", has_classes: bool = True
 ) -> Callable[[F], F]:
-    """Register a function of `MeasuredRequests`; its first sentence says what it estimates."""
+    """Return a decorator to register a function of `MeasuredRequests`; its first sentence is the estimand."""
 
     def registered(figure: F) -> F:
         name, what = figure.__name__, _estimand(figure)
@@ -125,7 +125,7 @@ def of_run(
     estimand: str = "",
     redefined: str = "",
 ) -> Callable[[F], F]:
-    """Register a function of a record, whichever requests are measured; under its own name unless there is another."""
+    """Return a decorator that registers a function of a whole run's record, under `name` or the function's own name."""
 
     def registered(figure: F) -> F:
         """Register the figure and return it unchanged."""

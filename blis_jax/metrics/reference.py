@@ -1,4 +1,4 @@
-"""The reference's own figures of one run, under its names, in its order and units."""
+"""BLIS's own figures of one run, under its names, in its order and units."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ _PRINTED_COUNTS = (
 
 
 def cluster_json(record: RunRecord) -> dict[str, Any] | None:
-    """Return the cluster's block of the reference's standard output; None if nothing completed.
+    """Return the cluster's block of BLIS's standard output; None if nothing completed.
 
-    The revision of August 2026 prints a block of zeros then.
+    The revision of August 2026 prints a block of zeros if nothing completed.
     """
     return instance_block(record, None)
 
 
 def instance_block(record: RunRecord, instance: int | None) -> dict[str, Any] | None:
-    """Return one instance's block of the reference's standard output; None if nothing completed there."""
+    """Return one instance's block of BLIS's standard output; None if nothing completed there."""
     printed = _printed(record, instance)
     return printed or _zeros(record, instance) if record.is_august else printed
 
@@ -109,7 +109,7 @@ def instance_json(record: RunRecord, instance: int) -> dict[str, float]:
 
 
 def results_json(record: RunRecord) -> dict[str, Any]:
-    """Return the cluster's block as the reference saves it: with zeros if nothing completed."""
+    """Return the cluster's block as BLIS saves it: with zeros if nothing completed."""
     return _printed(record, None) or _zeros(record, None)
 
 
@@ -243,8 +243,8 @@ def per_slo(record: RunRecord) -> dict[str, dict[str, dict[str, float]]]:
 def instances(record: RunRecord, has_cpu_tier: bool = False) -> list[dict[str, Any]]:
     """Return one entry per instance, as in the golden data.
 
-    The CPU tier's counters are there if one is configured. `latency` is empty in a cluster of one, whose
-    instance the reference does not print.
+    An entry has the CPU tier's counters if a tier is configured. `latency` is empty in a cluster of one instance, which
+    BLIS does not print.
     """
     requests, table = record.requests, record.instances
     hit_rates, thrashing = cache_hit_rates(record), thrashing_rates(record)
@@ -283,7 +283,7 @@ def instances(record: RunRecord, has_cpu_tier: bool = False) -> list[dict[str, A
 
 
 def class_code(name: str) -> int:
-    """Return the index of an SLO class; the empty class has two names."""
+    """Return the code of an SLO class; requests without a class have code 0, under two names."""
     if name in SLO_CLASSES:
         return SLO_CLASSES.index(name)
     if name == DEFAULT_CLASS:
@@ -297,12 +297,12 @@ def class_code(name: str) -> int:
 def is_of_class(
     codes: Int[np.ndarray, "request"], slo_class: str | None
 ) -> Bool[np.ndarray, "request"]:
-    """Return which requests, of these codes, belong to an SLO class; None: to any."""
+    """Return which requests, given their codes, belong to an SLO class; all of them if it is None."""
     return codes == class_code(slo_class) if slo_class is not None else np.ones(len(codes), bool)
 
 
 def instance_name(instance: int, names: Sequence[str] = ()) -> str:
-    """Return the reference's name of an instance; `names` are those of a record that has some."""
+    """Return BLIS's name of an instance; `names` are those of the record, if it has any."""
     return names[instance] if names else f"instance_{instance}"
 
 
@@ -320,12 +320,12 @@ def _total(table: InstanceRecords, name: str, instance: int | None = None) -> in
 def adapter_fields(
     record: RunRecord, named: Sequence[str], instance: int | None = None
 ) -> dict[str, Any]:
-    """Return the block `adapters` of the cluster or of one instance; nothing if no adapter has been used there.
+    """Return the block `adapters` of the cluster or of one instance; empty if no adapter was used there.
 
     Args:
         record: the run.
-        named: the adapter of each request, empty for none; empty if no request names one.
-        instance: of which the block is; None: of all.
+        named: the adapter's name for each request, "" for none; an empty sequence if no request names one.
+        instance: the instance; None for the cluster.
 
     Returns:
         By id in alphabetical order: loads and evictions, TTFT P50 and P99 in µs, and tokens/s of completed requests.
@@ -352,7 +352,7 @@ def adapter_fields(
 def _loads_and_evictions(
     record: RunRecord, instance: int | None
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Loads and evictions by id, of those that there were."""
+    """Return the loads and the evictions by adapter id, without zeros."""
     made = record.adapters
     if made is None:
         return {}, {}

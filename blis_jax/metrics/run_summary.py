@@ -42,7 +42,7 @@ OF_LIVES = (  # what two runs must have in common, request by request, to be the
 
 @dataclass(frozen=True)
 class RequestFigures:
-    """The measured requests of one run, a list each; NaN where a request has no such latency."""
+    """The measured requests of one run, one list for each column; NaN where a request lacks a latency."""
 
     arrival_us: Sequence[int]
     slo_class: Sequence[int]
@@ -57,7 +57,7 @@ class RequestFigures:
         arrival_us: Int[np.ndarray, "all"],
         slo_class: Int[np.ndarray, "all"],
     ) -> RequestFigures:
-        """Return the requests in another order, as if they had arrived at other times; those that lack are NaN."""
+        """Return the figures spread over all requests of a trace: figures at `places`, NaN at the others."""
 
         def spread(values: Sequence[float]) -> list[float]:
             column = np.full(len(arrival_us), np.nan)
@@ -72,14 +72,14 @@ class RequestFigures:
         return np.asarray(self.arrival_us, np.int64)
 
     def column(self, name: str, slo_class: str | None) -> Float[np.ndarray, "request"]:
-        """Return the values of a class, NaN for the requests of others."""
+        """Return a column, with NaN for requests outside the SLO class."""
         values = np.asarray(self.values[name], np.float64)
         return np.where(is_of_class(np.asarray(self.slo_class), slo_class), values, np.nan)
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The part of a run that is kept; one that did not come to its end has no figures."""
+    """The kept part of a run; a run that did not come to its end has no figures."""
 
     outcome: IntEnum  # an `Outcome`, or why a study did without the run
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class RunSummary:
 
     @property
     def num_broken_invariants(self) -> int:
-        """Return how often invariants were broken, all of them together."""
+        """Return the number of breaches of all invariants together."""
         return sum(self.violations.values())
 
     def value(self, name: str) -> float:
@@ -110,7 +110,7 @@ class RunSummary:
         return self.metrics.get(name, math.nan)
 
     def beside(self, other: RunSummary, mark: str) -> RunSummary:
-        """Return the metrics of both runs, the second run's names marked; none unless both runs ended."""
+        """Return a summary with both runs' metrics, the other's names with `mark` added; none unless both ended."""
         metrics: dict[str, float] = {}
         if self.is_whole and other.is_whole:
             metrics = {**self.metrics}
@@ -126,7 +126,7 @@ class RunSummary:
 
 
 def read_summary(document: Mapping[str, Any]) -> RunSummary:
-    """Return the summary that a document holds; earlier ones say of violations how many there are."""
+    """Return the summary in a document; documents of earlier versions have only the number of violations."""
     fields = {**document, "outcome": Outcome[document["outcome"]]}
     num_broken = fields.pop("num_broken_invariants", 0)
     if num_broken:
@@ -139,7 +139,7 @@ def read_summary(document: Mapping[str, Any]) -> RunSummary:
 
 
 def request_figures(record: RunRecord, targets: SloTargets, window: Window) -> RequestFigures:
-    """Return what became of each request that arrives in the window."""
+    """Return latencies and outcome of each request that arrives in the window."""
     requests, chosen = record.requests, select(record, targets, window)
     kept = chosen.is_chosen
     values = {}
@@ -156,7 +156,7 @@ def request_figures(record: RunRecord, targets: SloTargets, window: Window) -> R
 
 
 def lives_of(record: RunRecord, facts: Sequence[str] = ()) -> Int[np.ndarray, "request fact"]:
-    """Return columns of the requests side by side, all of them by default; -1 where a run has no such record."""
+    """Return the columns `facts` of the requests, by default all, stacked; -1 for a column that the run lacks."""
     requests = record.requests
     missing = np.full(len(requests.arrival_us), -1)
     names = facts or [column.name for column in dataclasses.fields(RequestRecords)]
@@ -165,14 +165,14 @@ def lives_of(record: RunRecord, facts: Sequence[str] = ()) -> Int[np.ndarray, "r
 
 
 def share_differing(first: RunSummary, second: RunSummary) -> float:
-    """Return the share of requests with another life in the second run; NaN unless both kept lives."""
+    """Return the share of requests whose `lives` differ between two runs; NaN unless both summaries have them."""
     if first.lives is None or second.lives is None:
         return math.nan
     return float((first.lives != second.lives).any(axis=1).mean())
 
 
 def fingerprint(record: RunRecord) -> str:
-    """Return a text that is equal for runs in which every request had the same life."""
+    """Return a hash of the requests' records, equal for runs in which each request had the same times and places."""
     digest = hashlib.sha256()
     for name in OF_LIVES:
         digest.update(np.ascontiguousarray(getattr(record.requests, name), np.int64).tobytes())
@@ -203,14 +203,14 @@ RANKS = _ranks()  # of the kept latencies, 0 for the largest; the last one is ab
 
 @dataclass(frozen=True)
 class Tails:
-    """The latencies of one group of requests in several runs, as far as they are kept."""
+    """The kept latencies of one group of requests in several runs: their number, and the largest at `RANKS`."""
 
     count: Int[np.ndarray, "run"]  # requests with this latency; -1 for a run that did not end
     top_us: Float[np.ndarray, "run rank"]  # by RANKS; NaN where there are fewer
 
 
 def tails_of_runs(kept: Sequence[Kept | None]) -> Tails:
-    """Stack what `kept_of` gave for each run `[run, rank]`; a run that did not end is None and has count −1 and NaN."""
+    """Stack the results of `kept_of`, `[run, rank]`; a run that did not end, given as None, has count −1 and NaN."""
     count = np.full(len(kept), -1, np.int64)
     top_us = np.full((len(kept), NUM_RANKS), np.nan)
     for run, tail in enumerate(kept):
@@ -221,17 +221,13 @@ def tails_of_runs(kept: Sequence[Kept | None]) -> Tails:
 
 
 def kept_of(values_us: Int[np.ndarray, "value"]) -> list[int]:
-    """Return what is kept of latencies in ascending order: their number, then the values at `RANKS`
-    from the greatest down, in µs.
-    """
+    """Return the number of latencies, then those at `RANKS`, greatest first, µs; `values_us` is ascending."""
     ranks = [rank for rank in RANKS if rank < len(values_us)]
     return [len(values_us), *values_us[::-1][ranks].astype(np.int64).tolist()]
 
 
 def kept_tails(everything: Selection, classes: Sequence[str]) -> dict[str, dict[str, list[int]]]:
-    """Return what is kept of latencies, by latency, then by class and for all requests, from the
-    measured requests of a run.
-    """
+    """Return `kept_of` the measured requests' latencies, by latency, then by class, `all` included."""
     kept: dict[str, dict[str, list[int]]] = {name: {} for name in POOLED_LATENCIES}
     for slo_class in (ALL, *classes):
         chosen = everything.of_name(slo_class)
@@ -249,7 +245,7 @@ NEVER = 2**62
 
 @dataclass(frozen=True)
 class Overtaking:
-    """Figures of overtaking in one run, or in several together; ages in µs, None where nothing was seen."""
+    """Figures of overtaking in one or several runs; ages in µs, None if no request overtook or was passed."""
 
     # requests of the lower class scheduled while one of the higher class waited
     num_overtaking: int
@@ -264,7 +260,7 @@ ROWS_AT_A_TIME = 256
 
 
 def overtaking(record: RunRecord, lower: str, higher: str) -> Overtaking:
-    """Count on each instance which of two waiting requests of two classes was scheduled first, by first schedulings."""
+    """Count requests of one class first scheduled while one of the other class waited on the same instance."""
     requests = record.requests
     codes = [class_code(name) for name in (lower, higher)]
     counts = [NOTHING]
@@ -278,7 +274,7 @@ def overtaking(record: RunRecord, lower: str, higher: str) -> Overtaking:
 
 @dataclass(frozen=True)
 class _Waits:
-    """From the entry into the wait queue to the first scheduling, NEVER if that did not come."""
+    """The waits of requests, from the entry into the wait queue to the first scheduling; NEVER if not scheduled."""
 
     arrival_us: Int[np.ndarray, "request *column"]
     queued_us: Int[np.ndarray, "request *column"]
@@ -292,7 +288,7 @@ class _Waits:
         )
 
     def hold(self, time_us: Int[np.ndarray, "..."]) -> Bool[np.ndarray, "..."]:
-        """Return whether they wait at a time; not at its ends, where events share a microsecond."""
+        """Return whether each request waits at `time_us`, ends excluded, where events share a microsecond."""
         return (self.queued_us < time_us) & (time_us < self.scheduled_us)
 
 
@@ -304,7 +300,7 @@ def _waits(record: RunRecord, chosen: Bool[np.ndarray, "request"]) -> _Waits:
 
 
 def _between(below: _Waits, above: _Waits) -> Overtaking:
-    """Of the lower class, as a column, against the higher class on the same instance."""
+    """Count overtaking between requests of the lower class, as a column, and the higher class on one instance."""
     overtakes = above.hold(below.scheduled_us)
     is_younger = above.arrival_us > below.arrival_us
     passed = below.hold(above.scheduled_us) & is_younger

@@ -55,28 +55,28 @@ _POOLED: dict[str, Metric] = {}
 
 
 def metric_names() -> tuple[str, ...]:
-    """Return every registered metric, in order of registration."""
+    """Return the names of all registered metrics, in order of registration."""
     return tuple(METRICS)
 
 
 def pooled_names() -> tuple[str, ...]:
-    """Return the figures of many runs together, which `sweep`, `compare` and the ledger have."""
+    """Return the names of the metrics of many runs together, which `sweep`, `compare` and the ledger compute."""
     return tuple(_POOLED)
 
 
 def pooled_latency(name: str) -> str | None:
-    """Return the latency whose pooled percentile a name, `[class]` included, means; None for other metrics."""
+    """Return the latency of a pooled percentile, given its name with or without `[class]`; None for other metrics."""
     base, _ = split_name(name)
     return base.removeprefix("pooled_").partition("_p")[0] if base in _POOLED else None
 
 
 def title_of(name: str) -> str:
-    """Return what a metric is called where its name says too little; else an empty text."""
+    """Return the title of a metric, or an empty text if its name needs none."""
     return METRICS[name].title if name in METRICS else ""
 
 
 def lookup(name: str, more: Mapping[str, Metric] = {}) -> tuple[Metric, str | None]:
-    """Return the metric that a name means, `more` included, and the SLO class in its brackets; None: the whole run."""
+    """Return the metric of a name, looked up in `more` too, and the SLO class in its brackets, else None."""
     base, slo_class = split_name(name)
     if name.startswith(OF_ADAPTER):
         return _of_adapter(name), None
@@ -94,7 +94,7 @@ def lookup(name: str, more: Mapping[str, Metric] = {}) -> tuple[Metric, str | No
 
 
 def _of_sources() -> dict[str, Metric]:
-    """The figures of the event sources that have been read, by name; NaN in a run without the source."""
+    """Return the metrics of the event sources loaded so far, by name; NaN in a run without the source."""
     return {
         name: Metric(
             name,
@@ -112,7 +112,7 @@ OF_ADAPTER = "adapter."
 
 
 def _of_adapter(name: str) -> Metric:
-    """A metric of the requests of one LoRA adapter, `adapter.ID.METRIC`; NaN in a run without the adapter."""
+    """Return a metric of one LoRA adapter's requests, `adapter.ID.METRIC`; NaN in a run without the adapter."""
     adapter, dot, base = name.removeprefix(OF_ADAPTER).rpartition(".")
     with_groups = [base_name for base_name, metric in METRICS.items() if metric.has_classes]
     if not (dot and adapter and base in with_groups):
@@ -155,10 +155,10 @@ def evaluate(
         record: the run.
         names: metrics, with `[class]` behind for one SLO class.
         targets: limits in ms by class, for goodput and attainment; none if None.
-        window: which part of the simulated time is measured; metrics of the whole run do not look at it.
+        window: the part of the simulated time that is measured; metrics of the whole run ignore it.
 
     Returns:
-        Values by name, in the unit that the name or `lookup` says; NaN where nothing was measured.
+        Values by name, in the unit in the name or in `lookup`'s metric; NaN where nothing was measured.
 
     Raises:
         ConfigError: a name is no metric, or its class does not exist.
@@ -233,7 +233,7 @@ def _mean_time(column: str, measured: MeasuredRequests) -> Number:
 
 
 def _refuse_pooled(name: str, _: MeasuredRequests) -> Number:
-    """Of a single run, or of anything that takes runs one by one."""
+    """Refuse a pooled metric where runs are taken one by one."""
     raise ConfigError(
         f"{name} is a figure of many runs together, which sweep, compare and the ledger have; of each run "
         f"take {name.removeprefix('pooled_')}"
@@ -267,7 +267,7 @@ _ENDED = {  # requests that …
 
 
 def _families() -> Iterator[Metric]:
-    """Metrics that differ in a latency, a percentage, a status or a column."""
+    """Yield the families of metrics, which differ in a latency, a percentage, a status or a column."""
     for latency, over in _LATENCIES.items():
         has_classes = latency in LATENCIES
         mean = methodcaller("mean_ms", latency)

@@ -8,8 +8,8 @@ of the simulated time, c_i the time at which request i completed and o_i its out
     output_tokens_per_s                 the sum of o_i over a <= c_i < b, / (b - a)
     goodput_rps                         |{i : a <= c_i < b, i kept its targets}| / (b - a)
 
-Rates count completions, whenever the request arrived: what arrives in the window and completes at some
-time says what was offered, however slow the cluster is.
+Rates count completions in the window, whenever the request arrived: counting arrivals that complete later would measure
+the offered load, however slow the cluster is.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SloTargets:
 
     @cached_property
     def limits_us(self) -> Float[np.ndarray, "slo_class limit"]:
-        """Return the limits in the order of LIMITS; infinity where nothing is asked."""
+        """Return the limits, µs, in the order of LIMITS; infinity for no limit."""
         named = [(class_code(name), target) for name, target in self.by_class.items()]
         by_code = dict(reversed(named))  # the first name of the empty class holds
         targets = [by_code.get(code, self.otherwise) for code in range(len(CLASS_NAMES))]
@@ -82,10 +82,10 @@ class SloTargets:
 
 @dataclass(frozen=True)
 class Window:
-    """What is measured: requests that arrive in [from_us, until_us), and rates of what completes in it.
+    """The measured span [from_us, until_us): requests that arrive in it, and rates of completions in it.
 
-    Without `until_us` it ends with the run, the last completion included. A warm-up ends at `from_us`,
-    a cool-down begins at `until_us`.
+    Without `until_us` the window ends with the run, the last completion included. A warm-up ends at `from_us`, a
+    cool-down begins at `until_us`.
     """
 
     from_us: int = 0
@@ -101,7 +101,7 @@ class Window:
 
     @property
     def end_us(self) -> int:
-        """Return the time before which requests count, later than any without an end."""
+        """Return `until_us`, or a time later than any event if it is None."""
         return NEVER_US if self.until_us is None else self.until_us
 
 
@@ -116,7 +116,7 @@ class Selection:
     seconds: float  # what rates are divided by
 
     def where(self, is_member: Bool[np.ndarray, "request"]) -> Selection:
-        """Return the part of it that belongs to one group."""
+        """Return the selection restricted to the requests in `is_member`."""
         return Selection(
             self.record,
             self.is_chosen & is_member,
@@ -132,7 +132,7 @@ class Selection:
 
     @cached_property
     def is_completed(self) -> Bool[np.ndarray, "request"]:
-        """Return which of all requests are chosen and completed."""
+        """Return which requests are both measured and completed."""
         return self.is_chosen & (self.record.requests.status == Status.COMPLETED)
 
     @cached_property
@@ -141,7 +141,7 @@ class Selection:
         return np.bincount(statuses, minlength=len(Status)).tolist()
 
     def count(self, status: Status) -> int:
-        """Return how many of its requests ended that way."""
+        """Return how many of the measured requests ended with this status."""
         return self._counts[status]
 
     @cached_property
@@ -153,7 +153,7 @@ class Selection:
         return {}
 
     def sample(self, latency: str) -> Sample:
-        """Return the measured requests' latencies, µs, or as `itl` those of every completed request of the run."""
+        """Return the measured requests' latencies, µs; for `itl` all gaps of the run's completed requests."""
         if latency not in self._samples:
             if latency == "itl":
                 self._samples[latency] = itl_sample(self.record)
@@ -163,33 +163,33 @@ class Selection:
         return self._samples[latency]
 
     def mean_ms(self, latency: str) -> float:
-        """Return the mean of a latency, NaN where nobody has one."""
+        """Return the mean of a latency, ms; NaN if no request has it."""
         sample = self.sample(latency)
         return mean_ms(sample) if sample.count else math.nan
 
     def percentile_ms(self, latency: str, percent: float) -> float:
-        """Return a percentile of a latency, NaN where nobody has one."""
+        """Return a percentile of a latency, ms; NaN if no request has it."""
         sample = self.sample(latency)
         return percentile_ms(sample, percent) if sample.count else math.nan
 
     def of_class(self, code: int) -> Selection:
-        """Return the part of one SLO class, the same each time."""
+        """Return the selection of one SLO class, which is cached."""
         if code not in self._classes:
             self._classes[code] = self.where(self.record.requests.slo_class == code)
         return self._classes[code]
 
     def of_name(self, slo_class: str) -> Selection:
-        """Return the part of one SLO class by its name, or all of it."""
+        """Return the selection of one SLO class by its name, or this one for `all`."""
         return self if slo_class == ALL else self.of_class(class_code(slo_class))
 
     @property
     def num_good(self) -> int:
-        """Return how many of the chosen requests kept all targets of their class."""
+        """Return how many of the measured requests completed within all targets of their class."""
         return int(np.count_nonzero(self.is_chosen & self.is_good))
 
     @property
     def attainment(self) -> float:
-        """Return good ÷ all: a request rejected, dropped or unfinished has missed its targets."""
+        """Return the share of good requests; one that was rejected, dropped or unfinished has missed its targets."""
         return ratio(self.num_good, self.num_requests, math.nan)
 
     def rate(self, name: str) -> float:
@@ -221,7 +221,7 @@ def _is_within(window: Window, times_us: Int[np.ndarray, "request"]) -> Bool[np.
 def good_requests(
     record: RunRecord, limits_us: Float[np.ndarray, "slo_class limit"]
 ) -> Bool[np.ndarray, "request"]:
-    """Return which requests completed within every limit of their class, in the order of LIMITS."""
+    """Return which requests completed within every limit of their class; `limits_us` has the order of LIMITS."""
     requests = record.requests
     is_good = requests.status == int(Status.COMPLETED)
     xp, limit_us = namespace(requests.status), limits_us[requests.slo_class]
@@ -234,12 +234,12 @@ def good_requests(
 
 
 def rate_amounts(record: RunRecord, is_good: Bool[np.ndarray, "request"]) -> Sequence[np.ndarray]:
-    """Return what each of RATES counts of each completed request; first output tokens are among tokens."""
+    """Return for each of RATES the amount that a completed request adds to it; tokens include first ones."""
     return record.requests.made_len, namespace(is_good).ones_like(is_good), is_good
 
 
 def latencies_us(record: RunRecord, latency: str) -> tuple[Any, Bool[np.ndarray, "request"]]:
-    """Return a latency of LATENCIES by request, µs, and which requests have it, some unfinished ones too."""
+    """Return a latency by request, µs, and which requests have it, which may include unfinished ones."""
     requests = record.requests
     if latency == "tpot":
         is_completed = requests.status == int(Status.COMPLETED)
@@ -249,9 +249,9 @@ def latencies_us(record: RunRecord, latency: str) -> tuple[Any, Bool[np.ndarray,
 
 
 def tpot_us(record: RunRecord) -> Float[np.ndarray, "request"]:
-    """Return (E2E − TTFT) ÷ max(tokens made − 1, 1); 0 without output tokens; junk where not completed.
+    """Return (E2E − TTFT) ÷ max(tokens made − 1, 1), µs; 0 without output tokens; junk where not completed.
 
-    It is none of a request with fewer than two tokens, which `latencies_us` leaves out.
+    A request with fewer than two tokens has no TPOT: `latencies_us` leaves it out.
     """
     requests = record.requests
     xp = namespace(requests.status)
@@ -260,11 +260,11 @@ def tpot_us(record: RunRecord) -> Float[np.ndarray, "request"]:
 
 
 def mean_itl_us(record: RunRecord) -> Float[np.ndarray, "request"]:
-    """Return the mean inter-token latency that BLIS reports of each request, -1 of those that did not complete.
+    """Return the mean inter-token latency that BLIS reports for each request, µs; -1 for uncompleted ones.
 
-    It divides by the number of output tokens but the first, of a request that is cut short but two. In August the sum
-    leaves out what is added to E2E behind the last token, and of requests that pools have split it has the latency of
-    the first token.
+    The divisor is the number of output tokens less one, or less two for a request that is cut short. In August the sum
+    leaves out what BLIS adds to E2E after the last token; for requests split by pools it includes the latency of the
+    first token.
     """
     requests = record.requests
     is_done = requests.status == Status.COMPLETED
@@ -295,10 +295,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 
 def ttft_parts_ms(selection: Selection) -> dict[str, list[float]]:
-    """Return per view of `VIEWS` the parts in the order of `TTFT_PARTS`, ms; empty without a first token.
+    """Return for each of `VIEWS` the parts in the order of `TTFT_PARTS`, ms; empty if no request has a first token.
 
-    `p99` belongs to `ttft_p99_ms`: it is interpolated between the same two requests, and where several
-    share a TTFT, between their averages.
+    The parts of `p99` sum to `ttft_p99_ms`: they are interpolated between the same two requests, or, where several
+    requests share a TTFT, between their averages.
     """
     requests = selection.record.requests
     chosen = selection.is_chosen & (requests.ttft_us >= 0)
@@ -317,7 +317,7 @@ def ttft_parts_ms(selection: Selection) -> dict[str, list[float]]:
 
 
 def grouped(parts: Float[np.ndarray, "... part"]) -> dict[str, Float[np.ndarray, "..."]]:
-    """Add up parts in the order of `TTFT_PARTS` to the sums of `GROUPS`."""
+    """Sum parts, given in the order of `TTFT_PARTS`, by the groups of `GROUPS`."""
     places = {name: place for place, name in enumerate(TTFT_PARTS)}
     return {
         group: parts[..., [places[name] for name in names]].sum(axis=-1)
