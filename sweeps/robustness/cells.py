@@ -1,7 +1,7 @@
 """The regimes of a robustness map: axes, their values, and the cells that are run.
 
-A cell is one value of every axis. All strategies get the cell's engine settings in place of their
-own, so that they differ in policies alone.
+A cell is one combination of values, one of every axis. All strategies get the cell's engine settings in place of
+their own, so that they differ in policies alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Place = Mapping[str, Any]  # a cell's value by axis
 
 @dataclass(frozen=True)
 class MapAxisKind:
-    """One thing that may vary: its name, unit and default values, and what the ledger has."""
+    """The definition of an axis: its name, unit and default values, and its value in the ledger's regime."""
 
     name: str
     unit: str
@@ -61,17 +61,17 @@ class MapAxisKind:
 
     @property
     def is_text(self) -> bool:
-        """Return whether the axis has texts, which have no order."""
+        """Return whether the axis has texts as values, which have no order."""
         return isinstance(self.published, str)
 
     @property
     def title(self) -> str:
-        """Return what tables and pictures call the axis, with its unit."""
+        """Return the axis's title in tables and pictures, with its unit."""
         unit = _UNIT_WORDS.get(self.unit)
         return f"{self._short} ({unit})" if unit else self._short
 
     def said(self, bound: str) -> str:
-        """Return a bound or a value of the axis in a sentence, such as `arrival rate ≥ 1,500 requests/s`."""
+        """Return a bound or a value of the axis as part of a sentence, such as `arrival rate ≥ 1,500 requests/s`."""
         return " ".join(filter(None, (self._short, bound, _UNIT_WORDS.get(self.unit))))
 
     @property
@@ -125,12 +125,12 @@ NAMES = tuple(BY_NAME)
 
 
 def kinds_in(names: Container[Any]) -> tuple[MapAxisKind, ...]:
-    """Return the axes that a map or a place has: all usual ones, and the optional ones among `names`."""
+    """Return the axes of a map or a place: all that every map has, and the optional ones among `names`."""
     return (*KINDS, *(kind for kind in OPTIONAL if kind.name in names))
 
 
 def _axis(kind: MapAxisKind, values: tuple[Any, ...]) -> StudyAxis:
-    """Return an axis; its reference is the value nearest to the ledger's, of texts the ledger's or else the first."""
+    """Return an axis; its reference is the value nearest to the ledger's (of texts: the ledger's, else the first)."""
     if kind.is_text:
         return StudyAxis(
             kind.name, values, kind.published if kind.published in values else values[0]
@@ -140,7 +140,7 @@ def _axis(kind: MapAxisKind, values: tuple[Any, ...]) -> StudyAxis:
 
 
 def make_axes(texts: Mapping[str, str]) -> tuple[StudyAxis, ...]:
-    """Make every axis, with the values given as `a,b,…` by name, or else its defaults; optional ones if given."""
+    """Return every axis, with its values from `texts` (`a,b,…` by name) or its defaults; optional axes if given."""
     unknown = [name for name in texts if name not in BY_NAME]
     if unknown:
         raise ConfigError(
@@ -157,7 +157,7 @@ PACES = (0.5, 0.75, 1.0, 1.5, 2.0)  # of a trace, in multiples of its own rate
 
 
 def trace_axes(texts: Mapping[str, str], trace: TraceSource) -> tuple[StudyAxis, ...]:
-    """Make every axis for a trace: rates around its own, its own burstiness, and the trace itself as the shape."""
+    """Return every axis for a trace: rates around its own, its own burstiness, and the trace as the only shape."""
     rate = trace.aggregate_rate
     if rate is None:
         raise ConfigError(f"{trace.path}: all requests arrive at once, so they have no rate")
@@ -203,12 +203,12 @@ def _value(kind: MapAxisKind, text: str) -> Any:
 
 
 def grid_size(axes: Sequence[StudyAxis]) -> int:
-    """Return the number of combinations of the axes' values."""
+    """Return the number of combinations of axis values."""
     return math.prod(len(axis.values) for axis in axes)
 
 
 def reference_place(axes: Sequence[StudyAxis], text: str = "") -> dict[str, Any]:
-    """Return the ledger's regime or the nearest, with values replaced as `NAME=VALUE,…` says.
+    """Return the ledger's regime, or the nearest on the axes, with values replaced as `NAME=VALUE,…` says.
 
     Raises:
         ConfigError: a part has another form, or a value is not on its axis.
@@ -236,7 +236,7 @@ def reference_place(axes: Sequence[StudyAxis], text: str = "") -> dict[str, Any]
 def make_cells(
     axes: Sequence[StudyAxis], design: str, num_cells: int, seed: int, reference: Place
 ) -> list[dict[str, Any]]:
-    """Return distinct cells, the reference among them: all combinations, or `num_cells` spread evenly over the axes.
+    """Return distinct cells, the reference among them: all combinations, or `num_cells` that fill the space evenly.
 
     Raises:
         ConfigError: too many cells, or fewer than one.
@@ -263,7 +263,7 @@ def make_cells(
 def _sampled(
     axes: Sequence[StudyAxis], design: str, num_cells: int, seed: int, reference: Place
 ) -> list[tuple[int, ...]]:
-    """Levels of a space-filling sample without repeats; the reference takes the last place."""
+    """Return index tuples of a space-filling sample without repeats; the reference replaces the last of them."""
     sizes = np.array([len(axis.values) for axis in axes])
     sampled: dict[tuple[int, ...], None] = {}
     num_points = 1 << max(num_cells - 1, 1).bit_length()
@@ -281,7 +281,7 @@ def _sampled(
 
 
 def _points(design: str, num_axes: int, count: int, seed: int, round_index: int) -> np.ndarray:
-    """Return points in the unit cube. A longer Sobol sequence begins with the shorter one's points."""
+    """Return points in the unit cube; a longer Sobol sequence begins with the points of a shorter one."""
     if design == "sobol":
         return sobol_shares(num_axes, count, seed)
     rng = np.random.default_rng([seed, round_index])
@@ -290,8 +290,8 @@ def _points(design: str, num_axes: int, count: int, seed: int, round_index: int)
 
 
 def config_in(config: ClusterConfig, place: Place) -> ClusterConfig:
-    """Set the cell's memory, instances and step constant in a configuration, and the age of signals and the room for
-    adapters if the cell has one.
+    """Return the configuration with the cell's memory, instances and step constant; with the age of signals and the
+    room for adapters if the cell has them.
 
     Raises:
         ConfigError: the latency model has no step constant.

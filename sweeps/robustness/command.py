@@ -1,4 +1,4 @@
-"""Run the map that options of `blis-jax robustness` describe: its plan, its cells, and what is found in them."""
+"""Make the map that options of `blis-jax robustness` describe: its plan, its cells, and the findings."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 def map_regimes(
     options: RobustnessOptions, paths: OutputPaths, differences: Path | None, command: str
 ) -> int:
-    """Run strategies in all cells, judge them, and write and print what is found; return the exit code."""
+    """Run strategies in all cells, judge them, and write and print the findings; return the exit code."""
     question = _question(options)
     plan = _plan(options, question)
     view = read_view(options.map_axes, options.map_facets, plan.axes)
@@ -126,7 +126,7 @@ def _extent(options: RobustnessOptions) -> Extent:
 
 
 def _stopping(options: RobustnessOptions) -> StoppingRule | None:
-    """Return the rule for stopping; what it looks at is the question itself."""
+    """Return the stopping rule of the options; None without one."""
     if options.has_rule and options.most_seeds is None:
         options = replace(options, most_seeds=options.usual_most_seeds)
     return seed_options.rule_of(options, options.seeds, options.trace)
@@ -147,7 +147,7 @@ def _question(options: RobustnessOptions) -> Question:
 def _made(
     options: RobustnessOptions, plan: MapPlan, path: Path, command: str
 ) -> tuple[xr.Dataset, MapTiming]:
-    """Return the map with all of its cells, and how long those took that were missing."""
+    """Return the map with all cells run, and the time that the missing cells took."""
     cells_per_part = plan.cells_per_part(drawn.RUNS_PER_PART)
     sizes = next(axis.values for axis in plan.axes if axis.name == "instances")
     configs = {arm.name: arm.config for arm in plan.arms}
@@ -201,7 +201,7 @@ def _written(
     paths: OutputPaths,
     differences: Path | None,
 ) -> int:
-    """Write the files, print the words, and return the exit code."""
+    """Write the files, print the findings, and return the exit code."""
     with progress.phase("judging cells"):
         verdicts = answer(dataset, question)
         rules = report.recommendation_rules(verdicts, options.depth)

@@ -1,4 +1,4 @@
-"""What a robustness map says, for programs: one JSON document."""
+"""The findings of a robustness map, for programs: one JSON document."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 def findings_of(
     verdicts: xr.Dataset, rules: Rules, timing: MapTiming | None = None, view: MapView | None = None
 ) -> Findings:
-    """Return what a map says, for every output; `timing` is what making it took, `view` what its picture shows."""
+    """Return the findings of a map for every output; `timing` is the time taken, `view` the axes of the picture."""
     said = runs_of(verdicts.attrs, verdicts.sizes["seed"]).in_text
     failures = [said(line) for line in failure_lines(verdicts)]
     effects = [said(line) for line in effect_lines(verdicts)]
@@ -73,7 +73,7 @@ def findings_of(
 
 
 def _limits(verdicts: xr.Dataset) -> tuple[str, ...]:
-    """Return what goodput counts, where the objective or a constraint is of it."""
+    """Return the limits that goodput counts by, if the objective or a constraint is goodput."""
     bounded = (parse_constraint(str(text)).metric for text in verdicts["constraint"].values)
     metrics = (str(verdicts.attrs["objective"]), *bounded)
     return limits_lines(metrics, json.loads(verdicts.attrs.get("slo_targets", "{}")))
@@ -130,7 +130,7 @@ def _regime_table(rules: Rules) -> Table:
 
 
 def _axis_table(verdicts: xr.Dataset) -> Table:
-    """Return recommendations counted by the values of each axis."""
+    """Return a table of the number of recommendations by the values of each axis."""
     table = by_axis(verdicts)
     rows = []
     for record in table.to_dict("records"):
@@ -153,7 +153,7 @@ def title_of(verdicts: xr.Dataset) -> str:
 
 
 def provenance_of(dataset: xr.Dataset, question: Question) -> dict[str, Any]:
-    """Return where a map's numbers come from."""
+    """Return the provenance of a map's numbers."""
     named = ("package_version", "jax_version", "profile", "device", "created", "design")
     kept = {
         name.replace("_", " "): str(dataset.attrs[name]) for name in named if name in dataset.attrs

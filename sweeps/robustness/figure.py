@@ -1,4 +1,4 @@
-"""The robustness map as heat maps: colour says how much, the mark which strategy is recommended."""
+"""The robustness map as heat maps: colours show the size of the change, marks the recommended strategy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LEAST_INCHES = 1.7  # of a row of panels, beside which its words have room
 
 @dataclass(frozen=True)
 class MapView:
-    """The axes of each heat map, and those that tell the heat maps apart, if any do."""
+    """The axes of each heat map, and the facets: axes with one column or row of heat maps per value."""
 
     x: str = "kv_blocks"
     y: str = "rate"
@@ -55,7 +55,7 @@ class MapView:
 
 
 def read_view(map_axes: str, map_facets: str, axes: Sequence[StudyAxis]) -> MapView:
-    """Read a view from `X,Y` and `COLUMN,ROW`.
+    """Return the view with axes `X,Y` and facets `COLUMN,ROW`.
 
     Raises:
         ConfigError: an axis is unknown or named twice, or a facet has too many values to draw.
@@ -103,7 +103,7 @@ def picture(verdicts: xr.Dataset, view: MapView) -> Picture:
 
 
 def filled(verdicts: xr.Dataset, view: MapView) -> MapView:
-    """Drop from a view the facets that would leave many tiles blank."""
+    """Return the view without facets that would leave many tiles blank."""
     for narrower in (view, replace(view, row=None), replace(view, row=None, column=None)):
         num_tiles = int(np.prod([len(_values(verdicts, name)) for name in narrower.axes]))
         seen = set(zip(*(verdicts[name].values.tolist() for name in narrower.axes), strict=True))
@@ -113,7 +113,7 @@ def filled(verdicts: xr.Dataset, view: MapView) -> MapView:
 
 
 def _values(verdicts: xr.Dataset, name: str | None) -> list[Any]:
-    """Return the axis's values that occur, numbers in order; one for no axis."""
+    """Return the axis's values in the cells, numbers in order; [None] for no axis."""
     if name is None:
         return [None]
     values = dict.fromkeys(verdicts[name].values.tolist())
@@ -131,7 +131,7 @@ def _where(verdicts: xr.Dataset, name: str | None, value: object) -> np.ndarray:
 
 
 def best_change(verdicts: xr.Dataset) -> np.ndarray:
-    """Return the change of the best strategy besides the first against the first in %, `[cell]`; NaN if none."""
+    """Return the change of the best strategy except the first against the first in %, `[cell]`; NaN without one."""
     changes = verdicts["change_percent"].values[:, 1:]
     sign = 1.0 if verdicts.attrs["direction"] == LOWER else -1.0
     lowest = np.nanmin(np.where(np.isfinite(changes), sign * changes, np.inf), axis=1)
@@ -170,13 +170,13 @@ def _panel(verdicts: xr.Dataset, view: MapView, place: tuple[int, int]) -> Panel
 
 
 def _colours(verdicts: xr.Dataset) -> list[str]:
-    """Return the colours from the least change to the greatest; good ones are teal."""
+    """Return the colours from the smallest change to the largest; good changes are teal."""
     is_lower = verdicts.attrs["direction"] == LOWER
     return list(COLOURS if is_lower else reversed(COLOURS))
 
 
 def _step(verdicts: xr.Dataset, change: float) -> int:
-    """Return a change's place among the steps, the best first."""
+    """Return the index of the colour step that a change falls into, the best first."""
     is_lower = verdicts.attrs["direction"] == LOWER
     return int(np.searchsorted(STEPS, change if is_lower else -change))
 
@@ -189,7 +189,7 @@ def _mark(names: Sequence[str], label: str) -> Style:
 
 
 def _axes(view: MapView, place: tuple[int, int], verdicts: xr.Dataset) -> tuple[Axis, Axis, str]:
-    """Return both axes with their values, named along the outer edges, and a column's heading."""
+    """Return both axes with their values, with names along the outer edges only, and a column's heading."""
     row, column = place
     columns, rows = (_values(verdicts, name) for name in (view.column, view.row))
     across, up = _values(verdicts, view.x), _values(verdicts, view.y)
@@ -222,7 +222,7 @@ def _facet_words(name: str, value: str | float) -> str:
 
 
 def _short(value: str | float) -> str:
-    """Return a tick label: thousands as k."""
+    """Return a tick label, with thousands written as k."""
     if isinstance(value, str):
         return Path(value).stem
     if value >= 10_000:
@@ -305,7 +305,7 @@ def _num_seeds(verdicts: xr.Dataset) -> str:
 
 
 def constraint_words(text: str, first: str) -> str:
-    """Return a constraint as prose; `first` is the strategy that a relative one is in % of."""
+    """Return a constraint in words; `first` names the strategy that a relative constraint is in % of."""
     sign = "<=" if "<=" in text else ">="
     name, limit = text.split(sign)
     bound = f"{limit[:-1]} % of that of {first}" if limit.endswith("%") else limit

@@ -1,4 +1,4 @@
-"""Runs the cells of a robustness map: cells of one engine shape together, written part by part."""
+"""Run the cells of a robustness map: cells of one engine shape together, written part by part."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MapTiming:
 
 
 class _Entry(NamedTuple):
-    """A strategy in a cell, and its runs so far."""
+    """A strategy in a cell, with its runs so far."""
 
     place: Place
     arm: int
@@ -74,11 +74,11 @@ class MapRunner:
         return runs_by_cell
 
     def _kind(self, place: Place) -> tuple[Any, ...]:
-        """Return what must be equal in cells for their runs to be made in one go."""
+        """Return a key that is equal for cells whose runs can be made together."""
         return self.plan.engine_group(place), self.plan.measures[place["shape"]]
 
     def _run_alike(self, cells: Sequence[Place]) -> list[list[list[RunSummary]]]:
-        """Cells of one engine shape that are measured in the same way."""
+        """Run cells of one engine shape that are measured in the same way; return their runs."""
         began, whole = time.perf_counter(), len(self.plan.first_stage)
         timing = self._runner_for(cells[0]).timing
         before = timing.compile_s
@@ -93,7 +93,7 @@ class MapRunner:
         return [[entry.runs for entry in entries] for entries in cells_entries]
 
     def _go_on(self, entries: Iterable[_Entry], count: int) -> None:
-        """Run strategies in cells on further seeds up to `count`; strategies that livelocked are skipped."""
+        """Run strategies in cells on further seeds, up to `count`; skip strategies that livelocked."""
         by_begin: dict[int, list[_Entry]] = {}
         for entry in entries:
             num_runs = len(entry.runs)
@@ -111,10 +111,10 @@ class MapRunner:
         return is_first_told and runs[0].outcome == Outcome.LIVELOCK
 
     def _add_seeds(self, rule: StoppingRule, cells_entries: Sequence[Sequence[_Entry]]) -> None:
-        """Adds seeds in the cells whose answer is not safe yet; what is left over stays spared."""
+        """Add seeds in the cells whose answer is not safe yet; runs on the remaining seeds are marked as spared."""
 
         def looks_at(counts: Mapping[int, int]) -> dict[int, Look[None]]:
-            """Run cells on as many seeds as each asks for, and look at their answers."""
+            """Run each cell on the given number of seeds, and look at its answer."""
             looks: dict[int, Look[None]] = {}
             for count in sorted(set(counts.values())):
                 cells = [cell for cell in counts if counts[cell] == count]
@@ -148,7 +148,7 @@ class MapRunner:
         return self.drawn.rows(config, self.specs[key], seeds, key)
 
     def _runner_for(self, place: Place) -> Runner:
-        """Return the runner of the cell's engine shape; programs of others are let go."""
+        """Return the runner of the cell's engine shape; drop the compiled programs of other shapes."""
         group = self.plan.engine_group(place)
         if self.runner is None or group != self.group:
             blocks = [cell["kv_blocks"] for cell in self.plan.cells]  # larger pools seldom run out
@@ -168,7 +168,7 @@ def run_map(
     cells_per_part: int,
     on_part: Callable[[int, MapTiming], None],
 ) -> MapTiming:
-    """Run the parts that are not `done` and write each; `on_part` is told how many cells there are."""
+    """Run the parts that are not `done` and write each; `on_part` receives the number of cells written so far."""
     runner = MapRunner(plan)
     num_done = int(done.sum())
     for rows in unmade_parts(done, cells_per_part):
@@ -183,14 +183,14 @@ Runs = Sequence[Sequence["RunSummary"]]  # of a cell, by strategy and seed
 
 
 def look_at(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> list[Look[None]]:
-    """Return what the rule says of cells that were run on the same seeds."""
+    """Return one look of the stopping rule at each of these cells, all run on the same seeds."""
     assert plan.stopping is not None
     count, end = len(runs[0][0]), plan.stopping.end
     return [Look(count, None, (seen,), end(count, [seen])) for seen in _seen_in(plan, cells, runs)]
 
 
 def _seen_in(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> list[Seen]:
-    """Return what the rule is told of cells that were run on the same seeds."""
+    """Return what the stopping rule sees in cells that were run on the same seeds."""
     seeds = plan.seeds[: len(runs[0][0])]
     small = dataclasses.replace(plan, cells=tuple(cells), seeds=seeds)
     dataset = empty_dataset(small, {}, len(cells))
@@ -208,7 +208,7 @@ def _seen_in(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> lis
 
 
 def _is_safe(verdicts: xr.Dataset, confidence: float) -> np.ndarray:
-    """Cells with a recommendation, or surely without a strategy to recommend."""
+    """Return in which cells a strategy is recommended, or surely none can be."""
     recommended = verdicts["recommended"].values
     some_within = verdicts["probability_best"].values.sum(axis=1)
     is_none = (recommended == NONE) & (some_within <= 1 - confidence)
@@ -220,7 +220,7 @@ def _is_safe(verdicts: xr.Dataset, confidence: float) -> np.ndarray:
 
 
 def _is_same(verdicts: xr.Dataset, dataset: xr.Dataset, plan: MapPlan) -> np.ndarray:
-    """Cells where every strategy that may lead has the same objective as the leader on every seed."""
+    """Return in which cells all strategies that may lead have the same objective as the leader, on every seed."""
     values = values_of(dataset, plan.question.objective)
     may_lead = verdicts["probability_best"].values > 0
     same = np.zeros(len(values), bool)

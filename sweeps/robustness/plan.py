@@ -1,4 +1,4 @@
-"""A robustness study before it runs: the workloads of its cells; strategies, cells and seeds, checked together."""
+"""A robustness study before its runs: the workloads of its cells; strategies, cells and seeds, checked together."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ MOST_REQUESTS = 1_000_000
 
 @dataclass(frozen=True)
 class Extent:
-    """The extent of the requests: a duration, or a number whatever the rate; one of both."""
+    """The extent of the requests: a duration, or a number whatever the rate; exactly one of the two."""
 
     duration_s: float | None = PUBLISHED_DURATION_S
     num_requests: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what holds no request."""
+        """Refuse an extent without requests."""
         if self.num_requests is not None and not 1 <= self.num_requests <= MOST_REQUESTS:
             raise ConfigError(
                 f"--num-requests must be between 1 and {MOST_REQUESTS}, got {self.num_requests}"
@@ -50,7 +50,7 @@ class Extent:
             )
 
     def at(self, rate: float) -> tuple[int, float]:
-        """Return the requests and seconds at a rate.
+        """Return the number of requests and the seconds at a rate.
 
         Raises:
             ConfigError: the number of requests is not allowed.
@@ -69,23 +69,23 @@ class Extent:
 
 @dataclass(frozen=True)
 class Shape:
-    """A workload whose rate, burstiness and extent the cells decide."""
+    """A workload whose rate, burstiness and extent are set by each cell."""
 
     name: str
     spec: WorkloadSpec
 
     @property
     def has_sessions(self) -> bool:
-        """Return whether some client's requests come in rounds."""
+        """Return whether some client's requests come in rounds of a conversation."""
         return any(client.multi_turn for client in self.spec.clients)
 
     def at(self, rate: float, cv: float, extent: Extent, zipf: float | None = None) -> WorkloadSpec:
-        """Return the workload at `rate` requests per second, whose gaps have the coefficient of variation `cv`.
+        """Return the workload at `rate` requests/s, with gaps between arrivals of coefficient of variation `cv`.
 
-        The popularity of its adapters falls with the exponent `zipf`, by default its own.
+        The popularity of adapters falls with the exponent `zipf`, by default the workload's own.
 
-        Gaps are gamma, or Weibull where the shape has them. Rounds follow each other at most so
-        far apart that all fit in; fewer conversations begin, so that requests come at the rate.
+        Gaps are gamma-distributed, or Weibull if the shape's are. Think times are shortened until all rounds fit into
+        the extent; fewer conversations begin, so that requests arrive at the rate.
         """
         num_requests, duration_s = extent.at(rate)
         document = self.spec.model_dump()
@@ -105,13 +105,13 @@ class Shape:
         )
 
     def longest_think_s(self) -> float:
-        """Return the longest time between two rounds, in s; 0 without conversations."""
+        """Return the longest time between two rounds, s; 0 without conversations."""
         turns = [client.multi_turn for client in self.spec.clients]
         return max((turn.think_time_us / 1e6 for turn in turns if turn), default=0.0)
 
 
 def _squeezed(client: dict[str, Any], duration_s: float) -> float:
-    """Return requests within the duration for each one that begins a conversation; shortens think times."""
+    """Shorten think times, in place; return the requests within the duration per request that begins a conversation."""
     turns = (client.get("reasoning") or {}).get("multi_turn")
     if not turns:
         return 1.0
@@ -123,25 +123,25 @@ def _squeezed(client: dict[str, Any], duration_s: float) -> float:
 
 @dataclass(frozen=True)
 class TraceShape:
-    """A trace whose pace the cells decide; everything else is as recorded."""
+    """A trace whose rate is set by each cell; all else is as recorded."""
 
     name: str
     spec: TraceSource
 
     @property
     def has_sessions(self) -> bool:
-        """Return whether prompts share contents."""
+        """Return whether prompts share content."""
         return self.spec.is_sharing
 
     def at(self, rate: float, cv: float, extent: Extent, zipf: float | None = None) -> TraceSource:
-        """Return the trace at `rate` requests per second on average; all else stays its own."""
+        """Return the trace at a mean of `rate` requests/s; all else stays as recorded."""
         if zipf is not None:
             raise ConfigError("--adapter-zipf: a trace names its adapters; leave the axis out")
         return self.spec.at_rate(rate)
 
 
 def load_shape(name: str) -> Shape:
-    """Load a workload, by its name or from a .yaml file, as a shape.
+    """Return a workload, named or in a .yaml file, as a shape.
 
     Raises:
         ConfigError: the workload has no clients whose rate could be set.
@@ -166,7 +166,7 @@ FEWEST_OF_CLASS = 30  # requests of a class from which its P99 is more than its 
 
 @dataclass(frozen=True)
 class Question:
-    """Hold what is asked of a map: the objective, constraints, and how sure an answer must be.
+    """The question that a map answers: the objective, the constraints, and the required confidence.
 
     Constraints in % are of the first strategy's mean.
     """
@@ -189,7 +189,7 @@ class Question:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return every metric that is needed."""
+        """Return the name of every metric that the question needs."""
         return tuple(
             dict.fromkeys((self.objective, *(constraint.metric for constraint in self.constraints)))
         )
@@ -197,7 +197,7 @@ class Question:
 
 @dataclass(frozen=True)
 class MapPlan:
-    """The inputs that a map's numbers depend on, besides the version."""
+    """All inputs that a map's numbers depend on, except the version."""
 
     arms: tuple[Arm, ...]
     axes: tuple[StudyAxis, ...]
@@ -221,18 +221,16 @@ class MapPlan:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Return `all`, and every SLO class that a metric is asked for."""
+        """Return `all`, and every SLO class for which a metric is needed."""
         classes = [lookup(name)[1] for name in self.names]
         return (ALL, *dict.fromkeys(name for name in classes if name is not None))
 
     def cells_per_part(self, runs_per_part: int) -> int:
-        """Return the number of cells that are written at a time."""
+        """Return the number of cells that are written together."""
         return max(runs_per_part // (len(self.arms) * len(self.seeds)), 1)
 
     def engine_group(self, place: Place) -> tuple[Any, ...]:
-        """Return what cells have in common that are run with the same programs: the size of the
-        instance table, and whether conversations make shared contents.
-        """
+        """Return a key of cells with the same compiled programs: number of instances, whether prompts share content."""
         return place["instances"], self.shapes[place["shape"]].has_sessions
 
 
@@ -250,7 +248,7 @@ def make_plan(
     is_every_seed_run: bool = False,
     stopping: StoppingRule | None = None,
 ) -> MapPlan:
-    """Make the plan of a map; a rule for stopping goes on from the seeds that are given."""
+    """Return the plan of a map, checked; a stopping rule adds seeds to the given ones."""
     metrics_asked = question.names
     check_arms(arms, axes)
     _check_classes(shapes, metrics_asked)
@@ -265,16 +263,14 @@ def make_plan(
 
 
 def _all_seeds(first: Sequence[int], stopping: StoppingRule | None) -> tuple[int, ...]:
-    """Return all seeds that a cell may be run on."""
+    """Return all seeds that a cell may run on."""
     if stopping is None:
         return tuple(first)
     return tuple(range(first[0], first[0] + stopping.most_seeds))
 
 
 def _in_run_order(plan: MapPlan) -> tuple[Place, ...]:
-    """Cells of one engine shape together, in it those of one workload; the largest come first, so
-    that programs compiled for them serve the others.
-    """
+    """Return the cells in run order: by engine shape, then by workload, largest first, whose programs others use."""
     names = ("arrival_cv", "kv_blocks", "kv_cpu_blocks", "step_constant")
     shapes = list(plan.shapes)
 
@@ -286,9 +282,7 @@ def _in_run_order(plan: MapPlan) -> tuple[Place, ...]:
 
 
 def check_arms(arms: Sequence[Arm], axes: Sequence[StudyAxis]) -> None:
-    """Refuse arms that cells make equal, or that cannot be run on a value of an axis; warn of settings
-    that cells replace.
-    """
+    """Refuse arms that cells make equal or that cannot run on an axis's value; warn of settings that cells replace."""
     if len(arms) < 2:
         raise ConfigError(f"{len(arms)} arm is given; give two or more to be compared")
     usual = {axis.name: axis.reference for axis in axes}
@@ -318,7 +312,7 @@ def _placed(arm: Arm, axis: StudyAxis, place: Place) -> ClusterConfig:
 
 
 def _check_classes(shapes: Mapping[str, Shape | TraceShape], names: Sequence[str]) -> None:
-    """Refuse a metric of a class that a workload has not got."""
+    """Refuse a metric of a class that a workload lacks."""
     for name in names:
         _, slo_class = lookup(name)
         for shape in shapes.values():
@@ -332,7 +326,7 @@ def _check_classes(shapes: Mapping[str, Shape | TraceShape], names: Sequence[str
 
 
 def _check_workloads(plan: MapPlan) -> None:
-    """Refuse workloads that cannot be made or measured; says what is changed in them."""
+    """Refuse workloads that cannot be made or measured; warn where conversations are shortened or classes are small."""
     rates = next(axis.values for axis in plan.axes if axis.name == "rate")
     cvs = next(axis.values for axis in plan.axes if axis.name == "arrival_cv")
     zipf = plan.reference.get("adapter_zipf")
@@ -358,7 +352,7 @@ def _check_workloads(plan: MapPlan) -> None:
 
 
 def _note_small_classes_of(plan: MapPlan, shape: TraceShape) -> None:
-    """Note the same for a trace, whose runs have the requests that they have."""
+    """Warn likewise for a trace, whose number of requests is fixed."""
     rows = shape.spec.trace.rows.slo_class
     runs = shape.spec.num_windows or 1
     for slo_class in shape.spec.slo_classes:
@@ -372,7 +366,7 @@ def _note_small_classes_of(plan: MapPlan, shape: TraceShape) -> None:
 
 
 def _note_small_classes(plan: MapPlan, shape: Shape, fewest: int) -> None:
-    """Says where a class has so few requests that its 99th percentile is one of them."""
+    """Warn where a class has so few requests that its 99th percentile is its slowest request."""
     total = sum(client.rate_fraction for client in shape.spec.clients)
     shares: dict[str, float] = {}
     for client in shape.spec.clients:

@@ -1,4 +1,4 @@
-"""What a robustness map says, for people and programs: sentences, counts by axis, JSON, one row a cell."""
+"""The findings of a robustness map, for people and programs: sentences, counts by axis, JSON, one row per cell."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _WHERE_DEPTH = 2  # of trees that say where something happens
 
 
 def labels_of(verdicts: xr.Dataset) -> tuple[str, ...]:
-    """Return what a cell's recommendation can be: the strategies, undecided, none."""
+    """Return the possible recommendations of a cell: the strategies, undecided, none."""
     return (*map(str, verdicts["strategy"].values), UNDECIDED, NONE)
 
 
 def recommendation_rules(verdicts: xr.Dataset, depth: int) -> Rules:
-    """Return the decision tree that says what is recommended in which regime."""
+    """Return the decision tree that gives the recommendation in each regime."""
     labels = verdicts["recommended"].values.astype(str).tolist()
     return rules_of(verdicts, labels, depth, int(verdicts.attrs["random_state"]))
 
@@ -60,7 +60,7 @@ def by_axis(verdicts: xr.Dataset) -> pd.DataFrame:
 
 
 def cell_table(verdicts: xr.Dataset) -> pd.DataFrame:
-    """Return one row per cell: axes, means of every strategy, changes with intervals, what is recommended."""
+    """Return a table with one row per cell: axes, means of every strategy, changes with intervals, recommendation."""
     columns: dict[str, Any] = {
         kind.name: verdicts[kind.name].values for kind in kinds_in(verdicts.coords)
     }
@@ -88,12 +88,12 @@ def cell_table(verdicts: xr.Dataset) -> pd.DataFrame:
 
 
 def constraints_of(verdicts: xr.Dataset) -> list[str]:
-    """Return the constraints as they were given."""
+    """Return the constraints as the user gave them."""
     return [str(text) for text in verdicts["constraint"].values]
 
 
 def _broken(verdicts: xr.Dataset, arm: int) -> list[str]:
-    """Return the constraints that a strategy breaks, by cell."""
+    """Return by cell the constraints that a strategy breaks."""
     names = np.array(constraints_of(verdicts), object)
     kept = verdicts["is_kept"].values[:, arm]
     failed = verdicts["has_failed"].values[:, arm]
@@ -103,7 +103,7 @@ def _broken(verdicts: xr.Dataset, arm: int) -> list[str]:
 
 
 def _failures(verdicts: xr.Dataset, arm: int) -> list[str]:
-    """Return how the runs of a strategy ended where it fails, by cell."""
+    """Return by cell the outcomes of a strategy's runs, where it fails."""
     endings = verdicts["ending"].values.tolist()
     rows = zip(
         verdicts["num_runs"].values[:, arm], verdicts["has_failed"].values[:, arm], strict=True
@@ -119,8 +119,8 @@ def _failures(verdicts: xr.Dataset, arm: int) -> list[str]:
 def differences(dataset: xr.Dataset, metrics: Sequence[str] | None = None) -> xr.Dataset:
     """Compare every metric of every strategy with the first, paired by seed: change, interval, verdict.
 
-    Over cell, strategy (without the first) and SLO class; `absolute` in the metric's unit, `percent`
-    of the first strategy's mean, each as mean, low and high. See `judged`.
+    The Dataset is over cell, strategy (without the first) and SLO class; `absolute` is in the metric's unit, `percent`
+    in % of the first strategy's mean, each as mean, low and high. See `judged`.
     """
     dataset = dataset.isel(cell=np.flatnonzero(is_done(dataset)))
     table = xr.Dataset(coords=dataset.coords).isel(strategy=slice(1, None))
@@ -147,10 +147,10 @@ def differences(dataset: xr.Dataset, metrics: Sequence[str] | None = None) -> xr
 def judged(
     dataset: xr.Dataset, metrics: Sequence[str] | None = None
 ) -> Iterator[dict[tuple[Any, ...], paired.Difference]]:
-    """Yield the differences of each cell by metric, strategy (0 is the second) and place of the SLO class, if any.
+    """Yield each cell's differences by metric, strategy (0 is the second strategy) and index of the SLO class, if any.
 
-    Failed runs have no part in it. The verdicts of a cell hold for all of it at once (Holm), by the inference that the
-    map's recommendations are made with. There is no other judge of a map's differences.
+    Failed runs are left out. All verdicts of a cell hold at once (Holm), by the inference used for the map's
+    recommendations. All differences of a map are judged here.
     """
     columns = [(name, _by_strategy(dataset, name)[0]) for name in _asked(dataset, metrics)]
     for cell in range(dataset.sizes["cell"]):
@@ -172,7 +172,7 @@ def _asked(dataset: xr.Dataset, metrics: Sequence[str] | None) -> Sequence[str]:
 
 
 def _by_strategy(dataset: xr.Dataset, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return a metric's values `[cell, strategy, …, seed]`, and the names of the axes but the last."""
+    """Return a metric's values `[cell, strategy, …, seed]`, and the names of all axes but the last."""
     inner = [str(dim) for dim in dataset[name].dims if dim == "slo_class"]
     dims = ("cell", "strategy", *inner)
     return dataset[name].transpose(*dims, "seed").values, dims
@@ -186,7 +186,7 @@ def _is_metric(dataset: xr.Dataset, name: str) -> bool:
 
 
 def summary_lines(verdicts: xr.Dataset, rules: Rules) -> list[str]:
-    """Say in plain words what the map found."""
+    """Return sentences that summarise the map's findings."""
     lines = [_counts_line(verdicts), *seeds_lines(verdicts)]
     lines += effect_lines(verdicts)
     lines += constraint_lines(verdicts)
@@ -209,7 +209,7 @@ def _counts_line(verdicts: xr.Dataset) -> str:
 
 
 def seeds_lines(verdicts: xr.Dataset) -> list[str]:
-    """Say on how many seeds cells were run, where a rule decided that."""
+    """Return sentences on the numbers of seeds that cells were run on, if a stopping rule decided these."""
     if "stopping" not in verdicts.attrs:
         return []
     counts = Counter(verdicts["num_seeds"].values.tolist())
@@ -221,7 +221,7 @@ def seeds_lines(verdicts: xr.Dataset) -> list[str]:
 
 
 def effect_lines(verdicts: xr.Dataset) -> list[str]:
-    """Say how each strategy does against the first, whatever the constraints are."""
+    """Return sentences on the change of each strategy against the first, regardless of constraints."""
     first, *others = labels_of(verdicts)[: verdicts.sizes["strategy"]]
     lines = []
     for place, name in enumerate(others, start=1):
@@ -244,7 +244,7 @@ def effect_lines(verdicts: xr.Dataset) -> list[str]:
 
 
 def constraint_lines(verdicts: xr.Dataset) -> list[str]:
-    """Return which constraints are broken, by whom and where."""
+    """Return sentences on the constraints that are broken, by which strategy and where."""
     lines = []
     failed = verdicts["has_failed"].values
     first = str(verdicts["strategy"].values[0])
@@ -278,7 +278,7 @@ def constraint_lines(verdicts: xr.Dataset) -> list[str]:
 
 
 def _is_beaten(verdicts: xr.Dataset) -> np.ndarray:
-    """Return in which cells another strategy is surely ahead of the recommended one."""
+    """Return in which cells another strategy is surely better than the recommended one."""
     names = verdicts["strategy"].values.tolist()
     order = verdicts["is_ahead"].values
     chosen = verdicts["recommended"].values.tolist()
@@ -291,7 +291,7 @@ def _is_beaten(verdicts: xr.Dataset) -> np.ndarray:
 
 
 def failure_lines(verdicts: xr.Dataset) -> list[str]:
-    """Return which strategies fail, and where."""
+    """Return sentences on the strategies that fail, and where."""
     lines = []
     endings = verdicts["ending"].values.tolist()
     for place, name in enumerate(labels_of(verdicts)[: verdicts.sizes["strategy"]]):
@@ -313,7 +313,7 @@ def failure_lines(verdicts: xr.Dataset) -> list[str]:
 
 
 def reversal_lines(verdicts: xr.Dataset) -> list[str]:
-    """Return whether the order of the reference cell holds in the others."""
+    """Return sentences on whether the order of strategies in the reference cell holds in the others."""
     reference = reference_index(verdicts)
     if reference is None:
         return ["The reference cell has not been run, so there is no order to compare with."]
@@ -337,7 +337,7 @@ def reversal_lines(verdicts: xr.Dataset) -> list[str]:
 
 
 def _where(verdicts: xr.Dataset, considered: np.ndarray, happens: np.ndarray) -> str:
-    """Return the regimes in which something happens more often than not."""
+    """Return the regimes in which `happens` is true in most of the considered cells, as text."""
     if happens.sum() < FEWEST_TOLD:
         return ""
     part = verdicts.isel(cell=np.flatnonzero(considered))
@@ -353,7 +353,7 @@ def _where(verdicts: xr.Dataset, considered: np.ndarray, happens: np.ndarray) ->
 
 
 def rule_lines(rules: Rules) -> list[str]:
-    """Write the decision tree, one line for each regime."""
+    """Return the decision tree as text, one line for each regime."""
     if not rules.leaves:
         return []
     if len(rules.leaves) == 1 and not rules.leaves[0].where:

@@ -1,4 +1,4 @@
-"""Rules that tell regimes apart: a shallow decision tree over a map's axes, as sentences."""
+"""Rules that separate regimes: a shallow decision tree over a map's axes, as sentences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LESS = "<"
 
 @dataclass(frozen=True)
 class RuleCondition:
-    """A bound on a number (`≥` or `<`), or a text that is (`is`) or is not (`is not`) a value."""
+    """A condition: a bound on a number (`≥` or `<`), or a text that is (`is`) or is not (`is not`) a value."""
 
     axis: str
     sign: str
@@ -36,7 +36,7 @@ class RuleCondition:
 
 @dataclass(frozen=True)
 class MapRule:
-    """A leaf of the tree: the regime, what most of its cells have, and how many have what."""
+    """A leaf of the tree: the regime, the label of most of its cells, and the number of cells by label."""
 
     where: tuple[RuleCondition, ...]
     label: str
@@ -59,7 +59,7 @@ class MapRule:
 
 @dataclass(frozen=True)
 class Rules:
-    """A tree as its leaves, largest first, with its accuracy on cells that it has not seen."""
+    """A tree as its leaves, the largest first, with its accuracy on cells left out of the fit."""
 
     leaves: tuple[MapRule, ...]
     accuracy: float  # mean over the folds; NaN if there are too few cells
@@ -71,7 +71,7 @@ class Rules:
 def rules_of(
     places: xr.Dataset, labels: Sequence[str], depth: int = DEPTH, random_state: int = 0
 ) -> Rules:
-    """Fit the decision tree that tells the labels of the cells apart by their axes."""
+    """Fit the decision tree that predicts the cells' labels from their axes."""
     names = np.asarray(labels, str)
     features, columns = _features(places)
     most = max(Counter(names.tolist()).values(), default=0) / max(len(names), 1)
@@ -107,7 +107,7 @@ _Column = tuple[str, Any]  # the axis, and the value that a text has or has not,
 
 
 def _features(places: xr.Dataset) -> tuple[np.ndarray, list[_Column]]:
-    """Return numbers as they are, one column for each value of a text; axes that vary only."""
+    """Return features: numbers as they are, one column for each value of a text; only axes that vary."""
     columns: list[_Column] = []
     arrays = []
     for kind in kinds_in(places.coords):
@@ -134,7 +134,7 @@ def _leaves(
     here: np.ndarray,
     where: tuple[RuleCondition, ...],
 ) -> list[MapRule]:
-    """Return the leaves below a node; two that say the same are one."""
+    """Return the leaves below a node; two leaves with the same label are merged."""
     if tree.children_left[node] == -1:
         return [_rule(where, labels[here])]
     column, threshold = int(tree.feature[node]), float(tree.threshold[node])
@@ -160,7 +160,7 @@ def _rule(where: tuple[RuleCondition, ...], labels: np.ndarray) -> MapRule:
 def _conditions(
     column: _Column, values: np.ndarray, threshold: float
 ) -> tuple[RuleCondition, RuleCondition]:
-    """Return what holds below and above a threshold, which is told by the next value that occurs."""
+    """Return the conditions below and above a threshold, which is stated as the next larger value in the cells."""
     axis, text = column
     if text is not None:
         return RuleCondition(axis, "is not", text), RuleCondition(axis, "is", text)
@@ -170,7 +170,7 @@ def _conditions(
 
 
 def _with(where: tuple[RuleCondition, ...], added: RuleCondition) -> tuple[RuleCondition, ...]:
-    """Return the conditions with one more; it replaces a looser one on the same side of the axis."""
+    """Return the conditions with one more, in place of any earlier bound on the same side of the axis."""
     is_bound = added.sign in (_LESS, _MORE)
     kept = [
         condition
@@ -181,7 +181,7 @@ def _with(where: tuple[RuleCondition, ...], added: RuleCondition) -> tuple[RuleC
 
 
 def shown(value: str | float) -> str:
-    """Return a value of an axis: a number with at most six digits and its thousands apart, a text as it is."""
+    """Return a value of an axis as text: a number with at most six digits and separated thousands, a text unchanged."""
     if isinstance(value, str):
         return value
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1e5 else f"{value:,.6g}"

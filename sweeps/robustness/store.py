@@ -1,4 +1,4 @@
-"""The dataset of a robustness map: made empty, filled part by part, read whole or half done."""
+"""The dataset of a robustness map: created empty, filled part by part, read finished or unfinished."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WANTED = "the .zarr of a robustness map, or --overwrite to make one there"
 
 
 class Unrun(IntEnum):
-    """Codes beside the outcomes and NOT_RUN."""
+    """Further codes for runs that were not made, besides NOT_RUN."""
 
     SKIPPED = -2  # not run on this seed, since the first one livelocked
     SPARED = -3  # the same of seeds that the rule for stopping did without
@@ -39,7 +39,7 @@ _CHECKS = "num_broken_invariants"
 
 
 def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) -> xr.Dataset:
-    """Make the map before any run: NaN, and the outcome that says so. `about` has further attributes."""
+    """Return the map before any run: NaN, and the outcome code of runs not made; `about` has further attributes."""
     shape = (len(plan.cells), len(plan.arms), len(plan.seeds))
     coords: dict[str, Any] = {"strategy": [arm.name for arm in plan.arms]}
     coords |= {"seed": list(plan.seeds), "slo_class": list(plan.classes)}
@@ -65,7 +65,7 @@ def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) 
 
 
 def _variables(plan: MapPlan) -> dict[str, bool]:
-    """Return metrics without `[class]`, and whether they have one."""
+    """Return the names of the metrics without `[class]`, and whether each is by class."""
     variables = {}
     for name in plan.names:
         metric, _ = lookup(name)
@@ -94,7 +94,7 @@ class MapStore(Store):
         super().__init__(path, "sweeps.robustness")
 
     def refuse_other(self, dataset: xr.Dataset, wanted: xr.Dataset) -> None:
-        """Refuse other cells, strategies and seeds too, and a map that has lost a variable."""
+        """Refuse a map of other cells, strategies or seeds, or without one of its variables."""
         super().refuse_other(dataset, wanted)
         lost = [
             name for name in (*wanted.coords, "outcome", _CHECKS) if name not in dataset.variables
@@ -136,7 +136,7 @@ def part_of(plan: MapPlan, runs: Sequence[Sequence[Sequence[RunSummary]]]) -> di
 
 
 def is_done(dataset: xr.Dataset) -> np.ndarray:
-    """Return which cells are there, `[cell]`."""
+    """Return which cells have been run, `[cell]`."""
     done: np.ndarray = (dataset["outcome"].values != NOT_RUN).all(axis=(1, 2))
     return done
 
@@ -151,7 +151,7 @@ def _provenance(plan: MapPlan) -> Provenance:
 
 
 def _stopping(plan: MapPlan) -> dict[str, str]:
-    """Return the rule by which cells stop, with what it looks at; nothing if all have the same seeds."""
+    """Return the stopping rule with the question as an attribute; empty if all cells have the same seeds."""
     rule = plan.stopping
     if rule is None:
         return {}

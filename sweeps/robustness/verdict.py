@@ -1,4 +1,4 @@
-"""What a robustness map says in each cell: which strategy is best within the constraints, how surely.
+"""The verdict in each cell of a robustness map: which strategy is best within the constraints, and how surely.
 
 A strategy fails in a cell if one of its runs there does not come to its end, drops requests that no
 instance can serve, or has no value of the objective; it is then not recommended there. Among the
@@ -6,8 +6,8 @@ others the best mean objective within the constraints leads. It is recommended i
 enough of the bootstrap resamples of the seeds, drawn alike for all strategies, and if it is better than
 every other strategy within the constraints. All pairs of strategies in a cell are one family (Holm).
 Where a rule adds seeds until there is a recommendation, bootstrap shares at every look would err too often. There the
-family has every strategy's distance from every constraint, too; the leader must surely keep all, and each other
-strategy must surely be behind it or surely break one.
+family also has every strategy's distance from every constraint; the leader must surely keep all constraints, and each
+other strategy must surely be behind the leader or surely break a constraint.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CHANGE = ("change_percent", "change_percent_low", "change_percent_high")
 
 
 def values_of(dataset: xr.Dataset, name: str) -> np.ndarray:
-    """Return a metric by name with or without `[class]`, `[cell, strategy, seed]`.
+    """Return a metric, named with or without `[class]`, as `[cell, strategy, seed]`.
 
     Raises:
         ConfigError: the map lacks the metric or the class.
@@ -80,7 +80,7 @@ def recommend(
 
 
 def answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
-    """Answer `recommend` for a checked question."""
+    """Return the verdicts as `recommend` does, for a question that is already checked."""
     dataset = dataset.isel(cell=np.flatnonzero(is_done(dataset)))
     if dataset.sizes["seed"] < 2 or dataset.sizes["strategy"] < 2:
         raise ConfigError("a verdict needs two strategies and two seeds at least")
@@ -101,13 +101,13 @@ def answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
 
 
 def num_seeds_of(dataset: xr.Dataset) -> np.ndarray:
-    """Count the seeds that each cell was run on, `[cell]`; the rule for stopping may have spared some."""
+    """Return the number of seeds that each cell was run on, `[cell]`; a stopping rule may have spared some seeds."""
     counts: np.ndarray = (dataset["outcome"].values != Unrun.SPARED).all(axis=1).sum(axis=1)
     return counts
 
 
 def inference_of(dataset: xr.Dataset) -> Inference:
-    """Return how differences are judged: by intervals that hold at every look where a rule looked for verdicts."""
+    """Return the inference for differences; its intervals hold at every look if a rule looked for verdicts."""
     stopping = json.loads(dataset.attrs.get("stopping", "{}"))
     return replace(BY_STUDENT, is_anytime=bool(stopping.get("decides")))
 
@@ -142,7 +142,7 @@ def _answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
 
 
 def _add_endings(verdicts: xr.Dataset, dataset: xr.Dataset, objective: np.ndarray) -> None:
-    """Add how the runs ended, and which strategies fail where."""
+    """Add to the verdicts how the runs ended, and which strategies fail in which cells."""
     outcome = dataset["outcome"].values
     is_whole = np.isin(outcome, [int(code) for code in WHOLE])
     endings = {
@@ -163,7 +163,7 @@ def _add_endings(verdicts: xr.Dataset, dataset: xr.Dataset, objective: np.ndarra
 
 @dataclass(frozen=True)
 class _Judged:
-    """The figures of all cells, to be judged at several weightings of the seeds."""
+    """The figures of all cells, to be judged under several weightings of the seeds."""
 
     objective: np.ndarray  # [cell, strategy, seed], to be made small
     bounded: Sequence[np.ndarray]  # one a constraint
@@ -171,9 +171,8 @@ class _Judged:
     question: Question
 
     def at(self, weights: np.ndarray, cells: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
-        """Return which constraints hold `[weighting, cell, strategy, constraint]`, and the objective `[weighting, cell,
-        strategy]`: infinite where a strategy fails or breaks a constraint.
-        """
+        """Return whether constraints hold `[weighting, cell, strategy, constraint]`, and the objective `[weighting,
+        cell, strategy]`: infinite where a strategy fails or breaks a constraint."""
         failed = self.has_failed[cells]
         kept = np.ones((len(weights), *failed.shape, len(self.bounded)), bool)
         for place, constraint in enumerate(self.question.constraints):
@@ -184,7 +183,7 @@ class _Judged:
         return kept, np.where(within, means, np.inf)
 
     def probability_best(self) -> np.ndarray:
-        """Return the share of the resamples in which a strategy is best, `[cell, strategy]`; ties share."""
+        """Return the share of resamples in which a strategy is best, `[cell, strategy]`; ties are shared."""
         num_cells, _, num_seeds = self.objective.shape
         rng = np.random.default_rng(self.question.random_state)
         even = np.full(num_seeds, 1 / num_seeds)
@@ -199,21 +198,21 @@ class _Judged:
 
 
 def _keeps(constraint: Claim, means: np.ndarray) -> np.ndarray:
-    """Return which strategies keep a constraint, `[…, strategy]`; all where there is nothing to compare."""
+    """Return which strategies keep a constraint, `[…, strategy]`; all do where means or limits are NaN."""
     limits = constraint.limits(means, means[..., :1])
     return ~(means > limits if constraint.is_upper else means < limits)
 
 
 def _weighted(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Weighted means over the seeds, `[weighting, cell, strategy]`; NaN stays NaN."""
+    """Return weighted means over the seeds, `[weighting, cell, strategy]`; NaN stays NaN."""
     means = np.tensordot(weights, np.nan_to_num(values), axes=(1, 2))
     return np.where(np.isnan(values).any(axis=2), np.nan, means)
 
 
 def _add_changes(verdicts: xr.Dataset, dataset: xr.Dataset, question: Question) -> None:
-    """Add the objective against the first strategy's in %, and the order of each pair of strategies.
+    """Add the change of the objective against the first strategy's in %, and the order of each pair of strategies.
 
-    Where differences are judged at many looks, also whether constraints are surely kept or surely broken.
+    Where differences are judged at many looks, also add whether constraints are surely kept or surely broken.
     """
     values = values_of(dataset, question.objective)
     num_cells, num_arms, _ = values.shape
@@ -267,11 +266,11 @@ class _Bounds:
         return cls(values, question.constraints)
 
     def asked(self, running: Sequence[int]) -> list[tuple[int, int]]:
-        """Pair the strategies that run with every constraint."""
+        """Return every pair of a running strategy and a constraint, as indices."""
         return [(arm, place) for arm in running for place in range(len(self.constraints))]
 
     def pair(self, cell: int, arm: int, place: int) -> Pair:
-        """Pair the bound with a strategy's values, `[seed]`; a relative bound is NaN where the first strategy fails."""
+        """Return bound and strategy's values, `[seed]`; a relative bound is NaN where the first strategy fails."""
         constraint, values = self.constraints[place], self.values[place][cell]
         limits = constraint.limits(values[arm], values[0])
         return Pair(limits, values[arm], constraint.better)
@@ -280,7 +279,7 @@ class _Bounds:
 def _add_choice(
     verdicts: xr.Dataset, score: np.ndarray, objective: np.ndarray, confidence: float
 ) -> None:
-    """Add the recommendation and its reason."""
+    """Add the recommendation in each cell, and its reason."""
     names = verdicts["strategy"].values.tolist()
     order = verdicts["is_ahead"].values
     failed = verdicts["has_failed"].values
@@ -310,7 +309,7 @@ def _add_choice(
 
 
 def reversals(verdicts: xr.Dataset) -> np.ndarray:
-    """Count the pairs of strategies whose order is sure here and in the reference cell, and differs, `[cell]`."""
+    """Count per cell the pairs of strategies whose order is sure here and in the reference cell, but reversed."""
     order = verdicts["is_ahead"].values
     reference = reference_index(verdicts)
     if reference is None:
@@ -321,7 +320,7 @@ def reversals(verdicts: xr.Dataset) -> np.ndarray:
 
 
 def reference_index(verdicts: xr.Dataset) -> int | None:
-    """Return the place of the reference cell; None if it has not been run."""
+    """Return the index of the reference cell; None if it has not been run."""
     place = json.loads(verdicts.attrs["reference_cell"])
     is_it = np.ones(verdicts.sizes["cell"], bool)
     for name, value in place.items():

@@ -22,7 +22,7 @@ MOST_VALUES = 10_000  # of one axis
 
 @dataclass(frozen=True)
 class StudyAxis:
-    """One quantity that varies: a setting of the cluster or (`workload.…`) of the workload, or an axis of a map."""
+    """One quantity that varies: a cluster setting, a workload number (`workload.…`), or an axis of a map."""
 
     name: str
     values: tuple[Any, ...]
@@ -30,10 +30,10 @@ class StudyAxis:
 
 
 def at_each_place(arms: Sequence[Arm], grid: Sequence[str]) -> tuple[Arm, ...]:
-    """Return every arm at every place of a grid of settings, named after it.
+    """Return every arm at every place of a grid of settings, named after the place.
 
     Raises:
-        ConfigError: a text cannot be read, is of the workload, or two are of one setting.
+        ConfigError: a text cannot be read, names a workload number, or two texts name one setting.
     """
     axes = [axis_of(text) for text in grid]
     for at, axis in enumerate(axes):
@@ -54,7 +54,7 @@ def at_each_place(arms: Sequence[Arm], grid: Sequence[str]) -> tuple[Arm, ...]:
 def _placed(
     arm: Arm, axes: Sequence[StudyAxis], values: Sequence[Any], names: Sequence[str], is_named: bool
 ) -> Arm:
-    """Return an arm with other settings, named after them, and after itself where there are several."""
+    """Return an arm with other settings, named after these; the name begins with the arm's own if `is_named`."""
     if not axes:
         return arm
     where = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
@@ -64,7 +64,7 @@ def _placed(
 
 
 def is_of_workload(name: str) -> bool:
-    """Return whether an axis is a number of the workload."""
+    """Return whether an axis varies a number of the workload."""
     return name.startswith(WORKLOAD_PREFIX)
 
 
@@ -80,19 +80,19 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 
 def setting_of(text: str) -> tuple[str, Any]:
-    """Read `KEY=VALUE`."""
+    """Return the name and the value in `KEY=VALUE`."""
     name, value = _pair(text, "--set")
     return name, _value(name, value)
 
 
 def axis_of(text: str) -> StudyAxis:
-    """Read `KEY=VALUES`."""
+    """Return the axis in `KEY=VALUES`."""
     name, values = _pair(text, "--grid")
     return StudyAxis(name, values_of(name, values))
 
 
 def values_of(name: str, text: str) -> tuple[Any, ...]:
-    """Read `a,b,c`, `start:stop:step` with the stop included, or `a;b` where values have commas."""
+    """Return the values in `a,b,c`, in `start:stop:step` (stop included), or in `a;b` where values have commas."""
     is_number = (
         is_of_workload(name) or is_policy_number(name) or FIELDS[name].type in ("int", "float")
     )
@@ -125,7 +125,7 @@ def _range(name: str, text: str) -> list[str]:
 
 
 def _value(name: str, text: str) -> Any:
-    """Return a text as the setting's type."""
+    """Return a text converted to the setting's type."""
     try:
         if is_of_workload(name):
             return _scalar(text)

@@ -1,4 +1,4 @@
-"""Rows of runs: the requests of a source, drawn once a seed, with a configuration; and what runs the rows of stores."""
+"""Rows of runs (the requests of a source, drawn once per seed, with a configuration), and the runners of rows."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ MANY = 64_000  # requests; drawing them in one process takes a second, starting 
 
 
 class DrawnRows:
-    """Make the rows of runs; the requests of each source, seed and size of a block are drawn once."""
+    """Make the rows of runs; requests are drawn once per source, seed and block size."""
 
     def __init__(
         self, stream: str, most_requests: int | None = None, policy_seeds: str = BY_WORKLOAD
     ) -> None:
-        """`stream` draws the requests of a workload: `reference` as BLIS does, `jax` as the sweeps do.
+        """Take the `stream` that draws a workload's requests: `reference` draws as BLIS does, `jax` as the sweeps do.
 
-        Beyond `most_requests` in all tables together those used longest ago are dropped. `policy_seeds` is the rule
-        that gives random policies their seed, of policies/seeds.py.
+        If tables hold more than `most_requests` together, those used longest ago are dropped. `policy_seeds` is the
+        rule of policies/seeds.py that seeds random policies.
         """
         self.stream, self.most_requests, self.policy_seeds = stream, most_requests, policy_seeds
         self.kept: OrderedDict[Hashable, Drawn] = OrderedDict()
@@ -61,7 +61,7 @@ class DrawnRows:
         seeds: Sequence[int],
         key: Hashable = None,
     ) -> list[Row]:
-        """Return the runs of a configuration on these seeds; `key` tells the sources apart."""
+        """Return the runs of a configuration on these seeds; `key` identifies the source."""
         config = until_horizon(config, source)
         size = config.block_size_in_tokens
         missing = [seed for seed in seeds if (key, seed, size) not in self.kept]
@@ -83,11 +83,11 @@ class DrawnRows:
     def table(
         self, source: RequestSource, seed: int, block_size: int, key: Hashable = None
     ) -> RequestTable:
-        """Return the requests of one run, drawn if they are not at hand."""
+        """Return the requests of one run; draw them unless they are cached."""
         return self._kept(source, seed, block_size, key)[0]
 
     def _kept(self, source: RequestSource, seed: int, block_size: int, key: Hashable) -> Drawn:
-        """The requests of one run, and what they are called if a cluster goes by it."""
+        """Return one run's requests, with their names if clusters refer to these; draw them unless cached."""
         place = key, seed, block_size
         if place not in self.kept:
             self._keep(place, _drawn_of(source, seed, block_size, self.stream))
@@ -95,7 +95,7 @@ class DrawnRows:
         return self.kept[place]
 
     def _keep(self, place: Hashable, made: Drawn) -> None:
-        """Keep the requests of one run, and drop those used longest ago beyond the limit."""
+        """Cache the requests of one run, and drop those used longest ago beyond the limit."""
         self.kept[place] = made
         self.num_requests += made[0].num_rows
         most = self.num_requests if self.most_requests is None else self.most_requests
@@ -110,7 +110,7 @@ MOST_BLOCKS = 16_384  # of a pool that programs are prepared for
 
 
 def part_runner(num_blocks: int | None) -> Runner:
-    """Return a runner of parts of a store; `num_blocks` of pools that may run out, None if none does."""
+    """Return a runner for parts of a store; `num_blocks` is the size of KV pools that may run out, None if none can."""
     options = Options(form=default_form())
     if num_blocks is not None:
         options = Options(form=default_form(), num_blocks=num_blocks, num_evictions=MOST_EVICTIONS)
@@ -119,14 +119,14 @@ def part_runner(num_blocks: int | None) -> Runner:
 
 
 def table_of(spec: RequestSource, seed: int, block_size: int, stream: str) -> RequestTable:
-    """Return the requests of one run: those of a trace, or those that a stream draws from a seed."""
+    """Return the requests of one run: those of a trace, or those drawn from a seed by a stream."""
     return _drawn_of(spec, seed, block_size, stream)[0]
 
 
 def _drawn_of_each(
     source: RequestSource, seeds: Sequence[int], block_size: int, stream: str
 ) -> Iterator[Drawn]:
-    """Yield the requests of each seed; BLIS's own, drawn in Python, by processes side by side if they are many."""
+    """Yield the requests of each seed; BLIS's own draws, made in Python, run in several processes if there are many."""
     first, *others = seeds
     made = _drawn_of(source, first, block_size, stream)
     yield made
@@ -139,7 +139,7 @@ def _drawn_of_each(
 
 
 def _drawn_of(source: RequestSource, seed: int, block_size: int, stream: str) -> Drawn:
-    """Return the requests of one run, with what those of August's workloads are called."""
+    """Return the requests of one run, with their names if the workload is of August's revision."""
     if isinstance(source, TraceSource):
         return source.table(seed, block_size), None
     assert isinstance(source, WorkloadSpec)
@@ -161,7 +161,7 @@ def placed(
     seed: int,
     config: ClusterConfig,
 ) -> RequestTable:
-    """Return the requests of one run with what its cluster goes by, such as other models and LoRA adapters."""
+    """Return the requests of one run as its cluster sees them, with the cluster's models and LoRA adapters."""
     if isinstance(spec, TraceSource):
         return spec.placed(table, seed, config)
     return table if names is None else placed_in(config, table, names)
@@ -177,8 +177,8 @@ def followed(
 ) -> T:
     """Return what `summarize` makes of a run in which requests wait for answers; `policies` as in `simulate`.
 
-    Those are rows of a trace with a delay, and users and closed-loop sessions of a workload; what they send and how
-    long they think is that of the seed, whatever the configuration.
+    Such requests are rows of a trace with a delay, or come from users and closed-loop sessions of a workload; their
+    contents and think times depend on the seed alone, not on the configuration.
     """
     if isinstance(source, TraceSource):
         return _followed_rows(source, seed, config, summarize, options, policies)
@@ -195,7 +195,7 @@ def followed_grid(
     known: Mapping[tuple[int, int], T],
     on_row: Callable[[int, int, T], None] | None = None,
 ) -> Grid[T]:
-    """Follow every configuration on its requests on every seed; arguments are those of `run_grid`."""
+    """Run every configuration on requests that wait for answers, on every seed; arguments are those of `run_grid`."""
     began, rows, options = time.monotonic(), dict(known), replace(options, resolve_ties=True)
     places = itertools.product(range(len(points)), range(len(seeds)))
     missing = [place for place in places if place not in rows]
@@ -219,10 +219,10 @@ def _followed_rows(
     options: Options,
     policies: Policies | None,
 ) -> T:
-    """Return it of a trace.
+    """Return what `summarize` makes of a run of a trace whose requests wait for answers.
 
-    Requests that it keeps one by one stand in the order and at the times of the trace, not of the run, so that those of
-    several configurations can be paired; where only those of a window are kept, they are dropped.
+    Requests that a summary keeps one by one are in the order and at the times of the trace, not of the run, so that
+    those of several configurations can be paired; a summary of a window alone keeps none.
     """
     rows = trace.rows(seed)
     workload = closed_loop_of_rows(rows)

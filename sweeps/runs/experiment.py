@@ -1,4 +1,4 @@
-"""An experiment: requests that configurations serve, what is kept of each run, and the runs, in compiled calls."""
+"""An experiment: requests that configurations serve, metrics kept of each run, and the runs in compiled calls."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Targets = Mapping[str, Mapping[str, float]]  # SLO targets, ms by class
 
 
 def targets_of(strategy: Strategy) -> Mapping[str, Mapping[str, float]]:
-    """Return the SLO targets of a strategy, ms by class; the default ones if its file has none."""
+    """Return the SLO targets of a strategy, ms by class; the default targets if its file has none."""
     if strategy.targets is None:
         return DEFAULT_TARGETS
     return {name: limits.model_dump(exclude_none=True) for name, limits in strategy.targets.items()}
@@ -62,14 +62,14 @@ def targets_of(strategy: Strategy) -> Mapping[str, Mapping[str, float]]:
 def measure_of(
     targets: Mapping[str, Mapping[str, float]], spec: RequestSource, window: str | None = None
 ) -> Measure:
-    """Return the SLO targets with the measured part of the arrivals, checked; `window` replaces the workload's."""
+    """Return the SLO targets with the measured part of the arrivals, checked; `window` replaces the workload's own."""
     measure = Measure(targets, *read_window(window, spec))
     measure.check(spec)
     return measure
 
 
 def metrics_for(listed: str | None, classes: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the metrics that `--metrics` lists, without a class of all requests and of each; None if none are."""
+    """Return the metrics in `listed`, those without a class also for each class; None where `listed` is None."""
     if listed is None:
         return None
     names: list[str] = []
@@ -86,7 +86,7 @@ def metrics_for(listed: str | None, classes: Sequence[str]) -> tuple[str, ...] |
 
 
 def targets_for(texts: Sequence[str], arms: Sequence[Arm]) -> Targets:
-    """Return the SLO targets that are given, else those of the first arm whose file has some."""
+    """Return the SLO targets in `texts`, else those of the first arm whose file has some."""
     if texts:
         return read_targets(texts)
     with_some = (strategy for strategy in strategies_of(arms) if strategy.targets is not None)
@@ -96,20 +96,20 @@ def targets_for(texts: Sequence[str], arms: Sequence[Arm]) -> Targets:
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """Hold what decides figures besides configurations, and run configurations on the requests of every seed.
+    """All that decides figures besides configurations; runs configurations on the requests of every seed.
 
     Requests are drawn once a seed, and each mechanism is compiled once.
 
     Attributes:
-        requests: what every run serves.
+        requests: the requests that every run serves.
         names: the metrics that are kept.
         targets: SLO targets, ms by class.
-        window: of the measured arrivals, `WARM_UP,COOL_DOWN` in s; None: the workload's.
-        configs_per_batch: how many configurations `run` usually gets.
-        policy_seeds: the rule that gives random policies their seed, of policies/seeds.py.
-        shared: what has compiled programs that this experiment uses as well.
-        handed_in: policies in place of those that a configuration names, see `expect`.
-        executor: a `distributed.Client` whose workers make the runs; None: those of --scheduler, else threads.
+        window: bounds of the measured arrivals, `WARM_UP,COOL_DOWN` in s; None for the workload's.
+        configs_per_batch: the usual number of configurations in a call of `run`.
+        policy_seeds: the rule of policies/seeds.py that seeds random policies.
+        shared: the holder of compiled programs that this experiment shares.
+        handed_in: policies that replace those named by a configuration, see `expect`.
+        executor: a `distributed.Client` whose workers make the runs; None for the workers of --scheduler, else threads.
     """
 
     requests: StudyRequests
@@ -134,7 +134,7 @@ class Experiment:
         policy_seeds: str = BY_WORKLOAD,
         shared: driver.Runner | None = None,
     ) -> Experiment:
-        """Make one of a source of requests and seeds.
+        """Return the experiment on a source of requests and on seeds.
 
         `stream` draws the requests of a workload: `reference` as BLIS does, `jax` as the sweeps do.
         """
@@ -143,28 +143,28 @@ class Experiment:
         return cls(requests, distinct, targets, None, batch, policy_seeds, shared)
 
     def on_seeds(self, seeds: Sequence[int]) -> Experiment:
-        """Return the same on other seeds."""
+        """Return the same experiment on other seeds."""
         check_seeds(seeds, self.requests.stream)
         return replace(self, requests=replace(self.requests, seeds=tuple(seeds)))
 
     def in_window(self, window: str) -> Experiment:
-        """Return the same with other measured arrivals, `WARM_UP,COOL_DOWN` in s."""
+        """Return the same experiment with another window of measured arrivals, `WARM_UP,COOL_DOWN` in s."""
         return replace(self, window=window)
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Return the seeds, or the windows of a trace from 1 on."""
+        """Return the seeds, or the numbers of a trace's windows, from 1 on."""
         return self.requests.seeds
 
     @cached_property
     def measure(self) -> Measure:
-        """Return the targets with the measured part of the arrivals."""
+        """Return the SLO targets with the measured part of the arrivals."""
         return measure_of(self.targets, self.requests.source, self.window)
 
     def journal(
         self, path: Path, kind: str, part: RunPart | None = None, **further: Any
     ) -> Journal:
-        """Return the record of the runs, of any configurations; `further` content is added, or replaces some."""
+        """Return the journal of the runs, of any configurations; `further` adds or replaces parts of its content."""
         kind = kind if part is None else part.kind_of(kind)
         targets = {name: dict(limits) for name, limits in self.targets.items()}
         content = {
@@ -176,26 +176,26 @@ class Experiment:
 
     @cached_property
     def drawn(self) -> drawn.DrawnRows:
-        """Return what makes the rows of runs."""
+        """Return the maker of rows of runs."""
         return drawn.DrawnRows(self.requests.stream, policy_seeds=self.policy_seeds)
 
     @cached_property
     def result(self) -> compiled.RunFigures:
-        """Return what makes a run's metrics, in the compiled program where they can be computed there."""
+        """Return the computation of a run's metrics, which runs in the compiled program where possible."""
         names = tuple(dict.fromkeys(self.names))
         return compiled.RunFigures(names, self.measure.slo_targets(), self.measure)
 
     @cached_property
     def runner(self) -> driver.Runner:
-        """Return what compiles and runs rows."""
+        """Return the runner that compiles and runs rows."""
         num_rows = len(self.seeds) * self.configs_per_batch
         workers = None if self.executor is None else scheduler.Workers(self.executor)
         return self.shared or driver.Runner(Options(form=default_form()), num_rows, workers)
 
     def rows(self, config: ClusterConfig, seeds: Sequence[int] | None = None) -> list[Row]:
-        """Return the runs of a configuration that seeds make different: one a seed, or a single one.
+        """Return a configuration's distinct runs: one per seed, or a single one.
 
-        That is where neither a trace nor policies draw anything.
+        There is a single run where the requests are a trace's and neither trace nor policies draw anything.
         """
         seeds = self.seeds if seeds is None else seeds
         return self._drawn_on(seeds[: self.num_distinct(config, len(seeds))], config)
@@ -206,7 +206,7 @@ class Experiment:
         return [replace(row, policies=policies) for row in rows] if policies else rows
 
     def expect(self, configs: Sequence[ClusterConfig]) -> None:
-        """Take in configurations that will come: those that differ in the router alone share one compiled program."""
+        """Prepare for these configurations: those that differ in the router alone share one compiled program."""
         if self.requests.source.waits:
             return  # every pass of a closed loop makes its own program ready
         self.handed_in.update(alternatives.in_one_program(configs))
@@ -215,7 +215,7 @@ class Experiment:
     def run(
         self, configs: Sequence[ClusterConfig], places: Sequence[int] | None = None
     ) -> list[Runs]:
-        """Return the runs of each configuration, one a seed; `places` are those of the seeds, all by default."""
+        """Return each configuration's runs, one per seed; `places` are the indices of the seeds, by default all."""
         return self.summaries(configs, self.result, places)
 
     def summaries(
@@ -224,7 +224,7 @@ class Experiment:
         summarize: Callable[[RunRecord], T],
         places: Sequence[int] | None = None,
     ) -> list[tuple[T, ...]]:
-        """Return what `summarize` makes of each run, by configuration and seed; called from threads."""
+        """Return what `summarize` returns for each run, by configuration and seed; it is called from threads."""
         chosen = list(range(len(self.seeds)) if places is None else places)
         distinct = [chosen[: self.num_distinct(config, len(chosen))] for config in configs]
         wanted = [(at, place) for at, of_config in enumerate(distinct) for place in of_config]
@@ -233,7 +233,7 @@ class Experiment:
         return [of_config * (len(chosen) // len(of_config)) for of_config in runs]
 
     def num_distinct(self, config: ClusterConfig, num_seeds: int) -> int:
-        """Return how many runs of a configuration so many seeds make different; the others repeat the first."""
+        """Return the number of distinct runs of a configuration on `num_seeds` seeds; further runs equal the first."""
         trace = self.requests.trace
         return 1 if trace is not None and not trace.depends_on_seed(config) else num_seeds
 
@@ -243,9 +243,9 @@ class Experiment:
         summarize: Callable[[RunRecord], T],
         wanted: Sequence[tuple[int, int]],
     ) -> Iterator[list[tuple[tuple[int, int], T]]]:
-        """Yield what `summarize` makes of the runs that are wanted, call by call, as they are done.
+        """Yield what `summarize` returns for the wanted runs, one compiled call after the other, as they are done.
 
-        A run is named by the place of its configuration and of its seed.
+        A run is identified by the indices of its configuration and of its seed.
         """
         source, places = self.requests.source, dict[int, list[int]]()
         for at, place in wanted:
@@ -267,7 +267,7 @@ class Experiment:
         return drawn.followed(self.requests.source, seed, config, summarize, options, policies)
 
     def record(self, config: ClusterConfig, seed: int) -> RunRecord:
-        """Return one run, whole."""
+        """Return the full record of one run."""
         if self.requests.source.waits:
             return self._followed(config, seed, lambda run: run)
         (record,) = self.runner.run(self._drawn_on([seed], config), lambda run: run)
@@ -282,9 +282,10 @@ class Experiment:
         classes: Sequence[str],
         has_requests: bool = False,
     ) -> Iterator[measured.KeptRuns]:
-        """Yield what runs configurations, `total` of them, and writes each into the journal; shows progress.
+        """Yield a runner of `total` configurations that writes each run into the journal and shows progress.
 
-        `has_requests` keeps the outcome of every request. If the user stops the command, it says where the runs are.
+        With `has_requests` the outcome of every request is kept. If the user stops the command, a message names the
+        journal.
         """
         names = dict.fromkeys(self.names)
         single = tuple(name for name in names if pooled_latency(name) is None)

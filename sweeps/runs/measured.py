@@ -1,4 +1,4 @@
-"""What is kept of a run to compare strategies: figures, what TTFT is made of, what acted, and a fingerprint."""
+"""The parts of a run kept to compare strategies: metrics, parts of TTFT, mechanisms that acted, and a fingerprint."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recorder:
-    """Make of each record a `RunSummary` with all that a comparison shows."""
+    """Reduce each record to a `RunSummary` with all that a comparison shows."""
 
     names: tuple[str, ...]  # metrics
     measure: Measure
@@ -56,7 +56,7 @@ class Recorder:
     has_requests: bool = False  # whether the outcome of every request is kept
 
     def __call__(self, record: RunRecord) -> RunSummary:
-        """Return what is kept of one run."""
+        """Return the summary of one run."""
         if record.outcome not in WHOLE:
             return RunSummary(record.outcome)
         targets, window = self.measure.slo_targets(), window_of(self.measure, record)
@@ -84,7 +84,7 @@ class Recorder:
 
 
 def acted(record: RunRecord) -> dict[str, int]:
-    """Return how often each mechanism that leaves a trace did something."""
+    """Return how often each mechanism that leaves a trace acted."""
     requests, instances = record.requests, record.instances
     overhead = requests.ttft_parts_us[:, TTFT_PARTS.index("chunk_overhead")]
     return {
@@ -97,7 +97,7 @@ def acted(record: RunRecord) -> dict[str, int]:
 
 
 def same_lives(first: Sequence[RunSummary], second: Sequence[RunSummary]) -> bool:
-    """Return whether all runs came to their end, and every request had the same life in both, as far as is known."""
+    """Return whether all runs finished and every request had the same life in both, as far as the runs show."""
     return all(
         run.is_whole and bool(run.fingerprint) and run.fingerprint == other_run.fingerprint
         for run, other_run in zip(first, second, strict=True)
@@ -105,7 +105,7 @@ def same_lives(first: Sequence[RunSummary], second: Sequence[RunSummary]) -> boo
 
 
 class KeptRuns:
-    """Run configurations, each once; what the journal has is not run again."""
+    """Run configurations, each once; runs in the journal are not made again."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class KeptRuns:
         journal: Journal | None = None,
         work: Phase | None = None,
     ) -> None:
-        """`work` shows the name of each configuration that runs."""
+        """Take the experiment and its journal; `work` shows the name of each configuration that runs."""
         self.experiments, self.recorder, self.journal = [experiment], recorder, journal
         self.work = work
         self.runs: dict[str, tuple[RunSummary, ...]] = {}
@@ -138,27 +138,27 @@ class KeptRuns:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Return all seeds on which `of` runs a configuration."""
+        """Return all seeds on which `of` runs a configuration, including added ones."""
         return tuple(seed for experiment in self.experiments for seed in experiment.seeds)
 
     def prepare(self, configs: Sequence[ClusterConfig]) -> None:
-        """Take in the configurations that will be run, but for those that are known, see `Experiment.expect`."""
+        """Prepare for the configurations that will run, except those that are known; see `Experiment.expect`."""
         self.experiment.expect([config for config in configs if key_of(config) not in self.runs])
 
     def expect(self, more: int) -> None:
-        """Count on `more` further configurations, so that the progress is right."""
+        """Add `more` configurations to the total that progress is shown against."""
         if self.work is not None and self.work.total is not None:
             self.work.total += more
 
     def reach(self, count: int, num_configs: int) -> None:
-        """Run configurations on the `count` seeds from the first one on; `num_configs` of them are expected."""
+        """Run configurations on the first `count` seeds from now on; `num_configs` of them are expected."""
         first, known = self.seeds[0], len(self.seeds)
         if count > known:
             self.expect(num_configs)
             self.experiments.append(self.experiment.on_seeds(range(first + known, first + count)))
 
     def of(self, config: ClusterConfig, name: str) -> tuple[RunSummary, ...]:
-        """Return the runs of a configuration, one for each seed."""
+        """Return the runs of a configuration, one per seed."""
         self.make([(config, name)])
         return tuple(
             run
@@ -167,12 +167,12 @@ class KeptRuns:
         )
 
     def on_first_seeds(self, config: ClusterConfig, name: str) -> tuple[RunSummary, ...]:
-        """Return the runs of a configuration without the seeds that were added."""
+        """Return the runs of a configuration on the first seeds, without seeds that were added."""
         self._make(self.experiment, {self._key(self.experiment, config): (config, name)})
         return self.runs[self._key(self.experiment, config)]
 
     def make(self, wanted: Sequence[tuple[ClusterConfig, str]]) -> None:
-        """Run configurations with their names, all in one go, so that no worker waits for the last run of one."""
+        """Run all named configurations together, so that workers do not wait for one configuration's last run."""
         for experiment in self.experiments:
             self._make(experiment, {self._key(experiment, named[0]): named for named in wanted})
 
@@ -184,7 +184,7 @@ class KeptRuns:
     def _make(
         self, experiment: Experiment, wanted: Mapping[str, tuple[ClusterConfig, str]]
     ) -> None:
-        """Run what is not known; the journal has each call's runs, and in the end a line for each configuration."""
+        """Make the missing runs; write each call's to the journal, in the end a line per configuration."""
         keys = [key for key in wanted if key not in self.runs]
         if not keys:
             return
@@ -204,10 +204,11 @@ class KeptRuns:
     def make_part(
         self, part: RunPart, wanted: Sequence[tuple[ClusterConfig, str]], then: str
     ) -> tuple[int, int]:
-        """Run a part of the runs of configurations; return how many these are, and of how many; see `parts.make_part`.
+        """Make a part of the runs of configurations; return the numbers of its runs and of all runs; see
+        `parts.make_part`.
 
         Raises:
-            ConfigError: the journal is of a part of other configurations, or of another machine.
+            ConfigError: the journal is of a part with other configurations, or of another machine.
         """
         assert self.journal is not None
         by_key = {key_of(config): (config, name) for config, name in wanted}
@@ -223,7 +224,7 @@ class KeptRuns:
     def _counts(
         self, experiment: Experiment, wanted: Mapping[str, tuple[ClusterConfig, str]]
     ) -> dict[str, int]:
-        """Return how many runs of each configuration are made."""
+        """Return by key the number of distinct runs of each configuration."""
         num_seeds = len(experiment.seeds)
         return {key: experiment.num_distinct(named[0], num_seeds) for key, named in wanted.items()}
 
@@ -237,7 +238,7 @@ class KeptRuns:
         places: Sequence[tuple[str, int]],
         is_written: bool,
     ) -> None:
-        """Make the runs, by configuration and place of the seed, that are not there; `is_written`: call by call."""
+        """Make the missing runs of `places` (key, seed index); `is_written`: write each call's to the journal."""
         for key, runs in self.made(experiment, wanted, places):
             if self.journal is not None and is_written:
                 self.journal.append([key, list(runs), [run.document() for run in runs.values()]])
@@ -248,7 +249,7 @@ class KeptRuns:
         wanted: Mapping[str, tuple[ClusterConfig, str]],
         places: Sequence[tuple[str, int]],
     ) -> Iterator[tuple[str, dict[int, RunSummary]]]:
-        """Yield the runs that are not there as they are made, those of a configuration in a call by place."""
+        """Make the runs that are missing; yield for each call the runs of each configuration, by seed index."""
         keys = list(dict.fromkeys(key for key, _ in places))
         at_of = {key: at for at, key in enumerate(keys)}
         missing = [
@@ -280,7 +281,7 @@ LEAST_WITHOUT_SPREAD = 3  # seeds
 
 
 def pair_of(first: Sequence[RunSummary], second: Sequence[RunSummary], name: str) -> Pair:
-    """Return a metric of two arms by seed; what is pooled is pooled over the seeds on which both ended."""
+    """Return a metric of two arms by seed; pooled metrics are pooled over the seeds on which both arms finished."""
     direction = lookup(name)[0].direction
     if pooled_latency(name) is None:
         pair = Pair(metric_values(first, name), metric_values(second, name), direction)
@@ -291,33 +292,33 @@ def pair_of(first: Sequence[RunSummary], second: Sequence[RunSummary], name: str
 
 
 def pooled_pair(first: Tails, second: Tails, direction: str) -> Pair:
-    """Return a pooled percentile of two arms by seed, ms, pooled over the seeds on which both ended."""
+    """Return a pooled percentile of two arms by seed, ms, pooled over the seeds on which both arms finished."""
     is_common = whole(first) & whole(second)
     before, after = (contributions_ms(only(arm, is_common)) for arm in (first, second))
     return Pair(before, after, direction, excess_counts(first, second))
 
 
 def _are_alike(runs: Sequence[RunSummary]) -> bool:
-    """Return whether several seeds have made the same run, since nothing is drawn."""
+    """Return whether several seeds gave the same run because nothing is drawn."""
     lives = {run.fingerprint for run in runs}
     return len(runs) > 1 and len(lives) == 1 and "" not in lives and runs[0].is_whole
 
 
 def _is_measure_without_spread(name: str, pair: Pair) -> bool:
-    """Return whether a time or a rate has one value on every seed of each arm; counts and shares may by chance."""
+    """Return whether a time or a rate is constant over the seeds of each arm; counts and shares may be so by chance."""
     values = pair.common()
     is_measure = lookup(name)[0].unit in MEASURES
     return is_measure and len(values[0]) >= LEAST_WITHOUT_SPREAD and all(map(is_constant, values))
 
 
 def pooled_tails(runs: Sequence[RunSummary], name: str) -> Tails:
-    """Return what is kept of each run's latencies for the pooled percentile of that name."""
+    """Return the kept latencies of each run for the pooled percentile called `name`."""
     latency, slo_class = pooled_latency(name), lookup(name)[1] or ALL
     return tails_of_runs([run.tails.get(latency or "", {}).get(slo_class) for run in runs])
 
 
 def num_values(runs: Sequence[RunSummary], name: str) -> int:
-    """Return the number of seeds for which `metric_values` has a value, without the values of a pooled metric."""
+    """Return the number of seeds for which `metric_values` has a value, without computing a pooled metric's values."""
     if pooled_latency(name) is None:
         return int(np.isfinite(metric_values(runs, name)).sum())
     tails = pooled_tails(runs, name)
@@ -325,7 +326,7 @@ def num_values(runs: Sequence[RunSummary], name: str) -> int:
 
 
 def metric_values(runs: Sequence[RunSummary], name: str) -> np.ndarray:
-    """Return a metric by seed, of a pooled one each seed's contribution to it; NaN where a run has none."""
+    """Return a metric by seed, for a pooled metric each seed's contribution to it; NaN where a run has none."""
     if pooled_latency(name) is not None:
         return contributions_ms(pooled_tails(runs, name))
     return np.array([run.value(name) for run in runs], np.float64)
@@ -338,7 +339,7 @@ NO_FIGURE = "NO_FIGURE"  # beside the outcomes: a metric that is asked for has n
 
 @dataclass(frozen=True)
 class Failure:
-    """`code` is the first outcome among the seeds that failed; `by_code` has all of them."""
+    """A configuration's failure: `code` is the outcome of the first failed seed; `by_code` has all outcomes."""
 
     code: str
     message: str
@@ -352,7 +353,7 @@ class Failure:
 
 
 def failure_of(seeds: Sequence[int], runs: Sequence[RunSummary]) -> Failure | None:
-    """Return the failure of a configuration's runs, or None if all came to their end."""
+    """Return the failure of a configuration's runs; None if all finished."""
     by_code: dict[str, tuple[int, ...]] = {}
     for seed, run in zip(seeds, runs, strict=True):
         if not run.is_whole:
@@ -365,7 +366,7 @@ def failure_of(seeds: Sequence[int], runs: Sequence[RunSummary]) -> Failure | No
 
 
 def no_figure(seeds: Sequence[int], names: Sequence[str]) -> Failure:
-    """Return the failure of runs that came to their end without a value of some metric."""
+    """Return the failure of runs that finished without a value of some metric."""
     message = (
         f"on {_seeds(seeds)} {', '.join(names)} cannot be computed, since no request of the class came "
         "far enough; ask for another metric, or admit more requests"
@@ -382,7 +383,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the programs that made the figures."""
+    """Return the versions of the programs that computed the metrics."""
     return {
         "blis_jax": __version__,
         "profile": PROFILE,

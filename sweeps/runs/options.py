@@ -1,4 +1,4 @@
-"""Options and steps that commands share which run points or arms on common seeds and can be resumed."""
+"""Options and steps shared by commands that run points or arms on common seeds and can be resumed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StrategyWord(CommandOptions):
         """Return the strategy.
 
         Raises:
-            ConfigError: none is given, or it cannot be read.
+            ConfigError: no strategy is given, or its file cannot be read.
         """
         from sweeps.strategies.arms import strategy_of
         from sweeps.strategies.file import list_library
@@ -58,7 +58,7 @@ class StrategyWord(CommandOptions):
 
     @property
     def stem(self) -> str:
-        """Return the strategy's name in the names of files."""
+        """Return the strategy's name as used in file names."""
         return Path((self.strategy or "").partition(":")[0]).stem
 
 
@@ -121,7 +121,7 @@ class PartOption(CommandOptions, title="switches"):
     )
 
     def check_part(self, output: str | None, rule: object = None) -> None:
-        """Refuse parts of what has none, and parts without a file of their own."""
+        """Refuse --part for a command that adds seeds by a rule, and a part without a file of its own."""
         if self.part is None:
             return
         if rule is not None:
@@ -156,7 +156,7 @@ class ComparisonOptions(
 
 
 def check_statistics(confidence: float, resamples: int = 9999, most: int = 1_000_000) -> None:
-    """Refuse confidences and resamplings that mean nothing."""
+    """Refuse confidences and numbers of resamples that are out of range."""
     if not 0.5 <= confidence < 1:
         raise ConfigError(f"--confidence: got {confidence:g}, allowed is 0.5 up to below 1")
     if not 99 <= resamples <= most:
@@ -164,5 +164,5 @@ def check_statistics(confidence: float, resamples: int = 9999, most: int = 1_000
 
 
 def inference_of(options: StatisticsOptions) -> Inference:
-    """Return confidence and resampling."""
+    """Return the inference that the options give: confidence and resampling."""
     return Inference(options.confidence, options.bootstrap, options.random_state)

@@ -1,6 +1,6 @@
-"""Parts of a command's runs, made by themselves and joined again: `--part I/N` and `blis-jax merge`.
+"""Parts of a command's runs, made separately and joined again: `--part I/N` and `blis-jax merge`.
 
-A part is the Dataset or the journal of the whole work, in which only its own runs are there.
+A part is the Dataset or the journal of the whole work, filled only with the part's own runs.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _TEXT = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 @dataclass(frozen=True)
 class RunPart:
-    """One of `count` parts, `number` from 1 on."""
+    """One of `count` parts; `number` counts from 1."""
 
     number: int
     count: int
 
     @classmethod
     def read(cls, text: str) -> RunPart:
-        """Return the part that a text names, such as 1/4.
+        """Return the part that a text such as 1/4 gives.
 
         Raises:
-            ArgumentTypeError: it names none.
+            ArgumentTypeError: the text gives no part.
         """
         match = _TEXT.fullmatch(text)
         number, count = map(int, match.groups()) if match else (0, 0)
@@ -68,11 +68,11 @@ class RunPart:
         return cls(number, count)
 
     def __str__(self) -> str:
-        """Return the text that names the part."""
+        """Return the part as text, such as 1/4."""
         return f"{self.number}/{self.count}"
 
     def of(self, total: int) -> range:
-        """Return the places of the part among so many runs, or groups of runs.
+        """Return the indices of the part's runs (or groups of runs) among `total`.
 
         Raises:
             ConfigError: there are fewer of them than parts.
@@ -82,23 +82,23 @@ class RunPart:
         return range((self.number - 1) * total // self.count, self.number * total // self.count)
 
     def is_outside(self, total: int) -> np.ndarray:
-        """Return which of so many runs are not of the part, `[run]`."""
+        """Return which of `total` runs do not belong to the part, `[run]`."""
         outside = np.ones(total, bool)
         outside[self.of(total)] = False
         return outside
 
     def attributes(self, dims: Sequence[str]) -> dict[str, str]:
-        """Return what a Dataset says of being a part, its runs counted over these dims."""
+        """Return the Dataset attributes that mark a part, whose runs are counted over the dims `dims`."""
         return {
             PART: str(self), DIMS: json.dumps(list(dims)), MADE_BY: json.dumps(tasks.identity()),
         }  # fmt: skip
 
     def kind_of(self, kind: str) -> str:
-        """Return the kind of the part's journal."""
+        """Return the kind of the part's journal, for work of this kind."""
         return f"{kind}, {PART} {self}"
 
     def answer(self, path: Path, num_runs: int, total: int, what: str = "runs") -> Answer:
-        """Return what a command says that has made the part."""
+        """Return the sentence that a command prints after making the part."""
         return Answer.of(
             f"Part {self.number} of {self.count} of these runs?",
             f"Written: {path}",
@@ -109,10 +109,10 @@ class RunPart:
 
 
 def check_numbers(parts: Mapping[Path, RunPart], num_given: int) -> None:
-    """Refuse parts of several divisions, doubles and gaps.
+    """Refuse parts of several divisions, repeated parts, and missing parts.
 
     Raises:
-        ConfigError: one of them is there.
+        ConfigError: the parts are not exactly those of one division.
     """
     first, *others = parts
     if len(parts) < num_given:
@@ -137,10 +137,10 @@ def check_numbers(parts: Mapping[Path, RunPart], num_given: int) -> None:
 
 
 def check_makers(made_by: Mapping[Path, Mapping[str, str]]) -> None:
-    """Refuse parts of another version or type of machine than the first.
+    """Refuse parts made by another version or on another type of machine than the first.
 
     Raises:
-        ConfigError: there is one.
+        ConfigError: a part was made differently.
     """
     first, *others = made_by
     for path in others:
@@ -169,10 +169,10 @@ def _unfinished(path: Path, num_lacking: int, num_own: int) -> ConfigError:
 
 
 def join_datasets(paths: Sequence[Path], output: Path) -> tuple[int, str]:
-    """Write the Dataset of all parts; return its runs, and the command that goes on with it.
+    """Write the Dataset joined from all parts; return its number of runs, and the command to continue with.
 
     Raises:
-        ConfigError: a part is missing, double, unfinished, of other work, or no part.
+        ConfigError: a part is missing, repeated, unfinished or of other work, or a file is no part.
     """
     loaded = {path: datasets.load_or_refuse(path, "make that part again") for path in paths}
     for path, dataset in loaded.items():
@@ -203,7 +203,7 @@ def join_datasets(paths: Sequence[Path], output: Path) -> tuple[int, str]:
 
 
 def with_output(command: str, output: Path | str) -> str:
-    """Return a command line with another --output."""
+    """Return a command line with --output replaced."""
     words = shlex.split(command)
     for option in (f"--{name}" for name in spellings("output")):
         if option in words[:-1]:
@@ -214,7 +214,7 @@ def with_output(command: str, output: Path | str) -> str:
 
 
 def _split_variables(dataset: xr.Dataset) -> tuple[list[str], int]:
-    """Return the variables that hold runs, and how many of their first dims the runs are counted over."""
+    """Return the variables that hold runs, and the number of their leading dims over which runs are counted."""
     dims = tuple(json.loads(dataset.attrs[DIMS]))
     names = [str(name) for name, of in dataset.variables.items() if of.dims[: len(dims)] == dims]
     return names, len(dims)
@@ -237,7 +237,7 @@ def _refuse_foreign(path: Path, dataset: xr.Dataset, first: Path, of_first: xr.D
 
 
 def _take(joined: xr.Dataset, path: Path, dataset: xr.Dataset, part: RunPart) -> None:
-    """Take a part's own runs."""
+    """Copy a part's own runs into the joined Dataset."""
     names, num_dims = _split_variables(dataset)
     shape = dataset["outcome"].shape[:num_dims]
     places = part.of(int(np.prod(shape)))
@@ -266,15 +266,16 @@ Make = Callable[[Sequence[tuple[Any, int]]], Iterable[tuple[Key, list[int], list
 def make_part(
     journal: Journal, part: RunPart, plan: Plan, then: str, make: Make
 ) -> tuple[int, int]:
-    """Write what a part's journal lacks of its own runs; return how many are its own, and of how many.
+    """Make the part's own runs that its journal lacks, and write them there; return the numbers of its own and of all
+    runs.
 
     Args:
-        journal: the part's, with its kind.
-        part: which part.
+        journal: the part's journal, with the part's kind.
+        part: the part to make.
         plan: all runs.
-        then: the command that judges the joined runs; `MERGED` stands for their journal, `FOLDER` for its folder, and
-            `RESULT` for a .json beside it.
-        make: makes runs, named by key and place; yields keys, places and what is kept, call by call.
+        then: the command that judges the joined runs; `MERGED` stands for the joined journal, `FOLDER` for its folder,
+            and `RESULT` for a .json beside it.
+        make: makes runs, identified by key and place; yields keys, places and the kept results, call by call.
 
     Raises:
         ConfigError: there are fewer runs than parts, or the journal is of a part of other runs, or of another machine.
@@ -298,10 +299,10 @@ def make_part(
 
 
 def join_journals(paths: Sequence[Path], output: Path) -> tuple[int, str]:
-    """Write the journal of all parts; return its runs, and the command that goes on with it.
+    """Write the journal joined from all parts; return its number of runs, and the command to continue with.
 
     Raises:
-        ConfigError: a part is missing, double, unfinished, of other work, or no part.
+        ConfigError: a part is missing, repeated, unfinished or of other work, or a file is no part.
     """
     journals = {path: Journal.of_file(path) for path in paths}
     parts, kinds = {}, {}
@@ -350,7 +351,7 @@ def _take_lines(
     plan: Sequence[Sequence[Any]],
     runs: dict[Key, dict[int, Any]],
 ) -> None:
-    """Take a part's own runs."""
+    """Copy a part's own runs from its journal lines into `runs`."""
     places = [(key, place) for key, count, _ in plan for place in range(count)]
     places_of_part = [places[at] for at in part.of(len(places))]
     known = {

@@ -1,4 +1,4 @@
-"""The requests that all runs of a study serve: of a workload by its name or file, or a trace, on seeds or windows."""
+"""The requests that all runs of a study serve: a workload's, by name or file, or a trace's, on seeds or windows."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ WORKLOAD_PREFIX = "workload."  # of an axis that is a number of the workload
 
 
 def list_own() -> tuple[str, ...]:
-    """Return the workloads that come with this package, beside those of blis_jax."""
+    """Return the names of the workloads of this package, without those of blis_jax."""
     return shipped_names("sweeps", FOLDER)
 
 
 def list_workloads() -> tuple[str, ...]:
-    """Return every name, those of blis_jax first."""
+    """Return the names of all workloads, those of blis_jax first."""
     return (*list_builtin(), *list_own())
 
 
 @lru_cache(maxsize=64)
 def load_workload(name: str) -> WorkloadSpec:
-    """Return the workload of a name; ConfigError if neither package has it."""
+    """Return the workload called `name`; ConfigError if neither package has it."""
     if name in list_builtin():
         return load_builtin(name)
     if name not in list_own():
@@ -77,7 +77,7 @@ def load_workload(name: str) -> WorkloadSpec:
 def workload_of(
     strategy: Strategy, num_requests: int | None = None, follows: bool = True
 ) -> WorkloadSpec:
-    """Return the workload that a strategy names, checked; paths begin at the file, then where one is."""
+    """Return the checked workload of a strategy; paths are relative to its file, else to the current folder."""
     where = f"{strategy.source}: workload"
     return workload_from(strategy.workload, where, strategy.folder, num_requests, follows)
 
@@ -89,9 +89,9 @@ def workload_from(
     num_requests: int | None = None,
     follows: bool = True,
 ) -> WorkloadSpec:
-    """Return a workload by its name, from a file, or of its content; `where` begins errors.
+    """Return a workload given by its name, its file or its content; `where` begins error messages.
 
-    One with users or sessions that wait for answers is refused unless runs are followed.
+    A workload with users or sessions that wait for answers is refused unless `follows`.
     """
     spec = _read(given, where, folder, None)
     if spec.waits and not follows:
@@ -110,7 +110,7 @@ def _read(
 
 
 def workload_content(spec: RequestSource) -> dict[str, Any]:
-    """Return a workload as part of an identity; with what rates count in its window, if it has one."""
+    """Return a workload's content for a hash or identity; includes what rates count in its window, if it has one."""
     window = Measure({}, spec.measure.warm_up_s, spec.measure.cool_down_s).window()
     rates = {"rates": window["rates"]} if "rates" in window else {}
     return spec.content() | rates
@@ -136,7 +136,7 @@ MOST_JAX_SEEDS = 2**32
 
 @dataclass(frozen=True)
 class StudyRequests:
-    """Hold what every run serves: where requests come from, and the numbers of the runs."""
+    """The requests that every run serves: their source, and the numbers of the runs."""
 
     source: RequestSource
     seeds: tuple[int, ...]  # or windows of a trace, from 1 on
@@ -155,12 +155,12 @@ class StudyRequests:
         return tuple(name for name in order if name in self.source.slo_classes)
 
     def content(self) -> dict[str, Any]:
-        """Return what figures depend on, by its name in words."""
+        """Return all that figures depend on, by a name in words."""
         workload = workload_content(self.source)
         return {"workload": workload, "seeds": self.seeds, "stream": self.stream}
 
     def at_least(self, fewest: int, purpose: str) -> StudyRequests:
-        """Return the requests themselves; refuse fewer runs than the `purpose` needs."""
+        """Return these requests; refuse fewer runs than the `purpose` needs."""
         check_count(self.seeds, fewest, purpose, self.stream)
         return self
 
@@ -177,17 +177,17 @@ def requests_of(
     allowed: Sequence[str] = (),
     follows: bool = True,
 ) -> StudyRequests:
-    """Return the requests that options of seeds, of a stream and of a trace ask for, as far as the command has them.
+    """Return the requests that options of seeds, of a stream and of a trace ask for, if the command has such options.
 
     Args:
-        options: those of the command.
-        command: its module, for remarks.
-        workload: makes the workload and its name where there is no trace.
-        configs: what serves the requests; of a trace that draws nothing, seeds matter only if they do.
-        usual: how many seeds there are, or which, where none are given.
-        rule: adds seeds to those of the first stage.
-        usual_windows: into how many a trace is cut where neither windows nor seeds are given.
-        allowed: options that mean something for a trace, too, though they draw requests.
+        options: the command's options.
+        command: the command's module, for remarks.
+        workload: returns the workload and its name where there is no trace.
+        configs: the configurations to run; for a trace that draws nothing, seeds matter only if these draw something.
+        usual: the number of seeds, or the seeds, where none are given.
+        rule: the stopping rule that adds seeds to the first ones.
+        usual_windows: the number of windows of a trace where neither windows nor seeds are given.
+        allowed: options that are valid with a trace, too, although they are about drawing requests.
         follows: whether requests of a trace wait for answers in the command's runs.
 
     Raises:
@@ -214,7 +214,7 @@ def requests_of(
 def _note_context(
     options: SeedOptions, command: str, trace: TraceSource, configs: Sequence[ClusterConfig]
 ) -> None:
-    """Say which models have no room for some requests; August's revision drops and cuts these."""
+    """Warn of models whose context is too short for some requests; August's revision drops or cuts these."""
     models = {(each.model, each.model_config) for each in configs if not each.is_august}
     rows = trace.trace.rows
     for name, file in sorted(models):
@@ -230,7 +230,7 @@ def trace_of(
     allowed: Sequence[str] = (),
     follows: bool = True,
 ) -> TraceSource | None:
-    """Return the trace that is given, if any; arguments are those of `requests_of`."""
+    """Return the trace that the options name, if any; arguments are those of `requests_of`."""
     if not isinstance(options, StudyTrace):
         return None
     return trace_flags.study_source(
@@ -251,7 +251,7 @@ def runs_of(
     usual: int | Sequence[int],
     rule: StoppingRule | None = None,
 ) -> tuple[tuple[int, ...], str]:
-    """Return the numbers of the runs, and who draws their requests; arguments are those of `requests_of`."""
+    """Return the runs' numbers, and the stream that draws their requests; arguments are those of `requests_of`."""
     if trace is not None:
         return _seeds_of_trace(options, command, trace, configs, usual), STREAM
     stream = options.stream
@@ -273,7 +273,7 @@ def _seeds_of_trace(
     configs: Sequence[ClusterConfig],
     usual: int | Sequence[int],
 ) -> tuple[int, ...]:
-    """Return the numbers of the runs of a trace; what is asked for beyond them is noted."""
+    """Return the numbers of a trace's runs; print a remark if the user asks for more runs than can differ."""
     of_options = seed_options.given_seeds(options)
     seeds = trace.seeds(of_options, configs, USUAL_SEEDS if isinstance(usual, int) else usual)
     if of_options is not None and len(of_options) > len(seeds) and not _is_quiet(options):
@@ -305,9 +305,9 @@ def workload_for(
     rate: float | None = None,
     follows: bool = True,
 ) -> tuple[WorkloadSpec, str]:
-    """Return the workload that an option gives, else that of the first strategy, else `mixed`; and its name.
+    """Return the workload that an option gives, else that of the first strategy, else `mixed`; with its name.
 
-    It sends `rate` requests per second, if given; `follows` as in `workload_from`.
+    The workload sends `rate` requests/s if `rate` is given; `follows` as in `workload_from`.
     """
     if given is not None:
         spec = workload_from(given, option, num_requests=num_requests, follows=follows)
@@ -332,7 +332,7 @@ def workload_for(
 
 
 def check_rate(spec: WorkloadSpec, option: str) -> None:
-    """Refuse a rate of requests for users who send when they are answered."""
+    """Refuse a request rate for a workload of users, who send when they are answered."""
     if not spec.has_rate:
         raise ConfigError(
             f"{option}: all clients of the workload keep a number of requests open and have no rate; change "
@@ -347,7 +347,7 @@ def workload_of_arms(options: ArmRequests, arms: Sequence[Arm]) -> tuple[Workloa
 
 
 def strategies_of(arms: Sequence[Arm]) -> list[Strategy]:
-    """Return the strategy files that the arms come from."""
+    """Return the files of the strategies that the arms come from."""
     return [arm.strategy for arm in arms if arm.strategy is not None]
 
 

@@ -1,4 +1,4 @@
-"""A sweep's Dataset as runs: what a sweep itself and a comparison of saved sweeps judge."""
+"""A sweep's Dataset as runs, which the sweep itself and a comparison of saved sweeps judge."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from sweeps.strategies.moved import config_of_record, replaced
 
 
 class Missing(IntEnum):
-    """The code beside the outcomes, of a run that was not made."""
+    """The code, besides the outcomes, of a run that was not made."""
 
     NOT_RUN = NOT_RUN
 
 
 def totals_of(runs: Mapping[Any, Any] | np.ndarray) -> dict[str, Any]:
-    """Return what a sweep says of all its runs together, of their table or Dataset; nothing of other Datasets."""
+    """Return a sweep's totals over all its runs, from their table or Dataset; empty for other commands' Datasets."""
     if isinstance(runs, xr.Dataset) and runs.attrs["kind"] != SWEEP:
         return {}
     outcomes, ties, violations = (
@@ -51,7 +51,7 @@ def totals_of(runs: Mapping[Any, Any] | np.ndarray) -> dict[str, Any]:
 
 
 def outcome_counts(outcomes: np.ndarray) -> dict[str, int]:
-    """Count the runs that ended in each way, those not made included."""
+    """Return the number of runs by outcome, those not made included."""
     codes, counts = np.unique(outcomes, return_counts=True)
     return {
         "not_run" if code == NOT_RUN else Outcome(code).name.lower(): int(count)
@@ -88,7 +88,7 @@ class SavedSweep:
         """Return the points as arms, and the fingerprint of each.
 
         Raises:
-            ConfigError: the points have other requests each, or settings that are not known here.
+            ConfigError: the points differ in their requests, or have settings that this version lacks.
         """
         for name in self.axes:
             if name.startswith(WORKLOAD_PREFIX):
@@ -116,7 +116,7 @@ class SavedSweep:
         return arms
 
     def column(self, name: str) -> np.ndarray | None:
-        """Return a metric of single runs `[point, seed]`; None if the Dataset has not kept it."""
+        """Return a metric of single runs `[point, seed]`; None if the Dataset lacks it."""
         metric, slo_class = lookup(name)
         dataset = self.dataset
         if pooled_latency(metric.name) is not None:  # which takes long: of the one class alone
@@ -142,7 +142,7 @@ class SavedSweep:
         return list(self.runs_by_point(names))
 
     def runs_by_point(self, names: Sequence[str]) -> Iterator[tuple[RunSummary, ...]]:
-        """Yield the runs of one point after the other, those that were not made too: all at once may be too many."""
+        """Yield the runs point by point, runs not made included; all points at once may not fit into memory."""
         outcomes = self._by_point(self.dataset["outcome"])
         of_single = [name for name in names if pooled_latency(name) is None]
         columns = {name: self.column(name) for name in of_single}
@@ -150,7 +150,7 @@ class SavedSweep:
         tails = {latency: self._tails(latency) for latency in POOLED_LATENCIES}
 
         def run(at: tuple[int, int]) -> RunSummary:
-            """Return one run at a place of the point and of the seed."""
+            """Return the run at these indices of point and seed."""
             code = int(outcomes[at])
             if code not in WHOLE:
                 return RunSummary(Missing.NOT_RUN if code == NOT_RUN else Outcome(code))
@@ -165,7 +165,7 @@ class SavedSweep:
             yield tuple(run((point, seed)) for seed in range(len(self.seeds)))
 
     def _tails(self, latency: str) -> dict[str, np.ndarray]:
-        """Return how many requests and the largest latencies, µs, `[point, seed, rank]`, by class."""
+        """Return by class the number of requests, then the largest latencies, µs: `[point, seed, 1 + rank]`."""
         if f"{latency}_top_us" not in self.dataset:
             return {}
         tails = {}

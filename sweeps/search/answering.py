@@ -42,14 +42,14 @@ COMMON = ("workload", "seeds", "rng", "num_requests", "targets")
 
 
 def write_report(answers: Sequence[Answer], runs: RunWords, command: str, path: Path) -> None:
-    """Write the page of a batch; refuse, in a sentence, what cannot be compared."""
+    """Write the page of a batch; refuse answers that cannot be compared."""
     study = study_of(answers, runs, command)
     with cli.writing(path):
         write_study(study, path)
 
 
 def study_of(answers: Sequence[Answer], runs: RunWords, command: str) -> Study:
-    """Make the report of answers as `blis-jax evaluate` gives them; the first is the reference."""
+    """Return the report of answers in the form that `blis-jax evaluate` prints; the first answer is the reference."""
     _check(answers)
     values = {
         name: _values_of(answer) for name, answer in zip(_names(answers), answers, strict=True)
@@ -111,7 +111,7 @@ def _check(answers: Sequence[Answer]) -> None:
 
 
 def _names(answers: Sequence[Answer]) -> list[str]:
-    """Return an answer's id, else its strategy; numbered where several have the same."""
+    """Return names for answers: the id, else the strategy; numbered where several are the same."""
     wanted = [
         str(answer["id"] if answer["id"] is not None else answer["strategy"] or "arm")
         for answer in answers
@@ -151,7 +151,7 @@ def _failures(names: Mapping[str, Any], answers: Sequence[Answer]) -> Iterator[s
 
 @functools.cache
 def the_evaluator(compiles: bool = False) -> Evaluator:
-    """Return one for all calls: it decides how fast an answer comes, not what it is."""
+    """Return the one evaluator that all calls share; sharing changes the speed of an answer, not its content."""
     return Evaluator(compiles)
 
 
@@ -163,7 +163,7 @@ def answer_requests(
     page: Path | None,
     command: str,
 ) -> int:
-    """Answer what stands in a file or on standard input; return the exit code."""
+    """Answer the requests in a file or on standard input; return the exit code."""
     evaluator = the_evaluator(options.compile_programs)
     if options.jsonl:
         return _stream(evaluator, source, trace)
@@ -186,7 +186,7 @@ def answer_requests(
 def _answered(
     evaluator: Evaluator, text: str, trace: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], bool]:
-    """Return the answer to a text, one request or a batch; and whether anything was refused."""
+    """Return the answer to a text, one request or a batch; and whether any request was refused."""
     try:
         document = read_json(text)
         if isinstance(document, dict) and "requests" in document:
@@ -202,20 +202,20 @@ def _answered(
 
 
 def _on_trace(request: object, trace: Mapping[str, Any] | None) -> object:
-    """Return the request with the command's trace, if it names nothing of its own."""
+    """Return the request with the command's trace added, if the request names neither workload nor trace."""
     if trace is None or not isinstance(request, dict) or {"workload", "trace"} & set(request):
         return request
     return {**request, "trace": dict(trace)}
 
 
 def _first_trace(text: str, trace: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the trace of a batch's first request, as its keys; None if it has none."""
+    """Return the trace of a batch's first request, as its keys; None if the request has none."""
     first = _on_trace(_batch(read_json(text))[0], trace)
     return first.get("trace") if isinstance(first, dict) else None
 
 
 def _check_batch(text: str) -> None:
-    """Refuses, before anything is simulated, what has nothing to compare."""
+    """Refuse, before anything is simulated, a batch with nothing to compare."""
     document = read_json(text)
     if not isinstance(document, dict) or "requests" not in document or len(_batch(document)) < 2:
         raise ConfigError(
@@ -226,7 +226,7 @@ def _check_batch(text: str) -> None:
 def _write_report(
     page: Path, document: Mapping[str, Any], trace: Mapping[str, Any] | None, command: str
 ) -> None:
-    """Write the page of a batch, and a word on stderr, as the answer may be on stdout."""
+    """Write the page of a batch, and print its path on stderr, because the answer may be on stdout."""
     answers = document["answers"]
     about = {"windows": trace.get("trace_windows")} if trace else None
     write_report(answers, run_words(about, len(answers[0]["seeds"] or ())), command, page)
@@ -272,7 +272,7 @@ def read_json(text: str) -> Any:
 
 
 def _stream(evaluator: Evaluator, source: str, trace: Mapping[str, Any] | None) -> int:
-    """Print an answer for every line, at once; a line that is refused does not end the stream."""
+    """Print an answer for every line, at once; a refused line does not end the stream."""
     is_refused = False
     for line in _lines(source):
         if not line.strip():

@@ -1,4 +1,4 @@
-"""Search the parameters of a strategy as options of `blis-jax optimize` say: its budget, runs, document and files."""
+"""Search a strategy's parameters as options of `blis-jax optimize` say: budget, runs, document and files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ THEIR_METRICS = {  # the reference's names of what it reports of the best point
 
 @dataclass(frozen=True)
 class SearchFrame:
-    """The part of a result besides its points."""
+    """The parts of a result other than its points."""
 
     space: Space
     valuation: Valuation
@@ -80,10 +80,10 @@ class SearchFrame:
 def to_document(
     frame: SearchFrame, tried: Sequence[Tried], place: int | None = None
 ) -> dict[str, Any]:
-    """Make the result file: `convergence` has the score of every call, as in the reference's files.
+    """Return the result file's content: `convergence` has the score of every call, as in BLIS's files.
 
-    `place` is that of the point that the engine recommends; without one the lowest score decides. With rungs a point
-    without all runs has `is_estimate`, and is never the best one.
+    `place` is the index of the point that the engine recommends; if None, the point with the lowest score is the best.
+    With rungs, a point that lacks runs has `is_estimate`, and is never the best.
     """
     lowest = best_of(tried)
     best = lowest if place is None else tried[place]
@@ -139,7 +139,7 @@ def to_document(
 
 
 def figures(runs: Sequence[RunSummary]) -> dict[str, dict[str, Any]]:
-    """Return per metric mean, 95 % interval and the value of each seed; None for what does not exist."""
+    """Return by metric the mean, the 95 % interval and the value of each seed; None for values that do not exist."""
     names = runs[0].metrics if runs and all(run.is_whole for run in runs) else ()
     by_metric = {}
     for name in names:
@@ -155,7 +155,7 @@ def figures(runs: Sequence[RunSummary]) -> dict[str, dict[str, Any]]:
 
 
 def by_class(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Group figures by SLO class; those of all requests and of the run come under `all`."""
+    """Group metrics by SLO class; those of all requests and of the whole run come under `all`."""
     grouped: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
         plain, at, load = name.partition(AT)
@@ -165,7 +165,7 @@ def by_class(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def failures(tried: Sequence[Tried]) -> dict[str, int]:
-    """Count the points that failed, by outcome."""
+    """Return the number of points that failed, by outcome."""
     names = [name for point in tried for name in point.worth.failures]
     return {name: names.count(name) for name in sorted(set(names))}
 
@@ -207,12 +207,12 @@ def _point(frame: SearchFrame, tried: Tried) -> dict[str, Any]:
 
 
 def _is_estimate(frame: SearchFrame, tried: Tried) -> bool:
-    """Return whether the score stands for seeds that the point did not run on."""
+    """Return whether the score is an estimate, because the point was not run on all seeds."""
     return not tried.worth.failures and len(tried.runs) < len(frame.seeds)
 
 
 def _success(frame: SearchFrame, best: Tried) -> list[dict[str, Any]]:
-    """Return every success criterion with what the best point reached."""
+    """Return every success criterion with the best point's value."""
     reached = figures(best.runs)
     before = figures(frame.baseline) if frame.baseline is not None else {}
     verdicts = []
@@ -234,7 +234,7 @@ def _success(frame: SearchFrame, best: Tried) -> list[dict[str, Any]]:
 
 
 def search_parameters(options: OptimizeOptions) -> int:
-    """Search for what the options describe, and write and print it; return the exit code."""
+    """Search the parameters that the options describe, and write and print the result; return the exit code."""
     strategy = _strategy(options)
     paths = outputs.outputs_of(options, f"{FOLDER}/{options.stem}.json", beside=(".jsonl",))
     space = space_of(strategy).served(options.trace is not None, options.signals)
@@ -270,7 +270,7 @@ def search_parameters(options: OptimizeOptions) -> int:
 
 
 def _strategy(options: OptimizeOptions) -> Strategy:
-    """Return the strategy with the command's options in place of its own."""
+    """Return the strategy with values replaced by the command's options."""
     strategy = options.load()
     values = options.given()
     budget = {name: values[name] for name in Search.model_fields if name in values}
@@ -306,7 +306,7 @@ def _requests(
 
 
 def _content(strategy: Strategy) -> dict[str, Any]:
-    """Return what of a strategy decides its points and their worth."""
+    """Return the parts of a strategy that decide its points and their scores."""
     texts = {"name", "description", "prior_findings", "deviations", "points", "source", "folder"}
     texts |= {"baseline", "parameter_paths"}
     return strategy.model_dump(mode="json", exclude=texts)
@@ -336,7 +336,7 @@ def _searched(
 
 
 def _baseline(strategy: Strategy, signals: str | None) -> ClusterConfig | None:
-    """Return the configuration that a success criterion asks for a change against, if any does."""
+    """Return the baseline's configuration if a success criterion is a change against it, else None."""
     if all(entry.change_percent is None for entry in strategy.success_criteria):
         return None
     try:
@@ -346,7 +346,7 @@ def _baseline(strategy: Strategy, signals: str | None) -> ClusterConfig | None:
 
 
 def _written(options: OptimizeOptions, document: dict[str, Any], paths: OutputPaths) -> int:
-    """Write the files, print the words, and return the exit code."""
+    """Write the files, print the findings, and return the exit code."""
     findings = findings_of(document, paths.result)
     document["answer"] = findings_of(document).answer.to_json()
     document["picture"] = findings.pictures[0].to_json() if findings.pictures else None

@@ -1,4 +1,4 @@
-"""Requests to answers: what `blis-jax evaluate` does, without its command."""
+"""Answers to requests: the work of `blis-jax evaluate`, without its command line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ USUAL_SEEDS = (42, 43, 44)  # of an arm without a strategy file
 
 @dataclass(frozen=True)
 class _Job:
-    """Hold a request that is in order."""
+    """A request that has been checked, with its work."""
 
     request: Request
     config: ClusterConfig
@@ -62,9 +62,9 @@ class _Job:
 
 
 class Evaluator:
-    """Answer requests; keep what was drawn and compiled for them.
+    """Answer requests; cache drawn requests and compiled programs for later ones.
 
-    Routers of users' files share one compiled engine where they fit, unless `compiles` says that each is compiled.
+    Routers of users' files share one compiled engine where possible; with `compiles` each router is compiled.
     """
 
     def __init__(self, compiles: bool = False) -> None:
@@ -72,7 +72,7 @@ class Evaluator:
         self.experiments: dict[str, Experiment] = {}
 
     def answers(self, documents: Sequence[Any], wheres: Sequence[str]) -> list[dict[str, Any]]:
-        """Return an answer for each request, in order; `wheres` name the requests in errors."""
+        """Return an answer for each request, in order; `wheres` name the requests in error messages."""
         answer_by_place: dict[int, dict[str, Any]] = {}
         groups: dict[str, list[tuple[int, _Job]]] = {}
         for place, (document, where) in enumerate(zip(documents, wheres, strict=True)):
@@ -107,7 +107,7 @@ class Evaluator:
         return experiment
 
     def _handed_in(self, experiment: Experiment, config: ClusterConfig) -> tuple[str, ...]:
-        """Hand in a user's router as a table of operations; return remarks where it is compiled instead."""
+        """Register a user's router as a table of operations; return remarks if it is compiled instead."""
         experiment.handed_in.pop(config, None)  # a file may be written anew
         if self.compiles or not is_file(config.routing_policy):
             return ()
@@ -132,7 +132,7 @@ def _key(job: _Job) -> str:
 
 
 def _job(document: object, where: str) -> _Job:
-    """Return the work of a request; find everything that can be wrong with it."""
+    """Return the checked work of a request; raise all errors that the request can cause."""
     request = parse_request(document, where)
     config, space, remarks = _configured(request, where)
     strategy = space.strategy if space is not None else None
@@ -166,7 +166,7 @@ def _requests_of(
 
 
 def _trace(keys: str) -> TraceSource:
-    """Return the trace of the keys of a request, as JSON."""
+    """Return the trace that a request's keys describe, as JSON."""
     options = json.loads(keys)
     file = Path(options["trace"])
     changed = file.stat().st_mtime_ns if file.exists() else 0  # a file may be written anew
@@ -199,7 +199,7 @@ def _configured(request: Request, where: str) -> tuple[ClusterConfig, Space | No
 
 
 def _space(strategy: object) -> Space:
-    """Return the space of a strategy by name, in a file, or inline; read files again, as they may have changed."""
+    """Return the space of a strategy given by name, file or content; files are read again, as they may have changed."""
     if not isinstance(strategy, str):
         return _inline(yaml.safe_dump(strategy, sort_keys=False))
     return (
@@ -281,7 +281,7 @@ def _targets(
 
 
 def refusal(document: object, error: str) -> dict[str, Any]:
-    """Return the answer to a request that cannot be used."""
+    """Return the answer to a request that is refused."""
     request_id = document.get("id") if isinstance(document, dict) else None
     known = (
         request_id
@@ -292,7 +292,7 @@ def refusal(document: object, error: str) -> dict[str, Any]:
 
 
 def _answer(job: _Job, runs: Runs, remarks: Sequence[str] = ()) -> dict[str, Any]:
-    """Checked against the published schema."""
+    """Return the answer to a request, checked against the published schema."""
     figures = {name: _figure(name, runs) for name in job.names}
     ours = dict(zip(_ours(job.names), figures.values(), strict=True))
     requests = job.experiment.requests
@@ -328,7 +328,7 @@ def _ours(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _figure(name: str, runs: Runs) -> dict[str, Any]:
-    """Mean and interval only if every seed has a value: a mean of the others would flatter."""
+    """Return a metric's figure; mean and interval only if every seed has a value, as a mean of some would flatter."""
     values = np.array([run.value(our_name(name)) for run in runs], np.float64)
     is_whole = bool(np.isfinite(values).all())
     whole = estimate(values if is_whole else values[:0])
@@ -342,7 +342,7 @@ def _figure(name: str, runs: Runs) -> dict[str, Any]:
 
 
 def _worth(job: _Job, runs: Runs) -> dict[str, Any]:
-    """Score, objectives, penalties and failure."""
+    """Return score, objectives, penalties and failure."""
     failure = failure_of(job.experiment.requests.seeds, runs)
     score, objectives, penalties = None, None, None
     if job.valuation is not None:
@@ -366,7 +366,7 @@ def _worth(job: _Job, runs: Runs) -> dict[str, Any]:
 
 
 def _without_figure(job: _Job, valuation: Valuation, runs: Runs) -> tuple[list[int], list[str]]:
-    """Return the seeds and metrics that an objective or a constraint lacks."""
+    """Return the seeds without a value, and the metrics concerned, that an objective or a constraint needs."""
     wanted = [goal.metric for goal in valuation.goals] + valuation.limits
     lacking = [
         (seed, name)

@@ -1,6 +1,7 @@
-"""The loop of a search: ask, run a batch of points × seeds, or race them, tell; with a record to resume from.
+"""The loop of a search: ask the engine, run a batch of points × seeds (or race points), tell the engine; resumable from
+a record.
 
-Points may run on several loads: the strategy's workload, and those that its file names besides.
+Points may run on several loads: the strategy's workload, and further workloads that its file names.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ if TYPE_CHECKING:
 
 
 class SearchRecord(Journal):
-    """The batches of a search, a line each; each was asked for with those before it known."""
+    """The record of a search: one batch per line; each batch was asked for with all earlier ones known."""
 
     is_ordered = True
 
     def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
-        """`content` is what decides the points and their runs, by its name in words."""
+        """Open the record; `content` holds all that decides the points and their runs, by name in words."""
         super().__init__(path, "search", content)
 
     def stages(self) -> list[list[PointRuns]]:
-        """Return the recorded stages in order, each the points that were run together; empty if there is no record."""
+        """Return the recorded stages in order, each with the points that ran together; empty if there is no record."""
         return [[_entry(entry) for entry in line] for line in self.lines()]
 
     def read(self) -> list[tuple[Point, Runs]]:
@@ -44,7 +45,7 @@ class SearchRecord(Journal):
         return [(entry.point, entry.runs) for stage in self.stages() for entry in stage]
 
     def add(self, stage: Sequence[PointRuns]) -> None:
-        """Append a stage: the points that were run together, with their figures."""
+        """Append a stage: the points that ran together, with their figures."""
         self.append([_plain(entry) for entry in stage])
 
 
@@ -80,10 +81,10 @@ def search(
     on_batch: Callable[[Sequence[Tried]], None] | None = None,
     num_seeds: int | None = None,
 ) -> list[Tried]:
-    """Search to the end of the budget; return all points in order. Those in the record are not run again.
+    """Search until the budget is spent; return all points in order. Points in the record are not run again.
 
-    `on_batch` is told of all points so far, first of the recorded ones if there are any. `num_seeds` are the seeds of a
-    point, by default the strategy's.
+    `on_batch` receives all points so far, first the recorded ones if there are any. `num_seeds` is the number of seeds
+    of a point, by default the strategy's.
     """
     race = Race(valuation, num_seeds or len(valuation.strategy.seeds))
     for entries in record.stages() if record is not None else ():
@@ -107,7 +108,7 @@ def search(
 
 
 def load_specs(strategy: Strategy) -> dict[str, WorkloadSpec]:
-    """Return the workload of every further load by its name."""
+    """Return the workload of every further load, by the load's name."""
     specs = {}
     for name, load in strategy.loads.items():
         where = f"{strategy.source}: loads.{name}: workload"
@@ -117,12 +118,12 @@ def load_specs(strategy: Strategy) -> dict[str, WorkloadSpec]:
 
 
 class ExperimentOnLoads:
-    """One experiment for each load; a run has the figures of all loads beside each other."""
+    """One experiment for each load; a run has the metrics of all loads together."""
 
     def __init__(
         self, main: Experiment, valuation: Valuation, specs: Mapping[str, WorkloadSpec]
     ) -> None:
-        """`main` runs the strategy's workload; the others have its seeds."""
+        """Take `main`, which runs the strategy's workload, and the workloads of other loads, run on its seeds."""
         self.main = main
         targets = targets_of(valuation.strategy)
         self.others = {
@@ -138,7 +139,7 @@ class ExperimentOnLoads:
         }
 
     def run(self, configs: Sequence[ClusterConfig], places: range | None = None) -> list[Runs]:
-        """Run each configuration, one run per seed, on every load; `places` are those of the seeds, all by default."""
+        """Run each configuration once per seed on every load; `places` are the seeds' indices, by default all."""
         runs = self.main.run(configs, places)
         for name, experiment in self.others.items():
             pairs = zip(runs, experiment.run(configs, places), strict=True)
@@ -165,7 +166,7 @@ LARGEST_SHARE = 0.3  # of all runs, for a rung's, where an engine says which poi
 
 
 class PointRuns(NamedTuple):
-    """Runs of a point, as a record has them; `call` is the place of the point that they are further runs of."""
+    """Runs of a point, as in a record; `call` is the index of an earlier point if these are further runs of it."""
 
     point: Point
     runs: Runs
@@ -173,14 +174,14 @@ class PointRuns(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A point of the search, its runs so far, and its worth; of a point without all seeds the worth is an estimate."""
+    """A point of the search, its runs so far, and its worth, which is an estimate if the point lacks seeds."""
 
     point: Point
     runs: Runs
     worth: Worth
 
     def told(self) -> Told:
-        """Return what an engine learns of the point."""
+        """Return the point as an engine sees it."""
         worth = self.worth
         return Told(
             self.point, worth.score, worth.objectives, worth.penalty, bool(worth.failures),
@@ -189,7 +190,7 @@ class Tried(NamedTuple):
 
 
 class NextRuns(NamedTuple):
-    """Points to run next, and the places of the seeds to run them on."""
+    """Points to run next, and the indices of the seeds to run them on."""
 
     points: list[Point]
     places: range
@@ -202,10 +203,10 @@ class NextRuns(NamedTuple):
 
 
 class Race:
-    """The points of a search and their runs so far; what comes next depends on these alone."""
+    """The points of a search and their runs so far; the next step depends on these alone."""
 
     def __init__(self, valuation: Valuation, num_seeds: int) -> None:
-        """`num_seeds` are those of the search, the last rung."""
+        """Take the scoring, and `num_seeds`, the number of seeds of the last rung."""
         strategy = valuation.strategy
         self.valuation, self.budget = valuation, strategy.search
         if self.budget.rungs and self.budget.rungs[-1] >= num_seeds:
@@ -237,19 +238,17 @@ class Race:
 
     @property
     def num_left(self) -> int:
-        """Return the number of runs that the budget leaves."""
+        """Return the number of runs left in the budget."""
         return max(self.budget.calls * self.rungs[-1] - self.num_runs, 0)
 
     def new(self, engine: Engine, tried: Sequence[Tried]) -> NextRuns | None:
-        """Return new points on the seeds of the first rung; None at the end of the budget, or of the
-        engine's points.
-        """
+        """Return new points on the seeds of the first rung; None if the budget or the engine's points end."""
         count = min(self.budget.batch, self._num_for_new(recommends(engine)) // self.rungs[0])
         points = engine.ask([point.told() for point in tried], count) if count > 0 else []
         return NextRuns(points, range(self.rungs[0])) if points else None
 
     def tried(self) -> list[Tried]:
-        """Return all points in order; lacking runs are filled up by what surer points say."""
+        """Return all points in order; runs that a point lacks are estimated from points with more runs."""
         whole, worths = list(self.runs), list(self.worths)
         for rung in self._lower():  # the surest first: others are judged by them
             known = [call for call in range(len(whole)) if self.rung[call] > rung]
@@ -262,9 +261,9 @@ class Race:
         return [Tried(*entry) for entry in zip(self.points, self.runs, worths, strict=True)]
 
     def climb(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
-        """Return points that may be the best and lack seeds, on the seeds of the next rung; None: there are none.
+        """Return points that may be the best and lack seeds, on the seeds of the next rung; None if there are none.
 
-        Where an engine recommends a point, it is that one.
+        Where an engine recommends a point, only that point climbs.
         """
         if not recommends(engine):
             return self._hopeful(tried)
@@ -282,7 +281,7 @@ class Race:
         return NextRuns([self.points[call]], places, [call])
 
     def finish(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
-        """Return, without new points, all runs that the recommended point lacks, as far as the budget goes."""
+        """Return all runs that the recommended point lacks, as far as the budget allows; no new points."""
         call = recommended(engine, [point.told() for point in tried])
         if call is None:
             return None
@@ -291,20 +290,20 @@ class Race:
         return NextRuns([self.points[call]], range(done, ends[-1]), [call]) if ends else None
 
     def num_lacking(self, call: int) -> int:
-        """Return the number of runs that take a point to the last rung."""
+        """Return the number of runs that a point needs to reach the last rung."""
         return self.rungs[-1] - self.rungs[self.rung[call]]
 
     def is_over(self, is_led: bool) -> bool:
-        """Return whether the budget has no new point left; `is_led`: the engine says which point goes on."""
+        """Return whether the budget allows no new point; `is_led`: the engine recommends the point that climbs."""
         return self._num_for_new(is_led) < self.rungs[0]
 
     def _num_for_new(self, is_led: bool) -> int:
-        """Runs that are left for new points; those that take one of them to the last rung are kept."""
+        """Return the number of runs left for new points, less those reserved to bring one point to the last rung."""
         is_kept = is_led and len(self.points) >= self.budget.initial
         return self.num_left - (self.rungs[-1] - self.rungs[0] if is_kept else 0)
 
     def _hopeful(self, tried: Sequence[Tried]) -> NextRuns | None:
-        """Return points whose scores are hardly worse than the best one's."""
+        """Return points whose scores are not clearly worse than the best one's, for their next rung."""
         worths = [point.worth for point in tried]
         order = _best(worths, range(len(tried)))
         if len(self.rungs) == 1 or not order:
@@ -329,14 +328,14 @@ class Race:
         return range(len(self.rungs) - 2, -1, -1)
 
     def _error(self, worth: Worth, best: int, order: Sequence[int], rung: int) -> float:
-        """Standard error of a point's score less the best one's, where the point has the seeds of a rung alone."""
+        """Return the standard error of the difference between the best score and a score on one rung's seeds."""
         num_seeds, most = self.rungs[rung], self.rungs[self.rung[best]]
         if most <= num_seeds:
             return self._spread(worth, best, order) / math.sqrt(num_seeds)
         return self._spread(worth, best, order) * math.sqrt(1 / num_seeds - 1 / most)
 
     def _spread(self, worth: Worth, best: int, order: Sequence[int]) -> float:
-        """Standard deviation over seeds of the difference between the best point and its peers."""
+        """Return the standard deviation over seeds of the difference between the best point and its peers."""
         slopes = self.valuation.slopes(worth)
         of_best = _values(self.runs[best], slopes)
         variances = []
@@ -348,7 +347,7 @@ class Race:
 
 
 def best_of(tried: Sequence[Tried]) -> Tried | None:
-    """Return the first point with the lowest score among those with the most runs; failures do not count."""
+    """Return the first point with the lowest score among the points with the most runs that did not fail."""
     whole, most = [point for point in tried if not point.worth.failures], most_runs(tried)
     return min(
         (point for point in whole if len(point.runs) == most),
@@ -358,26 +357,26 @@ def best_of(tried: Sequence[Tried]) -> Tried | None:
 
 
 def most_runs(tried: Sequence[Tried]) -> int:
-    """Return the number of runs of the points that have the most and did not fail."""
+    """Return the largest number of runs of a point that did not fail."""
     return max((len(point.runs) for point in tried if not point.worth.failures), default=0)
 
 
 def _best(worths: Sequence[Worth], calls: Sequence[int]) -> list[int]:
-    """Return those of some points that did not fail, in order of their scores."""
+    """Return the indices among `calls` of points that did not fail, in order of their scores."""
     return sorted(
         (call for call in calls if not worths[call].failures), key=lambda call: worths[call].score
     )
 
 
 def _values(runs: Runs, slopes: Mapping[str, float]) -> np.ndarray:
-    """Return what each run adds to a score, but for a constant: `[seed]`."""
+    """Return each run's contribution to the score, up to a constant: `[seed]`."""
     return np.array(
         [sum(slope * run.metrics[name] for name, slope in slopes.items()) for run in runs]
     )
 
 
 def _means(peers: Sequence[Runs]) -> dict[str, np.ndarray]:
-    """Mean of each metric over the peers, on the seeds that all of them have: `[seed]`."""
+    """Return the mean of each metric over the peers, on the seeds that all of them have: `[seed]`."""
     most = min(map(len, peers))
     return {
         name: np.array([[run.metrics[name] for run in peer[:most]] for peer in peers]).mean(axis=0)
@@ -386,7 +385,7 @@ def _means(peers: Sequence[Runs]) -> dict[str, np.ndarray]:
 
 
 def _completed(runs: Runs, means: Mapping[str, np.ndarray]) -> Runs:
-    """Return a point's runs on all seeds of its peers; where it lacks one, it differs from them as on its own."""
+    """Return a point's runs on all its peers' seeds; a missing run is the peers' mean plus the mean difference."""
     count = len(runs)
     leads = {
         name: float((np.array([run.metrics[name] for run in runs]) - mean[:count]).mean())

@@ -1,7 +1,7 @@
-"""What a point is worth: its objectives, the penalties of its constraints, and its score.
+"""The worth of a point: its objectives, the penalties of its constraints, and its score.
 
-Scores are minimised. A point with a run that did not come to its end, or without a figure that is
-asked for, is a failure: it gets the strategy's `failure_score`, and says which outcome it had.
+Scores are minimised. A point with an unfinished run, or without a value of a metric that is needed, is a failure: its
+score is the strategy's `failure_score`, and its worth names the outcome.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Worth:
 
     @property
     def is_feasible(self) -> bool:
-        """Return whether the runs came to their end and keep all constraints; an expected penalty is never 0."""
+        """Return whether the runs finished and keep all constraints; an expected penalty is never 0."""
         if self.failures:
             return False
         return max(self.excesses) <= 0 if self.errors else self.penalty == 0
@@ -62,7 +62,7 @@ class Worth:
 
 @dataclass(frozen=True)
 class Goal:
-    """One objective: the registered metric, +1 to make it small or -1 large, and its weight."""
+    """One objective: the registered metric, its sign (+1 to minimise, −1 to maximise), and its weight."""
 
     metric: str
     sign: float
@@ -70,10 +70,10 @@ class Goal:
 
 
 class Valuation:
-    """Scores the runs of a point by a strategy's objectives."""
+    """Score the runs of a point by a strategy's objectives."""
 
     def __init__(self, strategy: Strategy, has_loads: bool = False) -> None:
-        """Checks the names of all metrics; `has_loads`: every run has the figures of all loads."""
+        """Take the strategy, and check all metric names; `has_loads`: every run has the metrics of all loads."""
         if strategy.loads and not has_loads:
             raise strategy.refuse(
                 "loads", "only blis-jax optimize runs a point on several loads; leave them out here"
@@ -100,11 +100,11 @@ class Valuation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return every metric of the strategy's workload that is needed."""
+        """Return every metric that is needed on the strategy's workload."""
         return self.names_at("")
 
     def names_at(self, load: str) -> tuple[str, ...]:
-        """Return every metric that is needed at one of the loads."""
+        """Return every metric that is needed on one of the loads."""
         wanted = [goal.metric for goal in self.goals] + self.limits + self.criteria
         parts = [name.partition(AT) for name in dict.fromkeys(wanted)]
         return tuple(name for name, _, place in parts if place == load)
@@ -150,7 +150,7 @@ class Valuation:
         )
 
     def slopes(self, worth: Worth) -> dict[str, float]:
-        """Return how much the expected score changes with the mean of each metric; the worth must not be a failure."""
+        """Return the change of the expected score per unit of each metric's mean; the worth must not be a failure."""
         slope_by_metric = {goal.metric: 0.0 for goal in self.goals}
         for goal in self.goals:
             slope_by_metric[goal.metric] += goal.sign * goal.weight
@@ -168,7 +168,7 @@ class Valuation:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of a mean over seeds; 0 for a single seed, which says nothing of others."""
+    """Return the standard error of a mean over seeds; 0 for a single seed, which has no spread."""
     return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
@@ -182,7 +182,7 @@ def expected_excess(excess: float, error: float) -> float:
 
 
 def plain_name(name: str) -> str:
-    """Drop the load from a metric's name, if the name has one."""
+    """Return a metric's name without the load, if the name has one."""
     return name.partition(AT)[0]
 
 
@@ -205,12 +205,12 @@ def _mean(runs: Sequence[Metrics], names: Sequence[str]) -> dict[str, float]:
 
 
 def _mean_excess(values: Sequence[float], limit: Constraint) -> float:
-    """Return how far values are on the wrong side, on average."""
+    """Return the mean distance by which values exceed a limit; values within the limit count as 0."""
     return float(np.mean([max(limit.claim.excess(value), 0.0) for value in values]))
 
 
 def nondominated(objectives: Float[np.ndarray, "point goal"]) -> Bool[np.ndarray, "point"]:
-    """Return which points no other point beats, all objectives minimised; of equal ones the first."""
+    """Return which points no other point dominates, all objectives being minimised; of equal points the first."""
     if not len(objectives):
         return np.zeros(0, bool)
     mask: Bool[np.ndarray, "point"] = is_nondominated(np.asarray(objectives, float))
@@ -218,7 +218,7 @@ def nondominated(objectives: Float[np.ndarray, "point goal"]) -> Bool[np.ndarray
 
 
 def reference_point(objectives: Float[np.ndarray, "point goal"]) -> Float[np.ndarray, "goal"]:
-    """Return the worst value of each objective `[goal]`: hypervolumes of one search are measured from it."""
+    """Return the worst value of each objective `[goal]`, the reference for the hypervolumes of a search."""
     worst: Float[np.ndarray, "goal"] = np.max(objectives, axis=0)
     return worst
 

@@ -1,4 +1,4 @@
-"""What a search has found: the answer, the tables, and the pictures of its points."""
+"""The findings of a search: the answer, the tables, and the pictures of its points."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sweeps.search.objectives import AT
 
 
 def findings_of(document: Mapping[str, Any], result: Path | None = None) -> Findings:
-    """Return what a search found, for every output; `result` is the file that the document is in."""
+    """Return the findings of a search for every output; `result` is the path of the document."""
     sections, has_best = [_failures(document)], document["best_score"] is not None
     if has_best:
         sections += [_criteria(document), _front(document)]
@@ -46,7 +46,7 @@ def _answer(document: Mapping[str, Any], result: Path | None) -> Answer:
 
 
 def _runs_of_a_point(document: Mapping[str, Any]) -> str:
-    """Return the runs of a point; with rungs the fewest and the most."""
+    """Return the number of runs of a point as text; with rungs the fewest and the most."""
     most, rungs = len(document["seeds"]), document["search"].get("rungs")
     return f"{rungs[0]} to {most}" if rungs else str(most)
 
@@ -129,7 +129,7 @@ Document = Mapping[str, Any]
 
 
 def picture(document: Document) -> Picture:
-    """Return the picture of a result document with at least one whole point."""
+    """Return the picture of a result document that has at least one point with all its runs."""
     has_front = "front" in document and len(document["front"]["metrics"]) > 1
     strategy, num_calls = document["strategy"], len(document["points"])
     if has_front:
@@ -146,7 +146,7 @@ def picture(document: Document) -> Picture:
 
 
 def _calls(document: Document) -> Panel:
-    """Scores by call with standard errors over seeds, the running best, and the best point marked."""
+    """Return scores by call with standard errors over seeds, the running best, and the best point marked."""
     points = document["points"]
     whole = [None if point["failures"] else point["score"] for point in points]
     kinds = [_kind(point) for point in points]
@@ -208,7 +208,7 @@ def _scores(document: Document, calls: Sequence[int], style: Style, label: str) 
 
 
 def _error(figures: Mapping[str, Any]) -> float:
-    """Return the standard error of an objective's mean over the seeds, 0 where it is not known."""
+    """Return the standard error of an objective's mean over the seeds; 0 if unknown."""
     values = figures.get("per_seed", [])
     if len(values) < 2 or None in values:
         return 0.0
@@ -216,7 +216,7 @@ def _error(figures: Mapping[str, Any]) -> float:
 
 
 def _objective(document: Document, point: Mapping[str, Any], place: int) -> Mapping[str, Any]:
-    """Return the figures of one objective at one point; empty for failures."""
+    """Return the figures of one objective at one point; empty for a failed point."""
     objective = document["objectives"][place]
     metric, slo_class = lookup(our_name(objective["metric"]))
     name = metric.name + (AT + objective["at"] if "at" in objective else "")
@@ -225,7 +225,7 @@ def _objective(document: Document, point: Mapping[str, Any], place: int) -> Mapp
 
 
 def _start(document: Document) -> list[Mark]:
-    """Return what shows where a model begins to choose the points."""
+    """Return the mark at the call where a model begins to choose the points; empty without a model."""
     if not _has_model(document):
         return []
     return [Words(document["search"]["initial"] + 0.5, 1.0, "before the model", is_span=True)]

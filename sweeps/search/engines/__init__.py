@@ -25,10 +25,10 @@ GONE = ("gp", "forest", "tpe", "turbo")
 
 
 def make(space: Space, search: Search) -> Engine:
-    """Return the engine that a search names, for a space.
+    """Return the engine that a search names, built for a space.
 
     Raises:
-        ConfigError: the engine is unknown or has left, or the space has no parameters.
+        ConfigError: the engine is unknown or was removed, or the space has no parameters.
     """
     if search.engine in GONE:
         raise ConfigError(
@@ -50,27 +50,27 @@ def make(space: Space, search: Search) -> Engine:
 
 
 class Started:
-    """Points that the file names, then those of an engine, which learns of them."""
+    """An engine whose first points are those that the file names; the engine sees their results."""
 
     def __init__(self, engine: Engine, points: Sequence[Point]) -> None:
-        """`points` come first, in order."""
+        """Take the engine, and the `points` to try first, in order."""
         self.engine, self.points = engine, points
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """Return the named points first, then those of the engine."""
+        """Return the named points first, then the engine's."""
         named = list(self.points[len(told) : len(told) + count])
         return named or self.engine.ask(told, count)
 
 
 def recommends(engine: Engine) -> bool:
-    """Return whether an engine says itself which point is best; of other engines it is the lowest score."""
+    """Return whether an engine itself recommends a point; for other engines the point with the lowest score is best."""
     return isinstance(engine.engine if isinstance(engine, Started) else engine, Recommender)
 
 
 def recommended(engine: Engine, told: Sequence[Told], num_runs: int = 0) -> int | None:
-    """Return the place of the tried point that an engine recommends; None where scores decide, or all points failed.
+    """Return the index of the tried point that an engine recommends; None where scores decide, or all points failed.
 
-    `num_runs` are those that the point has at least, if there is one.
+    A point with at least `num_runs` runs is preferred, if there is one.
     """
     inner = engine.engine if isinstance(engine, Started) else engine
     if not isinstance(inner, Recommender) or all(point.has_failed for point in told):

@@ -1,10 +1,11 @@
-"""Search of noisy results: Gaussian processes smooth the chance of points away, and choose and recommend by that.
+"""Search of noisy results: Gaussian processes smooth the noise of points; their smoothed scores select and recommend
+points.
 
-The objective and every constraint's excess have a process each, and a constraint counts by the amount that is expected
-beyond it, given its standard error over the seeds. Candidates lie around the points that are best by the processes,
-at all scales, then around the best of these candidates. Half of a batch are those with the lowest expected score; the
-others improve most, in expectation, on tried points as the processes have them, not as they happened to turn out
-(noisy expected improvement: Letham et al. 2019).
+The objective and every constraint's excess have a process each, and a constraint counts by its expected excess, given
+the standard error over the seeds. Candidates lie around the points that are best by the processes, at all scales, then
+around the best of these candidates. Half of a batch are the candidates with the lowest expected score; the other half
+have the largest expected improvement on the smoothed scores of tried points, not on their measured scores (noisy
+expected improvement: Letham et al. 2019).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ DRAWS = 256
 
 
 class Denoised:
-    """Sobol points to begin with, then batches by noisy expected improvement."""
+    """The engine `denoised`: Sobol points first, then batches by noisy expected improvement."""
 
     def __init__(self, space: Space, search: Search) -> None:
         """For a space."""
@@ -47,9 +48,7 @@ class Denoised:
         self.last: tuple[tuple[Told, ...], Modelled] | None = None
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """Return the next points: spread ones first, then half of them where the model is lowest, half
-        where it hopes most.
-        """
+        """Return the next points: spread ones first; later half by lowest expected score, half by improvement."""
         if len(told) < self.search.initial:
             return self.first.ask(told, min(count, self.search.initial - len(told)))
         if all(point.has_failed for point in told):
@@ -70,19 +69,17 @@ class Denoised:
         )
 
     def ranked(self, told: Sequence[Told]) -> list[int]:
-        """Return the places of the tried points that are best by the processes, which are fitted to at
-        most MOST_POINTS.
-        """
+        """Return the indices of tried points, the best by the processes (of at most MOST_POINTS) first."""
         return ranked(told, self._model(told))
 
     def _model(self, told: Sequence[Told]) -> Modelled:
-        """Return the processes; a batch and the recommendation before it have the same, so the last ones are kept."""
+        """Return the fitted processes, cached because a batch and the recommendation before it use the same."""
         if self.last is None or self.last[0] != tuple(told):
             self.last = tuple(told), modelled_of(self.encoding, told)
         return self.last[1]
 
     def _candidates(self, model: Modelled, random: np.random.Generator) -> np.ndarray:
-        """Features `[candidate, feature]`: around the best points and anywhere, then around the best of these."""
+        """Return features `[candidate, feature]`: around the best points, anywhere, and around the best of both."""
         centres = model.features[model.order[:CENTRES]]
         places = np.minimum(random.geometric(0.4, CANDIDATES) - 1, len(centres) - 1)
         first = self.around(centres[places], random)
@@ -96,7 +93,7 @@ class Denoised:
         return np.concatenate([first, second])
 
     def around(self, centres: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """Return features a step from a centre each, of any scale and in any number of features."""
+        """Return features one random step from each centre, of any scale and in any number of features."""
         count, width = centres.shape
         moved = random.random(centres.shape) < random.random((count, 1))
         moved[np.arange(count), random.integers(width, size=count)] = True
@@ -106,9 +103,9 @@ class Denoised:
 
 
 def recommended(encoding: Encoding, told: Sequence[Told], num_runs: int = 0) -> int:
-    """Return the place of the point that the processes call best, whichever engine tried it; 0 if all points failed.
+    """Return the index of the point with the lowest smoothed score, whichever engine tried it; 0 if all points failed.
 
-    A point with `num_runs` runs or more is taken if there is one.
+    A point with at least `num_runs` runs is preferred, if there is one.
     """
     if all(point.has_failed for point in told):
         return 0
@@ -116,13 +113,13 @@ def recommended(encoding: Encoding, told: Sequence[Told], num_runs: int = 0) -> 
 
 
 def ranked(told: Sequence[Told], model: Modelled) -> list[int]:
-    """Return the places of the points of a model that did not fail, those with the lowest expected scores first."""
+    """Return the indices of a model's points that did not fail, the lowest expected score first."""
     places = model.places[model.order].tolist()
     return [place for place in places if not told[place].has_failed]
 
 
 class Modelled(NamedTuple):
-    """Points that were tried, and the processes that are fitted to them."""
+    """Tried points, and the processes fitted to them."""
 
     features: np.ndarray  # [point, feature]
     outputs: SmoothOutputs
@@ -131,7 +128,7 @@ class Modelled(NamedTuple):
 
 
 def modelled_of(encoding: Encoding, told: Sequence[Told]) -> Modelled:
-    """Return processes fitted to points that were tried, and these points by their expected merged scores."""
+    """Return the processes fitted to tried points, and these points ordered by expected merged score."""
     if not any(point.errors for point in told):
         told = [point._replace(errors=point.spreads) for point in told]
     known = known_of(encoding, told)
@@ -147,7 +144,7 @@ def modelled_of(encoding: Encoding, told: Sequence[Told]) -> Modelled:
 
 
 def apart(features: np.ndarray, order: np.ndarray, count: int) -> list[int]:
-    """Return the first places of an order whose features `[point, feature]` differ from each other."""
+    """Return the first `count` indices of an order whose features `[point, feature]` differ from each other."""
     chosen: list[int] = []
     for place in order.tolist():
         if len(chosen) == count:
@@ -170,7 +167,7 @@ JITTER = 1e-8
 
 
 class SmoothModel(NamedTuple):
-    """A fitted process; the results are `centre + spread × process`."""
+    """A fitted Gaussian process; results are `centre + spread × process`."""
 
     features: np.ndarray  # [point, feature]
     lengths: np.ndarray  # [feature]
@@ -182,13 +179,13 @@ class SmoothModel(NamedTuple):
     spread: float
 
     def mean(self, features: np.ndarray) -> np.ndarray:
-        """Return expected results `[candidate]` without noise at features `[candidate, feature]`."""
+        """Return expected results `[candidate]`, without noise, at features `[candidate, feature]`."""
         cross = self.scale * _shape(_distances(features, self.features, self.lengths))
         expected: np.ndarray = self.centre + self.spread * (cross @ self.weights)
         return expected
 
     def draws(self, features: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-        """Return joint draws `[draw, candidate]` of results without noise at features `[candidate, feature]`."""
+        """Return joint draws `[draw, candidate]` of results, without noise, at features `[candidate, feature]`."""
         cross = self.scale * _shape(_distances(features, self.features, self.lengths))
         solved = solve_triangular(self.root, cross.T, lower=True, check_finite=False)
         prior = self.scale * _shape(_distances(features, features, self.lengths))
@@ -205,7 +202,7 @@ def fitted(
 ) -> SmoothModel:
     """Fit the process with the most probable parameters to results `[point]` at features `[point, feature]`.
 
-    `noisiness` `[point]` is the variance of each point's noise in units of the one learnt; by default all are 1.
+    `noisiness` `[point]` is the variance of each point's noise ÷ the learnt noise variance; by default all are 1.
     """
     centre, spread = float(results.mean()), max(float(results.std()), 1e-9)
     wanted = (results - centre) / spread
@@ -228,7 +225,7 @@ def fitted(
 
 
 class SmoothOutputs(NamedTuple):
-    """A process for each output of `KnownPoints.targets`; one that is the same at all points is a constant."""
+    """A process for each output of `KnownPoints.targets`; an output that is equal at all points is a constant."""
 
     processes: tuple[SmoothModel | float, ...]
     errors: np.ndarray | None  # [excess], see `KnownPoints`
@@ -251,7 +248,7 @@ class SmoothOutputs(NamedTuple):
 def fitted_outputs(
     features: np.ndarray, targets: np.ndarray, errors: np.ndarray | None, num_runs: np.ndarray
 ) -> SmoothOutputs:
-    """Return processes of targets `[point, output]`; a point with few runs `[point]` has more noise."""
+    """Return the processes fitted to targets `[point, output]`; points with fewer runs `[point]` have more noise."""
     noisiness = np.median(num_runs) / num_runs
     return SmoothOutputs(
         tuple(
@@ -265,7 +262,7 @@ def fitted_outputs(
 def _loss(
     logs: np.ndarray, features: np.ndarray, wanted: np.ndarray, noisiness: np.ndarray
 ) -> tuple[float, np.ndarray]:
-    """Minus the log posterior of log lengths, log noise and log scale, and its gradient."""
+    """Return minus the log posterior of log lengths, log noise and log scale, and its gradient."""
     lengths, (noise, scale) = np.exp(logs[:-2]), np.exp(logs[-2:])
     count, width = features.shape
     distances = _distances(features, features, lengths)
@@ -293,7 +290,7 @@ def _loss(
 
 
 def _distances(ours: np.ndarray, theirs: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Distances `[our, their]` in lengths."""
+    """Return distances `[our, their]` in units of the lengths."""
     first, second = ours / lengths, theirs / lengths
     squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2 * first @ second.T
     distances: np.ndarray = np.sqrt(np.maximum(squares, 0.0))
@@ -301,7 +298,7 @@ def _distances(ours: np.ndarray, theirs: np.ndarray, lengths: np.ndarray) -> np.
 
 
 def _shape(distances: np.ndarray) -> np.ndarray:
-    """Matérn covariance (5/2) at distances in lengths."""
+    """Return the Matérn covariance (5/2) at distances in units of the lengths."""
     apart = math.sqrt(5.0) * distances
     shape: np.ndarray = (1.0 + apart + apart * apart / 3.0) * np.exp(-apart)
     return shape
@@ -319,10 +316,10 @@ SHARE_ANYWHERE = 0.25  # of them, anywhere; the others lie around points of the 
 
 
 class Pareto:
-    """Sobol points to begin with, then one point for each of several random weightings of the objectives."""
+    """The engine `pareto`: Sobol points first, then one point for each of several random weightings of objectives."""
 
     def __init__(self, space: Space, search: Search) -> None:
-        """Make the engine; its first points and its steps around points are those of `denoised`."""
+        """Make the engine; its first points, and its steps around points, are those of `denoised`."""
         self.search, self.single = search, Denoised(space, search)
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
@@ -345,7 +342,7 @@ class Pareto:
 
 
 def _costs(told: Sequence[Told]) -> np.ndarray:
-    """Return objectives with the penalty `[point, objective]`, in ranges of what has been seen; low is good."""
+    """Return objectives plus penalty `[point, objective]`, in units of the observed ranges; low is good."""
     whole = [point for point in told if not point.has_failed]
     seen = np.array([point.objectives for point in whole])
     low = seen.min(axis=0)
@@ -363,7 +360,7 @@ def _costs(told: Sequence[Told]) -> np.ndarray:
 
 
 def _best(draws: Sequence[np.ndarray], num_tried: int, random: np.random.Generator) -> int:
-    """Return the candidate that improves most on the tried points, by draws `[draw, point]`, tried points first."""
+    """Return the candidate that improves most on the tried points, by draws `[draw, point]` with tried points first."""
     weights = random.dirichlet(np.ones(len(draws)))
     parts = weights[:, None, None] * np.array(draws)
     values = parts.max(axis=0) + AUGMENTATION * parts.sum(axis=0)

@@ -1,6 +1,7 @@
-"""What an engine is: a pure function from what was tried to the points to try next; and points as features.
+"""The interface of engines, pure functions from tried points to the next points; and the encoding of points as
+features.
 
-Nothing is kept between two calls, so a search that was interrupted goes on exactly as it would have.
+Engines keep no state between two calls, so an interrupted search continues exactly as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sweeps.strategies.space import Point, Space
 
 
 class Told(NamedTuple):
-    """A point that was tried; all figures are minimised, and those of a failure are placeholders."""
+    """A tried point; all figures are to be minimised, and those of a failed point are placeholders."""
 
     point: Point
     score: float
@@ -29,7 +30,7 @@ class Told(NamedTuple):
 
 
 class Engine(Protocol):
-    """Made once for a space; must give the same points for the same history."""
+    """A search engine, built once for a space; must return the same points for the same history."""
 
     def __init__(self, space: Space, search: Search) -> None:
         """Without history."""
@@ -40,26 +41,27 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Recommender(Protocol):
-    """An engine that says which of the points that were tried is best; of others it is the lowest score."""
+    """An engine that ranks the tried points itself; for other engines the lowest score is best."""
 
     def ranked(self, told: Sequence[Told]) -> list[int]:
-        """Return the places of points that did not fail, the best one first; not all points have failed."""
+        """Return the indices of points that did not fail, the best first; not all points have failed."""
 
 
 def first_of(ranked: Sequence[int], told: Sequence[Told], num_runs: int) -> int:
-    """Return the first of some places whose point has at least `num_runs` runs, or else the first one."""
+    """Return the first index whose point has at least `num_runs` runs, or else the first index."""
     return next((place for place in ranked if told[place].num_runs >= num_runs), ranked[0])
 
 
 def generator(search: Search, *places: int) -> np.random.Generator:
-    """Return a random stream of its own for each place in a search."""
+    """Return a random generator of its own for each position in a search."""
     return np.random.default_rng([search.random_state, *places])
 
 
 def modelled(told: Sequence[Told], values: Sequence[float] | None = None) -> np.ndarray:
-    """Return scores `[point]`, or `values`, for a model: failures a range above the worst of the others.
+    """Return scores `[point]`, or `values`, for a model to fit; failed points get a value beyond the worst of the
+    others.
 
-    The placeholder score of failures would leave a smooth model nothing to tell the others apart by.
+    The placeholder score of failures would be so large that a smooth model could not resolve the others.
     """
     scores = np.array([point.score for point in told] if values is None else values, float)
     failed = np.array([point.has_failed for point in told], bool)
@@ -78,11 +80,10 @@ SWITCHED = 0.2  # of the points around another one that get another choice or br
 
 
 class Encoding:
-    """A number is a share of its range, a choice one feature for each of its values.
+    """Points as features: a number is a share of its range, a choice has one feature for each of its values.
 
-    A number that the strategy's overrides name (0 for whole prompts, say) is a branch: settings change
-    there at once, so it has a feature of its own, 1 at that value, and models need not expect that its
-    neighbours are like it.
+    A value of a number that the strategy's overrides name (0 for whole prompts, say) is a branch: settings jump there,
+    so the value has a feature of its own, 1 at that value, and a model need not treat neighbouring values as similar.
     """
 
     def __init__(self, space: Space) -> None:
@@ -99,11 +100,11 @@ class Encoding:
 
     @property
     def first_branch(self) -> int:
-        """Return the place of the first branch's feature; the others follow."""
+        """Return the index of the first branch's feature; those of other branches follow."""
         return self.width - len(self.branches)
 
     def is_free(self, features: np.ndarray) -> np.ndarray:
-        """Return which of features `[…, feature]` a gradient may move: not those of choices and branches."""
+        """Return which features `[…, feature]` a gradient may change: all but those of choices and branches."""
         free = np.ones(features.shape, bool)
         for dimension, place in zip(self.space.dimensions, self.places, strict=True):
             free[..., place] = dimension.kind != "categorical"
@@ -120,7 +121,7 @@ class Encoding:
         return made
 
     def of_shares(self, shares: np.ndarray) -> np.ndarray:
-        """Encode shares `[point, parameter]` of the ranges as features; branches stay 0."""
+        """Encode shares `[point, parameter]` of the ranges as features; features of branches are 0."""
         made = np.zeros((len(shares), self.width))
         for column, (dimension, place) in enumerate(
             zip(self.space.dimensions, self.places, strict=True)
@@ -134,7 +135,7 @@ class Encoding:
         return made
 
     def drawn(self, random: np.random.Generator, count: int) -> np.ndarray:
-        """Draw features `[point, feature]` from all over the space, a part of them in branches."""
+        """Return random features `[point, feature]` from the whole space, some of them in branches."""
         made = self.of_shares(random.random((count, len(self.space.dimensions))))
         for number in range(len(self.branches)):
             self._enter(made, number, random.random(count) < BRANCH_SHARE)
@@ -143,7 +144,7 @@ class Encoding:
     def around(
         self, centres: np.ndarray, steps: np.ndarray, random: np.random.Generator
     ) -> np.ndarray:
-        """Return features a step `[point, feature]` from a centre each; some with another choice or branch."""
+        """Return features one step `[point, feature]` from each centre; some with another choice or branch."""
         drawn = self.drawn(random, len(steps))
         made = np.array(np.broadcast_to(centres, steps.shape))
         for dimension, place in zip(self.space.dimensions, self.places, strict=True):
@@ -161,12 +162,12 @@ class Encoding:
         return moved
 
     def in_branch(self, point: Point, number: int) -> Point:
-        """Return the point with one branch's value."""
+        """Return the point with its parameter set to one branch's value."""
         column, value = self.branches[number]
         return (*point[:column], value, *point[column + 1 :])
 
     def point(self, features: np.ndarray) -> Point:
-        """Decode features `[feature]` to the point that they stand for."""
+        """Decode features `[feature]` to their point."""
         shares = []
         for dimension, place in zip(self.space.dimensions, self.places, strict=True):
             if dimension.kind == "categorical":
@@ -181,14 +182,14 @@ class Encoding:
         return point
 
     def shares(self, point: Point) -> list[float]:
-        """Return the shares of the ranges that give a point."""
+        """Return a point's shares of the ranges."""
         return [
             dimension.share(value)
             for dimension, value in zip(self.space.dimensions, point, strict=True)
         ]
 
     def _enter(self, features: np.ndarray, number: int, is_meant: np.ndarray) -> None:
-        """Move some rows into a branch, and out of others of its parameter, in place."""
+        """Move the points marked in `is_meant` into a branch, and out of other branches of its parameter, in place."""
         column, value = self.branches[number]
         for other, (its_column, _) in enumerate(self.branches, self.first_branch):
             if its_column == column:
@@ -198,7 +199,7 @@ class Encoding:
 
 
 def _branches(space: Space) -> tuple[tuple[int, Any], ...]:
-    """Return numbers within their range that overrides name, with the place of their dimension."""
+    """Return the values within a number's range that overrides name, with the index of the number's dimension."""
     branches: dict[tuple[int, Any], None] = {}
     for override in space.strategy.overrides:
         for name, value in override.when.items():

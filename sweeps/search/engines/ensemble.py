@@ -1,11 +1,11 @@
-"""Surrogate-guided search: a deep ensemble chooses batches by gradient, local processes take over.
+"""Surrogate-guided search: a deep ensemble selects batches by gradient; local Gaussian processes take over.
 
-Over the whole space every member of the ensemble goes down from many starts by gradient, and of where
-they end a batch is put together by expected improvement over the members. Gaussian processes do so for
-candidates that lie mostly around the best point so far, in a region that shrinks while nothing better is
-found (as in TuRBO: Eriksson et al. 2019); the smaller that region, the larger their part of the batch.
-The objective and every constraint's excess are modelled apart: their sum has a kink where a constraint
-begins to hold.
+Over the whole space every member of the ensemble descends by gradient from many starts, and a batch is selected from
+the end points by expected improvement over the members. Gaussian processes select likewise from candidates that lie
+mostly around the best point so far, in a region that shrinks while nothing better is found (as in TuRBO: Eriksson et
+al. 2019); the smaller that region, the larger the processes' part of the batch.
+The objective and every constraint's excess are modelled separately: their sum has a kink where a constraint begins
+to hold.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ DRAWS = 256  # of the local processes, for the expected improvement
 
 
 class Ensemble:
-    """Sobol points to begin with, then batches from the ensemble and the local processes."""
+    """The engine `ensemble`: Sobol points first, then batches from the ensemble and the local processes."""
 
     def __init__(self, space: Space, search: Search) -> None:
-        """Make the features of the space and its first points."""
+        """Build the features of the space and the first points."""
         self.space, self.search = space, search
         self.encoding = Encoding(space)
         self.first = BranchedStart(self.encoding, Sobol(space, search))
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """Return the next points: spread ones first, then most from local processes, the rest from the whole space."""
+        """Return the next points: spread ones first, then most from local processes, the rest from the ensemble."""
         if len(told) < self.search.initial:
             return self.first.ask(told, min(count, self.search.initial - len(told)))
         if all(result.has_failed for result in told):
@@ -69,7 +69,7 @@ class Ensemble:
         return chosen + distinct(self.encoding, self.search, wide, points, num_wide)
 
     def _wide(self, known: KnownPoints, count: int) -> list[np.ndarray]:
-        """Ends of the members' ways down with the largest expected improvement over all members."""
+        """Return the end points of the members' descents with the largest expected improvement over all members."""
         random = generator(self.search, len(known.features), 1)
         ensemble = online.fit(known.features, known.targets, int(random.integers(2**31)))
         screened = self.encoding.drawn(random, SCREENED)
@@ -85,7 +85,7 @@ class Ensemble:
         return [candidates[place] for place in greedy(values, lowest, 3 * count)]
 
     def _local(self, known: KnownPoints, edge: float, count: int) -> list[np.ndarray]:
-        """Candidates around the best point with the largest expected improvement together."""
+        """Return the candidates around the best point with the largest joint expected improvement."""
         random = generator(self.search, len(known.features), 2)
         distance = np.abs(known.features - known.centre).max(axis=1)
         nearest = np.argsort(distance, kind="stable")[:LOCAL_POINTS]
@@ -101,7 +101,7 @@ class Ensemble:
     def _candidates(
         self, known: KnownPoints, edge: float, random: np.random.Generator
     ) -> np.ndarray:
-        """Most of them around the best point; some around other good ones, and from all over the space."""
+        """Return candidates: most around the best point, some around other good points and from the whole space."""
         worth = np.asarray(online.merged(known.targets, known.errors))
         order = np.argsort(worth, kind="stable")[:ELSEWHERE]
         others = order[1:] if len(order) > 1 else order
@@ -117,7 +117,7 @@ class Ensemble:
 
 
 def _edge(told: Sequence[Told], search: Search) -> float:
-    """Edge of the local region after the batches so far: halved without progress, half as long again with it."""
+    """Return the edge of the local region after the batches so far: halved without progress, × 1.5 with progress."""
     scores = modelled(told)
     edge, idle = MOST_EDGE, 0
     for at in range(search.initial, len(told), search.batch):
@@ -134,7 +134,7 @@ def _edge(told: Sequence[Told], search: Search) -> float:
 
 
 def _steps(centres: np.ndarray, edges: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Steps within boxes, near ones as often as far ones; each moves only some features, as in TuRBO."""
+    """Return steps within boxes, small ones as often as large ones; each moves only some features, as in TuRBO."""
     count, width = centres.shape
     moved = random.random(centres.shape) < 0.5
     moved[np.arange(count), random.integers(width, size=count)] = True

@@ -1,7 +1,7 @@
-"""Engines without a model of ours, and what those with models share: first points, targets, points that are new.
+"""Engines without a model of ours, and parts shared by those with models: first points, targets, distinct new points.
 
-The objective and every constraint's excess are modelled apart: their sum has a kink where a constraint
-begins to hold. `surrogate.fitting.online.merged` puts them together again.
+The objective and every constraint's excess are modelled separately: their sum has a kink where a constraint begins
+to hold. `surrogate.fitting.online.merged` adds them again.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ NEAR = 1e-3  # in shares, within which two points are one
 
 
 class BranchedStart:
-    """Points of an engine without a model, of which every fourth is moved into a branch.
+    """The points of an engine without a model, with every fourth moved into a branch.
 
-    Hardly any of them would be in one.
+    Otherwise hardly any point would be in a branch.
     """
 
     def __init__(self, encoding: Encoding, first: Engine) -> None:
-        """`encoding` knows the branches."""
+        """Take the encoding, which finds the branches, and the engine of the points."""
         self.encoding, self.first = encoding, first
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """Return the next points, with the branches dealt out among them."""
+        """Return the next points, with branches set at every fourth."""
         points = self.first.ask(told, count)
         return [self._placed(point, len(told) + place) for place, point in enumerate(points)]
 
@@ -53,7 +53,7 @@ class BranchedStart:
 
 
 class KnownPoints(NamedTuple):
-    """The points tried so far, as the models see them."""
+    """The points tried so far, as models use them."""
 
     features: np.ndarray  # [point, feature]
     targets: np.ndarray  # [point, output], see `surrogate.fitting.online.merged`
@@ -70,13 +70,13 @@ class KnownPoints(NamedTuple):
 
 
 def known_of(encoding: Encoding, told: Sequence[Told]) -> KnownPoints:
-    """Return the points that were tried, of which not all have failed, with targets for models."""
+    """Return the tried points, of which not all may have failed, with targets for models."""
     features = encoding.features([point.point for point in told])
     return KnownPoints(features, *targets_of(told), np.array([point.num_runs for point in told]))
 
 
 def targets_of(told: Sequence[Told]) -> tuple[np.ndarray, float, int, np.ndarray | None]:
-    """Return compressed objectives and excesses `[point, output]`; then as in `Known`."""
+    """Return compressed objectives and excesses `[point, output]`; the further values are those of `KnownPoints`."""
     whole = [point for point in told if not point.has_failed]
     width = max(len(point.excesses) for point in whole)
     plain = [
@@ -112,7 +112,7 @@ def distinct(
     known: Sequence[Point],
     count: int,
 ) -> list[Point]:
-    """Return the first points of features that are new; draw points where there are too few."""
+    """Return the first `count` proposed points that are new; draw random points if there are too few."""
     kept: list[Point] = []
     shares_of_known = np.array([encoding.shares(point) for point in known])
     random = generator(search, len(known), 3)
@@ -129,7 +129,7 @@ def distinct(
 
 
 def greedy(values: np.ndarray, lowest: np.ndarray, count: int) -> list[int]:
-    """Choose candidates that together improve most on the lowest values `[draw]`, over draws `[draw, candidate]`."""
+    """Return candidates that together improve most on the lowest values `[draw]`, by draws `[draw, candidate]`."""
     chosen: list[int] = []
     left = np.ones(values.shape[1], bool)
     for _ in range(min(count, values.shape[1])):
@@ -146,14 +146,14 @@ def greedy(values: np.ndarray, lowest: np.ndarray, count: int) -> list[int]:
 
 
 class Random:
-    """Uniform, or uniform in the logarithm, over every dimension."""
+    """The engine `random`: uniform, or uniform in the logarithm, over every dimension."""
 
     def __init__(self, space: Space, search: Search) -> None:
         """Keep the space and the random state."""
         self.space, self.search = space, search
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """Return the next points; a point depends on its place alone."""
+        """Return the next points; a point depends on its index alone."""
         points = []
         for place in range(len(told), len(told) + count):
             shares = generator(self.search, place).random(len(self.space.dimensions))
@@ -162,7 +162,7 @@ class Random:
 
 
 class Sobol:
-    """Even in every dimension and over pairs of them; best balanced at powers of two."""
+    """The engine `sobol`: even in every dimension and over pairs of dimensions; best balanced at powers of two."""
 
     def __init__(self, space: Space, search: Search) -> None:
         """Keep the space and the random state."""
@@ -176,14 +176,14 @@ class Sobol:
 
 
 class Grid:
-    """A grid of all categories and evenly spaced values, both ends included; the last parameter changes first."""
+    """The engine `grid`: all categories, and evenly spaced values with both ends; the last parameter varies fastest."""
 
     def __init__(self, space: Space, search: Search) -> None:
-        """Choose the values; refuse budgets below the number of combinations of categories."""
+        """Choose the grid's values; refuse budgets below the number of combinations of categories."""
         self.points = list(itertools.product(*_values(space, search)))
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """Return the next points of the grid, none at its end."""
+        """Return the next points of the grid; none after its end."""
         return self.points[len(told) : len(told) + count]
 
 
@@ -231,10 +231,10 @@ def _spread(dimension: Dimension, size: int) -> list[object]:
 
 
 class GpMinimize:
-    """Random points to begin with, then three acquisition functions in competition.
+    """The engine `gp_minimize`: random points first, then three acquisition functions in competition.
 
-    What it proposes depends on every draw before, so a longer history is followed from where the
-    last one ended, and any other one is replayed.
+    Its proposals depend on all earlier draws, so a history that extends the last one continues from there, and any
+    other history is replayed.
     """
 
     def __init__(self, space: Space, search: Search) -> None:
@@ -245,7 +245,7 @@ class GpMinimize:
         self.proposal: list[Any] = []  # of the optimizer: an `ask` more would draw again
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """Return the next point, only one whatever the count."""
+        """Return the next point: only one, whatever `count` is."""
         if not count:
             return []
         with warnings.catch_warnings(), threadpool_limits(1):
@@ -261,7 +261,7 @@ class GpMinimize:
             return [tuple(_plain(value) for value in self.proposal)]
 
     def _new(self) -> Any:
-        """Return the optimizer as `gp_minimize` sets it up, draw by draw."""
+        """Return a new optimizer, set up as `gp_minimize` does, draw by draw."""
         random = np.random.RandomState(self.search.random_state)
         dimensions = [_skopt_dimension(dimension) for dimension in self.space.dimensions]
         space = normalize_dimensions(dimensions)
@@ -278,7 +278,7 @@ class GpMinimize:
 
 
 def _skopt_dimension(dimension: Dimension) -> Any:
-    """Return the dimension as scikit-optimize has it."""
+    """Return the dimension as a scikit-optimize dimension."""
     if dimension.kind == "categorical":
         return Categorical(dimension.categories)
     prior = "log-uniform" if dimension.is_log else "uniform"
@@ -287,5 +287,5 @@ def _skopt_dimension(dimension: Dimension) -> Any:
 
 
 def _plain(value: object) -> Any:
-    """Return a Python value instead of a numpy scalar, which JSON does not know."""
+    """Return a Python value for a numpy scalar, which JSON cannot represent."""
     return value.item() if isinstance(value, np.generic) else value
