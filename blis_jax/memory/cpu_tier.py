@@ -1,6 +1,6 @@
-"""The second tier: content of free blocks copied to the CPU, and brought back when an allocation fails.
+"""The CPU tier of February: contents of free blocks are copied to the CPU, and come back when an allocation fails.
 
-Entries are keyed by physical block number; writing over one leaks the usage count, as in the reference.
+Entries are indexed by physical block number; overwriting an entry leaks the usage count, as in the reference.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ THRASHING_WINDOW_US = 1000
 
 
 def reload(turn: Turn) -> Moves:
-    """Look at the next CPU entry; if its content is not on the GPU, load it into the head of the free list."""
+    """Check the next CPU entry; if its content is not on the GPU, load it into the block at the free list's head."""
     task, blocks, ctx = turn.task, turn.blocks, turn.ctx
     entries = row(blocks.cpu_key, turn.instance)[: ctx.shape.num_blocks]
     number = lax.iota(jnp.int32, ctx.shape.num_blocks)
@@ -89,9 +89,9 @@ def reload(turn: Turn) -> Moves:
 
 
 def offload(turn: Turn) -> Moves:
-    """Copy content of free blocks, from the free list's head on, while the GPU is fuller than the threshold.
+    """Copy contents of free blocks, from the free list's head on, while the GPU's usage is above the threshold.
 
-    Content to which an offload policy gives no worth stays on the GPU, and the scan passes it over.
+    A content to which an offload policy gives no worth stays on the GPU, and the scan skips it.
     """
     task, blocks, ctx = turn.task, turn.blocks, turn.ctx
     window = jnp.int32(ctx.shape.window)
@@ -144,7 +144,7 @@ def offload(turn: Turn) -> Moves:
 
 
 class Scan(NamedTuple):
-    """A window of the free list; positions of the ring."""
+    """A window of the free list, by positions of the ring."""
 
     hashless: jax.Array  # what lies before it carries no content
     start: jax.Array  # of the window; beyond `hashless` where content was passed over
@@ -155,7 +155,7 @@ class Scan(NamedTuple):
 
 
 def _scan(turn: Turn) -> Scan:
-    """The window that is next; `done` says how far the scan is from the list's head."""
+    """Return the next window of the scan; `done` says how far the scan is from the free list's head."""
     task, blocks, head = turn.task, turn.blocks, turn.pool.head
     is_first = task.done == 0
     hashless = jnp.maximum(turn.pool.hashless_up_to, head)
@@ -179,13 +179,13 @@ def _first(mask: jax.Array) -> jax.Array:
 
 
 def is_in_order(ctx: Context, blocks: Blocks) -> bool:
-    """Return whether the program makes uses one by one."""
+    """Return whether the program makes uses one by one, in order."""
     return TierOrder in blocks and ctx.when is branch
 
 
 @pytree
 class _Uses:
-    """Uses of one member's list, a window of it."""
+    """One window of the uses of a member's list."""
 
     member: Member
     count: Int[Array, ""]
@@ -197,7 +197,7 @@ class _Uses:
 
 @pytree
 class _Entry:
-    """The entry that one use takes."""
+    """The entry of the CPU tier that one use takes."""
 
     name: Int[Array, ""]
     place: Int[Array, ""]
@@ -226,7 +226,7 @@ Tables = tuple[jax.Array, TierOrder, jax.Array, jax.Array]  # keys, order, entri
 
 
 def _entry(ctx: Context, instance: jax.Array, uses: _Uses, at: jax.Array, tables: Tables) -> _Entry:
-    """The entry of one use: the one that has the content, an empty one, or the one used longest ago."""
+    """Return the entry of one use: the one with the content, else an empty one, else the least recently used."""
     keys, order, filled, _ = tables
     name, place = uses.name[at], uses.place[at]
     spare = jnp.int32(keys.shape[1] - 1)
@@ -251,13 +251,13 @@ def _entry(ctx: Context, instance: jax.Array, uses: _Uses, at: jax.Array, tables
 
 
 def use_in_order(ctx: Context, state: State, is_on: jax.Array) -> State:
-    """Return the state after the batch has used the contents of a window of one member's list."""
+    """Return the state after the batch has used one window of contents of a member's list."""
     instance, uses = planned(ctx, state, is_on, _uses)
     blocks, zero = state[Blocks], jnp.int32(0)
     at_instance = (instance,)
 
     def use(at: jax.Array, tables: Tables) -> Tables:
-        """Put a content behind all others in the order of use, into its entry or a new one."""
+        """Make a content the most recently used, in its entry or in a new one."""
         entry = ctx.worked_out(lambda: _entry(ctx, instance, uses, at, tables))
         keys, order, filled, new = tables
         put = lax.dynamic_update_slice

@@ -1,7 +1,8 @@
 """Blocks that members of a batch take while it only decodes, without a visit.
 
-There are enough free ones for all of them, so nothing is decided: step by step, and in batch order within a step, each
-member whose last block is full pops the next block of the free list. Its content, if it has one, is forgotten.
+There are enough free blocks for all members, so nothing is decided: step by step, and in batch order within a step,
+each member whose last block is full pops the next block of the free list. The content of the popped block, if any, is
+forgotten.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ORDER_BITS = 31
 
 @pytree
 class DecodeTakes:
-    """Who takes the next blocks of the free list, one after the other."""
+    """The members that take the next blocks of the free list, one after the other."""
 
     count: Int[Array, ""]
     slot: Int[Array, "take"]
@@ -39,7 +40,7 @@ class DecodeTakes:
 
 @pytree
 class _Popped:
-    """A free block."""
+    """A free block that has been popped."""
 
     block: Int[Array, ""]
     forgotten: Int[Array, ""]  # place of its content, see contents.places
@@ -47,15 +48,16 @@ class _Popped:
 
 
 def no_takes() -> DecodeTakes:
-    """Return that nobody takes anything."""
+    """Return that no member takes a block."""
     nobody = jnp.zeros((MAX_TAKES,), jnp.int32)
     return DecodeTakes(jnp.int32(0), nobody, nobody)
 
 
 def steps_at_once(ctx: Context, slots: SlotRows, work: Work, due: Bool[Array, "slot"]) -> jax.Array:
-    """Return in how many steps no member can run short of free blocks, nor of room in its list.
+    """Return for how many steps no member can run out of free blocks, or of room in its list.
 
-    0: those that are `due` now must be visited, for there may not be enough, or one is computed beyond its end.
+    The result is 0 if the members that are `due` now must be visited: blocks might not suffice, or a request is
+    computed beyond its end.
     """
     size, is_decode = jnp.int32(ctx.shape.block_size), slots.finish != LAST
     free = ctx.params.cluster.total_kv_blocks[slots.instance] - work.inst.used_blocks
@@ -70,7 +72,7 @@ def steps_at_once(ctx: Context, slots: SlotRows, work: Work, due: Bool[Array, "s
 def takes_after(
     ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return how many members take a block in the step after so many, and after how many somebody takes the next."""
+    """Return how many members take a block after `num_steps` steps, and the number of steps before the next take."""
     size, is_decode = ctx.shape.block_size, slots.finish != LAST
     in_last = in_last_block(step_index + num_steps + slots.alloc_offset, size)
     fullest = jnp.max(jnp.where(is_decode, in_last, 0))
@@ -78,7 +80,7 @@ def takes_after(
 
 
 def takes_of(ctx: Context, slots: SlotRows, step_index: jax.Array, count: jax.Array) -> DecodeTakes:
-    """Return who takes so many blocks from this step on."""
+    """Return which members take the next `count` blocks from this step on."""
     size = ctx.shape.block_size
     held, order = step_index + slots.alloc_offset, slots.order.astype(jnp.int64)
     is_decode, in_last = slots.finish != LAST, in_last_block(held, size)
@@ -88,7 +90,7 @@ def takes_of(ctx: Context, slots: SlotRows, step_index: jax.Array, count: jax.Ar
     def take(
         number: jax.Array, carry: tuple[DecodeTakes, jax.Array]
     ) -> tuple[DecodeTakes, jax.Array]:
-        """Note whose last block is full next, and where in its list the new one goes."""
+        """Note the member whose last block is full next, and the position of its new block."""
         takes, due = carry
         rank = (due.astype(jnp.int64) << ORDER_BITS) | order
         slot = slot_of(least_key(is_decode, rank))
@@ -118,11 +120,11 @@ def _pop(ctx: Context, blocks: Blocks, instance: jax.Array) -> _Popped:
 
 
 def with_takes(ctx: Context, state: State, instance: jax.Array, takes: DecodeTakes) -> Blocks:
-    """Return the blocks of all instances after the members of one have taken theirs."""
+    """Return the blocks of all instances after the members of one instance have taken theirs."""
     put = lax.dynamic_update_slice
 
     def take(number: jax.Array, blocks: Blocks) -> Blocks:
-        """Pop a free block for the member that is noted next."""
+        """Pop a free block for the next member noted."""
         popped = ctx.worked_out(lambda: _pop(ctx, blocks, instance))
 
         def at(table: jax.Array, place: jax.Array, value: jax.Array | int) -> jax.Array:

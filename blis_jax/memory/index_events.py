@@ -1,9 +1,9 @@
-"""What the KV caches tell the router's index where they feed it: allocations of prompts, and blocks used again.
+"""Messages of the KV caches to the router's index, if they feed it: allocations for prompts, and reused blocks.
 
-An allocation for a prompt touches all its full blocks, computed or not; that of a generated token touches none. A block
-that is popped from the free list removes its content, whoever else carries it. In the reference an allocation pops its
-blocks before it touches the prompt. Here the touch is written with the visit, and the pops follow in operations: a
-removal is numbered like the touches before the allocation, so the touch outlives it.
+An allocation for a prompt touches all its full blocks, computed or not; one for a generated token touches none. A block
+that is popped from the free list removes its content, even if another block carries it too. In the reference an
+allocation pops its blocks before it touches the prompt. Here the touch is written with the visit, and the pops follow
+in operations: a removal is numbered like the touches before the allocation, so the touch outlives it.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ if TYPE_CHECKING:
 
 
 def settled(ctx: Context, state: State) -> State:
-    """Return the state whose index is without what the latest allocation has pushed out."""
+    """Return the state without the contents that the latest allocation has evicted from the index."""
     return state.having(trimmed(ctx, state[RouterIndex], ctx.memory.is_settled(state)))
 
 
 def _is_touched(ctx: Context, subject: Subject, visit: Visit) -> jax.Array:
-    """Whether the prompt has been given room for a part of it; a cache with a CPU tier tells the router nothing."""
+    """Return whether the visit touches the prompt: it got room, and the cache, without a CPU tier, reports it."""
     tells = ctx.params.cluster.kv_cpu_blocks[subject.instance] == 0
     return visit.asks & visit.is_granted & ~subject.in_decode & tells
 
 
 def touched_at_once(ctx: Context, state: State, work: Work, subject: Subject, visit: Visit) -> Work:
-    """Touch the prompt of a request that has been given room for a part of it."""
+    """Return the work with the prompt touched in the index, if the visit gave it room."""
     router, is_touched = state[RouterIndex], _is_touched(ctx, subject, visit)
     about = subject.request, subject.past.num_scheduled, subject.past.progress
     num_blocks = full_blocks(ctx.memory.preempted.prompt_len(ctx, subject), ctx.shape.block_size)
@@ -94,7 +94,7 @@ def touched_at_once(ctx: Context, state: State, work: Work, subject: Subject, vi
 
 
 def told_later(ctx: Context, state: State, work: Work, subject: Subject, visit: Visit) -> Work:
-    """Send the message of such an allocation, which the router hears later."""
+    """Return the work with the message that the prompt was touched, which the router receives later."""
     late, is_touched, request = state[LateNews], _is_touched(ctx, subject, visit), subject.request
     if ctx.mechanism.loses_index:
         is_lost = is_touch_lost(ctx, request, subject.past.num_scheduled, subject.past.progress)
@@ -106,7 +106,7 @@ def told_later(ctx: Context, state: State, work: Work, subject: Subject, visit: 
 
 @pytree
 class NamedContents:
-    """Contents of blocks as the index names them; spare places where there is none."""
+    """Names of block contents in the form of the index; spare indices where there is none."""
 
     number: Int[Array, "window"]  # of shared blocks
     request: Int[Array, "window"]  # of private ones, and their position
@@ -116,7 +116,7 @@ class NamedContents:
 
 @pytree
 class Removal:
-    """Contents that leave the instance's index."""
+    """Contents that leave the instance's part of the index."""
 
     contents: NamedContents
     stamp: Int[Array, ""]  # number of the latest touch before the allocation
@@ -126,10 +126,10 @@ class Removal:
 def popped(
     turn: Turn, name: Int[Array, "window"], is_touched: jax.Array
 ) -> tuple[Removal | LateWrite, ...]:
-    """Tell the router's index of the contents of blocks that the instance uses again, where somebody hears of that.
+    """Return the message to the router's index that the instance reuses blocks; empty if the index needs none.
 
-    `name` is 0 where a block had no content; `is_touched` says whether the allocation that pops the
-    blocks has touched a prompt.
+    `name` is 0 where a block had no content; `is_touched` says whether the allocation that pops the blocks has touched
+    a prompt.
     """
     ctx, state = turn.ctx, turn.state
     if RouterIndex not in state or Gaps not in state[RouterIndex]:
@@ -165,7 +165,7 @@ def _contents(ctx: Context, name: Int[Array, "window"]) -> NamedContents:
 
 
 def _about(contents: NamedContents) -> tuple[jax.Array, jax.Array]:
-    """What tells the removal of each content apart from others."""
+    """Return the numbers that seed the random loss of each content's removal."""
     is_own = contents.is_own
     owner = jnp.where(is_own, contents.request + 1, 0)
     return owner, jnp.where(is_own, contents.position, contents.number)
@@ -180,7 +180,7 @@ def _removal(
     follows: jax.Array,
     *heard: Bool[Array, "window"],
 ) -> Removal:
-    """What the index loses; `follows` says whether the latest touch is that of the same allocation."""
+    """Return the removal from the index; `follows` says whether the latest touch is part of the same allocation."""
     shape = ctx.shape
     stamp = (router.num_sent - follows.astype(jnp.int32)) * jnp.int32(shape.path_depth + 1)
     spare_number, is_own = jnp.int32(shape.num_shared_blocks), contents.is_own
@@ -209,7 +209,7 @@ def _removal(
 
 
 def left_out(ctx: Context, state: State, instance: jax.Array, gone: Removal | LateWrite) -> State:
-    """Return the state whose index is without these contents, or is told of what it will hear later."""
+    """Return the state with these contents removed from the index, or with the message for later."""
     if isinstance(gone, LateWrite):
         return state.having(with_news(state[LateNews], gone))
     return state.having(without(ctx, state[RouterIndex], instance, gone))
@@ -228,9 +228,9 @@ def without(ctx: Context, router: RouterIndex, instance: jax.Array, gone: Remova
 def heard(
     ctx: Context, state: State, outcome: jax.Array, now: jax.Array, is_asked: jax.Array
 ) -> tuple[State, jax.Array]:
-    """Return the state whose index has heard, if it `is_asked`, of all messages that are old enough; and the outcome.
+    """Return the state after the index has received all messages that are old enough, if `is_asked`; and the outcome.
 
-    The messages of one allocation are as old as each other, so what it pushes out goes once all of them are heard.
+    The messages of one allocation have one age, so contents that it evicts leave once all of them are received.
     """
     index, late = state[RouterIndex], state[LateNews]
     outcome = failing(outcome, is_over(late), Outcome.ROUTINGS_FULL)
@@ -270,7 +270,7 @@ def _with_touch(
 def _with_removal(
     ctx: Context, index: RouterIndex, late: LateNews, at: jax.Array, is_heard: jax.Array
 ) -> RouterIndex:
-    """The index after the message at this place, which says what leaves it, if it `is_heard`."""
+    """Return the index after the removal message at this place, if it `is_heard`."""
     instance, request, kind = late.about[:, at]
     # the blocks of the latest allocation go before what it pushes out, others after that
     index = trimmed(ctx, index, kind != NewsKind.REMOVAL)

@@ -1,8 +1,8 @@
-"""One interface for KV-cache memory: look up, allocate, release, and what follows from these.
+"""One interface for KV-cache memory: look up, allocate, release, and their consequences.
 
-Batch formation and completion are written over it. A model says what a prompt finds in the cache, gives or refuses
-the blocks for new tokens, and takes back what a request holds. The hooks below these three say what else a model
-makes happen; by default nothing. The two exact models are `no_eviction.py` and `block_level.py`.
+Batch formation and completion are written against it. A model reports which prefix of a prompt is cached, grants or
+refuses the blocks for new tokens, and frees the blocks that a request holds. The other hooks are for further effects of
+a model; by default they have none. The two exact models are `no_eviction.py` and `block_level.py`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Subject:
-    """The request that a phase is about, before the phase; where nobody is visited twice in one step."""
+    """The request that a phase is about, as it is before the phase; for models that visit a request once a step."""
 
     instance: jax.Array
     slot: jax.Array
@@ -61,12 +61,12 @@ class Subject:
 
     @property
     def is_queued(self) -> jax.Array:
-        """Return whether the request heads the wait queue."""
+        """Return whether the request is at the head of the wait queue."""
         return self.asker == Asker.QUEUE
 
     @property
     def has_kv(self) -> jax.Array:
-        """Return whether the request heads the wait queue with blocks that were reserved for it."""
+        """Return whether the request is at the head of the wait queue and has blocks that were reserved for it."""
         return self.is_queued & (self.held > 0)
 
     @property
@@ -81,29 +81,27 @@ class Subject:
 
     @property
     def is_idle(self) -> jax.Array:
-        """Return whether the request was computed beyond an empty output: it takes part in steps
-        without getting anything.
-        """
+        """Return whether the request has an empty output and is computed: it stays in steps without getting tokens."""
         return self.in_decode & (self.fixed.output_len == 0)
 
     @property
     def is_forced(self) -> jax.Array:
-        """Return whether an allocation that failed is attempted again; only block-level memory does that."""
+        """Return whether an allocation that failed is retried; only block-level memory retries."""
         return jnp.array(False)
 
     @property
     def is_again(self) -> jax.Array:
-        """Return whether this step has visited the request before; only block-level memory visits twice."""
+        """Return whether this step has already visited the request; only block-level memory visits twice."""
         return jnp.array(False)
 
     @property
     def has_token(self) -> jax.Array:
-        """Return whether an earlier visit of this step gave the first token; only block-level memory visits twice."""
+        """Return whether an earlier visit in this step gave the first token; only block-level memory visits twice."""
         return jnp.array(False)
 
     @property
     def position(self) -> jax.Array:
-        """Return the position of the next tokens of a request in decode, if its memory keeps account of that."""
+        """Return the position of a decoding request's next tokens, if its memory keeps track of it."""
         return self.past.progress
 
     @property
@@ -115,7 +113,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Demand:
-    """Tokens that a request asks room for."""
+    """A request's demand for room for tokens."""
 
     asks: jax.Array  # false: the budget does not reach it, or it has no use for any
     start: jax.Array  # position of the first token
@@ -127,7 +125,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Grant:
-    """The answer."""
+    """The answer to a demand for room."""
 
     is_granted: jax.Array  # or nothing was asked for
     held: jax.Array  # tokens in the list afterwards
@@ -137,7 +135,7 @@ class Grant:
     own: Any  # what the model has to remember
 
     def on(self, work: Work, lane: dict[str, jax.Array], inst: dict[str, jax.Array]) -> Work:
-        """Return the phase's work with the grant's changes and others, all at once: every version of a row costs."""
+        """Return the work with the grant's changes and these, in one replacement: every version of a row costs."""
         return dataclasses.replace(
             work,
             lane=work.lane.replace(outcome=self.outcome, **lane),
@@ -160,7 +158,7 @@ class Visit:
 
 
 class Left(NamedTuple):
-    """What a request leaves behind that leaves an instance: the work, and memory's rows."""
+    """The traces of a request that leaves an instance: the work, and memory's rows."""
 
     work: Work
     rows: Any
@@ -168,7 +166,7 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a step: which members of the batch are visited, and for how many equal steps it holds."""
+    """The plan of a step: which members of the batch are visited, and how many equal steps the plan covers."""
 
     visit_all: jax.Array  # every member by itself, in order: the budget might not reach them all
     num_counted: jax.Array  # decode members that are counted and not visited
@@ -189,7 +187,7 @@ MAX_TAKES = 32  # blocks that decode members take without a visit in one scan st
 def blocks_of_decode(
     ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the blocks that follow from the tokens held, see `Memory.decode_blocks`."""
+    """Return the blocks that members take in decode, computed from the tokens held, see `Memory.decode_blocks`."""
     size, is_decode = ctx.shape.block_size, slots.finish != LAST
     held = step_index + slots.alloc_offset
     in_last = in_last_block(held, size)
@@ -205,7 +203,7 @@ def blocks_of_decode(
 
 @dataclass(frozen=True)
 class Memory(ABC, Generic[S, R]):
-    """A memory model; `S` is what it knows of a request in a phase, `R` the rows that a phase changes."""
+    """A memory model; `S` is the type of a request in a phase, `R` that of the rows that a phase changes."""
 
     preempted: Preempted
     unreached: Unreached
@@ -218,112 +216,112 @@ class Memory(ABC, Generic[S, R]):
         """Return rows that change nothing."""
 
     def rows_of_leaver(self, ctx: Context, request: jax.Array) -> R:
-        """Return what to write when a request leaves that holds nothing."""
+        """Return the rows of a request that leaves and holds nothing."""
         return self.no_rows(ctx)
 
     def rows_of_quitter(self, ctx: Context, state: State, request: jax.Array) -> R:
-        """Return what to write when a request gives up in the queue; what it has been through is kept."""
+        """Return the rows of a request that gives up in the queue; its history is kept."""
         return self.rows_of_leaver(ctx, request)
 
     @abstractmethod
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> S:
-        """Return what a phase must know of the chosen request."""
+        """Return the chosen request with all data that a phase needs."""
 
     @abstractmethod
     def look_up(self, ctx: Context, state: State, work: Work, subject: S) -> Found:
-        """Look up the leading blocks of the prompt that are in the cache; this matters for a request without a list."""
+        """Look up the leading blocks of the prompt in the cache; needed only for a request without a block list."""
 
     @abstractmethod
     def allocate(self, ctx: Context, state: State, work: Work, subject: S, demand: Demand) -> Grant:
-        """Give room for the demand's tokens, in the request's list behind the blocks that it found; or refuse it."""
+        """Grant or refuse room for the demand's tokens, in the request's list behind the cached blocks."""
 
     @abstractmethod
     def rows_of_visit(
         self, ctx: Context, state: State, work: Work, subject: S, grant: Grant, visit: Visit
     ) -> R:
-        """Return what the model writes about the request once it has been visited."""
+        """Return the rows that the model writes for a request after its visit."""
 
     def rows_of_stored(self, rows: R) -> R:
-        """Return what to write after a visit that only gave a request its blocks, before it is in a queue."""
+        """Return the rows after a visit that only allocated a request's blocks, before it enters a queue."""
         return rows
 
     @abstractmethod
     def release(self, ctx: Context, work: Work, subject: S, grant: Grant) -> tuple[Grant, R]:
-        """Take back the list of a request that completes, after the grant for its last token."""
+        """Free the block list of a request that completes, after the grant for its last token."""
 
     def rows_of_stopped(self, rows: R, stops: jax.Array) -> R:
-        """Return what to write when a request has given up its place because its instance stops."""
+        """Return the rows of a request that has given up its slot because its instance stops."""
         return rows
 
     @abstractmethod
     def first_tables(self, ctx: Context) -> object:
-        """Return its tables before anything is stored."""
+        """Return the memory's tables before anything is stored."""
 
     @abstractmethod
     def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> State:
-        """Return the state in which these instances, a spare row included, hold nothing any more."""
+        """Return the state in which these instances, a spare row included, hold no contents."""
 
     def without_own(
         self, ctx: Context, state: State, request: jax.Array, instance: jax.Array, slot: jax.Array
     ) -> State:
-        """Return the state in which a request that alone had contents on the instance finds none of them."""
+        """Return the state in which the instance has no contents that belong to this request alone."""
         return state
 
     @abstractmethod
     def write(self, ctx: Context, state: State, done: Writes) -> State:
-        """Return the state with the rows in their places."""
+        """Return the state with the model's rows written."""
 
     # --- hooks: who is visited ----------------------------------------------------------------
 
     @abstractmethod
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
-        """Count the leading prompt blocks in the cache for the request in every slot."""
+        """Count the leading prompt blocks in the cache, for the request in every slot."""
 
     @abstractmethod
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
-        """Count the leading blocks of every shared content that each instance's table names; the spare one has none."""
+        """Count the leading blocks of every shared content in each instance's prefix table; 0 for the spare content."""
 
     @abstractmethod
     def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
-        """Return the decode members that must be visited by themselves in the next step."""
+        """Return the decode members that must be visited one by one in the next step."""
 
     @abstractmethod
     def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
-        """Plan who is visited in a step that begins; `is_pure` says whether the batch only decodes."""
+        """Plan which members are visited in a step that begins; `is_pure` says whether the batch only decodes."""
 
     def takes_at_once(self, ctx: Context) -> bool:
         """Return whether members of a batch that only decodes take blocks without a visit."""
         return False
 
     def no_takes(self, ctx: Context) -> Parts:
-        """Return that no member takes a block then; no part where none ever does."""
+        """Return that no member takes a block without a visit; an empty `Parts` if none ever does."""
         return Parts()
 
     def takes_of(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, count: jax.Array
     ) -> Parts:
-        """Return who takes so many blocks from this step on, for `write`."""
+        """Return which members take the next `count` blocks from this step on, for `write`."""
         return Parts()
 
     def decode_blocks(
         self, ctx: Context, slots: SlotRows, index: jax.Array, steps: jax.Array, taken: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Return the blocks that counted members take over the next steps, and the sum of these blocks
-        over the steps; `taken` are those that they take without a visit, with the first of the steps.
+        """Return the blocks that counted members take over the next steps, and the sum of these blocks over the steps;
+        `taken` is the number taken without a visit, at the first of the steps.
         """
         return jnp.int32(0), jnp.int32(0)
 
     @property
     def keeps_priority(self) -> bool:
-        """Return whether memory must know the priority with which a request was admitted."""
+        """Return whether memory stores the priority with which a request was admitted."""
         return False
 
     def redirected(self, state: State, work: Work, choice: Choice) -> Choice:
-        """Choose somebody else to visit first, if memory sends anybody."""
+        """Return the request to visit first if memory selects one, else `choice`."""
         return choice
 
     def is_redirected(self, work: Work) -> jax.Array:
-        """Return whether a request besides the batch's members is to be visited next."""
+        """Return whether memory selects the next request to visit."""
         return jnp.array(False)
 
     def admits(self, work: Work) -> jax.Array:
@@ -331,7 +329,7 @@ class Memory(ABC, Generic[S, R]):
         return jnp.array(True)
 
     def remembered(self, work: Work, subject: S, demand: Demand) -> Demand:
-        """Return the demand, or the one that an earlier attempt made."""
+        """Return the demand of an earlier attempt if there was one, else `demand`."""
         return demand
 
     # --- hooks: what follows ------------------------------------------------------------------
@@ -341,7 +339,7 @@ class Memory(ABC, Generic[S, R]):
         return MemoryTask(None), InstanceMemory(None)
 
     def does(self, work: Work, what: Do) -> jax.Array:
-        """Return whether the memory's next operation is `what`; always `NOTHING` in models without operations."""
+        """Return whether memory's next operation is `what`; it is always `NOTHING` in models without operations."""
         return jnp.array(what == Do.NOTHING)
 
     def after_failure(
@@ -353,7 +351,7 @@ class Memory(ABC, Generic[S, R]):
     def with_transfers(
         self, ctx: Context, work: Work, duration: jax.Array, raw: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Return a step's duration, on the clock and in float64 µs, with what memory adds."""
+        """Return a step's duration, on the clock and in float64 µs, including the time that memory adds."""
         return duration, raw
 
     @abstractmethod
@@ -367,16 +365,17 @@ class Memory(ABC, Generic[S, R]):
         finish: Int[Array, "slot"],
         num_done: jax.Array,
     ) -> tuple[jax.Array, InstanceMemory]:
-        """Check a step that has been timed: return the outcome (whether the model still holds and the
-        instance advances), and its row.
+        """Check a step that has been timed: return the outcome and memory's row.
+
+        The outcome fails if the model is not exact any more or the instance makes no progress.
         """
 
     def task_before_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
-        """Return what memory does once a step has begun, before anybody is served."""
+        """Return memory's task once a step has begun, before a request is served."""
         return task
 
     def task_after_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
-        """Return what memory does once a step has been timed, before members complete."""
+        """Return memory's task once a step has been timed, before members complete."""
         return task
 
     def is_settled(self, state: State) -> jax.Array:
@@ -384,5 +383,5 @@ class Memory(ABC, Generic[S, R]):
         return jnp.array(True)
 
     def first_token_record(self, written: SlotWrite[R]) -> jax.Array:
-        """Return the step record with the first token of a request that completes, −1 if it has none."""
+        """Return the step record of the first token of a request that completes, −1 if it has none."""
         return written.past.token_record

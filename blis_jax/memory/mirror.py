@@ -1,12 +1,12 @@
-"""The CPU tier of August's revision: what batches hold is copied there, and brought back before an allocation.
+"""The CPU tier of August's revision: contents of batches are copied there, and come back before an allocation.
 
-An entry holds one content, by its name, and says when it was used last, counted in uses; the spare entry says how many
-there were. The one used longest ago gives way. After every step all contents of the batch are used in batch order;
-those before the first member that has changed would only come into the order in which they are. A content that is
-brought back stays on the CPU; its block goes to the free list's tail, and nobody holds it yet.
+An entry holds one content, by its name, and the time of its last use, counted in uses; the spare entry holds the number
+of uses so far. The least recently used entry is evicted. After every step all contents of the batch are used in batch
+order; those before the first member that has changed would only return to the order that they have. A content that
+comes back also stays on the CPU; its block goes to the free list's tail, and no request holds it yet.
 
-With an offload policy, a use is worth something, or does not count. The entry whose last use was worth least gives way,
-of equals the one used longest ago, and only to a use that is worth as much.
+With an offload policy, a use has a worth, or does not count. The entry whose last use had the least worth is evicted
+(of several, the least recently used), and only for a use of at least that worth.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def bring_back(turn: Turn) -> Moves:
-    """Bring the next block of the prompt back that only the CPU has; the first that neither has ends it.
+    """Load the prompt's next block that only the CPU has; end at the first block that neither the GPU nor the CPU has.
 
     No more blocks come back than were free before, so that none of them takes another's place.
     """
@@ -92,7 +92,7 @@ def bring_back(turn: Turn) -> Moves:
 
 
 def _used_last(turn: Turn, entry: jax.Array, is_it: jax.Array) -> dict[str, Any]:
-    """The links of the entries once this one, which has a content, is the latest."""
+    """Return the changed links once this entry, which has a content, is the most recently used."""
     if TierOrder not in turn.blocks:
         return {}
     order, instance = turn.blocks[TierOrder], turn.instance
@@ -106,7 +106,7 @@ def relinked(
     is_linked: jax.Array,
     is_used: jax.Array,
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return the links, before and behind, that change when an entry is used and so becomes the latest."""
+    """Return the links, before and behind, that change when an entry becomes the most recently used."""
     nowhere = jnp.int32(order.before.shape[1] - 1)
     end = nowhere - 1
     ahead, after = order.before[instance, entry], order.behind[instance, entry]
@@ -126,7 +126,7 @@ def relinked(
 
 
 def _is_here(turn: Turn, position: jax.Array, name: jax.Array) -> jax.Array:
-    """Whether the GPU's table names these contents of the prompt; those of a disturbed list have no place in it."""
+    """Return which of these prompt contents are in the GPU's table; those of a disturbed list have no place there."""
     ctx, blocks, instance, task = turn.ctx, turn.blocks, turn.instance, turn.task
 
     def in_table() -> jax.Array:
@@ -141,12 +141,12 @@ def _is_here(turn: Turn, position: jax.Array, name: jax.Array) -> jax.Array:
 
 
 def mirror(turn: Turn) -> Moves:
-    """Use what the batch holds, a window of a member's list at a time; what the CPU lacks is copied.
+    """Use the contents of the batch, a window of a member's list at a time, and copy those that the CPU lacks.
 
-    Entries that are there are used together; a content that seems to be missing has a turn for itself. Of the task,
-    `cursor` is the place of the member that is next and `done` how much of its list is used; `is_retry` counts the
-    uses of the whole batch that were made before, `has_reloaded` says whether this one has copied anything, and `hits`
-    counts those in a row that have not.
+    Contents with entries are used together; a content that seems to be missing takes a turn for itself. In the task,
+    `cursor` is the place of the next member and `done` how much of its list is used; `is_retry` counts the earlier uses
+    of the whole batch, `has_reloaded` says whether this use has copied anything, and `hits` counts the last uses in a
+    row that have not.
     """
     task, blocks, instance = turn.task, turn.blocks, turn.instance
     member, uses = member_of(turn), turn.ctx.memory.uses
@@ -184,9 +184,9 @@ def mirror(turn: Turn) -> Moves:
 def after_uses(
     turn: Turn, member: Member, reached: jax.Array, new: jax.Array, filled: jax.Array
 ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """Return the changes of the task and of the pool after uses up to a position of the member's list.
+    """Return the changes of the task and of the pool after uses up to the position `reached` of the member's list.
 
-    So many contents were `new`, of which so many `filled` an empty entry.
+    `new` is the number of contents that were copied, `filled` the number of these that took an empty entry.
     """
     task, pool, uses = turn.task, turn.pool, turn.ctx.memory.uses
     copies = jnp.where(task.is_retry == 1, uses.weight(turn), 1) * new
@@ -201,7 +201,7 @@ def after_uses(
 
 @pytree
 class Member:
-    """A window of the list of the member whose turn it is."""
+    """A window of the block list of the member whose contents are used next."""
 
     place: Int[Array, ""]  # in the batch; LAST if nobody is left
     later: Int[Array, ""]  # place of the member behind it
@@ -210,7 +210,7 @@ class Member:
     request: Int[Array, ""]
 
     def is_over(self, reached: jax.Array) -> jax.Array:
-        """Return whether the member's list ends before this position."""
+        """Return whether the member's list ends at this position or before it."""
         return reached >= self.count
 
     def is_last(self, reached: jax.Array) -> jax.Array:
@@ -219,7 +219,7 @@ class Member:
 
 
 def member_of(turn: Turn) -> Member:
-    """Return the member at the task's cursor or behind it; at first, the first one that has changed."""
+    """Return the member at the task's cursor or after it; at the start, the first member that has changed."""
     task, blocks, instance = turn.task, turn.blocks, turn.instance
     slots, shape = SlotRows(turn.state, instance), turn.ctx.shape
     uses = turn.ctx.memory.uses
@@ -245,7 +245,7 @@ def member_of(turn: Turn) -> Member:
 
 @pytree
 class TierEntry:
-    """The entry of the CPU tier for a content that seemed to be missing."""
+    """The entry of the CPU tier for a content that seems to be missing."""
 
     entry: Int[Array, ""]  # the spare one if it goes nowhere
     is_new: Bool[Array, ""]  # it was not there
@@ -258,7 +258,7 @@ def _no_entry(turn: Turn) -> TierEntry:
 
 
 def _entry_for(turn: Turn, name: jax.Array, worth: tuple[jax.Array, ...]) -> TierEntry:
-    """Where this content is, else the first empty entry, else the one that gives way, if one does."""
+    """Return the entry of this content, else the first empty entry, else the entry to evict if there is one."""
     blocks, instance = turn.blocks, turn.instance
     number = lax.iota(jnp.int32, blocks.cpu_key.shape[1])
     capacity = turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
@@ -280,7 +280,7 @@ def _entry_for(turn: Turn, name: jax.Array, worth: tuple[jax.Array, ...]) -> Tie
 
 
 def _entry_of(turn: Turn, name: jax.Array) -> Int[Array, ""]:
-    """The entry that has this content; the spare one if none has."""
+    """Return the entry that holds this content; the spare entry if none does."""
     capacity = turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
     return searched(turn.blocks.cpu_key, turn.instance, name, capacity)
 
@@ -288,7 +288,7 @@ def _entry_of(turn: Turn, name: jax.Array) -> Int[Array, ""]:
 def searched(
     keys: jax.Array, instance: jax.Array, name: jax.Array, capacity: jax.Array
 ) -> Int[Array, ""]:
-    """Return the entry of an instance that has this content; the spare one if none has."""
+    """Return the entry of an instance that holds this content; the spare entry if none does."""
     number = lax.iota(jnp.int32, keys.shape[1])
     is_it = (number < capacity) & (row(keys, instance) == name) & (name != 0)
     return jnp.min(jnp.where(is_it, number, jnp.int32(number.shape[0] - 1)))
@@ -297,7 +297,7 @@ def searched(
 def _next_use_of_batch(
     turn: Turn, member: Member, reached: jax.Array, has_copied: jax.Array
 ) -> dict[str, jax.Array]:
-    """The task afterwards: the rest of the list, the next member, another use of the batch, or nothing."""
+    """Return the next task: the rest of the list, the next member, another use of the batch, or nothing."""
     task = turn.task
     is_over, is_last = member.is_over(reached), member.is_last(reached)
     idle = jnp.where((task.is_retry == 0) | (has_copied == 1), 0, task.hits + 1)

@@ -1,4 +1,4 @@
-"""The memory model that a program uses, and what it has to do after a phase: operations on blocks."""
+"""The choice of a program's memory model, and the operations on blocks that follow a phase."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Kind = TypeVar("Kind")
 
 
 def memory_of(shape: EngineShape, mechanism: Mechanism) -> Memory[Any, Any]:
-    """Return the model of a compilation: blocks one by one where the shape has room for them, else the cheap one."""
+    """Return the memory model of a program: block level where the shape has room for blocks, else without eviction."""
     rules = mechanism.rules
     unreached = _last((GOES_ON, True), (IS_PASSED_OVER, rules.passes_over))
     lookahead = _last((Lookahead, True), (DraftRoom, mechanism.num_drafts > 0))()
@@ -65,12 +65,12 @@ def memory_of(shape: EngineShape, mechanism: Mechanism) -> Memory[Any, Any]:
 
 
 def _last(*kinds: tuple[Kind, bool]) -> Kind:
-    """Return the last kind that is so."""
+    """Return the last kind whose condition holds."""
     return [kind for kind, is_so in kinds if is_so][-1]
 
 
 def _uses(mechanism: Mechanism) -> Uses:
-    """What uses of the CPU tier follow."""
+    """Return the rules for uses of the CPU tier."""
     has_tiers = mechanism.has_offload_tiers
     kinds: tuple[tuple[Callable[[], Uses], bool], ...] = (
         (Uses, True),
@@ -82,7 +82,7 @@ def _uses(mechanism: Mechanism) -> Uses:
 
 
 def _preempted(mechanism: Mechanism) -> Preempted:
-    """What preempted requests keep."""
+    """Return the rule for the tokens that preempted requests keep."""
     keeps = mechanism.rules.keeps_output
     kinds: tuple[tuple[Callable[[], Preempted], bool], ...] = (
         (Preempted, True),
@@ -95,7 +95,7 @@ def _preempted(mechanism: Mechanism) -> Preempted:
 
 
 def _victims(mechanism: Mechanism) -> Victims:
-    """Who is evicted."""
+    """Return the rule that selects the request to evict."""
     of_equals = _last((first_joined, True), (latest_arrival, mechanism.rules.restarts_preempted))
     kinds: tuple[tuple[Callable[[], Victims], bool], ...] = (
         (Victims, True),
@@ -138,7 +138,7 @@ _AT_ONCE = (poll, seek, fetch, use_tiers)  # these change the state by themselve
 
 
 def _operations(ctx: Context) -> dict[Do, Any]:
-    """What a program's memory does, in the order in which one thing may follow another in a scan step."""
+    """Return the operations of a program's memory, in the order in which they may follow each other in a scan step."""
     return _last(
         (_OF_ONE_TIER, True),
         (OPERATIONS, ctx.shape.has_cpu_tier),
@@ -148,9 +148,9 @@ def _operations(ctx: Context) -> dict[Do, Any]:
 
 
 def move_blocks(ctx: Context, state: State) -> State:
-    """Return the state once memory has moved a few windows of blocks; one operation may follow on another.
+    """Return the state after memory has moved a few windows of blocks; one operation may follow another.
 
-    Nothing else happens on the instance until the operation is over, so its windows may follow each other at once.
+    No other event happens on the instance until the operation is over, so its windows may follow each other at once.
     """
     for do, operation in _operations(ctx).items():
 

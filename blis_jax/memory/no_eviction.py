@@ -1,8 +1,8 @@
 """KV memory while no cached content is ever lost: counts, and the live copies of shared blocks.
 
 Exact as long as each instance takes blocks from the never-used part of its free list, which is checked at every
-allocation and after every step; block-level memory takes over beyond that. So every demand is granted, nobody is
-visited twice in a step, and nothing follows from an allocation.
+allocation and after every step; beyond that, block-level memory is needed. So every demand is granted, no request is
+visited twice in a step, and an allocation needs no operations.
 
 A content that two requests share may exist in several physical copies, because a request that is still chunking does
 not look up again; used blocks count copies, and the table names the copy written last.
@@ -85,7 +85,7 @@ def read_path(
 def write_path(
     ctx: Context, shared: SharedBlocks, rows: PathRows, instance: jax.Array, slot: jax.Array
 ) -> SharedBlocks:
-    """Put the rows back; the spare instance takes writes that must not happen."""
+    """Return the tables with the rows written; writes that must not happen go to the spare instance."""
     zero, values = jnp.int32(0), [rows.holders, rows.named]
     if shared.is_joined:
         values = [jnp.concatenate([rows.holders, rows.named[:, None]], axis=1)]
@@ -103,7 +103,7 @@ def write_path(
 
 
 def cached_blocks(rows: PathRows, num_prompt_blocks: jax.Array) -> jax.Array:
-    """Count the leading blocks of the prompt that the table holds."""
+    """Count the leading blocks of the prompt in the prefix table."""
     num_named = jnp.sum(rows.named >= 0, axis=1, dtype=jnp.int32)
     num_named = jnp.where(rows.start < num_prompt_blocks, num_named, 0)
     is_whole = (num_named == rows.length).astype(jnp.int32)
@@ -118,7 +118,7 @@ def cached_for_all(
     request: Int[Array, "slot"],
     num_prompt_blocks: Int[Array, "slot"],
 ) -> Int[Array, "slot"]:
-    """Count the leading prompt blocks that the instance's table holds, for every slot at once."""
+    """Count the leading prompt blocks in the instance's prefix table, for every slot at once."""
     table = shared.copies[-1]
     named = table[instance, :, -1] if shared.is_joined else table[instance]
     registered = jnp.sum(named >= 0, axis=1, dtype=jnp.int32)
@@ -138,7 +138,7 @@ def allocate(
     first_block: jax.Array,
     end_block: jax.Array,
 ) -> tuple[PathRows, jax.Array, jax.Array]:
-    """Pin the hit blocks on a first allocation and register the blocks `[first_block, end_block)` filled now.
+    """Pin the hit blocks on a first allocation, and register the blocks `[first_block, end_block)` that it fills.
 
     Returns:
         The rows, how many hit blocks nobody held, and whether a copy was needed beyond the table's capacity.
@@ -165,7 +165,7 @@ def allocate(
 
 
 def release(rows: PathRows) -> tuple[PathRows, jax.Array, jax.Array]:
-    """Drop the request's reference to every shared block it lists.
+    """Drop the request's reference to every shared block in its list.
 
     Returns:
         The rows, how many blocks it listed, and how many of these nobody holds any more.
@@ -187,7 +187,7 @@ class OnPath(Subject):
 
 
 class NoEviction(Memory[OnPath, PathRows]):
-    """The memory model without eviction."""
+    """The memory model for runs in which no cached content is evicted."""
 
     def no_rows(self, ctx: Context) -> PathRows:
         """Return the rows of a request without shared blocks, at the spare node."""
@@ -216,7 +216,7 @@ class NoEviction(Memory[OnPath, PathRows]):
         )
 
     def look_up(self, ctx: Context, state: State, work: Work, subject: OnPath) -> Found:
-        """Count the leading blocks of the prompt that the instance's table names."""
+        """Count the leading blocks of the prompt in the instance's prefix table."""
         if not ctx.mechanism.finds_prefixes:
             return nothing_found()
         prompt_blocks = full_blocks(subject.fixed.input_len, ctx.shape.block_size)
@@ -225,7 +225,7 @@ class NoEviction(Memory[OnPath, PathRows]):
     def allocate(
         self, ctx: Context, state: State, work: Work, subject: OnPath, demand: Demand
     ) -> Grant:
-        """Count the blocks; references to shared ones, and new copies of those that are filled."""
+        """Count the blocks to allocate; add references to shared blocks, and copies of those that are filled."""
         size, inst = ctx.shape.block_size, work.inst
         tokens = jnp.where(demand.asks, demand.tokens, 0)
         hits = jnp.where(tokens > 0, demand.hits, 0)
@@ -269,7 +269,7 @@ class NoEviction(Memory[OnPath, PathRows]):
     def release(
         self, ctx: Context, work: Work, subject: OnPath, grant: Grant
     ) -> tuple[Grant, PathRows]:
-        """Free the blocks that nobody else holds."""
+        """Free the blocks that no other request holds."""
         rows, num_held, num_freed = release(grant.own)
         private = ceil_div(grant.held, ctx.shape.block_size) - num_held
         cluster = ctx.params.cluster
@@ -282,11 +282,11 @@ class NoEviction(Memory[OnPath, PathRows]):
         return dataclasses.replace(grant, outcome=outcome, inst=inst), rows
 
     def first_tables(self, ctx: Context) -> SharedBlocks:
-        """Return that nobody holds a copy of anything."""
+        """Return the tables with no copies held."""
         return no_copies(ctx.shape)
 
     def write(self, ctx: Context, state: State, done: Writes) -> State:
-        """Return the state with the path's rows in their places."""
+        """Return the state with the path's rows written."""
         slot = done.slot
         if ctx.shape.num_nodes == 0:
             return state
@@ -294,7 +294,7 @@ class NoEviction(Memory[OnPath, PathRows]):
         return state.having(write_path(ctx, state[SharedBlocks], slot.memory, *where))
 
     def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> State:
-        """Return the state in which no content is named any more, and nobody holds a copy."""
+        """Return the state in which these instances have no content in the prefix table, and no copy is held."""
         shared = state[SharedBlocks]
 
         def reset(table: jax.Array, value: int) -> jax.Array:
@@ -310,7 +310,7 @@ class NoEviction(Memory[OnPath, PathRows]):
         return state.having(SharedBlocks(tables, reset(shared.held, -1)))
 
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
-        """Count the leading prompt blocks that the instance's table names."""
+        """Count the leading prompt blocks in the instance's prefix table, for the request in every slot."""
         if ctx.shape.num_nodes == 0 or not ctx.mechanism.finds_prefixes:
             return jnp.zeros_like(slots.input_len)
         prompt_blocks = full_blocks(slots.input_len, ctx.shape.block_size)
@@ -318,7 +318,7 @@ class NoEviction(Memory[OnPath, PathRows]):
         return cached_for_all(*at, prompt_blocks)
 
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
-        """Count the registered blocks of each content: none is lost, so they are the leading ones."""
+        """Count the registered blocks of each content: since none is lost, they are the leading blocks."""
         named, rows = state[SharedBlocks].named, ctx.shape.num_instances
         count = jnp.sum(named[:rows] >= 0, axis=2, dtype=jnp.int32)
         return count.at[:, ctx.shape.num_nodes].set(0)
@@ -328,7 +328,7 @@ class NoEviction(Memory[OnPath, PathRows]):
         return _steps_to_fill(ctx, slots, step_index) == 0
 
     def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
-        """Plan a step: only a fully cached prompt, admitted with no tokens, can exhaust the budget later on."""
+        """Plan a step: only a fully cached prompt, admitted with no tokens, can exhaust the budget later."""
         sequential = work.inst.is_sequential
         left = _steps_to_fill(ctx, slots, work.inst.step_index)
         due = left == 0
@@ -341,7 +341,7 @@ class NoEviction(Memory[OnPath, PathRows]):
     def decode_blocks(
         self, ctx: Context, slots: SlotRows, index: jax.Array, steps: jax.Array, taken: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Return the blocks that follow from the tokens held: members that are counted take theirs all at once."""
+        """Return the blocks that counted members take, all at once, computed from the tokens held."""
         return blocks_of_decode(ctx, slots, index, steps)
 
     def after_step(
@@ -354,8 +354,8 @@ class NoEviction(Memory[OnPath, PathRows]):
         finish: Int[Array, "slot"],
         num_done: jax.Array,
     ) -> tuple[jax.Array, InstanceMemory]:
-        """Check that blocks never used before remain, or that no content can be looked up again: else
-        the counts are not exact.
+        """Check that blocks never used before remain, or that no content can be looked up again; otherwise the counts
+        are not exact.
         """
         total = ctx.params.cluster.total_kv_blocks[instance]
         is_over = work.inst.used_blocks > total
@@ -365,19 +365,19 @@ class NoEviction(Memory[OnPath, PathRows]):
 
 
 def _stores_output(ctx: Context, subject: OnPath) -> jax.Array:
-    """Whether the tokens are outputs: of a member in decode, or of a request whose whole prompt is here already."""
+    """Return whether the tokens are outputs: of a member in decode, or of a request with its whole prompt stored."""
     decodes = subject.in_decode
     return decodes | subject.has_kv if ctx.mechanism.reserves_decode else decodes
 
 
 def _finds_blocks(ctx: Context, subject: OnPath) -> jax.Array:
-    """Whether the list begins with the blocks that were found in the cache."""
+    """Return whether the request's list begins with cached blocks."""
     is_queued = subject.is_queued
     return is_queued & ~subject.has_kv if ctx.mechanism.reserves_decode else is_queued
 
 
 def _steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[Array, "slot"]:
-    """Steps before the one in which a decode member fills a block that others may look up; LAST if never."""
+    """Return the number of steps until a decode member fills a block that others may look up; LAST if never."""
     finish, size = slots.finish, ctx.shape.block_size
     # a block of one token is never looked up, see _keeps_prefix
     if not ctx.shape.has_shared_outputs or ctx.shape.block_size == 1:
@@ -387,10 +387,10 @@ def _steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[
 
 
 def _keeps_prefix(ctx: Context, subject: OnPath) -> jax.Array:
-    """Whether a block that the next decode token fills is registered under the request's own prefix.
+    """Return whether a block that the next decode token fills is registered under the request's own prefix.
 
-    Not after a fully cached prompt (the list holds outputs only) nor once the budget passed the request over
-    (a token is missing); and a block that one token fills, fresh from the free list, never is.
+    It is not after a fully cached prompt (the list holds outputs only), nor once the budget passed the request over (a
+    token is missing), nor for a block of one token that is fresh from the free list.
     """
     if not ctx.shape.has_shared_outputs:
         return jnp.array(False)

@@ -1,9 +1,10 @@
 """What a preempted request keeps, by the rules of a revision: nothing, its first token's time, or all its output.
 
-A revision's rule is an object that memory has, made when a program is built; what it has no use for stays as in the
-first one, February's. In vLLM the output of a preempted request counts as prompt from then on, until a stop takes it
-away, and the tokens move with the request's KV. Where its life ends otherwise than by a preemption, the record of
-preemptions has a row for that, so that it is known which token came after each preemption; see `latencies.py`.
+A revision's rule is an object of memory, chosen when a program is built; methods that a rule does not override are
+those of February's. In vLLM the output of a preempted request counts as prompt from then on, until a stop takes it
+away, and the tokens move with the request's KV. A request's life on an instance ends with a preemption; if it ends in
+another way, the record of preemptions has a row for that, so that it is known which token came after each preemption;
+see `latencies.py`.
 """
 
 from __future__ import annotations
@@ -41,52 +42,52 @@ if TYPE_CHECKING:
 
 
 class Preempted:
-    """February's rule: a preempted request is computed from its start, and keeps the time of its first token."""
+    """February's rule: a preempted request is recomputed from its start, and keeps the time of its first token."""
 
     def given_back(self, tokens: jax.Array, is_bulk: jax.Array, is_passed: jax.Array) -> jax.Array:
-        """Return the budget that is free again: a token that was reserved for a place still to come."""
+        """Return the budget that a preempted request gives back: 1 if a token was reserved that it has not reached."""
         return as_int(is_bulk & ~is_passed)
 
     def recorded(self, eviction: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """Return the columns of the record of a preemption."""
+        """Return the columns of the record of a preemption, as this rule writes them."""
         return eviction
 
     def prompt_len(self, ctx: Context, subject: Subject) -> jax.Array:
-        """Return the tokens of a request's prompt alone, whose blocks other requests may share."""
+        """Return the length of a request's own prompt in tokens, whose blocks other requests may share."""
         return subject.fixed.input_len
 
     def prompts_in(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
-        """Return the prompt tokens of the request in every slot."""
+        """Return the prompt length in tokens of the request in every slot."""
         return slots.input_len
 
     def fixed(self, ctx: Context, state: State, request: jax.Array) -> Request:
-        """Return what is given of a request, its prompt as it is to be computed now."""
+        """Return the given values of a request, with the prompt that must be computed now."""
         return ctx.request(request)
 
     def first_token(self, first: jax.Array, token: jax.Array) -> jax.Array:
-        """Return the record of the first token, plus 1; `first` is that of an earlier life, or 0."""
+        """Return the step record of the first token, plus 1; `first` is that of an earlier life, 0 if there is none."""
         return token
 
     def no_rows(self, ctx: Context) -> tuple[Regains, ...]:
-        """Return this rule's own part of block rows of which nothing is written."""
+        """Return this rule's own rows with nothing to write."""
         return ()
 
     def written(self, blocks: Blocks, rows: BlockRows) -> Blocks:
-        """Return the blocks with this rule's own part of the rows written."""
+        """Return the blocks with this rule's own rows written."""
         return blocks
 
     def of_victim(
         self, ctx: Context, state: State, tenant: Tenant, evicts: Bool[Array, ""]
     ) -> tuple[tuple[Regains, ...], dict[str, jax.Array]]:
-        """Return this rule's own part of the rows of a request that is evicted, and what changes in its slot's row."""
+        """Return this rule's own rows for an evicted request, and the changes of its slot's row."""
         return (), {}
 
     def stored_len(self, state: State, request: Int[Array, ""], tokens: jax.Array) -> jax.Array:
-        """Return `tokens` with the output tokens of the request that count as prompt wherever it goes."""
+        """Return `tokens` plus the output tokens of the request that count as prompt on every instance."""
         return tokens
 
     def with_kept(self, state: State, request: Int[Array, ""], view: RequestView) -> RequestView:
-        """Return what policies may know of the request, whose kept tokens count as prompt."""
+        """Return the view of the request for policies, with its kept tokens counted as prompt."""
         return dataclasses.replace(view, input_len=self.stored_len(state, request, view.input_len))
 
     def arrives(self, ctx: Context, state: State, request: Int[Array, ""], rows: Any) -> Any:
@@ -96,65 +97,65 @@ class Preempted:
     def departs(
         self, ctx: Context, state: State, subject: Subject, left: Left, why: tuple[jax.Array, ...]
     ) -> Left:
-        """Return what a request that leaves the batch leaves behind.
+        """Return the traces of a request that leaves the batch.
 
-        `why` says whether the request moves on, and where instances stop, whether the request's does.
+        `why` says whether the request moves on and, where instances can stop, whether its instance stops.
         """
         return left
 
     def cut_off(
         self, ctx: Context, state: State, request: Int[Array, ""], left: Left, is_gone: jax.Array
     ) -> Left:
-        """Return what a waiting request leaves behind when its instance goes down; its KV may be gone."""
+        """Return the traces of a waiting request whose instance goes down; `is_gone` says whether its KV is lost."""
         return left
 
     def rows_of_dropped(self, ctx: Context, state: State, request: jax.Array) -> Any:
-        """Return the rows of a request that is dropped where it waits."""
+        """Return the rows of a waiting request that is dropped."""
         return ctx.memory.rows_of_leaver(ctx, request)
 
 
 class Restarted(Preempted):
-    """August's rule: it loses its first token, which is reported until there is another one."""
+    """August's rule: a preempted request loses its first token, whose time is reported until there is another."""
 
     def given_back(self, tokens: jax.Array, is_bulk: jax.Array, is_passed: jax.Array) -> jax.Array:
-        """Return all that it has got in this step."""
+        """Return all budget that the request got in this step."""
         return tokens
 
     def recorded(self, eviction: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """Return the columns with the record of the lost token, negative."""
+        """Return the columns with the record of the lost first token, as a negative number."""
         decode_record = -eviction["decode_record"]
         return eviction | {"first_token": jnp.int32(0), "decode_record": decode_record}
 
 
 class Resumed(Preempted):
-    """vLLM's rule: its output so far becomes prompt."""
+    """vLLM's rule: the output of a preempted request so far becomes prompt."""
 
     def prompt_len(self, ctx: Context, subject: Subject) -> jax.Array:
-        """Return the tokens of the prompt that it came with."""
+        """Return the length of the prompt with which the request arrived."""
         return ctx.request(subject.request).input_len
 
     def prompts_in(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
-        """Return the prompt tokens of the request in every slot."""
+        """Return the length of the prompt with which the request in every slot arrived."""
         prompts = ctx.requests.table[slots.request, Request.columns.INPUT_LEN]
         return jnp.where(slots.request == NO_REQUEST, 0, prompts)
 
     def fixed(self, ctx: Context, state: State, request: jax.Array) -> Request:
-        """Return what is given of a request, with the tokens that count as prompt since its last preemption."""
+        """Return the given values of a request, with the tokens that count as prompt since its last preemption."""
         fixed, regained = ctx.request(request), _regained(state, request)
         return fixed.replace(
             input_len=fixed.input_len + regained, output_len=fixed.output_len - regained
         )
 
     def first_token(self, first: jax.Array, token: jax.Array) -> jax.Array:
-        """Return the first one there was: what a later life computes again is not its first token."""
+        """Return the first token's record of the earliest life: a token that is recomputed is not a first token."""
         return jnp.where(first > 0, first, token)
 
     def no_rows(self, ctx: Context) -> tuple[Regains, ...]:
-        """Return the row by which nobody's output becomes prompt."""
+        """Return the row that changes no request's prompt."""
         return (Regains(jnp.int32(0), ctx.spare_request),)
 
     def written(self, blocks: Blocks, rows: BlockRows) -> Blocks:
-        """Return the blocks with the output that becomes prompt."""
+        """Return the blocks with the request's output counted as prompt."""
         put, row_ = lax.dynamic_update_slice, rows[Regains]
         return blocks.having(
             Regained(put(blocks[Regained].tokens, row_.tokens[None], (row_.request,)))
@@ -163,7 +164,7 @@ class Resumed(Preempted):
     def of_victim(
         self, ctx: Context, state: State, tenant: Tenant, evicts: Bool[Array, ""]
     ) -> tuple[tuple[Regains, ...], dict[str, jax.Array]]:
-        """Return the changes in which what it has made so far becomes prompt."""
+        """Return the changes that count the victim's output so far as prompt."""
         made, spare = self._num_made(ctx, state, tenant), ctx.spare_request
         tokens = _regained(state, tenant.request) + made
         regains = Regains(tokens, jnp.where(evicts, tenant.request, spare))
@@ -171,7 +172,7 @@ class Resumed(Preempted):
         return (regains,), {"input_len": longer}
 
     def _num_made(self, ctx: Context, state: State, tenant: Tenant) -> Int[Array, ""]:
-        """Output tokens that a running request has made in its current life."""
+        """Return the number of output tokens that a running request has made in its current life."""
         made = jnp.where(tenant.in_decode, tenant.step - tenant.past.token_index, 0)
         return ctx.memory.lookahead.num_made(state, tenant, made)
 
@@ -180,17 +181,17 @@ class ResumedElsewhere(Resumed):
     """Preempted requests that keep their output, where requests move between instances."""
 
     def stored_len(self, state: State, request: Int[Array, ""], tokens: jax.Array) -> jax.Array:
-        """Return `tokens` with those that the request has kept."""
+        """Return `tokens` plus the output tokens that the request has kept."""
         return tokens + _regained(state, request)
 
     def arrives(self, ctx: Context, state: State, request: Int[Array, ""], rows: Any) -> Any:
-        """Return the rows with its first token, which it may have made elsewhere."""
+        """Return the rows with the record of the request's first token, which it may have made elsewhere."""
         return dataclasses.replace(rows, life=_life(ctx, state, request))
 
     def departs(
         self, ctx: Context, state: State, subject: Subject, left: Left, why: tuple[jax.Array, ...]
     ) -> Left:
-        """Return what it leaves with the end of its life here; its tokens are gone if its instance stops."""
+        """Return the traces with the end of the request's life here; its tokens are lost if its instance stops."""
         _, *stops = why
         goes = functools.reduce(operator.or_, why)
         token = jnp.where(subject.in_decode, subject.past.token_record + 1, 0)
@@ -202,7 +203,7 @@ class ResumedElsewhere(Resumed):
     def cut_off(
         self, ctx: Context, state: State, request: Int[Array, ""], left: Left, is_gone: jax.Array
     ) -> Left:
-        """Return what it leaves with the end of its life there; tokens whose KV has come and stays are kept."""
+        """Return the traces with the end of the request's life; tokens whose KV has arrived and stays are kept."""
         has_kv = (state[Journeys].of(request).computed > 0) & ~is_gone
         left = _cut_off(ctx, state, request, left, ~has_kv, jnp.int32(0))
         life = choose(has_kv, _life(ctx, state, request), left.rows.life)
@@ -210,12 +211,12 @@ class ResumedElsewhere(Resumed):
         return _without_tokens(ctx, left, request, ~has_kv)
 
     def rows_of_dropped(self, ctx: Context, state: State, request: jax.Array) -> Any:
-        """Return the rows in which its first token stays."""
+        """Return the rows in which the dropped request keeps its first token."""
         return ctx.memory.rows_of_quitter(ctx, state, request)
 
 
 class ResumedWithJoins(ResumedElsewhere):
-    """The same where requests are handed over: one that joined the batch with its KV has made a token before."""
+    """vLLM's rule where requests are handed over: a request that joined with its KV has made a token before."""
 
     def _num_made(self, ctx: Context, state: State, tenant: Tenant) -> Int[Array, ""]:
         here = super()._num_made(ctx, state, tenant)
@@ -247,7 +248,7 @@ def _cut_off(
     is_it: Bool[Array, ""],
     token: Int[Array, ""],
 ) -> Left:
-    """The row of a life that ended, with the record of its first token plus 1, if tokens were kept before it."""
+    """Return the traces with a row for the ended life, if tokens were kept before; `token` is its first record + 1."""
     work, blocks, none = left.work, state[Blocks], no_block_rows(ctx)
     is_it = is_it & (_regained(state, request) > 0)
     is_full = is_it & (blocks.num_evictions >= ctx.shape.eviction_capacity)

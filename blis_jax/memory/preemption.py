@@ -1,8 +1,8 @@
-"""When no blocks are left: which running request is evicted, and what an eviction changes.
+"""Evictions when no blocks are left: which running request is evicted, and what an eviction changes.
 
 The reference goes on over the batch as it was when the step began. So an evicted request is visited once more at its
-old place, and where the last member took the victim's place, that member is visited at both. These
-ghosts lie behind all members, and the last one made comes first.
+old place, and if the last member has taken the victim's place, that member is visited at both places. These extra
+visits are called ghosts; they come after all members, the last one made first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LATER = 2  # "visit_all": members are visited one by one since an eviction in th
 def give_up(
     ctx: Context, state: State, work: Work, instance: jax.Array, victims: Victims
 ) -> tuple[Work, SlotWrite[BlockRows]]:
-    """Follow up an allocation that failed for good: evict a request, stop admitting, or let a completion do without."""
+    """Handle an allocation that failed for good: evict a request, end admission, or let a completion do without."""
     blocks, task = state[Blocks], work.task
     asker, slots = task.asker, SlotRows(state, instance)
     is_queue, is_completion = asker == Asker.QUEUE, asker == Asker.COMPLETION
@@ -92,7 +92,7 @@ def give_up(
 
 
 def _is_pending(blocks: Blocks, task: MemoryTask, slot: jax.Array) -> jax.Array:
-    """Whether a request is still to be visited at a place that it has left."""
+    """Return whether a request is still to be visited at a place that it has left."""
     place = jnp.arange(blocks.ghosts.shape[0], dtype=jnp.int32)
     return jnp.any((blocks.ghosts == slot) & (place < task.num_ghosts))
 
@@ -100,7 +100,7 @@ def _is_pending(blocks: Blocks, task: MemoryTask, slot: jax.Array) -> jax.Array:
 def _counts_of(
     ctx: Context, work: Work, batch: Batch, victim: Tenant, is_pending: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Tokens with which the victim counts in the step so far, and budget kept for it that is free again."""
+    """Return the victim's tokens counted so far in the step, and the budget that it gives back."""
     lane = work.lane
     mode, cursor = lane.visit_all, lane.cursor
     is_passed = victim.row.order <= cursor
@@ -113,7 +113,7 @@ def _counts_of(
 def _without(
     work: Work, victim: Tenant, evicts: jax.Array, tokens: jax.Array, given_back: jax.Array
 ) -> Work:
-    """Counters of the step and the batch without the victim."""
+    """Return the work with the counters of step and batch reduced by the victim."""
     lane, inst, one_less = work.lane, work.inst, as_int(evicts)
     in_decode, has_finish = victim.in_decode, victim.row.finish != LAST
     tokens = tokens * one_less
@@ -142,10 +142,10 @@ def _revised(
     is_queue: jax.Array,
     victim: jax.Array,
 ) -> Work:
-    """Who is visited from now on.
+    """Return the work with the members that are still to be visited.
 
-    Once a member has changed places, every member that is left is visited by itself. Once the step gives nobody
-    anything any more, they are visited too, to be passed over.
+    Once a member has changed places, every member that is left is visited by itself. Once the step gives no more
+    tokens, they are visited too, to be passed over.
     """
     lane = work.lane
     mode = lane.visit_all
@@ -176,7 +176,7 @@ def _next(
     makes_ghost: jax.Array,
     num_evictions: jax.Array,
 ) -> Work:
-    """What memory does next: release the victim's list, or what a completion still holds, or nothing."""
+    """Return the work with memory's next operation: release the victim's list, or a completion's blocks, or nothing."""
     task, size, nothing = work.task, ctx.shape.block_size, jnp.int32(Do.NOTHING)
     again = jnp.where(evicts & ~ends, jnp.int32(Do.ATTEMPT), nothing)
     after = after_release(ctx)
@@ -210,7 +210,7 @@ def _next(
 
 
 def _victim_rows(victim: Tenant, evicts: jax.Array) -> tuple[Resident, Past]:
-    """Rows of the victim's slot and of what it has been through, as they were before the step in progress."""
+    """Return the victim's slot row and history, as they were before the step in progress."""
     slot_row = choose(
         evicts,
         victim.row.replace(
@@ -246,7 +246,7 @@ def _rows(
     evicts: jax.Array,
     victims: Victims,
 ) -> BlockRows:
-    """The victim's rows at block level, and the record of the preemption."""
+    """Return the victim's rows at block level, and the record of the preemption."""
     blocks = state[Blocks]
     life, none = victim.life, no_block_rows(ctx)
     first = jnp.where(victim.has_token, life.old_first_token, life.first_token)

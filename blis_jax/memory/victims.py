@@ -1,4 +1,4 @@
-"""Which running request is evicted when no blocks are left: a rule that memory has, made when a program is built."""
+"""The rule which running request is evicted when no blocks are left: an object, chosen when a program is built."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """The running batch as the eviction finds it, `[slot]`."""
+    """The running batch at an eviction, each field `[slot]`."""
 
     slot: jax.Array
     order: jax.Array
@@ -41,21 +41,21 @@ class Batch:
 
     @cached_property
     def is_member(self) -> Bool[Array, "slot"]:
-        """Return whether the request in each slot runs `[slot]`."""
+        """Return whether the request in each slot is running."""
         return self.order != LAST
 
     def num_ahead(self, order: jax.Array, lane: Lane, visit_all: jax.Array) -> jax.Array:
-        """Count the members still to be visited, if the batch is in this order."""
+        """Count the members still to be visited if the batch is in the order `order`."""
         is_ahead = self.is_ahead(order, lane)
         return count_of(is_ahead & (self.in_prefill | self.is_due | visit_all))
 
     def is_ahead(self, order: jax.Array, lane: Lane) -> jax.Array:
-        """Return the members behind the one that is visited now."""
+        """Return which members come after the one that is visited now."""
         is_behind = order > lane.cursor
         return is_behind & (order <= lane.order_limit)
 
     def last_of(self, is_it: Bool[Array, "slot"]) -> jax.Array:
-        """Return the slot of the member that joined last of these."""
+        """Return the slot of the member among `is_it` that joined last."""
         return slot_of(least_key(is_it, jnp.int32(LAST) - self.order))
 
 
@@ -82,16 +82,16 @@ class Victims:
         return last, last
 
     def priorities(self, ctx: Context, state: State, instance: jax.Array) -> Float[Array, "slot"]:
-        """Return the priorities with which the requests in the slots were admitted, 0 where nobody asks."""
+        """Return the priorities with which the requests in the slots were admitted; 0 if priorities are not kept."""
         return jnp.zeros((ctx.shape.num_slots,), jnp.float64)
 
     def written(self, state: State, blocks: Blocks, rows: BlockRows, done: Writes) -> State:
-        """Return the state with these rows; `blocks` has changed already."""
+        """Return the state with these rows written; `blocks` has been changed already."""
         return state.having(blocks)
 
 
 class ChosenVictims(Victims, ABC):
-    """Another member than the last may be evicted, and that one may take its place in the batch."""
+    """Rules by which a member other than the last may be evicted; the last member may then take its place."""
 
     def of(
         self, ctx: Context, state: State, work: Work, batch: Batch, instance: jax.Array
@@ -105,10 +105,10 @@ class ChosenVictims(Victims, ABC):
     def _chosen(
         self, ctx: Context, state: State, work: Work, batch: Batch, instance: jax.Array
     ) -> jax.Array:
-        """The slot of the victim, whatever number where the batch is empty."""
+        """Return the victim's slot; any number if the batch is empty."""
 
     def written(self, state: State, blocks: Blocks, rows: BlockRows, done: Writes) -> State:
-        """Return the state also with the slots, in which a member may have taken the victim's place."""
+        """Return the state with the slot row of a member that has taken the victim's place written, too."""
         order, place = jnp.int32(Resident.columns.ORDER), (rows.moved_instance, rows.moved_slot)
         moved = rows.moved_order[None, None, None]
         slots = lax.dynamic_update_slice(state.slot.numbers, moved, (order, *place))
@@ -117,7 +117,7 @@ class ChosenVictims(Victims, ABC):
 
 @dataclass(frozen=True)
 class LeastWorth(ChosenVictims):
-    """A victim policy says what each member is worth; of equals the last one goes."""
+    """The member that is worth least by a victim policy is evicted; of equals, the last one."""
 
     policy: Policy
 
@@ -153,7 +153,7 @@ class LeastWorth(ChosenVictims):
 
 
 def _own_blocks(ctx: Context, state: State, instance: jax.Array, held: jax.Array) -> jax.Array:
-    """Blocks of every slot's list that no other list has."""
+    """Return how many blocks of every slot's list are in no other list."""
     blocks = state[Blocks]
     lists = lax.dynamic_index_in_dim(blocks.lists, instance, keepdims=False)
     holders = row(blocks.hold, instance)[lists]
@@ -163,12 +163,12 @@ def _own_blocks(ctx: Context, state: State, instance: jax.Array, held: jax.Array
 
 
 def first_joined(slots: SlotRows, batch: Batch, is_it: Bool[Array, "slot"]) -> jax.Array:
-    """Return the slot of the member that joined first of these, as in February."""
+    """Return the slot of the member among `is_it` that joined first, as in February."""
     return slot_of(least_key(is_it, batch.order))
 
 
 def latest_arrival(slots: SlotRows, batch: Batch, is_it: Bool[Array, "slot"]) -> jax.Array:
-    """Return the slot of the latest arrival of these, of equals that of the last member, as in August."""
+    """Return the slot of the latest arrival among `is_it`; of equals, that of the last member, as in August."""
     arrival = slots.arrival
     latest = jnp.max(jnp.where(is_it, arrival, jnp.zeros_like(arrival)))
     return batch.last_of(is_it & (arrival == latest))
@@ -176,7 +176,7 @@ def latest_arrival(slots: SlotRows, batch: Batch, is_it: Bool[Array, "slot"]) ->
 
 @dataclass(frozen=True)
 class LeastUrgent(ChosenVictims):
-    """The member of the lowest priority is evicted; `of_equals` says which of several."""
+    """The member with the lowest priority is evicted; `of_equals` selects one of several."""
 
     keeps_priority = True
     of_equals: Callable[[SlotRows, Batch, Bool[Array, "slot"]], jax.Array]
@@ -190,11 +190,11 @@ class LeastUrgent(ChosenVictims):
         return self.of_equals(SlotRows(state, instance), batch, is_least)
 
     def priorities(self, ctx: Context, state: State, instance: jax.Array) -> Float[Array, "slot"]:
-        """Return those that were kept."""
+        """Return the stored priorities with which the requests were admitted."""
         return state[Blocks].priority[instance]
 
     def written(self, state: State, blocks: Blocks, rows: BlockRows, done: Writes) -> State:
-        """Return also the priorities."""
+        """Return the state with the priorities written, too."""
         at = (done.slot.instance, done.slot.slot)
         ranked = lax.dynamic_update_slice(blocks.priority, rows.priority[None, None], at)
         return super().written(state, dataclasses.replace(blocks, priority=ranked), rows, done)

@@ -1,1 +1,1 @@
-"""Block-level memory: its tables, its contents, and the operations on them."""
+"""Block-level memory: its tables, the names of its contents, and the operations on them."""

@@ -1,4 +1,4 @@
-"""The request that a phase is about when memory is modelled block by block, and what the phase may change."""
+"""The request that a phase is about when memory is modelled block by block, and the rows that the phase may change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytree
 class Regains:
-    """What a request's output makes of its prompt; the spare one's if nobody's does."""
+    """How many output tokens of a request count as prompt from now on; the spare request if none do."""
 
     tokens: Int[Array, ""]  # that count as prompt now
     request: Int[Array, ""]
@@ -36,7 +36,7 @@ class Regains:
 
 @pytree
 class BlockRows(HasParts):
-    """The rows that a phase changes besides those of slot and request; spare places where nothing is written."""
+    """The rows that a phase changes besides those of slot and request; spare indices where nothing is written."""
 
     life: BlockLife
     computed: Int[Array, ""]
@@ -72,7 +72,7 @@ def no_block_rows(ctx: Context) -> BlockRows:
 
 
 def is_due(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
-    """Return the decode members whose next token needs a block, fills one that matters, or does not exist."""
+    """Return the decode members whose next token needs a block, fills a tracked block, or lies beyond the output."""
     size = ctx.shape.block_size
     finish = slots.finish
     in_last = in_last_block(step_index + slots.alloc_offset, size)
@@ -84,7 +84,7 @@ def is_due(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, 
 
 @dataclass(frozen=True)
 class Tenant(Subject):
-    """A request and what it has been through at block level."""
+    """A request and its history at block level."""
 
     task: MemoryTask
     life: BlockLife
@@ -94,22 +94,22 @@ class Tenant(Subject):
 
     @property
     def is_forced(self) -> jax.Array:
-        """Return whether an allocation that failed is attempted again."""
+        """Return whether an allocation that failed is retried."""
         return self.task.do == Do.ATTEMPT
 
     @property
     def is_retry(self) -> jax.Array:
-        """Return whether the allocation is attempted again after a reload."""
+        """Return whether the allocation is retried after a reload."""
         return self.is_forced & (self.task.is_retry == 1)
 
     @property
     def is_again(self) -> jax.Array:
-        """Return whether this step has visited the request before."""
+        """Return whether this step has already visited the request."""
         return self.life.visited_at == self.step
 
     @property
     def has_token(self) -> jax.Array:
-        """Return whether the request's first token comes with this very step, by an earlier visit."""
+        """Return whether an earlier visit in this step has computed the request's first token."""
         return (self.row.finish != LAST) & (self.past.token_index == self.step)
 
     @property
@@ -119,19 +119,17 @@ class Tenant(Subject):
 
     @property
     def held(self) -> jax.Array:
-        """Return the number of tokens in the request's block list; its slot may be given up before its
-        last token has room.
-        """
+        """Return the number of tokens in the request's block list, even if its slot is given up already."""
         held = super().held
         return jnp.where(self.is_forced, self.task.held, held) if self.is_last else held
 
 
 def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
-    """Return everything about the request in a slot, or the one whose allocation is attempted again."""
+    """Return the request in a slot, or the one with a retried allocation, with its block-level state."""
     blocks, task, instance = state[Blocks], work.task, choice.instance
 
     def read() -> dict[str, Any]:
-        """Read what tables have of the request."""
+        """Read the request's rows from the tables."""
         is_forced = task.do == Do.ATTEMPT
         slot = jnp.where(is_forced, task.slot, choice.slot)
         slot_row = SlotRows(state, instance).one(ctx, slot)
@@ -160,7 +158,7 @@ def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
 
 
 def written(ctx: Context, state: State, done: Writes, victims: Victims) -> State:
-    """Return the state with the rows of `done` in their places."""
+    """Return the state with the rows of `done` written."""
     blocks, slot, zero = state[Blocks], done.slot, jnp.int32(0)
     rows: BlockRows = slot.memory
     put = lax.dynamic_update_slice

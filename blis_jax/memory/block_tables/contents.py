@@ -1,14 +1,14 @@
 """Names of KV contents, and where the table from content to block keeps each of them.
 
-A content is the whole prefix of a request up to some token. Its name is a number that two requests share exactly
-where they share the prefix: the shared block and the place in it, else the request and the position. What a
-disturbed block list holds is no prefix: the request's tokens with jumps in between. It is named by who has its last
-token, and by a number made of the position and all jumps. The lowest bit of a name says that a roll-back lost the
-block's tokens.
+A content is the whole prefix of a request up to some token. Its name is a number that two requests share exactly where
+they share the prefix: it is made of the shared block and the place in it, else of the request and the position. A
+disturbed block list holds no prefix, but the request's tokens with jumps in between; its contents are named by the
+holder of the last token, and by a number made of the position and all jumps. The lowest bit of a name says that a
+roll-back lost the block's tokens.
 
-Only full blocks of prefixes can be looked up, so only they have a place in the table: one for each shared block,
-and one for each position of a resident request. A place that a request has left may still hold its
-block; a look-up compares names.
+Only full blocks of prefixes can be looked up, so only they have a place in the table: one for each shared block, and
+one for each position of a resident request. After a request has left, its places may still hold its blocks; a look-up
+compares names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MIXING = 1_000_003  # an odd prime: products wrap
 
 
 def holder(number: jax.Array, is_shared: jax.Array, request: jax.Array, ctx: Context) -> jax.Array:
-    """Return who has the tokens up to a block of a request: the shared block of this number, or the request alone."""
+    """Return a code for the holder of the tokens up to a block: the shared block `number`, or the request alone."""
     return jnp.where(is_shared, number, jnp.int32(ctx.shape.num_shared_blocks) + request)
 
 
@@ -49,12 +49,12 @@ def after_jump(
     old: jax.Array,
     offset: jax.Array,
 ) -> jax.Array:
-    """Return the number of a list's jumps after one more, from the offset `old` to another with `held`
+    """Return the number that stands for a list's jumps after one more jump, from offset `old` to `offset`, with `held`
     tokens in the list.
 
-    The number mixes from which position to which the list jumps, how many tokens the last block
-    has, and who has the tokens before the jump, so that two requests have one name for the same
-    tokens. How long the list is does not matter: it may have blocks twice.
+    The number mixes the positions before and after the jump, how many tokens the last block has, and the holder of the
+    tokens before the jump, so that two requests have one name for the same tokens. The length of the list does not
+    matter: it may contain blocks twice.
     """
     size, reached = ctx.shape.block_size, held + old
     number, is_shared = shared_numbers(
@@ -68,7 +68,7 @@ def after_jump(
 
 
 def names(ctx: Context, request: jax.Array, end: Int[Array, "n"], jumps: jax.Array) -> jax.Array:
-    """Name the contents that end before token `end`, int64; of a prefix if there are no `jumps`."""
+    """Return the names, int64, of the contents that end before token `end`: prefixes, unless the list has `jumps`."""
     is_clean = jumps == NO_JUMPS
     size = jnp.int32(ctx.shape.block_size)
     last = end - 1
@@ -84,7 +84,7 @@ def names(ctx: Context, request: jax.Array, end: Int[Array, "n"], jumps: jax.Arr
 
 
 def shared_number_of(ctx: Context, name: jax.Array) -> jax.Array:
-    """Return the number of the shared block that each name stands for; past the last one if it stands for none."""
+    """Return the number of the shared block that each name stands for, or the number of shared blocks if for none."""
     size, content = ctx.shape.block_size, name >> 1
     rest = content & jnp.int64((1 << OWNER_BITS) - 1)
     is_whole = (content >> OWNER_BITS == 0) & (rest > 0) & ((rest - 1) % size == size - 1)
@@ -93,7 +93,7 @@ def shared_number_of(ctx: Context, name: jax.Array) -> jax.Array:
 
 
 def owner_of(ctx: Context, name: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return whose prefix each name stands for, and the position of its last block; −1 if it is no such thing."""
+    """Return the request whose prefix each name stands for, and its last block's position; −1 if no prefix."""
     size, content = jnp.int32(ctx.shape.block_size), name >> 1
     owner = (content >> OWNER_BITS).astype(jnp.int32)
     rest = content & jnp.int64((1 << OWNER_BITS) - 1)
@@ -103,12 +103,12 @@ def owner_of(ctx: Context, name: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def is_same(first: jax.Array, second: jax.Array) -> jax.Array:
-    """Return whether two names stand for the same content, whatever became of the tokens."""
+    """Return whether two names stand for the same content, even if its tokens were lost in one of them."""
     return (first >> 1) == (second >> 1)
 
 
 def places(ctx: Context, blocks: Blocks, name: jax.Array, instance: jax.Array) -> jax.Array:
-    """Return where the instance's table keeps each content; past the table's end if the content cannot be looked up."""
+    """Return the place of each content in the instance's table; past its end if the content cannot be looked up."""
     shape = ctx.shape
     nowhere = jnp.int32(num_contents(shape))
     number, num_shared = shared_number_of(ctx, name), jnp.int32(shape.num_shared_blocks)
@@ -124,7 +124,7 @@ def places(ctx: Context, blocks: Blocks, name: jax.Array, instance: jax.Array) -
 
 @pytree
 class Found:
-    """The longest run of leading prompt blocks that are registered, or the run found earlier on."""
+    """The longest run of leading prompt blocks in the prefix table, or the run found at an earlier attempt."""
 
     count: Int[Array, ""]
     num_free: Int[Array, ""]  # of these, the ones that nobody holds
@@ -132,14 +132,14 @@ class Found:
 
 
 def nothing_found() -> Found:
-    """Return a look-up that found no leading block."""
+    """Return an empty look-up result."""
     return Found(jnp.int32(0), jnp.int32(0), jnp.array(True))
 
 
 def shared_or_own(
     ctx: Context, slot: jax.Array, request: jax.Array, position: Int[Array, "n"]
 ) -> Int[Array, "n"]:
-    """Return the entries of the table that hold the contents of a resident request's prompt, by block position."""
+    """Return the table entries for the contents of a resident request's prompt, by block position."""
     shape = ctx.shape
     number, is_shared = shared_numbers(ctx, request, position)
     private = jnp.int32(shape.num_shared_blocks) + slot * jnp.int32(shape.list_blocks) + position
@@ -160,7 +160,7 @@ def found_blocks(
     most: jax.Array,
     is_old: jax.Array,
 ) -> Found:
-    """Return the leading blocks, at most `most`, that the table names; if `is_old`, those that head the slot's list."""
+    """Return at most `most` leading blocks in the table; if `is_old`, those at the head of the slot's list."""
     if not ctx.mechanism.finds_prefixes:
         return nothing_found()
     window = lax.iota(jnp.int32, LOOK_UP_BLOCKS)
@@ -171,7 +171,7 @@ def found_blocks(
         return (so_far.count == start) & (start < most)
 
     def look(carry: tuple[jax.Array, Found]) -> tuple[jax.Array, Found]:
-        """Look at one piece of the list or of the table."""
+        """Read one window of the list or of the table."""
         start, so_far = carry
         position = start + window
         at = (instance, slot, start)
@@ -193,7 +193,7 @@ def found_blocks(
 
 
 def registered_blocks(ctx: Context, blocks: Blocks) -> Int[Array, "instance node"]:
-    """Count the leading blocks of every shared content that each instance's table names; the spare content has none."""
+    """Count the leading blocks of every shared content in each instance's table; 0 for the spare content."""
     rows, count = ctx.shape.num_instances, ctx.shape.num_shared_blocks
     size, number = ctx.shape.block_size, lax.iota(jnp.int32, count)
     name = (((number.astype(jnp.int64) + 1) * size) << 1)[None, :]
@@ -212,7 +212,7 @@ def registered_blocks(ctx: Context, blocks: Blocks) -> Int[Array, "instance node
 def without_own(
     ctx: Context, blocks: Blocks, request: jax.Array, instance: jax.Array, slot: jax.Array
 ) -> Blocks:
-    """Return the tables after the instance forgot all prefixes of this request alone, which has the slot now."""
+    """Return the tables without the prefixes on the instance that belong to this request alone, now in the slot."""
     carried, zero = row(blocks.key, instance), jnp.int32(0)
     owner, position = owner_of(ctx, carried)
     is_own = (owner == request) & (position >= 0)
@@ -234,9 +234,7 @@ def without_own(
 def is_registered(
     ctx: Context, blocks: Blocks, instance: jax.Array, name: jax.Array, place: jax.Array
 ) -> jax.Array:
-    """Return whether a block of the instance carries this content under its name, found by the CPU
-    tier's bits for contents without a place.
-    """
+    """Return whether a block of the instance carries this content; without a place, the CPU tier's bits tell."""
     block = blocks.named[instance, place]
     carried = blocks.key[instance, jnp.maximum(block, 0)]
     is_kept = (block >= 0) & is_same(carried, name)

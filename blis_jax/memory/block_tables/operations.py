@@ -1,7 +1,7 @@
 """Operations on block-level memory, at most `window` blocks at a time.
 
-Each computes what it changes on the active instance; if it is not its turn, that is the spare instance. The
-operation in progress and how far it has come are in the task.
+Each operation computes its changes on the active instance; if it is not its turn, on the spare instance. The operation
+in progress and its progress are in the task.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 
 def after_blocks(turn: Turn) -> jax.Array:
-    """Return what follows when an allocation is complete: the release of the list if the request completes."""
+    """Return the operation after a complete allocation: RELEASE if the request completes, else NOTHING."""
     is_last = turn.task.asker == Asker.COMPLETION
     return jnp.where(is_last, jnp.int32(Do.RELEASE), jnp.int32(Do.NOTHING))
 
 
 def pin(turn: Turn) -> Moves:
-    """List the blocks that were found and take references to them; free ones leave the free list."""
+    """List the cached blocks that were found and take references to them; free blocks leave the free list."""
     task, blocks, window = turn.task, turn.blocks, jnp.int32(turn.ctx.shape.window)
     done, hits, slot = task.done, task.hits, task.slot
     pinning = task.pinning
@@ -84,7 +84,7 @@ def pin(turn: Turn) -> Moves:
 
 @pytree
 class Popped:
-    """Free blocks at the head of the list."""
+    """Free blocks popped from the head of the free list."""
 
     block: Int[Array, "window"]  # the spare block where nothing is popped
     is_taken: Bool[Array, "window"]
@@ -94,7 +94,7 @@ class Popped:
 
 
 def pop(turn: Turn, need: jax.Array) -> Popped:
-    """Pop up to `need` blocks from the next places of the ring; holes are passed over."""
+    """Pop up to `need` blocks from the next places of the ring, skipping holes."""
     head, tail = turn.pool.head, turn.pool.tail
     position = head + turn.window
     is_inside = position < tail
@@ -119,9 +119,9 @@ def forgotten_bits(
     forgotten: Sequence[tuple[jax.Array, ...]],
     *registered: jax.Array,
 ) -> dict[str, Any]:
-    """Return the changes of the bits when contents, and blocks popped with them, are forgotten and others registered.
+    """Return the changes of the bits when contents, and blocks popped with them, leave the table and others enter it.
 
-    Nothing without a CPU tier, which alone needs the bits.
+    Empty without a CPU tier, which alone needs the bits.
     """
     if not turn.ctx.shape.names_blocks:
         return {}
@@ -130,10 +130,10 @@ def forgotten_bits(
 
 
 def _unnamed(turn: Turn, name: jax.Array, *popped: jax.Array) -> jax.Array:
-    """Blocks that the table no longer names once these contents, and the blocks popped with them, are forgotten.
+    """Return the blocks that the table no longer lists after these contents, and blocks popped with them, have left it.
 
-    A content without a place in the table is searched for, but only if the block at hand is not the one
-    that is named; several blocks with one content are rare, and at most one of them is named.
+    A content without a place in the table is searched for, but only if the popped block is not listed itself; several
+    blocks with one content are rare, and at most one of them is listed.
     """
     blocks, ctx = turn.blocks, turn.ctx
     place = places(ctx, blocks, name, turn.instance)
@@ -158,7 +158,7 @@ def _unnamed(turn: Turn, name: jax.Array, *popped: jax.Array) -> jax.Array:
 
 
 def _filled(turn: Turn) -> tuple[jax.Array, jax.Array]:
-    """The last block of the list and the name it gets, if the first tokens fill it; else no name."""
+    """Return the list's last block and its name if the first tokens fill the block; else the spare block and 0."""
     task, size = turn.task, turn.ctx.shape.block_size
     held, stored = task.held, task.stored
     fills = (stored > 0) & (in_last_block(held + stored, size) == 0)
@@ -171,9 +171,9 @@ def _filled(turn: Turn) -> tuple[jax.Array, jax.Array]:
 
 
 def take(turn: Turn) -> Moves:
-    """Fill the last block and pop new ones; full prompt blocks are registered as they are filled.
+    """Fill the last block and pop new ones; full prompt blocks enter the prefix table as they are filled.
 
-    Popping a block removes the registration of its content, be it of an earlier block of this very allocation.
+    Popping a block removes its content from the table, even that of an earlier block of the same allocation.
     """
     task, blocks, ctx, size = turn.task, turn.blocks, turn.ctx, turn.ctx.shape.block_size
     done, takes = task.done, task.takes
@@ -229,7 +229,7 @@ def take(turn: Turn) -> Moves:
 
 
 def _kept(turn: Turn, contents: jax.Array, owners: jax.Array, old: jax.Array) -> jax.Array:
-    """Blocks filled in this turn whose content no later pop of the turn has removed."""
+    """Return the blocks filled in this turn whose content no later pop of the turn has removed."""
     number = lax.iota(jnp.int32, contents.shape[0])
     is_later = turn.window[None, :] >= number[:, None]  # the first content comes before all pops
     is_gone = jnp.any(is_same(contents[:, None], old[None, :]) & is_later, axis=1)
@@ -237,7 +237,7 @@ def _kept(turn: Turn, contents: jax.Array, owners: jax.Array, old: jax.Array) ->
 
 
 def offloads(turn: Turn, used: jax.Array) -> jax.Array:
-    """Return whether the GPU is fuller than the threshold and the CPU tier has room."""
+    """Return whether the GPU's usage is above the threshold and the CPU tier has room."""
     cluster = turn.ctx.params.cluster
     share = exact_quotient(used.astype(jnp.float64), turn.total.astype(jnp.float64))
     has_room = turn.pool.cpu_used < turn.own(cluster.kv_cpu_blocks)
@@ -245,7 +245,7 @@ def offloads(turn: Turn, used: jax.Array) -> jax.Array:
 
 
 def release(turn: Turn) -> Moves:
-    """Give up references from the list's end on; blocks that nobody holds go to the free list's tail."""
+    """Drop references from the list's end on; blocks without a reference go to the free list's tail."""
     task, blocks, window = turn.task, turn.blocks, jnp.int32(turn.ctx.shape.window)
     length, done = task.freed_blocks, task.done
     count = jnp.minimum(length - done, window)
@@ -291,16 +291,16 @@ def release(turn: Turn) -> Moves:
 
 
 def _occurrences(turn: Turn, block: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """How often each block is in the window, and whether it is there for the first time."""
+    """Return how often each block is in the window, and whether it is there for the first time."""
     is_equal = block[:, None] == block[None, :]
     is_earlier = turn.window[None, :] < turn.window[:, None]
     return jnp.sum(is_equal, axis=1, dtype=jnp.int32), ~jnp.any(is_equal & is_earlier, axis=1)
 
 
 def roll_back(turn: Turn) -> Moves:
-    """Do the first half of undoing a first allocation that ran out: what its full blocks had registered is forgotten.
+    """Undo, first half, a first allocation that ran out: the contents of its full blocks leave the table.
 
-    All free blocks were popped for it. The place of each such content remembers which pop it belonged to.
+    The allocation had popped all free blocks. The place of each such content remembers the number of its pop.
     """
     task, blocks = turn.task, turn.blocks
     size, window = turn.ctx.shape.block_size, jnp.int32(turn.ctx.shape.window)
@@ -326,11 +326,10 @@ def roll_back(turn: Turn) -> Moves:
 
 
 def restore(turn: Turn) -> Moves:
-    """Do the second half of undoing: popped blocks get their registration back, from the last to the
-    first, but no tokens.
+    """Undo, second half: popped blocks return to the table, from the last to the first, but without tokens.
 
-    A content is registered for the first block that carried it, unless this allocation had filled
-    a block with it earlier on.
+    A content is listed with the first block that carried it, unless this allocation had filled a block with it earlier
+    on.
     """
     task, blocks, ctx = turn.task, turn.blocks, turn.ctx
     window = jnp.int32(ctx.shape.window)

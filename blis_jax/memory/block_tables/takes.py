@@ -1,7 +1,7 @@
-"""What counts as a use of the CPU tier: all that the batch holds, or what an offload policy gives a worth.
+"""The rules of the CPU tier's uses: of all contents that a batch holds, or by the worth that an offload policy gives.
 
-Memory has the one or the other, made when a program is built. Only contents that requests share can be taken by
-several; they alone are counted.
+Memory has one of the two objects, chosen when a program is built. Takers are counted only of shared contents, which
+alone can have several.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Uses:
-    """Without an offload policy: every content gets room on the CPU, and the one used longest ago gives way."""
+    """The rules without an offload policy: every content gets room, and the least recently used gives way."""
 
     after_reload, again = (
         Do.ATTEMPT,
@@ -44,47 +44,48 @@ class Uses:
     )  # what follows the last block that comes back, and another one
 
     def readable(self, turn: Turn, entry: jax.Array) -> jax.Array:
-        """Return the entry if its content can come back, else the spare one."""
+        """Return the entry if its content can be read back, else the spare entry."""
         return entry
 
     def moved(self, turn: Turn, entry: jax.Array) -> jax.Array:
-        """Return the entry if its use makes it the latest one, else the spare one."""
+        """Return the entry if a use makes it the most recent one, else the spare entry."""
         return entry
 
     def before_step(self, task: MemoryTask) -> MemoryTask:
-        """Return what memory does before anybody is served in a step."""
+        """Return the memory's task at a step's start, before a request is served."""
         return task
 
     def keeps_to(self, tenant: Tenant, is_again: jax.Array) -> jax.Array:
-        """Return whether an attempt, if it `is_again`, asks for what the first did, whatever has come back since."""
+        """Return whether a retry (`is_again`) keeps to its first demand, even if blocks have come back since."""
         return is_again
 
     def repeats(self, is_pure: jax.Array) -> jax.Array:
-        """Return whether steps of a batch that only decodes may be made at once."""
+        """Return whether several steps of a batch that only decodes (`is_pure`) may be made at once."""
         return is_pure
 
     def waits(self, state: State, instance: jax.Array) -> tuple[jax.Array, ...]:
-        """Return whether requests wait for blocks, so that steps without progress are none too many."""
+        """Return whether requests wait for blocks, so that steps without progress do not count as a livelock."""
         return ()
 
     def taken(self, turn: Turn, name: jax.Array, is_it: jax.Array) -> dict[str, Any]:
-        """Return the changes where the task's request takes these contents."""
+        """Return the changes when the task's request takes these contents."""
         return {}
 
     def is_worth_it(self, turn: Turn, name: jax.Array) -> Any:
-        """Return which contents of free blocks February's tier takes."""
+        """Return for which contents of free blocks February's tier has room."""
         return True
 
     def width(self, shape: EngineShape) -> int:
-        """Return how many uses August's tier looks at together."""
+        """Return how many uses August's tier handles at a time."""
         return mirror_window(shape)
 
     def start(
         self, turn: Turn, request: jax.Array, order: jax.Array, runs: jax.Array, listed: jax.Array
     ) -> jax.Array:
-        """Return the place in the batch to go on from; at first that of the first member that has changed.
+        """Return the place in the batch to continue from; at the start, that of the first member whose list has
+        changed.
 
-        Of each slot, `runs` says whether its request is a member, and `listed` how many blocks its list has.
+        `runs` says for each slot whether its request is a member, and `listed` how many blocks its list has.
         """
         task, index = turn.task, turn.inst.step_index
         capacity = turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
@@ -96,45 +97,45 @@ class Uses:
         return jnp.where(is_new & keeps, changed, task.cursor)
 
     def used(self, turn: Turn, name: jax.Array, request: jax.Array) -> tuple[jax.Array, Worth]:
-        """Return the names of contents whose use counts, 0 of others, and what each is worth, if it matters."""
+        """Return the names of contents whose use counts, 0 for the others, and the worth of each, if it matters."""
         return name, ()
 
     def allowed(
         self, turn: Turn, name: jax.Array, worth: Worth, missing: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Return names of uses that some entry takes or has, and which of them are missing."""
+        """Return the names of uses that an entry has or can take, and which of them are missing on the CPU."""
         return name, missing
 
     def gives_way(
         self, turn: Turn, is_real: Bool[Array, "entry"], worth: Worth
     ) -> tuple[Bool[Array, "entry"], jax.Array]:
-        """Return which entries may give way to a use, and whether one does."""
+        """Return which entries a use may evict, and whether it may evict any."""
         return is_real, jnp.array(True)
 
     def touched(
         self, entry: jax.Array, is_it: jax.Array, worth: Worth, at: jax.Array, new: Worth
     ) -> dict[str, Any]:
-        """Return the changes where entries are used again, and one for the entry `at` and its `new` worth."""
+        """Return the changes when entries are used again, and when `at` takes a content of worth `new`."""
         return {}
 
     def weight(self, turn: Turn) -> Int[Array, ""] | int:
-        """Return how many uses the second of equal steps stands for: all after the first find the same order."""
+        """Return how many uses the second of equal steps stands for: later ones find the same order."""
         return turn.lane.num_steps - 1
 
     def goes_on(self, turn: Turn, has_copied: jax.Array, idle: jax.Array) -> jax.Array:
-        """Return whether the batch is used once more, given how often in a row that has copied nothing."""
+        """Return whether the batch is used again; `idle` counts the last uses in a row that copied nothing."""
         again = turn.lane.num_steps - 1
         return (turn.task.is_retry == 0) & (again > 0) & (has_copied == 1)
 
 
 @dataclass(frozen=True)
 class JudgedUses(Uses):
-    """An offload policy says what the CPU tier's room for a content is worth."""
+    """The rules with an offload policy, which says what room on the CPU is worth for a content."""
 
     policy: Policy
 
     def taken(self, turn: Turn, name: jax.Array, is_it: jax.Array) -> dict[str, Any]:
-        """Return the counts of shared contents, and who took them last."""
+        """Return the changed counts of takers of shared contents, and the last takers."""
         number = jnp.where(is_it, _number(turn, name), jnp.int32(turn.ctx.shape.num_shared_blocks))
         times = jnp.sum(number[:, None] == number[None, :], axis=1, dtype=jnp.int32)
         count = turn.blocks[Takes].count[turn.instance, number] + times
@@ -142,22 +143,22 @@ class JudgedUses(Uses):
         return {"taken": ((number, count),), "taker": ((number, taker),)}
 
     def is_worth_it(self, turn: Turn, name: jax.Array) -> Any:
-        """Return those to which the policy gives a worth."""
+        """Return for which contents the policy gives a worth above 0."""
         has_demand = self.policy.reads(*DEMAND)
         return self._worth_of(turn, name, last_taker(turn, name), has_demand) > 0
 
     def width(self, shape: EngineShape) -> int:
-        """Return the window of other operations."""
+        """Return the window of the other operations."""
         return shape.window
 
     def start(
         self, turn: Turn, request: jax.Array, order: jax.Array, runs: jax.Array, listed: jax.Array
     ) -> jax.Array:
-        """Return the place to go on from: all members are used, for an earlier use may be worth more now."""
+        """Return the place to continue from: no member is skipped, because its contents may be worth more now."""
         return turn.task.cursor
 
     def used(self, turn: Turn, name: jax.Array, request: jax.Array) -> tuple[jax.Array, Worth]:
-        """Return the names of contents that are worth something, and how much."""
+        """Return the names of contents with a worth above 0, 0 for the others, and the worths."""
         request = jnp.broadcast_to(request, name.shape)
         worth = self._worth_of(turn, name, request, has_demand=False)
         return jnp.where(worth > 0, name, jnp.int64(0)), (worth,)
@@ -165,7 +166,7 @@ class JudgedUses(Uses):
     def allowed(
         self, turn: Turn, name: jax.Array, worth: Worth, missing: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Return them without those that no entry has or gives way to, whatever uses before them do."""
+        """Return the names without those missing that no entry would give way to, and which names are missing."""
         number, (worths,) = lax.iota(jnp.int32, turn.blocks.cpu_key.shape[1]), worth
         is_real = number < turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
 
@@ -184,7 +185,7 @@ class JudgedUses(Uses):
     def gives_way(
         self, turn: Turn, is_real: Bool[Array, "entry"], worth: Worth
     ) -> tuple[Bool[Array, "entry"], jax.Array]:
-        """Return the entries whose last use was worth least, and whether that is no more than this one."""
+        """Return the entries of the least worth, and whether that is at most the worth of this use."""
         worths = row(turn.blocks[TierWorths].worth, turn.instance)
         least = jnp.min(jnp.where(is_real, worths, jnp.inf))
         return is_real & (worths == least), least <= worth[0]
@@ -192,21 +193,21 @@ class JudgedUses(Uses):
     def touched(
         self, entry: jax.Array, is_it: jax.Array, worth: Worth, at: jax.Array, new: Worth
     ) -> dict[str, Any]:
-        """Return the worths of the entries that are used."""
+        """Return the changed worths of the entries that are used."""
         return {"cpu_worth": ((entry, jnp.where(is_it, worth[0], -jnp.inf)), (at, new[0]))}
 
     def weight(self, turn: Turn) -> Int[Array, ""] | int:
-        """Return 1: each is made, since a first use may meet worths of earlier steps."""
+        """Return 1: every use is made, since the first may still meet worths of earlier steps."""
         return 1
 
     def goes_on(self, turn: Turn, has_copied: jax.Array, idle: jax.Array) -> jax.Array:
-        """Return whether fewer than two uses in a row have copied nothing: after these no later one does."""
+        """Return whether fewer than two uses in a row have copied nothing; after two, no later use copies anything."""
         return (turn.task.is_retry < turn.lane.num_steps - 1) & (idle < 2)
 
     def _worth_of(
         self, turn: Turn, name: jax.Array, request: jax.Array, has_demand: bool
     ) -> Float[Array, "block"]:
-        """What the room for each content is worth, that these requests hold or held."""
+        """Return the worth of the room for each content, by the policy; `request` holds it now, or held it last."""
         ctx, shared = turn.ctx, jnp.int32(turn.ctx.shape.num_shared_blocks)
         number = _number(turn, name)
         count = jnp.maximum(turn.blocks[Takes].count[turn.instance, number], 1)
@@ -220,13 +221,13 @@ class JudgedUses(Uses):
 
 
 def _number(turn: Turn, name: jax.Array) -> jax.Array:
-    """Number of the shared content of each name; past the last one if it is none, or there is no name."""
+    """Return the shared block of each name; the number of shared blocks if the name is 0 or stands for none."""
     none = jnp.int32(turn.ctx.shape.num_shared_blocks)
     return jnp.where(name == 0, none, jnp.minimum(shared_number_of(turn.ctx, name), none))
 
 
 def last_taker(turn: Turn, name: jax.Array) -> Int[Array, "block"]:
-    """Return the request that took each content last; of a disturbed list's contents, the one with its last token."""
+    """Return the request that took each content last; of a disturbed list's contents, the holder of the last token."""
     shared = jnp.int32(turn.ctx.shape.num_shared_blocks)
     owner, known = owner_of(turn.ctx, name)[0], _number(turn, name)
     is_prefix = (name >> 1) & 1 == 0
@@ -250,7 +251,7 @@ def _views(turn: Turn, request: jax.Array) -> RequestView:
 
 
 def _demand(turn: Turn) -> dict[str, jax.Array]:
-    """Blocks in use, and those that are soon asked for."""
+    """Return the blocks in use, and those that waiting requests will need, as fields of `OffloadContext`."""
     slots = SlotRows(turn.state, turn.instance)
     is_waiting = waiting_mask(slots, turn.lane.now, turn.inst.steps_at_now)
     is_waiting = is_waiting & (slots.order == LAST)

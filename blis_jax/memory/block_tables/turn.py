@@ -1,4 +1,4 @@
-"""One operation on block-level memory: what it sees, what it changes, and how the changes are made."""
+"""One operation on block-level memory: the state it reads, the changes it makes, and how they are written."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 @pytree
 class Moves:
-    """What an operation changes: entries of the instance's tables, as indices and values, and its scalars.
+    """The changes of an operation: entries of the instance's tables, as indices and values, and its scalars.
 
-    Of each table that is several writes, or none.
+    The changes of one table are a tuple of writes, which may be empty.
     """
 
     hold: Pairs
@@ -65,7 +65,7 @@ class Moves:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """One operation's surroundings: the active instance, or the spare one when it is not its turn."""
+    """The surroundings of one operation: the active instance, or the spare one if it is not its turn."""
 
     ctx: Context
     state: State
@@ -79,7 +79,7 @@ class Turn:
 
     @property
     def window(self) -> jax.Array:
-        """Return the offsets of the blocks dealt with at a time."""
+        """Return the offsets of the blocks in one window."""
         return lax.iota(jnp.int32, self.ctx.shape.window)
 
     @property
@@ -89,7 +89,7 @@ class Turn:
 
     @property
     def nowhere(self) -> jax.Array:
-        """Return a place of the table that no content has."""
+        """Return an index of the prefix table that stands for no content."""
         return jnp.int32(num_contents(self.ctx.shape))
 
     @property
@@ -98,17 +98,17 @@ class Turn:
         return self.own(self.ctx.params.cluster.total_kv_blocks)
 
     def own(self, numbers: jax.Array) -> jax.Array:
-        """Return the entry of this instance in numbers `[instance]`."""
+        """Return this instance's entry of an array `[instance]`."""
         last = jnp.int32(self.ctx.shape.num_instances - 1)
         return numbers[jnp.minimum(self.instance, last)]
 
     def place(self, position: jax.Array, is_valid: jax.Array) -> jax.Array:
-        """Return the index into the ring of a ring position; the spare place where that is not valid."""
+        """Return the ring index of a ring position; the spare index where the position is not valid."""
         size = self.ctx.shape.ring_size
         return jnp.where(is_valid, position & jnp.int32(size - 1), jnp.int32(size))
 
     def listed(self, start: jax.Array, slot: jax.Array) -> Int[Array, "window"]:
-        """Return the blocks of a slot's list from a position on."""
+        """Return one window of blocks of a slot's list, from a position on."""
         at = (self.instance, slot, start)
         return lax.dynamic_slice(self.blocks.lists, at, (1, 1, self.ctx.shape.window))[0, 0]
 
@@ -120,9 +120,7 @@ class Turn:
         lane: Mapping[str, jax.Array] | None = None,
         **tables: Any,
     ) -> Moves:
-        """Return the operation's changes; the task and the rows of the pool, instance and lane stay as
-        they are when it is not its turn.
-        """
+        """Return the operation's changes; task, pool, instance and lane stay unchanged if it is not its turn."""
 
         def kept(old: R, changes: Mapping[str, jax.Array] | None) -> R:
             return choose(self.is_on, old.replace(**changes), old) if changes else old
@@ -145,7 +143,7 @@ Operation = Callable[[Turn], Moves]
 
 
 def take_turn(ctx: Context, state: State, is_on: jax.Array, operation: Operation) -> State:
-    """Run the operation on the active instance if it is its turn."""
+    """Run the operation on the active instance, if it is its turn."""
     instance, moves = planned(ctx, state, is_on, operation)
     return applied(ctx, state, instance, moves)
 
@@ -153,7 +151,7 @@ def take_turn(ctx: Context, state: State, is_on: jax.Array, operation: Operation
 def planned(
     ctx: Context, state: State, is_on: jax.Array, plan: Callable[[Turn], T]
 ) -> tuple[jax.Array, T]:
-    """Return the active instance, or the spare one if it is not its turn, and what is planned on it."""
+    """Return the active instance, or the spare one if it is not its turn, and the result of `plan` for it."""
     blocks, lane = state[Blocks], state.lane.row
     instance = jnp.where(is_on, lane.active, ctx.spare_instance)
 
@@ -166,7 +164,7 @@ def planned(
 
 
 def applied(ctx: Context, state: State, instance: jax.Array, moves: Moves) -> State:
-    """Return the state with the changes made; of several writes to one place the value must be the same."""
+    """Return the state with the changes written; several writes to one place must have the same value."""
     blocks = state[Blocks]
     first = (instance, jnp.int32(0))
     tables: dict[str, Any] = {"task": moves.task.numbers}

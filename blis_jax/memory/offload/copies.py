@@ -1,7 +1,7 @@
-"""Copies on the CPU of what batches hold: where they lie, and how they go on to storage.
+"""Copies of batch contents on the CPU: which entries they take, and how they go on to storage.
 
-After a step what the batch holds is used in batch order. What the CPU lacks takes the place of the entry that was used
-longest ago and that no transfer holds, and goes on to every tier.
+After a step the contents of the batch are used in batch order. A content that the CPU lacks takes the least recently
+used entry that no transfer holds, and goes on to every tier.
 """
 
 from __future__ import annotations
@@ -39,46 +39,46 @@ if TYPE_CHECKING:
 
 
 class OffloadUses(Uses):
-    """The uses of a CPU tier with storage behind it: transfers hold entries, and a reload takes no time."""
+    """The rules of a CPU tier with storage behind it: transfers hold entries, and a reload takes no time."""
 
     after_reload = Do.FETCH
     again = Do.BRING_BACK
 
     def readable(self, turn: Turn, entry: jax.Array) -> jax.Array:
-        """Return the entry if its content is there and not on its way, else the spare one."""
+        """Return the entry if its content has arrived on the CPU, else the spare entry."""
         table, spare = turn.state[OffloadTable], jnp.int32(turn.blocks.cpu_key.shape[1] - 1)
         return jnp.where(table.is_pending[turn.instance, entry], spare, entry)
 
     def moved(self, turn: Turn, entry: jax.Array) -> jax.Array:
-        """Return the entry if its use makes it the latest one, else the spare one."""
+        """Return the entry if a use makes it the most recent one, else the spare entry."""
         table, spare = turn.state[OffloadTable], jnp.int32(turn.blocks.cpu_key.shape[1] - 1)
         return jnp.where(table.num_writes[turn.instance, entry] > 0, spare, entry)
 
     def before_step(self, task: MemoryTask) -> MemoryTask:
-        """Return the task that hears of transfers."""
+        """Return the task that polls for ended transfers."""
         return task.replace(do=jnp.int32(Do.POLL))
 
     def repeats(self, is_pure: jax.Array) -> jax.Array:
-        """Return false: each step uses what the batch holds."""
+        """Return false: each step uses the contents of the batch."""
         return jnp.array(False)
 
     def waits(self, state: State, instance: jax.Array) -> tuple[jax.Array, ...]:
-        """Return whether some request of the instance waits for storage."""
+        """Return whether a request of the instance waits for storage."""
         slots = SlotRows(state, instance)
         phase = waits_of(state[OffloadTable], instance, slots.request)
         return (jnp.any((phase == WaitPhase.LOOK_UP) | (phase == WaitPhase.WAIT)),)
 
 
 class SavingUses(OffloadUses):
-    """Likewise, but what comes back is not computed again: a second attempt asks for what is missing then."""
+    """The rules with recomputation saved: blocks that come back are not recomputed, so a retry asks for the rest."""
 
     def keeps_to(self, tenant: Tenant, is_again: jax.Array) -> jax.Array:
-        """Return whether it is of no waiting request, which alone can find blocks."""
+        """Return whether a retry keeps to its first demand: not for a waiting request, which may find more blocks."""
         return is_again & ~tenant.is_queued
 
 
 def mirror(ctx: Context, state: State, is_on: jax.Array) -> State:
-    """Return the state in which what the batch holds has been used."""
+    """Return the state after the contents of the batch have been used."""
     here, task, now = begun(ctx, state, is_on)
     slots, size = SlotRows(state, here.instance), ctx.shape.block_size
     inst = Instance(state.inst.numbers[here.instance])
@@ -116,7 +116,7 @@ def _used(
     count: jax.Array,
     now: jax.Array,
 ) -> tuple[Here, jax.Array]:
-    """The tiers after the uses of a member's list up to the first block that gets an entry; and how far that is."""
+    """Return the tiers after the uses of a member's list up to the first block that gets an entry, and its position."""
     blocks, shape = state[Blocks], ctx.shape
     position = lax.iota(jnp.int32, shape.list_blocks)
     is_listed = (position >= start) & (position < count)
@@ -162,7 +162,7 @@ def _used(
 
 
 def _written(ctx: Context, here: Here, entry: jax.Array, now: jax.Array, stores: jax.Array) -> Here:
-    """The tiers in which a new entry is on its way to each of them."""
+    """Return the tiers with a new entry on its way to each of them."""
     jobs, counts, single = here.jobs, here.counts, jnp.int32(1)
     for at in range(num_tiers(ctx)):
         job, tier = jnp.int32(at * here.key.shape[0]) + entry, jnp.int32(at)

@@ -1,4 +1,4 @@
-"""The tiers of an instance: what they have of a prompt, how blocks come to the CPU, and the threads that move them."""
+"""The tiers of an instance: which blocks of a prompt they hold, how blocks come to the CPU, and transfer threads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LAST_TURN = jnp.iinfo(jnp.int64).max
 
 @pytree
 class Here:
-    """The tiers of one instance, which is the spare one if it is not its turn; contents are those of all."""
+    """The tiers of one instance, or of the spare one if it is not its turn; `contents` are those of all instances."""
 
     instance: Int[Array, ""]
     key: Int[Array, "entry"]
@@ -54,16 +54,16 @@ class Here:
 
     @property
     def spare(self) -> jax.Array:
-        """Return the entry that never has a content."""
+        """Return the entry that never holds a content."""
         return jnp.int32(self.key.shape[0] - 1)
 
     @property
     def idle(self) -> Bool[Array, "entry"]:
-        """Return the entries that may give way: filled, and of no transfer."""
+        """Return which entries may be evicted: filled, and held by no transfer."""
         return (self.key != 0) & ~self.is_pending & (self.num_writes == 0)
 
     def counted(self, what: Count, more: jax.Array) -> Here:
-        """Return the tiers with a larger count."""
+        """Return the tiers with a count increased by `more`."""
         counts = self.counts.at[what].add(more.astype(jnp.int32))
         return dataclasses.replace(self, counts=counts)
 
@@ -83,7 +83,7 @@ def here_of(state: State, instance: jax.Array) -> Here:
 
 
 def with_here(state: State, here: Here) -> State:
-    """Return the state with the tiers in their place."""
+    """Return the state with the tiers of an instance written."""
     blocks, table, at = state[Blocks], state[OffloadTable], (here.instance, jnp.int32(0))
 
     def put(rows: jax.Array, new: jax.Array) -> jax.Array:
@@ -105,7 +105,7 @@ def with_here(state: State, here: Here) -> State:
 def begun(ctx: Context, state: State, is_on: jax.Array) -> tuple[Here, MemoryTask, jax.Array]:
     """Return the tiers of the active instance, the task, and the time in µs.
 
-    Where KV is stored between steps, the tiers' clock stands at the instance's last step, as in BLIS.
+    Where KV is stored between steps, the tiers' clock stands at the start of the instance's last step, as in BLIS.
     """
     lane = state.lane.row
     instance = jnp.where(is_on, lane.active, ctx.spare_instance)
@@ -118,7 +118,7 @@ def begun(ctx: Context, state: State, is_on: jax.Array) -> tuple[Here, MemoryTas
 
 
 def ended(state: State, here: Here, task: MemoryTask, is_on: jax.Array, **changes: Any) -> State:
-    """Return the state with the tiers and the task, of which some changes, in their place."""
+    """Return the state with the tiers written, and the task with these changes if `is_on`."""
     state = with_here(state, here)
     blocks = state[Blocks]
     numbers = jnp.where(is_on, task.replace(**changes).numbers, blocks.task)
@@ -132,14 +132,14 @@ def numbers_of(ctx: Context) -> OffloadParams:
 
 
 def num_tiers(ctx: Context) -> int:
-    """Return how many tiers there are behind the CPU."""
+    """Return the number of storage tiers behind the CPU."""
     return numbers_of(ctx).base_us.shape[0]
 
 
 def entries_of(
     ctx: Context, here: Here, name: Int[Array, "n"], place: Int[Array, "n"]
 ) -> Int[Array, "n"]:
-    """Return the entry that has each content; the spare one if none has."""
+    """Return the entry that holds each content; the spare entry if none does."""
     noted = here.contents.entry[here.instance, place]
     is_noted = (here.key[noted] == name) & (name != 0)
     is_lost = (name != 0) & ~is_noted
@@ -160,7 +160,7 @@ def entries_of(
 
 
 class Prompt(NamedTuple):
-    """The blocks of a request's prompt by position, `[position]`."""
+    """The blocks of a request's prompt, each field `[position]`."""
 
     name: jax.Array
     place: jax.Array
@@ -169,13 +169,13 @@ class Prompt(NamedTuple):
     is_absent: jax.Array  # from the CPU
 
     def first(self, is_it: jax.Array) -> jax.Array:
-        """Return the first position of these, past the last one if there is none."""
+        """Return the first position where `is_it` holds, the number of positions if there is none."""
         position = lax.iota(jnp.int32, is_it.shape[0])
         return jnp.min(jnp.where(is_it, position, jnp.int32(is_it.shape[0])))
 
 
 def prompt_of(ctx: Context, here: Here, slot: jax.Array, request: jax.Array) -> Prompt:
-    """Return the prompt of the request in a slot; beyond its end there is junk."""
+    """Return the prompt blocks of the request in a slot; positions beyond the prompt's end hold junk."""
     position = lax.iota(jnp.int32, ctx.shape.list_blocks)
     end = (position + 1) * jnp.int32(ctx.shape.block_size)
     name = names(ctx, request, end, jnp.int32(NO_JUMPS))
@@ -186,13 +186,13 @@ def prompt_of(ctx: Context, here: Here, slot: jax.Array, request: jax.Array) -> 
 
 
 def is_on_gpu(blocks: Blocks, instance: jax.Array, prompt: Prompt) -> Bool[Array, "position"]:
-    """Return which blocks of a prompt the GPU's table names."""
+    """Return which blocks of a prompt are in the GPU's prefix table."""
     named = blocks.named[instance, prompt.place]
     return (named >= 0) & is_same(blocks.key[instance, jnp.maximum(named, 0)], prompt.name)
 
 
 def tiers_of(ctx: Context, here: Here, prompt: Prompt) -> Int[Array, "position"]:
-    """Return the first tier that has each block of a prompt; past the last one if none has."""
+    """Return the first tier that holds each block of a prompt; the number of tiers if none does."""
     tier = jnp.full(prompt.name.shape, jnp.int32(num_tiers(ctx)))
     for at in reversed(range(num_tiers(ctx))):
         is_held = here.contents.held[here.instance, at, prompt.place] == prompt.name
@@ -209,7 +209,7 @@ def fetched(
     now: jax.Array,
     is_it: jax.Array,
 ) -> tuple[Here, jax.Array]:
-    """Return the tiers with those blocks of a run on their way to the CPU that it has not, if there is room."""
+    """Return the tiers with a run's absent blocks on their way to the CPU, if there is room; and whether there is."""
     if not num_tiers(ctx):
         return here, jnp.array(False)
     absent = is_run & prompt.is_absent & is_it
@@ -253,13 +253,13 @@ LEAST_FACTOR = 0.05
 
 
 def is_read(jobs: Jobs, numbers: OffloadParams) -> Bool[Array, "job"]:
-    """Return which transfers come from storage: the last ones."""
+    """Return which jobs are reads from storage: the last ones of the table."""
     count, tiers = jobs.status.shape[0], numbers.base_us.shape[0]
     return lax.iota(jnp.int32, count) >= count // (tiers + 1) * tiers
 
 
 def next_end(jobs: Jobs) -> jax.Array:
-    """Return when the next transfer ends, FOREVER if none is on its way."""
+    """Return when the next transfer ends, FOREVER if none is in progress."""
     return jnp.min(jnp.where(jobs.status == JobState.SERVED, jobs.ends, FOREVER))
 
 
@@ -270,7 +270,7 @@ def advanced(
     now: jax.Array,
     is_on: jax.Array,
 ) -> tuple[Jobs, Int[Array, "count"]]:
-    """Return the transfers once the clock has come to `now`, if it `is_on`."""
+    """Return the transfers advanced to the time `now`, if `is_on`."""
 
     def goes_on(carry: tuple[Jobs, jax.Array]) -> jax.Array:
         return is_on & (next_end(carry[0]) <= now)
@@ -292,7 +292,7 @@ def submitted(
     now: jax.Array,
     is_it: jax.Array,
 ) -> tuple[Jobs, Int[Array, "count"]]:
-    """Return the transfers with another one, which a free thread takes at once."""
+    """Return the transfers with one more, which a free thread serves at once."""
     jobs, counts = advanced(numbers, jobs, counts, now, is_it)
     here = is_it & (lax.iota(jnp.int32, jobs.status.shape[0]) == at)
     draws = is_it & (numbers.jitter[tier] > 0)
@@ -327,7 +327,7 @@ def _begun(
     by_writer: jax.Array,
     is_it: jax.Array,
 ) -> Jobs:
-    """The transfers in which this one is served from `now` on."""
+    """Return the transfers in which this one is served from `now` on."""
     reads, tier = is_read(jobs, numbers), jobs.tier[at]
     is_alike = (jobs.status == JobState.SERVED) & (jobs.tier == tier) & (reads == reads[at])
     count = jnp.sum(is_alike & ~here, dtype=jnp.int32) + 1
@@ -344,7 +344,7 @@ def _begun(
 def _service_us(
     numbers: OffloadParams, jobs: Jobs, at: jax.Array, reads: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """How long a transfer takes, whole µs, when so many of its kind are served."""
+    """Return how long a transfer takes, whole µs, if `count` of its kind are served at a time."""
     tier = jobs.tier[at]
     bandwidth = jnp.where(reads, numbers.read_bandwidth[tier], numbers.write_bandwidth[tier])
     depth, fraction = numbers.depth[tier], numbers.fraction[tier]
@@ -363,7 +363,7 @@ def _service_us(
 def _ended(
     numbers: OffloadParams, jobs: Jobs, counts: Int[Array, "count"]
 ) -> tuple[Jobs, Int[Array, "count"]]:
-    """The transfers once the next one has ended, and its thread has taken another."""
+    """Return the transfers after the next one has ended and its thread has begun another."""
     now, reads = next_end(jobs), is_read(jobs, numbers)
     ending = (jobs.status == JobState.SERVED) & (jobs.ends == now)
     for column in (jobs.submitted, jobs.tier, (~reads).astype(jnp.int32), jobs.number):

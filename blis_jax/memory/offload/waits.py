@@ -1,8 +1,8 @@
 """Requests that wait for blocks of their prompts, and blocks that come back.
 
-Before a step the tiers hear which transfers have ended, and requests that wait are looked at again. Before an
-allocation, a request that holds nothing waits if storage has the next block of its prompt; else blocks come back from
-the CPU, and storage is asked for the one that is missing there.
+Before a step the tiers learn which transfers have ended, and waiting requests are checked again. Before an allocation,
+a request that holds nothing waits if storage has the next block of its prompt; else blocks come back from the CPU, and
+storage is asked for the first block that the CPU lacks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LONGEST_WAIT_US = 10**9
 
 
 def poll(ctx: Context, state: State, is_on: jax.Array) -> State:
-    """Return the state in which the tiers have heard of transfers, and of requests that wait each is looked at."""
+    """Return the state after the tiers have learned which transfers ended, and each waiting request was checked."""
     here, task, now = begun(ctx, state, is_on)
     if num_tiers(ctx):
         here = _heard(ctx, state, here, now, is_on)
@@ -71,7 +71,7 @@ def _heard(ctx: Context, state: State, here: Here, now: jax.Array, is_on: jax.Ar
 
 
 def _heard_of(ctx: Context, blocks: Blocks, here: Here, at: jax.Array) -> Here:
-    """The tiers once they know of one transfer: blocks can be read, or a tier has one more."""
+    """Return the tiers after one ended transfer: its blocks can be read, or its tier has one more."""
     jobs, size = here.jobs, here.key.shape[0]
     is_it = (jobs.status == JobState.DONE) & (jobs.done_at == at)
     job = jnp.argmax(is_it).astype(jnp.int32)
@@ -103,7 +103,7 @@ def _heard_of(ctx: Context, blocks: Blocks, here: Here, at: jax.Array) -> Here:
 
 
 def _looked_at(ctx: Context, state: State, here: Here, now: jax.Array, is_on: jax.Array) -> Here:
-    """The tiers after each request that waits has been looked at, in the order of their names."""
+    """Return the tiers after each waiting request has been checked, in the order of the requests' names."""
     slots = SlotRows(state, here.instance)
     request = slots.request
     rank = _text_ranks(ctx, state, request)
@@ -128,7 +128,7 @@ def _looked_at(ctx: Context, state: State, here: Here, now: jax.Array, is_on: ja
 
 
 def _text_ranks(ctx: Context, state: State, request: Int[Array, "slot"]) -> Int[Array, "slot"]:
-    """The rank of each request's name as a text; of a split request its prefill part's, which alone waits."""
+    """Return each request's rank by name as a text; for a split request that of its prefill part, which alone waits."""
     request = ctx.row_of(request)
     whole, prefill = ctx.requests[TextRanks].of[request].T
     if Reservations not in state:
@@ -167,7 +167,7 @@ def _with(waits: Waits, slot: jax.Array, is_it: jax.Array, **values: jax.Array) 
 
 
 def _with_known(ctx: Context, here: Here, prompt: Prompt, is_it: jax.Array) -> Here:
-    """The tiers in which storage has been asked about these contents."""
+    """Return the tiers with these contents marked as asked of storage."""
     known, last = here.contents.known, jnp.int32(here.contents.known.shape[1] - 1)
     place = jnp.where(is_it, prompt.place, last)
     known = known.at[here.instance, place].set(jnp.where(is_it, prompt.name, 0))
@@ -178,7 +178,7 @@ def _with_known(ctx: Context, here: Here, prompt: Prompt, is_it: jax.Array) -> H
 
 
 def seek(ctx: Context, state: State, is_on: jax.Array) -> State:
-    """Return the state in which the task's request waits for blocks of its prompt, or some come back for it."""
+    """Return the state in which the task's request waits for blocks of its prompt, or its blocks begin to come back."""
     here, task, now = begun(ctx, state, is_on)
     slot, request = task.slot, task.request
     slots = SlotRows(state, here.instance)
@@ -207,7 +207,7 @@ def seek(ctx: Context, state: State, is_on: jax.Array) -> State:
 def _deferred(
     ctx: Context, state: State, here: Here, task: MemoryTask, now: jax.Array, is_it: jax.Array
 ) -> Here:
-    """The tiers in which the task's request waits, if the next block of its prompt is not at hand and will be."""
+    """Return the tiers in which the task's request waits, if its prompt's next block is absent but will come."""
     prompt = prompt_of(ctx, here, task.slot, task.request)
     position = lax.iota(jnp.int32, prompt.name.shape[0])
     end = full_blocks(ctx.request(task.request).input_len, ctx.shape.block_size)
@@ -241,7 +241,7 @@ def _deferred(
 def _storage_run(
     ctx: Context, here: Here, prompt: Prompt, at_hand: jax.Array, first: jax.Array, end: jax.Array
 ) -> tuple[Bool[Array, "position"], jax.Array]:
-    """The blocks from the first on that only the same tier has, and that tier."""
+    """Return the run of blocks from `first` on that only one tier holds, and that tier."""
     position = lax.iota(jnp.int32, prompt.name.shape[0])
     tiers = tiers_of(ctx, here, prompt)
     tier = tiers[jnp.minimum(first, jnp.int32(position.shape[0] - 1))]
@@ -251,7 +251,7 @@ def _storage_run(
 
 
 def fetch(ctx: Context, state: State, is_on: jax.Array) -> State:
-    """Return the state in which storage is asked for the block that ended a reload, if that has it."""
+    """Return the state in which storage is asked for the block that ended a reload, if storage has it."""
     here, task, now = begun(ctx, state, is_on)
     prompt = prompt_of(ctx, here, task.slot, task.request)
     end = full_blocks(ctx.request(task.request).input_len, ctx.shape.block_size)
