@@ -1,4 +1,4 @@
-"""The inputs of a surrogate: one column a parameter, with the range in which there are data; and its regions."""
+"""The inputs of a surrogate, one column for each parameter with its range in the data; and the regions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kind = Literal["real", "integer", "categorical"]
 
 @dataclass(frozen=True)
 class InputColumn:
-    """One input; a categorical one is held as the place of its value in `categories`."""
+    """One input; a value of a categorical input is held as its index in `categories`."""
 
     name: str
     kind: Kind
@@ -36,7 +36,7 @@ class InputColumn:
     fixed_weights: float | None = None
 
     def code(self, value: Any) -> float:
-        """Return the number that stands for a value: itself, or the place of its category.
+        """Return the number that stands for a value: itself, or the index of its category.
 
         Raises:
             ConfigError: the value is no number, or no category of the column.
@@ -116,14 +116,14 @@ FEWEST = 50  # calibration points of a region; one with fewer is calibrated with
 
 @dataclass(frozen=True)
 class Regions:
-    """The best quarter, by one learned output's mean, and the branch of the columns with a limit off."""
+    """The regions: the best quarter by the mean of one learned output, and the branch where a limit is off."""
 
     main: int  # place among the learned outputs
     threshold: float  # means up to it are in the best quarter, in the output's unit
     off_at: np.ndarray  # [column], the value that turns a limit off; NaN where there is none
 
     def of(self, inputs: Any, mean: Any) -> Any:
-        """Return the places in REGIONS, `[point]`, from inputs and means of the learned outputs, in their units."""
+        """Return each point's index in REGIONS, from inputs and means of the learned outputs, in their units."""
         is_branch = (inputs == self.off_at).any(axis=1).astype(np.int32)
         is_best = (mean[:, self.main] <= self.threshold).astype(np.int32)
         return 2 * is_branch + (1 - is_branch) * is_best
@@ -132,7 +132,7 @@ class Regions:
 def regions_of(
     columns: Sequence[InputColumn], main: int, inputs: np.ndarray, mean: np.ndarray
 ) -> Regions:
-    """Choose the regions by what is predicted of points that fill the space."""
+    """Choose the regions from predicted means of points that fill the space."""
     off = [np.nan if column.unlimited_at is None else column.unlimited_at for column in columns]
     off_at = np.array(off, np.float32)
     is_off = (inputs == off_at).any(axis=1)
@@ -140,19 +140,19 @@ def regions_of(
 
 
 def calibrated_as(region: np.ndarray) -> np.ndarray:
-    """Return the region by whose points each region is calibrated, `[region]`; the whole space where points are few."""
+    """Return the region by whose points each region is calibrated; the whole space for one with few points."""
     counts = np.bincount(region, minlength=len(REGIONS))
     return np.where(counts >= FEWEST, np.arange(len(REGIONS)), 0)
 
 
 def scores(residuals: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
-    """Return scores `[output, point]` from residuals and sigmas `[point, output]`; infinite for a gap."""
+    """Return sizes of residuals in sigmas, `[output, point]`, from `[point, output]`; infinite where one is NaN."""
     ratios = np.abs(residuals) / sigmas
     return np.asarray(np.where(np.isnan(ratios), np.inf, ratios).T)
 
 
 def factors(scores: np.ndarray, confidence: float) -> np.ndarray:
-    """Return how many sigmas an interval reaches to each side, `[output]`; as in crepes' `predict_int`.
+    """Return how many sigmas an interval reaches to each side, `[output]`, as crepes' `predict_int` does.
 
     Infinite where there are too few calibration points for the confidence.
     """
@@ -163,7 +163,7 @@ def factors(scores: np.ndarray, confidence: float) -> np.ndarray:
 
 
 def factors_by_region(scores: np.ndarray, region: np.ndarray, confidence: float) -> np.ndarray:
-    """Return the `factors` of each region, `[region, output]`."""
+    """Return `factors` for each region, `[region, output]`."""
     group = calibrated_as(region)
     of_point = group[region]
     return np.stack([factors(scores[:, of_point == place], confidence) for place in group])
@@ -177,7 +177,7 @@ TOLERANCE = 1e-6  # of a range
 
 @dataclass(frozen=True)
 class Domain:
-    """The box of the data, and the most that members disagree within it."""
+    """The range of each column in the data, and the greatest disagreement of the members within the data."""
 
     columns: tuple[InputColumn, ...]
     most_disagreement: float  # mean over outputs of the members' sd, in standard units
@@ -185,7 +185,7 @@ class Domain:
     def check(
         self, inputs: np.ndarray, epistemic: np.ndarray, failed: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether each point may be trusted, and in words why not; empty where it may."""
+        """Return whether each point may be trusted, and the reason as text if not; empty text if it may."""
         is_inside = np.ones(len(inputs), bool)
         reasons = np.full(len(inputs), "", object)
 
@@ -228,5 +228,5 @@ class Domain:
         return is_inside, reasons
 
     def to_json(self) -> str:
-        """Write the number that the columns do not have, as a text."""
+        """Write `most_disagreement` as a text."""
         return json.dumps(self.most_disagreement)

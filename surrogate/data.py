@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True)
 class SeedTable:
-    """The known facts of seeds: their requests in numbers, and the runs of the baseline on them."""
+    """What is known of each seed: numbers that describe its requests, and the baseline's run on it."""
 
     seeds: np.ndarray  # [seed]
     covariates: np.ndarray  # [seed, covariate]
@@ -73,12 +73,12 @@ class SeedTable:
     name: str  # of the baseline
 
     def places(self, seeds: np.ndarray) -> np.ndarray:
-        """Return where seeds are in the table; all of them must be there."""
+        """Return the index of each seed in the table, which must have all of these seeds."""
         order = np.argsort(self.seeds)
         return np.asarray(order[np.searchsorted(self.seeds, seeds, sorter=order)])
 
     def of(self, is_chosen: np.ndarray) -> SeedTable:
-        """Return the table of some of the seeds."""
+        """Return the table with only the chosen seeds."""
         chosen = (self.seeds[is_chosen], self.covariates[is_chosen], self.baseline[is_chosen])
         return SeedTable(*chosen, self.name)
 
@@ -113,7 +113,7 @@ class Data:
 
 
 def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
-    """Read a dataset; refuse one that is none, or in which points of `roles` are not finished."""
+    """Read a dataset; refuse a file that is no dataset, or whose points of `roles` are not finished."""
     return load_all([path], roles)
 
 
@@ -121,7 +121,7 @@ def load_all(paths: Sequence[str | Path], roles: Sequence[str] = ROLES) -> Data:
     """Read a dataset, or saved sweeps of the same requests as one.
 
     Raises:
-        ConfigError: a path has neither, several are no sweeps, or points of `roles` are too few or not finished.
+        ConfigError: a path has neither, one of several is no sweep, or points of `roles` are too few or unfinished.
     """
     first = Path(paths[0])
     with refusing_damage(first, "make the dataset again"):
@@ -170,7 +170,7 @@ def _data_of(path: Path, dataset: xr.Dataset, roles: Sequence[str]) -> Data:
     is_usable = has_run[:, ~is_other].any(axis=1) & (outcome != NOT_RUN).all(axis=1)
 
     def part(is_chosen: np.ndarray, seeds: np.ndarray) -> Part:
-        """Return some points on some seeds, without columns of seeds that none of them has."""
+        """Return some points on some seeds, without seeds that none of these points has."""
         chosen = values[is_chosen][:, seeds]
         return Part(inputs[is_chosen], _packed(chosen))
 
@@ -197,7 +197,7 @@ def _data_of(path: Path, dataset: xr.Dataset, roles: Sequence[str]) -> Data:
 
 
 def seed_table(dataset: xr.Dataset, values: np.ndarray) -> SeedTable | None:
-    """Return the baseline's rows of a dataset whose runs are `values[point, seed, output]`; None if it has none."""
+    """Return the baseline's rows of a dataset whose runs are `values[point, seed, output]`; None without such rows."""
     rows = dataset["role"].values == BASELINE
     if not rows.any():
         return None
@@ -213,7 +213,7 @@ def seed_table(dataset: xr.Dataset, values: np.ndarray) -> SeedTable | None:
 def with_failures(
     values: np.ndarray, outcome: np.ndarray, names: Sequence[str], units: Sequence[str]
 ) -> tuple[np.ndarray, list[str], list[str]]:
-    """Add a further metric to values: 1 for a run that did not come to its end, else 0."""
+    """Append a metric to values, names and units: 1 for a run that did not come to its end, else 0."""
     failed = np.where(outcome >= 0, ~np.isin(outcome, WHOLE_CODES), np.nan)
     return (
         np.concatenate([values, failed[..., None].astype(values.dtype)], axis=2),
@@ -255,7 +255,7 @@ class _Point(NamedTuple):
 
 
 def as_points(paths: Sequence[Path], sweeps: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Return the points of all sweeps as a dataset; a point that two have counts once.
+    """Return the points of all sweeps as a dataset; a point that two sweeps have counts once.
 
     Raises:
         ConfigError: the sweeps are not of the same requests, or their points are too few or do not differ.
@@ -315,7 +315,7 @@ def as_points(paths: Sequence[Path], sweeps: Sequence[xr.Dataset]) -> xr.Dataset
 
 
 def _refuse_lacking(paths: Sequence[Path], sweeps: Sequence[xr.Dataset]) -> None:
-    """Refuse a sweep that does not vary what another does of the workload: its settings do not have it."""
+    """Refuse a sweep that does not vary a workload's setting that another sweep varies: its value is not saved."""
     axes = [{name for name in json.loads(sweep.attrs["grid"]) if "." in name} for sweep in sweeps]
     for path, there in zip(paths, axes, strict=True):
         for name in set().union(*axes) - there:
@@ -368,7 +368,7 @@ def _inputs(points: Sequence[_Point]) -> tuple[tuple[InputColumn, ...], np.ndarr
 
 
 def _values_of(point: _Point) -> dict[str, Any]:
-    """Return what a point's cluster and workload have, by setting."""
+    """Return a point's settings of cluster and workload, by name."""
     numbers = dict(point.settings.get("policy_numbers", ()))
     settings = {name: value for name, value in point.settings.items() if name != "policy_numbers"}
     return {**settings, **numbers, **point.place}

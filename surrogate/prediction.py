@@ -69,7 +69,7 @@ def show_prediction(
 def _tables(
     predictions: xr.Dataset, about: Mapping[str, Any], is_brief: bool
 ) -> tuple[Table | Remarks, ...]:
-    """Return a row for each point and metric, and why points must not be trusted."""
+    """Return tables with a row for each point and metric, and the reasons not to trust a point."""
     which, how = _KNOWN[about["seeds"]] if about else ("", "")
     seeds = f"for {which} {about['num_seeds']} seeds" if about else ""
     further = (seeds, f"against {about['baseline']}") if about else ()
@@ -126,7 +126,7 @@ def _estimate(
 def _any_seeds(
     options: PredictOptions, surrogate: Surrogate, points: Any, confidence: float
 ) -> xr.Dataset | None:
-    """Return what is predicted for seeds outside the pool, its names with `any_` before; None if nothing can be."""
+    """Return predictions for seeds outside the pool, with names that begin with `any_`; None if there can be none."""
     seeds = given_seeds(options, "jax" if surrogate.levels is None else surrogate.levels.stream)
     for name, value in (("workload", options.workload), ("level", options.level)):
         if seeds is None and value is not None:
@@ -149,7 +149,7 @@ def _any_seeds(
 def _on_seeds(
     options: PredictOptions, surrogate: Surrogate, seeds: Sequence[int], spec: WorkloadSpec | None
 ) -> np.ndarray | None:
-    """Return the baseline's runs on the seeds; None if the requests are to do, or if it cannot be simulated here."""
+    """Return the baseline's runs on the seeds; None if only requests are to count, or if none can be made here."""
     if options.level == options.by_requests:
         return None
     try:
@@ -189,7 +189,7 @@ def _answer(predictions: xr.Dataset, confidence: float, verdict: str) -> Answer:
 
 
 def _describe(document: Mapping[str, Any]) -> None:
-    """Print what the surrogate asks for and gives."""
+    """Print a surrogate's inputs and outputs."""
     about = document["about"]
     render.show_answer(
         Answer.of(

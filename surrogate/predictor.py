@@ -57,7 +57,7 @@ Points = np.ndarray | Sequence[Mapping[str, Any]] | Any  # also a pandas.DataFra
 
 @dataclass(frozen=True)
 class ConformalScores:
-    """Scores of the calibration points, `[output, point]`, and the least sigma of each output."""
+    """Scores of the calibration points, `[output, point]`, and the least sigma of each output, `[output]`."""
 
     mean_scores: np.ndarray
     run_scores: np.ndarray
@@ -65,7 +65,7 @@ class ConformalScores:
     region: np.ndarray  # [point], places in REGIONS
 
     def sigma(self, standard: Standard) -> np.ndarray:
-        """Return the uncertainty by which residuals of means are measured, `[point, output]`."""
+        """Return the sigma in units of which residuals of means are scored, `[point, output]`."""
         return np.asarray(np.hypot(standard.epistemic, self.floor))
 
 
@@ -73,8 +73,8 @@ class ConformalScores:
 class Surrogate:
     """A deep ensemble with calibrated intervals; points are `[point, parameter]` or mappings.
 
-    `names` and `bounds` are those of the parameters, `outputs` the metrics. In an array a
-    categorical parameter is the place of its value in `columns[i].categories`.
+    `names` and `bounds` are those of the parameters, `outputs` the metrics. In an array a categorical parameter is the
+    index of its value in `columns[i].categories`.
     """
 
     columns: tuple[InputColumn, ...]
@@ -153,8 +153,8 @@ class Surrogate:
     def predict(self, points: Points, confidence: float = CONFIDENCE) -> xr.Dataset:
         """Predict means and single runs at points, with their uncertainties and whether the points are in the domain.
 
-        `mean` over seeds with `epistemic_sd`, and `low` and `high`, its interval; of single runs
-        `aleatoric_sd`, `quantile`, `run_low` and `run_high`; `in_domain`, and `reason` if not.
+        The Dataset has `mean` over seeds with `epistemic_sd`, and its interval from `low` to `high`; for single runs
+        `aleatoric_sd`, `quantile`, `run_low` and `run_high`; `in_domain`, and `reason` where that is false.
         """
         if not 0 < confidence < 1:
             raise ConfigError(f"confidence: got {confidence:g}, allowed is between 0 and 1")
@@ -188,7 +188,7 @@ class Surrogate:
     # --- in standard units ------------------------------------------------------------------------
 
     def inputs(self, points: Points) -> np.ndarray:
-        """Return points as an array, checked."""
+        """Return points as a checked array `[point, parameter]`."""
         rows: Any = points.to_dict("records") if hasattr(points, "to_dict") else points
         if not isinstance(rows, np.ndarray) and len(rows) and isinstance(rows[0], Mapping):
             inputs = codes_of(self.columns, rows)
@@ -202,7 +202,7 @@ class Surrogate:
         return inputs
 
     def standard(self, inputs: np.ndarray) -> Standard:
-        """Return predictions in standard units."""
+        """Return predictions at the inputs in standard units."""
         return Standard(*self._in_batches(everything, inputs))
 
     @property
@@ -225,7 +225,7 @@ class Surrogate:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
     def raw(self, standard: Any) -> np.ndarray:
-        """Return standard values of the learned outputs, the second axis, in their units."""
+        """Convert standard values, whose second axis is the learned outputs, to the outputs' units."""
         is_log, center, width = (
             np.asarray(array).reshape(-1, *[1] * (standard.ndim - 2))
             for array in self.scales.arrays()
@@ -236,7 +236,7 @@ class Surrogate:
         return np.asarray(np.clip(values, low, high))
 
     def _filled(self, learned: np.ndarray, count: int, is_spread: bool = False) -> np.ndarray:
-        """Return all outputs: the constant ones between the learned ones; spreads of constants are 0."""
+        """Return all outputs, with the constant outputs between the learned ones; spreads of constant outputs are 0."""
         values = np.empty((count, len(self.outputs), *learned.shape[2:]), np.float32)
         is_learned, place = self.scales.is_learned, 0
         for first, last in _stretches(is_learned):
@@ -289,7 +289,7 @@ class Surrogate:
         return np.array(low, np.float32), np.array(high, np.float32)
 
     def _failed(self, mean: np.ndarray) -> np.ndarray | None:
-        """Return the share of runs that do not come to their end, if some did not in the data."""
+        """Return the predicted share of runs that do not come to their end; None if all runs of the data did."""
         if FAILED not in self.outputs:
             return None
         place = self.outputs.index(FAILED)
@@ -299,7 +299,7 @@ class Surrogate:
 
 
 def _stretches(flags: np.ndarray) -> list[tuple[int, int]]:
-    """First and last place + 1 of every stretch of equal flags."""
+    """Return the first index and the last index + 1 of every stretch of equal flags."""
     ends = [0, *(np.flatnonzero(np.diff(flags.astype(int))) + 1).tolist(), len(flags)]
     return [(int(first), int(last)) for first, last in itertools.pairwise(ends)]
 
@@ -326,7 +326,7 @@ _NEEDED = ("columns", "outputs", "units", "scales", "settings", "most_disagreeme
 
 
 def write_folder(path: Path, document: Mapping[str, Any], arrays: Any) -> None:
-    """Write the folder whole or not at all; `document` is what it says of itself."""
+    """Write the folder whole or not at all; `document` describes the surrogate."""
     with replacing(path) as written:
         written.mkdir()
         save_arrays(written / ARRAYS, arrays)
@@ -349,7 +349,7 @@ def read_folder(path: Path) -> tuple[dict[str, Any], Any]:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """Read what a surrogate's folder says of itself.
+    """Read the document of a surrogate's folder.
 
     Raises:
         ConfigError: the folder is no surrogate, is damaged, or was written by another version.
@@ -388,7 +388,7 @@ def save_arrays(path: Path, tree: Any) -> None:
 
 
 def _need_room(folder: Path, tree: Any) -> None:
-    """Fail as any writer does where the disk is full; Orbax's threads would go on and say it for pages."""
+    """Fail like any writer if the disk is full; Orbax's threads would go on and fill pages with errors."""
     size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree)) + SPARE_BYTES
     with tempfile.TemporaryFile(dir=folder) as probe:
         probe.writelines(bytes(SPARE_BYTES) for _ in range(0, size, SPARE_BYTES))

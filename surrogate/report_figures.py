@@ -92,7 +92,7 @@ def _draw_parity(panel: Axes, data: Data, predictions: xr.Dataset, name: str, r2
 
 
 def _output_name(name: str) -> str:
-    """Return an output as a panel's title has it: `TTFT P99, critical`."""
+    """Return an output's name as a panel's title: `TTFT P99, critical`."""
     metric, slo_class = split_name(name)
     words = metric_name(metric).removesuffix(" by run")
     return f"{words}, {slo_class}" if slo_class else words
@@ -140,7 +140,7 @@ def draw_residuals(path: Path, data: Data, predictions: xr.Dataset, name: str) -
 def _draw_quantiles(
     panel: Axes, x: np.ndarray, residual: np.ndarray, quantiles: Mapping[float, Mapping[str, Any]]
 ) -> None:
-    """Quantiles of the residuals in ten slices with as many points each."""
+    """Draw quantiles of the residuals in ten slices of equally many points."""
     edges = np.unique(np.quantile(x, np.linspace(0, 1, 11)))
     slices = np.clip(np.searchsorted(edges, x, side="right") - 1, 0, len(edges) - 2)
     for level, line in quantiles.items():
@@ -200,7 +200,7 @@ def draw_calibration(path: Path, table: pd.DataFrame, num_points: int) -> None:
 
 
 def draw_curve(path: Path, curve: pd.DataFrame, chosen: Sequence[str], most_wanted: str) -> None:
-    """Draw 1 − R² against the number of simulated runs."""
+    """Draw 1 − R² against the number of simulated runs, a line for each chosen output."""
     wanted = {"color": RED, "linewidth": 2.2, "marker": "o", "markersize": 4}
     others = [name for name in chosen if name != most_wanted]
     styles = {

@@ -46,7 +46,7 @@ SHOWN = (
 
 
 def make_report(options: SurrogateReportOptions, folder: Path) -> int:
-    """Write the report of a surrogate into a folder, and print what it is; return the exit code."""
+    """Write the report of a surrogate into a folder, and print where it lies; return the exit code."""
     surrogate, data = pair_of(options)
     own_data = _own(options.seeds_data, surrogate, data)
     main_output = _main_output(options.main, surrogate)
@@ -68,7 +68,7 @@ def make_report(options: SurrogateReportOptions, folder: Path) -> int:
 
 
 def _own(path: str | None, surrogate: Surrogate, data: Data) -> OwnData | None:
-    """Return the runs on seeds outside the pool, if they are given and the surrogate can be asked."""
+    """Read the runs on seeds outside the pool; None if no path is given. Refuse a surrogate without levels."""
     if path is None:
         return None
     levels_of(surrogate)

@@ -83,7 +83,7 @@ def reliability(runs: np.ndarray, seed: int = 0) -> float:
 
 
 def is_within(target: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return where a target lies in its interval, single precision allowed for."""
+    """Return whether each target lies in its interval, apart from errors of single precision."""
     slack = 1e-6 * np.abs(target)
     return np.asarray((target >= low - slack) & (target <= high + slack))
 
@@ -113,9 +113,9 @@ def evaluate(surrogate: Surrogate, data: Data) -> list[Score]:
 def coverages(
     surrogate: Surrogate, data: Data, confidence: float = CONFIDENCE, region: str = WHOLE
 ) -> list[tuple[str, str, int, int]]:
-    """Return output, kind of interval, test points covered and all: of means, and of one run per point.
+    """Return for means, and for one run of each point: output, kind of interval, points covered, and all points.
 
-    The points are the test points of a region; none if it has none.
+    The points are the test points of a region; a region without points has no rows.
     """
     part = data.branch_test if region == BRANCH else data.test
     if not len(part.inputs):
@@ -136,7 +136,7 @@ def coverages(
 def _on_others(
     part: Part, predicted: dict[str, np.ndarray] | None, name: str, place: int
 ) -> tuple[float, float]:
-    """R² against the mean over other seeds, and after the levels are made equal."""
+    """Return R² against the mean over other seeds, as predicted and with the mean moved to the target's."""
     if predicted is None:
         return float("nan"), float("nan")
     y = np.nanmean(part.runs[:, :, place], axis=1)
@@ -145,7 +145,7 @@ def _on_others(
 
 
 def verdict(score: Score, most_wanted: str) -> str:
-    """Judge whether R² reaches its bar: 0.98 for the output most wanted, else 0.95 or 0.9 of the ceiling.
+    """Judge whether R² reaches its bar: 0.98 for the output most wanted, else 0.95 or, if less, 0.9 of the ceiling.
 
     `no signal` where points differ by less than their seeds' noise, so that there is no bar.
     """
@@ -185,7 +185,7 @@ SMALLEST = 128
 
 
 def sizes_of(num_points: int) -> tuple[int, ...]:
-    """Return halves of halves of the training points, the smallest first."""
+    """Return the number of training points, its half, the half of that and so on, the smallest first."""
     sizes = [num_points]
     while sizes[-1] // 2 >= SMALLEST:
         sizes.append(sizes[-1] // 2)
@@ -199,7 +199,7 @@ def learning_curve(
     path: Path,
     on_size: Callable[[int], None] | None = None,
 ) -> pd.DataFrame:
-    """Return R² and error of every output by number of training points; sizes that `path` has are kept."""
+    """Return R² and error of every output by number of training points; sizes in the file `path` are kept."""
     identity = f"{data.about} {sorted(dataclasses.asdict(settings).items())}"
     table = pd.read_csv(path) if path.exists() else pd.DataFrame()
     if len(table) and set(table["identity"]) != {identity}:
@@ -244,7 +244,7 @@ def show_coverage(options: CoverageOptions, out: Path | None) -> int:
 
 
 def pair_of(options: PairOptions, allows_fresh: bool = False) -> tuple[Surrogate, Data]:
-    """Return the surrogate and the dataset that options name, see `read_pair`; both must be given."""
+    """Return the surrogate and the dataset that options name, both required; see `read_pair`."""
     if options.model is None or not options.data:
         raise ConfigError(
             "give a surrogate and a dataset: the folder of surrogate.train, then the .zarr of "
@@ -254,9 +254,9 @@ def pair_of(options: PairOptions, allows_fresh: bool = False) -> tuple[Surrogate
 
 
 def read_pair(model: Path, *sources: Path, allows_fresh: bool = False) -> tuple[Surrogate, Data]:
-    """Return a surrogate and the dataset that it was fitted to; another one is refused.
+    """Return a surrogate and the dataset that it was fitted to; refuse any other dataset.
 
-    With `allows_fresh`, one with other points of the same space and workload on the same seeds will do.
+    With `allows_fresh`, a dataset with other points of the same space and workload on the same seeds is allowed.
     """
     about = read_about(model)["about"]
     data = load_all(sources)
@@ -314,7 +314,7 @@ def regions_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.Dat
 
 
 def region_lines(table: pd.DataFrame) -> list[str]:
-    """Say the coverage in each region in a sentence."""
+    """Say in a sentence the coverage in each region."""
     words = []
     for (region, kind), part in table.groupby(["region", "interval"], sort=False):
         share = part["share"]
@@ -326,7 +326,7 @@ def region_lines(table: pd.DataFrame) -> list[str]:
 
 
 def lines(table: pd.DataFrame, level: float) -> list[str]:
-    """Return the table."""
+    """Return the table as lines of text, with coverages rejected at `level` marked."""
     rows = [
         f"{'output':28s} {'interval':8s} {'covered':>12s} {'share':>7s} {'p':>9s} {'p, finite':>9s}"
     ]
@@ -341,7 +341,7 @@ def lines(table: pd.DataFrame, level: float) -> list[str]:
 
 
 def verdict_lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
-    """Return how many intervals of each kind cover too seldom or too often."""
+    """Return a line for each kind of interval: how many coverages the tests reject at `level`."""
     rows = []
     for kind, part in table.groupby("interval"):
         rejected = int((part["p_binomial"] < level).sum())

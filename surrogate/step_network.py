@@ -54,7 +54,7 @@ IS_PROMPT, NUM_STEPS = TERMS.index("µs per step with a prompt"), TERMS.index("�
 
 
 class Bend(NamedTuple):
-    """A function that rises between two ends of a part's time, all in µs, and leaves both; float64 or arrays of it."""
+    """A rising function of a part's time in µs, which changes it only between `low` and `low + width`."""
 
     low: Number
     width: Number  # 0: the part is left alone
@@ -78,16 +78,16 @@ PER_PART = len(COEFFICIENTS) // len(PARTS)
 
 
 class Network(nn.Module):
-    """A layer of clipped units with positive weights beside a straight line, from 0 … 1 to 0 … 1."""
+    """A layer of clipped units with positive weights beside a straight line; it rises from 0 to 1 on 0 … 1."""
 
     units: int = UNITS
 
     @nn.compact
     def __call__(self) -> tuple[jax.Array, ...]:
-        """Return slope, heights, starts and slopes of the units, such that 0 and 1 stay where they are."""
+        """Return the slope, and the units' heights, starts and slopes, such that 0 maps to 0 and 1 to 1."""
 
         def spread(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-            """Starts of units all over the range."""
+            """Draw starts of units all over the range."""
             first = jnp.linspace(0.0, 1.0, shape[0], endpoint=False)
             share = first + jax.random.uniform(key, shape) / shape[0]
             return jnp.log(share) - jnp.log1p(-share)
@@ -105,7 +105,7 @@ class Network(nn.Module):
 
 
 def bends_of(beta: jax.Array | np.ndarray) -> list[Bend]:
-    """Return the bend of each part, from all coefficients."""
+    """Return the bend of each part from the vector of all coefficients."""
     found = []
     for place in range(len(PARTS)):
         first = len(TERMS) + place * PER_PART
@@ -117,7 +117,7 @@ def bends_of(beta: jax.Array | np.ndarray) -> list[Bend]:
 
 
 def bent(bend: Bend, us: Number, xp: ModuleType, product: Callable[[Any, Any], Any]) -> Any:
-    """Return the time of a part after its bend; `us` itself outside the two ends.
+    """Return the time of a part after its bend, in µs; `us` itself outside the two ends.
 
     Every operation rises with `us` after rounding too, so that no step is shorter for one token more.
     """
@@ -134,7 +134,7 @@ def bent(bend: Bend, us: Number, xp: ModuleType, product: Callable[[Any, Any], A
 def _after_contexts(
     beta: Float[Array, "coefficient"], sums: StepSums
 ) -> Callable[[jax.Array], jax.Array]:
-    """Return what says the time of a step without a prompt from the tokens of all contexts in decode."""
+    """Return the function from the tokens of all contexts in decode to the time of a step without a prompt."""
     bends, time = bends_of(beta), time_of_context(beta, sums, has_rows=False)
     rows = bent(bends[ROWS], time_of_rows(beta, sums), jnp, exact_product)
     return lambda context: rows + bent(bends[CONTEXTS], time(context), jnp, exact_product)
@@ -160,7 +160,7 @@ def _step_time(beta: Float[Array, "coefficient"], batch: StepBatch) -> jax.Array
 def _parts(
     terms: Float[np.ndarray, "sample term"], beta: Float[np.ndarray, " term"]
 ) -> tuple[np.ndarray, ...]:
-    """Return what each part takes by the law, µs, and whether the sample has a prompt."""
+    """Return each part's time by the law, µs, and whether the sample has a prompt."""
     rows, context = terms[:, OF_ROWS] @ beta[OF_ROWS], terms[:, OF_CONTEXT] @ beta[OF_CONTEXT]
     return rows, context, terms @ beta[: len(TERMS)], terms[:, IS_PROMPT] > 0
 
@@ -181,7 +181,7 @@ def _times(
 
 
 class _Samples(NamedTuple):
-    """What the networks of one fit of the law are trained on."""
+    """The training data of the networks of one fit of the law."""
 
     parts: jax.Array  # [part, sample], µs by the law
     has_prompt: jax.Array
@@ -209,7 +209,7 @@ def _further(
 def _samples(
     terms: np.ndarray, us: np.ndarray, weights: np.ndarray, beta: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Return what `_Samples` has of one fit."""
+    """Return the training data of the networks of one fit."""
     *parts, has_prompt = _parts(terms, beta)
     low, width = np.zeros(len(PARTS)), np.zeros(len(PARTS))
     for place, part in enumerate(parts):
@@ -256,7 +256,7 @@ def _train_one(key: jax.Array, samples: _Samples) -> jax.Array:
 
 
 def _loss(network: Network, samples: _Samples, params: Any) -> jax.Array:
-    """Return the weighted mean of absolute relative errors, and what slopes cost that leave the law's."""
+    """Return the weighted mean of absolute relative errors, plus the cost of slopes that differ from the law's."""
     shape = _shapes(network, params)
     width = samples.width[:, None]
     share = jnp.clip((samples.parts - samples.low[:, None]) / jnp.maximum(width, 1e-9), 0.0, 1.0)
@@ -270,7 +270,7 @@ def _loss(network: Network, samples: _Samples, params: Any) -> jax.Array:
 
 
 def _shapes(network: Network, params: Any) -> tuple[jax.Array, ...]:
-    """Return slopes, heights, starts and slopes of units of all parts' networks."""
+    """Return the slopes, and the units' heights, starts and slopes, of all parts' networks."""
     found: tuple[jax.Array, ...] = jax.vmap(network.apply)(params)  # type: ignore[assignment]
     return found
 
@@ -278,7 +278,7 @@ def _shapes(network: Network, params: Any) -> tuple[jax.Array, ...]:
 def _path(
     share: jax.Array, straight: jax.Array, heights: jax.Array, starts: jax.Array, slopes: jax.Array
 ) -> jax.Array:
-    """Return where one network takes shares of the way through the data, `[sample]`."""
+    """Return one network's output for shares of the way through the data, `[sample]`."""
     rise = jnp.clip((share[:, None] - starts[None, :]) * slopes[None, :], 0.0, 1.0)
     return straight * share + rise @ heights
 

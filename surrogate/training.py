@@ -65,7 +65,7 @@ def _fitted(
     keeper: StateKeeper,
     path: Path,
 ) -> int:
-    """Fits, writes and says so; the exit code."""
+    """Fit, write the surrogate, and print the answer; return the exit code."""
     keeper.begin(options.resume)
     started = time.monotonic()
 
@@ -108,7 +108,7 @@ def _fitted(
 
 
 def learned_of(surrogate: Surrogate, data: Data, answer: Answer) -> Findings:
-    """Return an answer with how each output is met on the calibration points, which are not fitted."""
+    """Return the answer with each output's errors on the calibration points, which no member was fitted to."""
     part = data.calibration
     predictions = surrogate.predict(part.inputs)
     places = np.flatnonzero(surrogate.scales.is_learned).tolist()
@@ -154,7 +154,7 @@ _OPTIONS = {
 
 
 class StateKeeper:
-    """The state of a fit that is under way, so that it can be gone on with."""
+    """Keeps the state of a fit that is under way, so that the fit can be resumed."""
 
     def __init__(self, path: Path, settings: Settings, identity: str, num_points: int) -> None:
         self.path = path
@@ -168,7 +168,7 @@ class StateKeeper:
 
     @reads_store("give --overwrite to begin anew")
     def begin(self, is_resumed: bool) -> None:
-        """Refuse to go on with another fit's state, and drop one that is not gone on with."""
+        """Refuse to resume another fit's state, and remove a state that is not resumed."""
         clear_leftovers(self.path)
         self.is_resumed = is_resumed and self.path.exists()
         if not self.is_resumed:
@@ -180,7 +180,7 @@ class StateKeeper:
 
     @reads_store("give --overwrite to begin anew")
     def state_at(self, fresh: FitState) -> FitState | None:
-        """Return the state that was kept, if training goes on with it; else None."""
+        """Return the kept state if the fit is resumed; else None."""
         if not self.is_resumed:
             return None
         return FitState(**load_arrays(self.path / "arrays", fresh._asdict()))

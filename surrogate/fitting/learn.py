@@ -25,7 +25,7 @@ DISAGREEMENT = 1.5  # times the most of any calibration point: the limit of the 
 
 
 def samples_of(data: Data, num_points: int | None = None) -> tuple[Samples, Scales]:
-    """Return the first training points in standard units, and the scales that make them so."""
+    """Return the first training points in standard units, and the scales that standardise outputs."""
     runs, inputs = data.train.runs[:num_points], data.train.inputs[:num_points]
     means = pool_means(runs)
     scales = scales_of(runs, means, data.units)
@@ -43,7 +43,7 @@ def learn(
     about: Mapping[str, Any] | None = None,
     main: str | None = None,
 ) -> Surrogate:
-    """Fit a surrogate and calibrate it; `state_at` may put an earlier state in the place of a fresh one."""
+    """Fit a surrogate and calibrate it; `state_at` may replace the fresh state by an earlier one."""
     samples, scales = samples_of(data, num_points)
     state = init(settings, samples)
     if state_at is not None:
@@ -86,7 +86,7 @@ def calibrated(raw: Surrogate, data: Data, samples: Samples, main: str | None = 
 
 
 def _main_of(raw: Surrogate, main: str | None) -> int:
-    """Return the place of the output whose best quarter is a region, among those learned."""
+    """Return the index, among the learned outputs, of the output whose best quarter is a region."""
     learned = list(compress(raw.outputs, raw.scales.is_learned))
     if main is None:
         return learned.index(MAIN) if MAIN in learned else 0

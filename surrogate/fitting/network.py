@@ -58,7 +58,7 @@ def network_of(settings: Settings, num_outputs: int) -> Network:
 
 
 def epochs_of(settings: Settings, num_points: int) -> int:
-    """Return the passes over the points, so that small and large sets get as many steps."""
+    """Return the number of passes over the points, which gives small and large sets as many steps."""
     wanted = -(-settings.steps // _batches(settings, num_points))
     return -(-wanted // EPOCHS_PER_CALL) * EPOCHS_PER_CALL
 
@@ -78,7 +78,7 @@ def fit(
     state: FitState | None = None,
     on_call: Callable[[FitState, float], None] | None = None,
 ) -> FitState:
-    """Train from `state`, or afresh, to the end; `on_call` gets what there is, and the loss."""
+    """Train from `state`, or from a fresh one, to the end; `on_call` is called with the state so far and the loss."""
     state = init(settings, samples) if state is None else state
     num_epochs = epochs_of(settings, samples.features.shape[0])
     while int(state.epoch) < num_epochs:
@@ -105,7 +105,7 @@ def _optimizer(settings: Settings, samples: Samples) -> optax.GradientTransforma
 
 @functools.partial(jax.jit, static_argnums=0)
 def _epochs(settings: Settings, samples: Samples, state: FitState) -> tuple[FitState, jax.Array]:
-    """Some passes over the points by every member."""
+    """Return the state after some passes over the points by every member, and the loss."""
     network = network_of(settings, samples.means.shape[1])
     optimizer = _optimizer(settings, samples)
     num_points = samples.features.shape[0]
@@ -164,7 +164,7 @@ LOG_LEVELS = 512  # where a range begins at 0, the logarithm resolves one part i
 
 
 def num_features(columns: Sequence[InputColumn]) -> int:
-    """Return how many numbers `features` makes of a point."""
+    """Return how many numbers `features` computes for a point."""
     middle = np.array([[(column.low + column.high) / 2 for column in columns]], np.float32)
     return int(features(columns, jnp.asarray(middle)).shape[1])
 
@@ -175,8 +175,8 @@ def features(
     """Scale each column to −1 … 1, linearly, by logarithm or both; a category becomes one number for
     each of its values.
 
-    Where a column has no limit it stands at its high end, with a mark of its own. Scorers' weights
-    also have their shares of all weights, since a router sees nothing else of them.
+    A column whose limit is off stands at its high end, with a feature of its own. Each scorer's weight also becomes its
+    share of all weights, since a router depends on the shares alone.
     """
     parts: list[jax.Array] = []
     for place, column in enumerate(columns):
@@ -202,7 +202,7 @@ def features(
 def _weight_shares(
     columns: Sequence[InputColumn], inputs: Float[Array, "point column"]
 ) -> list[jax.Array]:
-    """Return the weights' shares from -1 to 1; none where one weight is all there is."""
+    """Return the weights' shares from -1 to 1; none if there is only one weight."""
     places = [place for place, column in enumerate(columns) if column.fixed_weights is not None]
     if not places:
         return []
@@ -224,7 +224,7 @@ def _is_wide(column: InputColumn) -> bool:
 
 
 def _step(column: InputColumn) -> float:
-    """Return what is added before the logarithm where a range begins at or below 0."""
+    """Return what is added to a column's values before the logarithm, if its range begins at or below 0."""
     step = (column.high - column.low) / LOG_LEVELS
     return max(step, 1.0) if column.kind == "integer" else step
 
@@ -246,7 +246,7 @@ class Heads(NamedTuple):
 
 
 class Network(nn.Module):
-    """A perceptron; mean from the trunk, spread and quantiles through a narrow layer."""
+    """A perceptron: the mean comes from the trunk, spread and quantiles from a narrow layer behind the trunk."""
 
     num_outputs: int
     width: int = 64
@@ -254,7 +254,7 @@ class Network(nn.Module):
 
     @nn.compact
     def __call__(self, features: Float[Array, "point feature"]) -> Heads:
-        """The heads at some points."""
+        """Return the heads at some points."""
         hidden = features
         for _ in range(self.depth):
             hidden = gate(nn.Dense(self.width, param_dtype=jnp.float32)(hidden))

@@ -78,7 +78,7 @@ def fit(features: np.ndarray, targets: np.ndarray, seed: int) -> OnlineEnsemble:
 def _fitted(
     keys: jax.Array, features: jax.Array, targets: jax.Array, weights: jax.Array
 ) -> tuple[Any, Any]:
-    """Members `[member, …]` trained side by side on weighted points."""
+    """Return members `[member, …]`, trained side by side on weighted points."""
     network = _Network(targets.shape[1])
     optimizer = optax.adamw(optax.cosine_decay_schedule(RATE, STEPS, 0.02), weight_decay=DECAY)
 
@@ -104,7 +104,7 @@ def _fitted(
 
 
 def predict(ensemble: OnlineEnsemble, features: np.ndarray) -> np.ndarray:
-    """Predict targets `[member, point, output]` as each member has them."""
+    """Predict targets `[member, point, output]` at features, by each member."""
     count = len(features)
     size = max(LEAST_POINTS, 1 << (count - 1).bit_length())
     padded = np.zeros((size, features.shape[1]), np.float32)
@@ -127,11 +127,11 @@ def _value(trained: Any, prior: Any, ensemble: OnlineEnsemble, features: jax.Arr
 
 
 def merged(outputs: Any, errors: Any = None) -> Any:
-    """Return the logarithm of one plus the compressed score that outputs `[…, output]` make up.
+    """Return the logarithm of one plus the compressed score of outputs `[…, output]`.
 
-    The first output is `log1p` of an objective, the others `arcsinh` of excesses over constraints in
-    units of EXCESS_SCALE, of which only positive ones count. With `errors` `[excess]`, their standard errors
-    in the same units, the expected positive parts of the true excesses count.
+    The first output is `log1p` of an objective, the others `arcsinh` of excesses over constraints in units of
+    EXCESS_SCALE, and only positive excesses count. With `errors` `[excess]`, their standard errors in the same units,
+    the expected positive parts of the true excesses count.
     """
     objective = jnp.maximum(jnp.expm1(jnp.clip(outputs[..., 0], -5.0, 20.0)), 0.0)
     excesses = jnp.sinh(jnp.clip(outputs[..., 1:], -20.0, 20.0))
@@ -151,11 +151,10 @@ def descend(
     is_free: np.ndarray,
     errors: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Follow every member's way down in `merged` from its starts; return the ends `[member, start,
-    feature]` and their values.
+    """Descend every member's `merged` from its starts; return the ends `[member, start, feature]` and their values.
 
-    Features that are not free, by `is_free[member, start, feature]`, stay; the others stay in the unit
-    cube. Starts must be of one number in all calls, else the way is compiled again.
+    Features that are not free, by `is_free[member, start, feature]`, stay; the others stay in the unit cube. If the
+    number of starts changes between calls, the descent is compiled again.
     """
     points, values = _descended(
         ensemble, jnp.asarray(starts, jnp.float32), jnp.asarray(is_free, jnp.float32), errors

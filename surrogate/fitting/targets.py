@@ -24,7 +24,7 @@ LEAST_HALF = 1e-6  # of a run's range, in standard units
 
 
 class Tables(NamedTuple):
-    """One entry a learned output: how it is standardised, its bounds, and reaches of intervals."""
+    """How each learned output is standardised, its bounds, and the reaches of its intervals by region."""
 
     is_log: np.ndarray
     center: np.ndarray
@@ -57,7 +57,7 @@ def band(standard: Standard) -> tuple[Any, Any]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def all_raw(static: Any, params: Any, tables: Tables, inputs: jax.Array) -> Any:
-    """Return every figure of points in the outputs' units, and the epistemic sd in standard units."""
+    """Return every predicted figure of points in the outputs' units, except the epistemic sd, in standard units."""
     standard = Standard(*everything(static, params, inputs))
 
     def raw(values: jax.Array) -> jax.Array:
@@ -100,9 +100,9 @@ def everything(static: Any, params: Any, inputs: jax.Array) -> tuple[jax.Array, 
 
 
 def _of_members(params: Any, name: str, narrow: jax.Array) -> jax.Array:
-    """Return the mean over members of a head `[point, unit]`, in one product over members and units.
+    """Return the mean over members of the head `name`, `[point, unit]`, in one product over members and units.
 
-    Each member's own would take five times the memory, and most of the time.
+    Computing each member's head would take five times the memory, and most of the time.
     """
     layer = params["params"][name]
     total = jnp.einsum("mpu,muo->po", narrow, layer["kernel"]) + layer["bias"].sum(axis=0)[None, :]
@@ -166,7 +166,7 @@ class Scales:
 
     @property
     def is_learned(self) -> np.ndarray:
-        """Return which outputs are not constant."""
+        """Return whether each output varies, so that there is something to learn, `[output]`."""
         return np.array([not scale.is_constant for scale in self.entries])
 
     def standardized(self, values: np.ndarray) -> np.ndarray:
@@ -181,7 +181,7 @@ class Scales:
         return np.stack(parts, axis=-1).astype(np.float32)
 
     def arrays(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return `is_log`, center and width of the learned outputs."""
+        """Return `is_log`, center and width of the learned outputs, `[output]` each."""
         kept = [scale for scale in self.entries if not scale.is_constant]
         is_log = jnp.asarray(np.array([scale.is_log for scale in kept]))
         center = jnp.asarray(np.array([scale.center for scale in kept], np.float32))
@@ -198,7 +198,7 @@ class Scales:
 
 
 def scales_of(runs: np.ndarray, means: np.ndarray, units: Sequence[str]) -> Scales:
-    """Return the scales that suit training runs `[point, seed, output]` and means `[point, output]`."""
+    """Return the scales that standardise training runs `[point, seed, output]` and means `[point, output]`."""
     entries = []
     for place, unit in enumerate(units):
         y, mean = runs[..., place], means[:, place]
@@ -232,7 +232,7 @@ def pool_means(runs: np.ndarray) -> np.ndarray:
 
 
 def _by_summands(y: np.ndarray) -> np.ndarray:
-    """Effects of points where a run is a point's plus a seed's; seeds' effects have mean 0."""
+    """Return effects of points, where a run is a point's effect plus a seed's; seeds' effects have mean 0."""
     point = np.nanmean(y, axis=1)
     for _ in range(ROUNDS):
         seed = np.nanmean(y - point[:, None], axis=0)
@@ -242,7 +242,7 @@ def _by_summands(y: np.ndarray) -> np.ndarray:
 
 
 def _by_factors(y: np.ndarray) -> np.ndarray:
-    """Effects of points where a run is a point's times a seed's; seeds' effects have mean 1."""
+    """Return effects of points, where a run is a point's effect times a seed's; seeds' effects have mean 1."""
     is_there = ~np.isnan(y)
     filled = np.where(is_there, y, 0.0)
     point = filled.sum(axis=1) / is_there.sum(axis=1)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def with_levels(surrogate: Surrogate, data: Data, own_data: OwnData) -> Surrogate:
-    """Return the same surrogate, which also predicts for seeds outside its pool."""
+    """Return the surrogate with levels, so that it also predicts for seeds outside its pool."""
     fitted = dataclasses.replace(surrogate, levels=_fitted(surrogate, data, own_data))
     return dataclasses.replace(surrogate, levels=_calibrated(fitted, own_data))
 
@@ -99,15 +99,15 @@ def _fitted(surrogate: Surrogate, data: Data, own_data: OwnData) -> Levels:
 
 
 def _by_point(target: np.ndarray, phi: np.ndarray) -> np.ndarray:
-    """Return what of the targets the points' features explain, without the seeds."""
+    """Return the part of the targets that the points' features explain, without the seeds."""
     coefficients = np.linalg.lstsq(phi, target, rcond=None)[0]
     return np.asarray(phi @ coefficients)
 
 
 def _noise(runs: np.ndarray, baseline: np.ndarray) -> Noise:
-    """Sd and correlation of what is left of runs and of the baseline's runs on their seeds, `[run, output]`.
+    """Return sd and correlation of the residuals of runs and of the baseline's runs on their seeds, `[run, output]`.
 
-    Runs of which nothing was left out have NaN and do not count.
+    Runs that were never left out of a fit have NaN and do not count.
     """
     is_there = ~np.isnan(runs).any(axis=1)
     runs, baseline = runs[is_there], baseline[is_there]
@@ -117,7 +117,7 @@ def _noise(runs: np.ndarray, baseline: np.ndarray) -> Noise:
 
 
 def _calibrated(surrogate: Surrogate, own_data: OwnData) -> Levels:
-    """Return the levels with the scores of the calibration points, for means over 1, 2, 4, … of their seeds."""
+    """Return the levels with the scores of the calibration points, for means over 1, 2, 4, … seeds."""
     levels, part = surrogate.levels, own_data.calibration
     assert levels is not None
     parts = LevelParts(surrogate, part.inputs)
@@ -134,9 +134,7 @@ def _calibrated(surrogate: Surrogate, own_data: OwnData) -> Levels:
 def residuals(
     surrogate: Surrogate, parts: LevelParts, part: OwnPart, own_data: OwnData, mode: str, rung: int
 ) -> dict[str, np.ndarray]:
-    """Return how far means over the first `rung` seeds of each point are from predictions, `[point,
-    output]`, by kind.
-    """
+    """Return simulated less predicted means over the first `rung` seeds of each point, `[point, output]`, by kind."""
     simulated, mean, baseline = on_own_seeds(surrogate, parts, part, own_data, mode, rung)
     learned = surrogate.scales.is_learned
     on_baseline = own_data.seeds.baseline[part.at[:, :rung]][..., learned].mean(axis=1)
@@ -147,8 +145,8 @@ def residuals(
 def on_own_seeds(
     surrogate: Surrogate, parts: LevelParts, part: OwnPart, own_data: OwnData, mode: str, rung: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return simulated and predicted means over each point's first seeds, and what is known or
-    predicted of the baseline.
+    """Return simulated and predicted means over each point's first `rung` seeds, and the baseline's means, known or
+    predicted.
     """
     levels = surrogate.levels
     assert levels is not None
@@ -172,7 +170,7 @@ def on_own_seeds(
 
 @dataclass(frozen=True)
 class OwnPart:
-    """Points of one role: inputs, runs `[point, run, output]`, places of their seeds in the table."""
+    """Points of one role: inputs, runs `[point, run, output]`, and each run's index in the table of seeds."""
 
     inputs: np.ndarray
     runs: np.ndarray
@@ -193,7 +191,7 @@ class OwnData:
 
 @reads_store("make the dataset again")
 def load_own(path: str | Path, data: Data) -> OwnData:
-    """Read the runs that go with a dataset; refuse those of another world, or on its pool's seeds."""
+    """Read the runs on other seeds that go with a dataset; refuse runs of another world, or on its own seeds."""
     dataset = load_kind(path, OWN_KIND, "the .zarr that sweeps.dataset --own-seeds writes")
     outcome, role = dataset["outcome"].values, dataset["role"].values
     refuse_unfinished(path, outcome)
@@ -239,10 +237,10 @@ NEAR = 0.04 + 1e-12  # of the confidence
 def any_seeds_table(surrogate: Surrogate, own_data: OwnData, confidence: float) -> pd.DataFrame:
     """Return coverage by output, kind of interval, knowledge of the seeds, their number and region.
 
-    From a simulated baseline the difference is covered where the metric is, so it has no rows of its own.
+    Beside a simulated baseline, the difference is covered whenever the metric is, so it has no rows.
 
-    `r2` is that of the means, `half_width` the median over points in the output's unit. The whole space
-    is the points drawn all over it; those of the branch were added and stand apart.
+    `r2` is the R² of the means, `half_width` the median over points in the output's unit. The region of the whole space
+    has the points drawn all over it; points added in the branch are a region of their own.
     """
     levels, part = levels_of(surrogate), own_data.test
     parts = LevelParts(surrogate, part.inputs)
@@ -287,7 +285,7 @@ SHARE_HEAD = ("covered, least to most", "median", "outputs within 86 to 94 %")
 
 
 def share_cells(share: pd.Series) -> tuple[str, str, str]:
-    """Write least to most, median, and how many lie within four points of a percent of 90 %."""
+    """Write the least and greatest share, the median, and how many shares lie from 86 to 94 %."""
     is_near = (share - 0.9).abs() <= NEAR
     reach = f"{share.min():.3f} to {share.max():.3f}"
     return reach, f"{share.median():.3f}", f"{int(is_near.sum())} of {len(share)}"
@@ -296,9 +294,9 @@ def share_cells(share: pd.Series) -> tuple[str, str, str]:
 def unexplained_table(surrogate: Surrogate, own_data: OwnData) -> pd.DataFrame:
     """Return the share of the variance over seeds that the covariates leave unexplained, by output.
 
-    `at_baseline`: over seeds that nothing was fitted to; `at_points`: of single runs at the test points,
-    each in units of its point's sd, beside a prediction that does not know the seed; `beside_baseline`: the
-    same where the baseline's run on the seed is known too.
+    `at_baseline`: of the baseline's runs on seeds that no fit has seen; `at_points`: of single runs at the test points,
+    each in units of its point's sd, against a prediction that does not know the seed; `beside_baseline`: the same where
+    the baseline's run on the seed is known too.
     """
     levels, learned = levels_of(surrogate), surrogate.scales.is_learned
     is_new = ~np.isin(np.arange(len(own_data.seeds.seeds)), own_data.train.at)
@@ -327,10 +325,10 @@ def common_seeds_table(
 ) -> pd.DataFrame:
     """Return scores and coverage on points that share sets of 32 seeds outside the pool, one set after the other.
 
-    `part.runs[point, seed, output]` are on `seeds`, of which the table has requests and the baseline's runs.
-    Columns without an ending are from the requests alone, `_simulated` beside the simulated baseline, and
-    `r2_pool` without any level. All points of a set share what is unknown of its seeds, so a set's coverage may
-    be far from the confidence either way.
+    `part.runs[point, seed, output]` are on `seeds`, whose requests and baseline's runs the table has. Columns without
+    an ending are from the requests alone, `_simulated` beside the simulated baseline, and `r2_pool` is without any
+    level. All points of a set share their seeds' unknown effects, so a set's coverage may be far from the confidence
+    either way.
     """
     levels, learned = levels_of(surrogate), surrogate.scales.is_learned
     parts = LevelParts(surrogate, part.inputs)
@@ -370,7 +368,7 @@ def _r2_each(target: np.ndarray, guess: np.ndarray) -> list[float]:
 
 
 def _members(region: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the points of each region by name; the whole space is all that is not of the branch."""
+    """Return the points of each region by name; the whole space has all points outside the branch."""
     branch = REGIONS.index(BRANCH)
     members = {
         WHOLE: region != branch,

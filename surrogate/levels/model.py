@@ -1,4 +1,5 @@
-"""What seeds do to a metric: a level from their requests, and what is left, by which intervals reach.
+"""What seeds do to a metric: a level that their requests explain, and the noise that is left, from which intervals
+come.
 
 A run's distance from its point's mean over the pool, in units of the sd of single runs there, is
 regressed on the covariates of its requests and on their products with the point's features. The mean
@@ -38,8 +39,8 @@ def _nothing() -> np.ndarray:
 
 
 class Noise(NamedTuple):
-    """The noise that covariates leave, by output: in sd of runs at a point, in units at the baseline,
-    and correlated.
+    """The noise that covariates leave, by output: sd of runs at a point, in their units of sd; sd at the baseline, in
+    the output's unit; and the correlation of both.
     """
 
     own: np.ndarray
@@ -49,7 +50,9 @@ class Noise(NamedTuple):
 
 @dataclass(frozen=True)
 class Levels:
-    """Regressions on covariates in units of `spread` about `center`, the mean of the pool's seeds."""
+    """Regressions of levels on seeds' covariates, standardised as (covariate − `center`) ÷ `spread`; `center` is the
+    mean of the pool's seeds.
+    """
 
     center: np.ndarray  # [covariate]
     spread: np.ndarray  # [covariate]
@@ -73,13 +76,13 @@ class Levels:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Return those of MODES that have scores; a surrogate of an earlier version lacks the last one."""
+        """Return the modes of MODES that have scores; a surrogate of an earlier version lacks the last mode."""
         return tuple(mode for mode in MODES if mode in self.noise)
 
     def standard(self, covariates: np.ndarray, baseline: np.ndarray | None = None) -> np.ndarray:
         """Return the covariates, and behind them the baseline's outputs if given, in units of their spread.
 
-        Those that never vary are 0.
+        Covariates that never vary are 0.
         """
         of_requests = _in_units(covariates, self.center, self.spread)
         if baseline is None:
@@ -106,8 +109,8 @@ class Levels:
     def sigma(
         self, mode: str, kind: str, fixed: np.ndarray, run_sd: np.ndarray, num_seeds: int
     ) -> np.ndarray:
-        """Return the uncertainty of a mean over `num_seeds` seeds, `[point, output]`; `fixed` does not
-        shrink with them.
+        """Return the uncertainty of a mean over `num_seeds` seeds, `[point, output]`; its part `fixed` does not shrink
+        with their number.
         """
         noise = self.noise[mode]
         sd = noise.own * run_sd
@@ -120,15 +123,17 @@ class Levels:
     def shared(
         self, mode: str, fixed: np.ndarray, run_sd: np.ndarray, num_seeds: int
     ) -> np.ndarray:
-        """Return which share of the variance of a mean over seeds is the seeds', `[point, output]`.
+        """Return the share of the variance of a mean over seeds that comes from the seeds, `[point, output]`.
 
-        All points of one set of seeds may have it in common.
+        All points of one set of seeds may have this part in common.
         """
         whole = np.square(self.sigma(mode, LEVEL, fixed, run_sd, num_seeds))
         return np.asarray(1 - np.square(fixed) / np.maximum(whole, LEAST_SPREAD**2))
 
     def rung(self, num_seeds: int) -> int:
-        """Return the number of seeds whose scores serve a mean over `num_seeds`: the greatest that is not above it."""
+        """Return the number of seeds whose scores serve a mean over `num_seeds`: the greatest of the rungs up to
+        `num_seeds`.
+        """
         kept = {int(name.rpartition(" ")[2]) for name in self.scores}
         return max(count for count in kept if count <= num_seeds)
 
@@ -164,7 +169,7 @@ class Levels:
 
     @staticmethod
     def read(tree: Mapping[str, Any], document: Mapping[str, Any]) -> Levels:
-        """Make the levels of the tree of arrays and the document."""
+        """Read levels from the tree of arrays and the document."""
         arrays: dict[str, Any] = {
             name: np.asarray(tree[name]) for name in tree if name not in ("noise", "scores")
         }
@@ -196,9 +201,7 @@ def _in_units(values: np.ndarray, center: np.ndarray, spread: np.ndarray) -> np.
 
 
 def key(mode: str, kind: str, rung: int) -> str:
-    """Name the scores of a mode, kind and rung; from a simulated baseline the difference is as far off
-    as the metric.
-    """
+    """Name the scores of a mode, kind and rung; beside a simulated baseline, differences share the metric's scores."""
     return f"{mode} {LEVEL if mode == SIMULATED else kind} {rung}"
 
 
@@ -209,11 +212,11 @@ def regress(
     fold: np.ndarray,
     point: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return ridge weights `[1 + covariate, 1 + feature, output]`, and what each run's fold leaves, `[run, output]`.
+    """Return ridge weights `[1 + covariate, 1 + feature, output]`, and residuals `[run, output]` of folds left out.
 
-    Every run has `phi[run, 1 + feature]`, standard covariates and the fold of its seed. Each output gets the
-    penalties that predict best what they were not fitted to: the other folds' seeds or, if `point[run]` is
-    given, means over other seeds at other points, each point in one fold's turn. Runs that have no turn leave NaN.
+    Every run has `phi[run, 1 + feature]`, standard covariates and the fold of its seed. Each output gets the penalties
+    that best predict runs outside the fit: the left-out fold's seeds or, if `point[run]` is given, means over other
+    seeds at other points, each point in one fold's turn. Runs that have no turn leave NaN.
     """
     terms = np.concatenate([np.ones((len(level), 1)), level], axis=1)
     design = (terms[:, :, None] * phi[:, None, :]).reshape(len(level), -1)
@@ -248,7 +251,7 @@ def regress(
 
 
 def _by_group(left: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Means of the rows that are there, by group, `[group, output]`."""
+    """Return the means of the rows that are not NaN, by group, `[group, output]`."""
     is_there = ~np.isnan(left).any(axis=1)
     _, places, counts = np.unique(groups[is_there], return_inverse=True, return_counts=True)
     sums = np.zeros((len(counts), left.shape[1]))
@@ -279,7 +282,7 @@ COVARIATES = (
 def covariates(table: RequestTable, rate_rps: float) -> np.ndarray:
     """Compute the numbers that describe one run's requests, `[covariate]`, in the order of COVARIATES.
 
-    `rate_rps` is the rate of the workload that a surrogate was fitted for, which the servers are sized by.
+    `rate_rps` is the rate of the workload that a surrogate was fitted for, by which the imagined servers are sized.
     """
     is_request = np.asarray(table.arrival_us) != NEVER_US
     arrival, prompt, output, slo_class = (
@@ -310,7 +313,7 @@ def covariates(table: RequestTable, rate_rps: float) -> np.ndarray:
 
 
 def waits(arrival: np.ndarray, service: np.ndarray) -> np.ndarray:
-    """Return how long each of the requests waits for a single server; Lindley's recursion, all at once."""
+    """Return how long each request waits for a single server, by Lindley's recursion, all requests at once."""
     ahead = np.concatenate([[0.0], np.cumsum(service)[:-1]]) - arrival
     return np.asarray(ahead - np.minimum.accumulate(ahead))
 

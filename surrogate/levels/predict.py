@@ -51,7 +51,9 @@ BLOCK_SIZE = 16  # by which contents are cut; no covariate depends on it
 
 
 class LevelParts:
-    """The parts of the learned outputs at some points, in their units, `[point, output]` each."""
+    """Mean, sd and features of some points, which predictions for other seeds are made of; `[point, output]` in the
+    outputs' units.
+    """
 
     def __init__(self, surrogate: Surrogate, inputs: np.ndarray) -> None:
         standard = surrogate.standard(inputs)
@@ -67,10 +69,10 @@ class LevelParts:
 
 
 def levels_of(surrogate: Surrogate) -> Levels:
-    """Return what a surrogate knows of seeds.
+    """Return the levels of a surrogate, by which it predicts for seeds outside its pool.
 
     Raises:
-        ConfigError: it knows nothing of them.
+        ConfigError: the surrogate has no levels.
     """
     if surrogate.levels is None:
         raise ConfigError(
@@ -95,12 +97,12 @@ def covariates_of_seeds(
 
 
 def workload_of(levels: Levels, spec: WorkloadSpec | None = None) -> WorkloadSpec:
-    """Return the workload that is meant: `spec`, or else the dataset's."""
+    """Return `spec` or, if it is None, the dataset's workload."""
     return parse_spec(levels.workload, "workload") if spec is None else spec
 
 
 def drawing(levels: Levels) -> Callable[[WorkloadSpec, int, int], tuple[RequestTable, Any]]:
-    """Return the function that draws the requests of a workload and a seed, contents cut into blocks of a size."""
+    """Return the function that draws the requests of a workload and a seed, cut into blocks of a given size."""
     return draw_requests if levels.stream == "jax" else reference.draw
 
 
@@ -119,8 +121,8 @@ def predict_any(
         points: `[point, parameter]`, or mappings.
         confidence: of the intervals.
         given: what the requests of the seeds are like, `[seed, covariate]`, of `covariates_of_seeds`; without it
-            the mean is over seeds that nobody knows.
-        num_seeds: how many of these. Above 32 seeds the scores are those of 32.
+            the seeds are unknown.
+        num_seeds: the number of unknown seeds. Above 32 seeds the scores are those of 32.
         baseline: the baseline's runs on the seeds that are given, `[seed, output]`, of
             `surrogate.levels.predict.baseline_on_seeds`; without it they are predicted.
 
@@ -172,7 +174,7 @@ def _check(confidence: float, num_seeds: int) -> None:
 
 
 def _of_all_outputs(surrogate: Surrogate, name: str, values: np.ndarray) -> np.ndarray:
-    """Return values `[point, learned output]` among all outputs; constant ones have their own, or differ by 0."""
+    """Return values of all outputs from `[point, learned output]`; constants have their value, or differ by 0."""
     is_constant = ~surrogate.scales.is_learned
     whole = np.zeros((len(values), len(surrogate.outputs)))
     whole[:, ~is_constant] = values
@@ -188,7 +190,7 @@ def _of_all_outputs(surrogate: Surrogate, name: str, values: np.ndarray) -> np.n
 def _checked(
     surrogate: Surrogate, covariates: np.ndarray | None, baseline: np.ndarray
 ) -> np.ndarray:
-    """Return the baseline's learned outputs, `[seed, output]`, checked."""
+    """Return the baseline's learned outputs, `[seed, output]`, after checking them."""
     if covariates is None or baseline.shape != (len(covariates), len(surrogate.outputs)):
         raise ConfigError(
             f"baseline: got {list(baseline.shape)} values, allowed is [seed, output], {len(surrogate.outputs)} "
@@ -203,7 +205,7 @@ def _checked(
 
 
 def _warn_if_far(level: np.ndarray) -> None:
-    """Says so where requests are unlike those that levels were learned from."""
+    """Warn where requests are unlike those that levels were learned from."""
     at = int(np.abs(level).argmax())
     if abs(level[at]) > FARTHEST:
         warnings.warn(
@@ -240,7 +242,7 @@ def predicted(
     confidence: float,
     baseline: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Predict the learned outputs with intervals; `level` is what `Levels.standard` gives, for all points or for each.
+    """Predict the learned outputs with intervals; `level` is a result of `Levels.standard`, for all points or for each.
 
     `baseline` are the means of its runs on these seeds, where it was simulated.
     """
@@ -271,7 +273,7 @@ def baseline_config(surrogate: Surrogate) -> ClusterConfig:
     """Return the baseline's cluster.
 
     Raises:
-        ConfigError: the surrogate does not know it, or a policy of it is not registered here.
+        ConfigError: the surrogate has no baseline, or one of its policies is not registered here.
     """
     levels = levels_of(surrogate)
     if SIMULATED not in levels.modes or not levels.settings:
@@ -300,7 +302,7 @@ def baseline_on_seeds(
         What the surrogate predicts, of every run, `[seed, output]` in the outputs' units.
 
     Raises:
-        ConfigError: the baseline cannot be simulated here, a run does not come to its end, or one has no figure
+        ConfigError: the baseline cannot be simulated here, a run does not come to its end, or a run has no figure
             for an output.
     """
     levels = levels_of(surrogate)
@@ -321,7 +323,7 @@ def baseline_on_seeds(
 
 
 def _measure(levels: Levels, spec: WorkloadSpec) -> Measure:
-    """Return how the dataset's runs were measured."""
+    """Return how runs are measured, as the dataset's runs were."""
     targets = {
         name: {limit: ms for limit, ms in limits.items() if ms is not None}
         for name, limits in (levels.targets or DEFAULT_TARGETS).items()
@@ -332,7 +334,7 @@ def _measure(levels: Levels, spec: WorkloadSpec) -> Measure:
 
 
 def _outputs(surrogate: Surrogate, seed: int, run: RunSummary) -> list[float]:
-    """Return what the surrogate predicts, of one run."""
+    """Return a run's figures of the surrogate's outputs."""
     where = f"seed {seed}: baseline {levels_of(surrogate).baseline}"
     if not run.metrics:
         raise ConfigError(
