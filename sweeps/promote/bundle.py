@@ -1,4 +1,4 @@
-"""Make stage 7: the change as a branch, a patch, a commit message, a text for reviewers, and a manifest of all."""
+"""Make stage 7, the bundle: the change as branch and patches, a commit message, a text for reviewers, a manifest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sweeps.promote.store import hashes_of, number, percent, render, wide_yaml
 
 
 def patch_of(files: Files) -> str:
-    """Return the patch, for `git apply`; every file is new and ends with a newline."""
+    """Return a patch for `git apply` that adds the files; every file must end with a newline."""
     return "".join(_added(path, files[path]) for path in sorted(files))
 
 
@@ -35,7 +35,7 @@ def _added(path: str, text: str) -> str:
 
 
 def _blob(text: str) -> str:
-    """Return Git's id of a file's content."""
+    """Return Git's blob id of a text."""
     data = text.encode()
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
@@ -52,7 +52,7 @@ _BESIDE = (
 
 
 def branch_files(promotion: Promotion, files: Files) -> dict[str, str]:
-    """Return the new files of the change, by their path in the target's repository."""
+    """Return the new files of the change and its documents, by their path in the target's repository."""
     branch = {
         path.removeprefix(GO): text
         for path, text in files.items()
@@ -68,7 +68,7 @@ def branch_files(promotion: Promotion, files: Files) -> dict[str, str]:
 
 
 def change_patch(promotion: Promotion, files: Files) -> str:
-    """Return the change for `git apply`: code, configuration, and the lines that register the plugins."""
+    """Return the patch for `git apply` with code, configuration, and the lines that register the plugins."""
     code = {
         path: text
         for path, text in branch_files(promotion, files).items()
@@ -78,7 +78,7 @@ def change_patch(promotion: Promotion, files: Files) -> str:
 
 
 def evidence_patch(promotion: Promotion, files: Files) -> str:
-    """Return what stands beside the change: vectors of its tests, and the documents of the promotion."""
+    """Return the patch with the evidence: the test vectors, and the documents of the promotion."""
     branch = branch_files(promotion, files)
     return patch_of({path: text for path, text in branch.items() if _is_evidence(path)})
 
@@ -88,14 +88,14 @@ def _is_evidence(path: str) -> bool:
 
 
 def change_name(promotion: Promotion) -> str:
-    """Return a name for files and titles, in kebab case."""
+    """Return the strategy's name in kebab case, for files and titles."""
     strategy = promotion.arm.strategy
     name = strategy.name if strategy is not None else promotion.given
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def _with_head(text: str) -> str:
-    """Return a patch with the line that git puts before each file."""
+    """Return a patch with Git's `diff --git` line before each file."""
     return re.sub(
         r"^--- a/(?P<path>.+)$",
         r"diff --git a/\g<path> b/\g<path>\n\g<0>",
@@ -116,7 +116,7 @@ _WIDTH = 72  # of a commit message
 
 
 def bundle_files(promotion: Promotion, files: Files) -> dict[str, str]:
-    """Return the bundle, by path."""
+    """Return the files of the bundle, by path."""
     content = PromotionContent(promotion, files)
     branch = branch_files(promotion, files)
     sets = report_sets(content)
@@ -134,7 +134,7 @@ def bundle_files(promotion: Promotion, files: Files) -> dict[str, str]:
 
 
 def report_sets(content: PromotionContent) -> dict[str, list[str]]:
-    """Return the run ids that verdicts cite, each set once, by a short name: R1, R2, …"""
+    """Return the sets of run ids that verdicts cite, each once, under short names: R1, R2, …"""
     sets: dict[str, list[str]] = {}
     for verdict in content.verdicts:
         ids = list(verdict["run_ids"])
@@ -174,7 +174,7 @@ def _body(content: PromotionContent, branch: Files, sets: Mapping[str, list[str]
 
 
 def _by_reason(verdicts: Iterable[Verdict]) -> list[dict[str, str]]:
-    """Return verdicts that are not confirmed, those with one reason in one line."""
+    """Group the given verdicts by verdict, evidence and reason; return one row for each group."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for one in verdicts:
         groups.setdefault((one["verdict"], one["evidence"], one["reason"]), []).append(one["id"])
@@ -216,7 +216,7 @@ def _gain(verdict: Verdict, sets: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 def _effect(verdict: Verdict, main: Mapping[str, Any]) -> str:
-    """Return whether the change is for the better; the same where the hypothesis says so."""
+    """Return `better` or `worse` for a change; `same` where the hypothesis expects no change."""
     if verdict["expected"] == SAME:
         return "same"
     is_lower = main["second_mean"] < main["first_mean"]
@@ -224,7 +224,7 @@ def _effect(verdict: Verdict, main: Mapping[str, Any]) -> str:
 
 
 def _survived(content: PromotionContent) -> dict[str, Any]:
-    """Return the titles of the concerns by what became of the gain."""
+    """Return the titles of the concerns, grouped by whether the gain survives them or they are not simulated."""
     rows = [row for row in content.survival["rows"] if row["name"] != NOTHING]
     done = [row for row in rows if row["changes"]]
     good = [row["title"] for row in done if row["verdict"] in (SURVIVES, SMALLER, LARGER)]
@@ -255,7 +255,7 @@ def _message(content: PromotionContent, branch: Files) -> str:
 
 
 def _manifest(content: PromotionContent, made: Files, sets: Mapping[str, list[str]]) -> str:
-    """Return every file with its SHA-256, the identities, and the runs behind every verdict."""
+    """Return the manifest: every file with its SHA-256, the identities, and the runs behind every verdict."""
     document = {
         "strategy": content.promotion.given,
         "baseline": content.promotion.baseline.name,

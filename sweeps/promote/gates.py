@@ -1,8 +1,8 @@
-"""The three gates of a promotion: what rule checkers find, what a person decides, and how far stages are made.
+"""The three gates of a promotion: the findings of rule checkers, a person's decisions, and the run through all stages.
 
-A decision holds for these very files: a gate is open while the last decision on it is an approval and every file that
-it was given for is as it was. Findings are data (`gates/gate-N.findings.yaml`), a decision is a signed-off file
-(`gates/gate-N.decision.yaml`), and both are in the history with the hashes of all files they are for.
+A decision holds for exact files: a gate is open while the last decision on it is an approval and every file that
+the approval covers is unchanged. Findings are data (`gates/gate-N.findings.yaml`), a decision is a signed-off file
+(`gates/gate-N.decision.yaml`), and the history records both with the hashes of all files that they cover.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ CHECKS: dict[int, Callable[[Promotion, Files], list[Finding]]] = {
 
 
 def _edited(store: PromotionStore, gate: int) -> Iterator[Finding]:
-    """Yield files that are not as their stages made them, or are of none; evidence is never anybody's to change."""
+    """Yield files that a stage made and a person edited (CRITICAL for evidence), and files that no stage made."""
     for name in before_gate(gate):
         made = store.last(MADE, stage=name)
         outputs: Mapping[str, str] = made["outputs"] if made else {}
@@ -134,12 +134,12 @@ def _edited(store: PromotionStore, gate: int) -> Iterator[Finding]:
 
 
 def findings_at(promotion: Promotion, gate: int, files: Files) -> list[Finding]:
-    """Return what the rule checkers say of the files at a gate, the gravest first."""
+    """Return the findings of a gate's rule checkers on the files, the gravest first."""
     return gravest_first(CHECKS[gate](promotion, files))
 
 
 def check(store: PromotionStore, promotion: Promotion, gate: int) -> list[Finding]:
-    """Make the findings of a gate for the files as they are, and keep them."""
+    """Compute and store the findings of a gate for the current files."""
     _refuse_unfinished(store, gate)
     files = files_at(store, gate)
     findings = gravest_first([*findings_at(promotion, gate, files), *_edited(store, gate)])
@@ -177,12 +177,12 @@ def decide(
     *,
     without_go: bool = False,
 ) -> None:
-    """Keep a person's decision on the findings that were made for the files as they are.
+    """Record a person's decision on the findings for the current files.
 
     Raises:
-        GateClosedError: there are no findings for these files, a CRITICAL one is to be approved, or no Go toolchain
-            has run and `without_go` does not say that this is meant.
-        ConfigError: nobody signs, or there is no reason.
+        GateClosedError: the current files have no findings, or a CRITICAL one is to be approved; or no Go toolchain
+            has run and `without_go` is false.
+        ConfigError: the name or the reason is empty.
     """
     for name, text in (("--by", by), ("--reason", reason)):
         if not text.strip():
@@ -225,7 +225,7 @@ def decide(
 
 
 def pass_gate(store: PromotionStore, promotion: Promotion, gate: int, say: Say) -> None:
-    """Go through an open gate; at a closed one make the findings and say what a person has to decide.
+    """Pass an open gate; at a closed gate, compute the findings, print them, and say what a person must decide.
 
     Raises:
         GateClosedError: the gate is closed.
@@ -251,7 +251,7 @@ def pass_gate(store: PromotionStore, promotion: Promotion, gate: int, say: Say) 
 
 
 def may_be_approved(detail: str) -> bool:
-    """Return whether a closed gate, told by its state, has no CRITICAL finding."""
+    """Return whether the state of a closed gate, given in words, mentions no CRITICAL finding."""
     return re.search(r"\b[1-9]\d* CRITICAL", detail) is None
 
 
@@ -269,10 +269,10 @@ def run_all(
     may_overwrite: bool = False,
     is_resumed: bool = False,
 ) -> None:
-    """Make every stage that is not current, up to the first closed gate.
+    """Run every stage that is not up to date, until a gate is closed.
 
     Raises:
-        GateClosedError: at a gate that waits for a person.
+        GateClosedError: a gate waits for a person's decision.
     """
     passed = 0
     for stage in STAGES.values():
@@ -295,7 +295,7 @@ def run_all(
 def _options_of(
     store: PromotionStore, stage: Stage, evidence: Mapping[str, Any], promotion: Promotion
 ) -> Mapping[str, Any]:
-    """Return the options of translation and validation; without new ones the evidence stays as it is."""
+    """Return the options of a stage; validation without new evidence keeps the options of its last run."""
     if stage.name == TRANSLATE:
         return {"image": promotion.image}
     if stage.name != VALIDATE:
@@ -311,7 +311,7 @@ def _options_of(
 
 
 def status_lines(store: PromotionStore) -> list[str]:
-    """Return what is made, which gate is open, what comes next."""
+    """Return lines with the state of the promotion: each gate, open or closed, and each stage, made or not."""
     identity = store.identity()
     lines = [f"{identity['strategy']} against {identity['baseline']} for {identity['target']}"]
     passed = 0

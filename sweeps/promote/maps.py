@@ -1,4 +1,4 @@
-"""Read the rows of Maps A, B and C from `maps/data/`, and make stage 1: which of them a promotion needs."""
+"""Read Maps A, B and C (translation to the target) from `maps/data/`; make stage 1: the rows that a promotion needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNCLASSED_PRIORITY = 0  # of requests without an objective
 
 
 def objective_name(slo_class: str) -> str:
-    """Return the objective that the header x-llm-d-inference-objective names for a class."""
+    """Return the name of a class's objective, as requests send it in the header x-llm-d-inference-objective."""
     return f"{OBJECTIVE}{slo_class}"
 
 
@@ -41,7 +41,7 @@ NUMBER = "NUMBER"  # behind what begins a policy's numbers: any of them
 
 
 class SettingRow(ClosedPart):
-    """Say what some settings of a `ClusterConfig` become (Map A); `admission.NUMBER` stands for a policy's numbers."""
+    """Hold what settings of a `ClusterConfig` become in the target (Map A); `admission.NUMBER`: any policy number."""
 
     settings: Annotated[tuple[Text, ...], Field(min_length=1)]
     part: Literal["router", "request", "engine", "cluster", "simulation"]  # who holds the knob
@@ -61,7 +61,7 @@ class SettingRow(ClosedPart):
 
 
 class PolicyRow(ClosedPart):
-    """Say what a policy of the package becomes (Map A)."""
+    """Hold what a policy of the package becomes in the target (Map A)."""
 
     policy: Annotated[str, Field(pattern=r"^[a-z_]+/[a-z-]+$")]  # KIND/NAME
     status: Status
@@ -75,7 +75,7 @@ class PolicyRow(ClosedPart):
 
 
 class InterfaceRow(ClosedPart):
-    """Say what a kind of policy is in the target (Map A)."""
+    """Hold the target's interface for a kind of policy (Map A)."""
 
     kind: Text
     interface: Text
@@ -84,7 +84,7 @@ class InterfaceRow(ClosedPart):
 
 
 class SignalRow(ClosedPart):
-    """Describe a field that a policy may read (Map B)."""
+    """Describe a signal that a policy may read, here and in the target (Map B)."""
 
     name: Annotated[str, Field(pattern=r"^[a-z_]+\.[a-z0-9_]+$")]  # CONTEXT.FIELD
     unit: Text
@@ -99,7 +99,7 @@ class SignalRow(ClosedPart):
 
 
 class GapRow(ClosedPart):
-    """Describe what has no model on one side, with the hypothesis that tests it (Map C)."""
+    """Describe a gap: an effect that only the simulator or only the cluster has, and its hypothesis (Map C)."""
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
     title: Text
@@ -135,18 +135,18 @@ _FILES = {
 
 @functools.cache
 def rows_of(kind: type[_R]) -> tuple[_R, ...]:
-    """Return all rows of a kind."""
+    """Return all rows of a type."""
     name = _FILES[kind]
     return parsed_rows(kind, data_file(f"maps/data/{name}.yaml"), name)
 
 
 def parsed_rows(row: type[_R], content: object, source: str) -> tuple[_R, ...]:
-    """Return rows of one kind from plain data; `source` begins errors."""
+    """Return rows of one type from plain data; error messages begin with `source`."""
     return checked(tuple[row, ...], content, source)  # type: ignore[valid-type]
 
 
 def setting_row(name: str) -> SettingRow:
-    """Return the row of a setting, of one scorer's weight, or of a number that a policy's name begins.
+    """Return the row for a setting, a scorer's weight, or a policy's number.
 
     Raises:
         ConfigError: no row has it.
@@ -165,24 +165,24 @@ def setting_row(name: str) -> SettingRow:
 
 
 def policy_row(kind: str, name: str) -> PolicyRow | None:
-    """Return the row of a policy of the package, or of a track's experiment; None for one from a user's file."""
+    """Return the row of a policy of the package or of a track's experiment; None for a policy from a user's file."""
     return {row.policy: row for row in rows_of(PolicyRow)}.get(f"{kind}/{known_as(name)}")
 
 
 def place_of(kind: str) -> str:
-    """Return what Map B calls the context of a kind: that of HandOverContext is hand_over."""
+    """Return Map B's word for a policy kind's context, such as `hand_over` for HandOverContext."""
     words = re.findall("[A-Z][a-z]+", KINDS[kind].context.removesuffix("Context"))
     return "_".join(words).lower()
 
 
 def policies_of(config: ClusterConfig) -> Iterator[tuple[str, Policy]]:
-    """Yield the policies that a configuration uses, with their kinds."""
+    """Yield (kind, policy) for each policy that a configuration uses."""
     for policy in policies_in(numbered(config)):
         yield policy.kind, policy
 
 
 def signals_of(config: ClusterConfig) -> tuple[str, ...]:
-    """Return the signals that the policies of a configuration read, as Map B names them."""
+    """Return the signals that a configuration's policies read, by their names in Map B, sorted."""
     signals: set[str] = set()
     for _, policy in policies_of(config):
         signals |= signals_read(policy, max(len(config.scorers()), 1))
@@ -190,7 +190,7 @@ def signals_of(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def signals_read(policy: Policy, num_scorers: int = 1) -> set[str]:
-    """Return the signals that one policy reads, beside so many scorers."""
+    """Return the signals that one policy reads when the router has `num_scorers` scorers."""
     fields = {field.name for field in dataclasses.fields(scene_of(policy.kind))}
     place = place_of(policy.kind)
     return {
@@ -206,13 +206,13 @@ PAGE = "translation-dictionary.md"
 
 
 def maps_files(promotion: Promotion) -> Files:
-    """Return `translation-dictionary.yaml` and `.md`: all rows, with those that the strategy needs marked."""
+    """Return `translation-dictionary.yaml` and `.md`: all rows, with a mark on those that the strategy needs."""
     document = dictionary(promotion)
     return {DICTIONARY: yaml_text(document), PAGE: render("dictionary.md.j2", document=document)}
 
 
 def reference_page() -> str:
-    """Return the page of the docs: all rows."""
+    """Return the reference page for the docs, with all rows."""
     return render(
         "maps.md.j2",
         interfaces=_dumped(rows_of(InterfaceRow)),
@@ -228,7 +228,7 @@ def _dumped(rows: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def dictionary(promotion: Promotion) -> dict[str, Any]:
-    """Return Maps A, B and C as plain data; `used` marks what the strategy has, reads or meets."""
+    """Return Maps A, B and C as plain data; `used` marks rows that apply to the strategy."""
     config = promotion.arm.config
     kinds = {kind for kind, _ in policies_of(config)}
     names = named_policies(promotion)
@@ -267,7 +267,7 @@ _ENDS = {  # what becomes of a policy, by its status
 
 
 def in_words(promotion: Promotion) -> str:
-    """Return what becomes of each policy of the strategy at the target, in a sentence."""
+    """Return in a sentence what becomes of each policy of the strategy at the target."""
     policies: dict[str, list[str]] = {}
     for row in dictionary(promotion)["map_a"]["policies"]:
         if row["used"]:
@@ -285,7 +285,7 @@ def in_words(promotion: Promotion) -> str:
 
 
 def named_policies(promotion: Promotion) -> set[tuple[str, str]]:
-    """Return kind and name of every policy that the strategy's configuration names."""
+    """Return (kind, name) of every policy that the strategy's configuration names."""
     config = promotion.arm.config
     names = {("admission", known_as(admission_name(config)))}
     for kind in KINDS.values():
@@ -305,7 +305,7 @@ def _filled(row: Any) -> dict[str, Any]:
 
 
 def without_folders(text: str) -> str:
-    """Return a text in which policies of files have no folders, so that it is the same on every machine."""
+    """Return a text with the folders of policy files removed, so that it is the same on every machine."""
     return re.sub(r"[^,\s]*/([^/,]+\.py:)", r"\1", text)
 
 

@@ -1,4 +1,4 @@
-"""What the actions of `blis-jax promote` share: names, parsers, the promotion that they are about."""
+"""The options that the actions of `blis-jax promote` share, and the promotion that an action works on."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Evidence(RequestCount, SeedOptions, title="evidence"):
     resume: bool = switch("go on with the evidence that a stopped call left")
 
     def evidence(self) -> dict[str, Any]:
-        """Return what the evidence is made of, as plain values; reports as their texts."""
+        """Return the settings of the evidence as plain values, reports as texts by path; empty if none is named."""
         if self.dry_run and self.reports is not None:
             raise ConfigError(
                 "--reports: --dry-run makes the reports by simulation; give one of them"
@@ -177,7 +177,7 @@ class DecisionOptions(GateOptions, title="decision"):
     without_go: bool = switch("approve gate 1 although no Go toolchain has compiled the plugins")
 
     def signed(self) -> tuple[str, str]:
-        """Return who decides, and why."""
+        """Return the name and the reason of a decision; refuse missing or malformed ones."""
         for name, text in (("by", self.by), ("reason", self.reason)):
             if not text:
                 raise ConfigError(
@@ -209,14 +209,14 @@ Kind = TypeVar("Kind", bound=CommandOptions)
 
 
 def read_action(kind: type[Kind], action: str, arguments: Sequence[str]) -> Kind:
-    """Return the options of an action in the words behind its name."""
+    """Parse the options of an action from the words after its name."""
     examples = "\n".join(f"  %(prog)s {line}" for line in _EXAMPLES[action].split("\n"))
     description = f"{capital(ACTIONS[action])}."
     return kind.called(f"{NAME} {action}", description, f"examples:\n{examples}").read(arguments)
 
 
 def actions_text() -> str:
-    """Return the actions and what they do, for the help of a promotion from its first stage on."""
+    """Return the list of actions with their descriptions, for the help text of `blis-jax promote`."""
     width = max(map(len, ACTIONS)) + 2
     actions = "".join(f"  {name:<{width}}{text}\n" for name, text in ACTIONS.items())
     return f"actions, each with a --help of its own:\n{actions}\n"
@@ -234,7 +234,7 @@ def promotion_of(
     *,
     may_be_its_baseline: bool = False,
 ) -> Promotion:
-    """Return what is promoted: what is given, else what the folder is of; the folder is begun or compared."""
+    """Return the promotion from the given words, else the folder's; begin the folder, or refuse another promotion's."""
     before = store.identity() if store.is_begun else {}
     strategy = strategy or before.get("strategy")
     if strategy is None:
@@ -257,7 +257,7 @@ def promotion_of(
 
 
 def reports_in(folder: Path) -> dict[str, str]:
-    """Return the texts of all reports below a folder, by path."""
+    """Return the texts of all reports below a folder, by relative path."""
     if not folder.is_dir():
         raise ConfigError(
             f"--reports: {folder} is not a folder; give one with SCENE/ARM/RUN.yaml below it"

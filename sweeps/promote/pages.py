@@ -1,7 +1,7 @@
-"""Make stage 6: findings of every hypothesis, the promotion report, feedback to simulator and search.
+"""Make stage 6: findings on every hypothesis, the promotion report, and feedback to simulator and search.
 
-A refuted hypothesis of track A becomes a structural hypothesis (the model lacks or misplaces a part), one of track B a
-concern to model, one of track C a constraint for the search, in the form of a strategy file's `constraints`.
+A refuted hypothesis of track A becomes a structural hypothesis (the model lacks or misplaces a part), of track B a
+concern to model, of track C a constraint for the search, in the form of a strategy file's `constraints`.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ Verdict = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PromotionContent:
-    """Hold verdicts with their hypotheses, the table of what the gain survives, and the gates."""
+    """Provide the contents of the documents: hypotheses with verdicts, the survival table, and the gates."""
 
     promotion: Promotion
     files: Files
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """Return the verdicts, as the evaluator wrote them."""
+        """Return the verdicts document as the evaluator wrote it."""
         document: dict[str, Any] = read_yaml(self.files[VERDICTS], VERDICTS)
         return document
 
     @cached_property
     def survival(self) -> dict[str, Any]:
-        """Return the table of what the gain survives."""
+        """Return the survival table."""
         table: dict[str, Any] = read_yaml(self.files[SURVIVAL], SURVIVAL)
         return table
 
@@ -80,7 +80,7 @@ class PromotionContent:
         return str(self.document["evidence"])
 
     def counts(self) -> list[dict[str, Any]]:
-        """Return verdicts by track."""
+        """Return one row for each track, with the number of verdicts by word."""
         rows = []
         for track, about in TRACKS.items():
             judged = [verdict["verdict"] for verdict in self.verdicts if verdict["track"] == track]
@@ -102,7 +102,7 @@ class PromotionContent:
         return rows
 
     def gates(self) -> list[dict[str, Any]]:
-        """Return findings and decisions."""
+        """Return one row for each gate, with its findings and its decision."""
         rows = []
         for gate in GATES:
             checked, decided = (
@@ -126,7 +126,7 @@ class PromotionContent:
 
 
 def main_change(verdict: Verdict) -> Mapping[str, Any] | None:
-    """Return the subject against the baseline, if it was compared: the first of the changes."""
+    """Return the subject's change from the baseline, the first of the changes; None if nothing was compared."""
     return next(iter(verdict["changes"].values()), None)
 
 
@@ -135,7 +135,7 @@ CONTROL_CHANGE = "control - baseline"
 
 
 def findings_files(content: PromotionContent) -> dict[str, str]:
-    """Return a page for each hypothesis, by path: eleven sections, filled from data or "not measured"."""
+    """Return a page for each hypothesis, by path: eleven sections, filled from data or with "not measured"."""
     return {
         f"{FOLDER}/{verdict['id']}.md": render(
             "findings.md.j2",
@@ -152,7 +152,7 @@ def findings_files(content: PromotionContent) -> dict[str, str]:
 
 
 def resolution_of(verdict: Verdict) -> str:
-    """Return the ledger's word; a refuted hypothesis of a simulation has no better one than the model's."""
+    """Return the ledger's word for a verdict; every refuted hypothesis counts as a wrong model."""
     if verdict["verdict"] == CONFIRMED:
         is_partial = verdict["status"] == WITH_NUANCE
         return "Partial confirmation with surprise" if is_partial else "Clean confirmation"
@@ -166,7 +166,7 @@ NOTHING = f"{FEEDBACK}/README.md"
 
 
 def feedback_files(content: PromotionContent) -> dict[str, str]:
-    """Return a file for each refuted hypothesis; a page that says so where there is none."""
+    """Return a file for each refuted hypothesis, and a page that lists these files or says that there are none."""
     makers = {"A": _structural, "B": _concern, "C": _constraint}
     folders = {"A": "structural", "B": "concerns", "C": "constraints"}
     feedback: dict[str, str] = {}
@@ -242,7 +242,7 @@ def _constraint(hypothesis: TransferHypothesis, verdict: Verdict) -> dict[str, A
 
 
 def metric_name(hypothesis: TransferHypothesis) -> str | None:
-    """Return the metric of searches that is this figure of a report, if there is one."""
+    """Return the search metric that corresponds to the hypothesis's figure; None if there is none."""
     *above, name = hypothesis.metric.path.split(".")
     figure = next((each for each in FIGURES if name in (each.name, each.by_class)), None)
     if figure is None or not figure.metric:
@@ -254,7 +254,7 @@ def metric_name(hypothesis: TransferHypothesis) -> str | None:
 
 
 def to_ms(hypothesis: TransferHypothesis) -> float:
-    """Return how many ms the metric's unit is; 1 for what is no time."""
+    """Return the factor that converts the metric's unit to ms; 1 for units that are not s."""
     return 1000.0 if hypothesis.metric.unit in ("s", "s/token") else 1.0
 
 
@@ -263,7 +263,7 @@ _BULKY = "evidence/reports/"
 
 
 def document_files(promotion: Promotion, files: Files) -> dict[str, str]:
-    """Return all documents, by path."""
+    """Return all documents of stage 6, by path."""
     content = PromotionContent(promotion, files)
     return {**findings_files(content), **feedback_files(content), REPORT: _report(content)}
 

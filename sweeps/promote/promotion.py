@@ -1,4 +1,4 @@
-"""Hold what is promoted where, and what the stages of a promotion hand to each other.
+"""Define a promotion (strategy, baseline, target), and the data that its stages pass to each other.
 
 A stage is a pure function from a `Promotion` and the files of earlier stages to files: texts by path, relative
 to the output folder. Only `sweeps.promote.store` writes them.
@@ -52,13 +52,13 @@ BY_STEPS = "SteppingRouter"
 
 
 def file_named(files: Files, name: str) -> str | None:
-    """Return the path of the first file that ends with a name, such as `arms/baseline/FILE`; None if there is none."""
+    """Return the first path that ends with `name`, such as `arms/baseline/FILE`; None if no path does."""
     return next((path for path in sorted(files) if f"/{path}".endswith(f"/{name}")), None)
 
 
 @dataclass(frozen=True)
 class Promotion:
-    """Hold a strategy, what it is compared with, and the version of llm-d that it is written for."""
+    """Hold a strategy, its baseline, and the version of llm-d for which the change is written."""
 
     given: str  # STRATEGY[@POINT], as on the command line
     arm: Arm
@@ -68,7 +68,7 @@ class Promotion:
 
     @property
     def name(self) -> str:
-        """Return the strategy's name, of bare settings that of their arm."""
+        """Return the strategy's name; the arm's name if the arm is bare settings."""
         return self.arm.name if self.arm.strategy is None else self.arm.strategy.name
 
     @property
@@ -78,7 +78,7 @@ class Promotion:
 
     @property
     def workload_name(self) -> str:
-        """Return what the workload of the strategy's file is called."""
+        """Return the name of the strategy's workload."""
         strategy = self.arm.strategy
         if strategy is None:
             return USUAL_WORKLOAD
@@ -87,7 +87,7 @@ class Promotion:
 
 @dataclass(frozen=True)
 class GeneratedPlugin:
-    """Describe a plugin that the promotion brings along, as the compiler wrote it."""
+    """Describe a plugin that the compiler generated for the promotion."""
 
     kind: str  # scorer, admission, routing, order or request
     simulated_name: str
@@ -100,14 +100,14 @@ class GeneratedPlugin:
 
     @property
     def level(self) -> str:
-        """Return Alpha, Beta or Stable; a version of the target without levels takes all for Beta."""
+        """Return Alpha, Beta or Stable; Beta if the target's version has no stability levels."""
         return self.stability if self.stability in ("Alpha", "Stable") else "Beta"
 
 
 def plugin_for(
     generated: Sequence[GeneratedPlugin], kind: str, name: str
 ) -> GeneratedPlugin | None:
-    """Return the generated plugin of a policy, if there is one; a path may be given by its last name."""
+    """Return the generated plugin of a policy; None if there is none. Of `FILE:NAME`, only NAME counts."""
     for plugin in generated:
         if plugin.kind == kind and _plain(plugin.simulated_name) == _plain(name):
             return plugin
@@ -117,7 +117,7 @@ def plugin_for(
 def order_plugin(
     generated: Sequence[GeneratedPlugin], scheduler: str, priority: str
 ) -> GeneratedPlugin | None:
-    """Return the generated order of a queue; its name is the priority's and the scheduler's with + between them."""
+    """Return the generated order of a scheduler or a priority policy; order names are `PRIORITY+SCHEDULER`."""
     names = {_plain(scheduler), _plain(priority)}
     for plugin in generated:
         if plugin.kind == "order" and names & set(map(_plain, plugin.simulated_name.split("+"))):
@@ -126,7 +126,7 @@ def order_plugin(
 
 
 def parameters_of(plugin: GeneratedPlugin, numbers: Mapping[str, float]) -> dict[str, Any]:
-    """Return the plugin's parameters with a policy's numbers; a name matches in any spelling."""
+    """Return the plugin's parameters, with a policy's numbers where their names match (ignoring case, - and _)."""
     known = {_plain(name): float(value) for name, value in numbers.items()}
     return {name: known.get(_plain(name), value) for name, value in plugin.parameters.items()}
 
@@ -136,7 +136,7 @@ def _plain(name: str) -> str:
 
 
 def reads_class(generated: Sequence[GeneratedPlugin]) -> bool:
-    """Return whether some plugin asks for a request's SLO class, which the target tells by priority."""
+    """Return whether a plugin reads a request's SLO class, which the target derives from the priority."""
     return any(
         signal.rpartition(".")[2] == "slo_class"
         for plugin in generated
@@ -145,7 +145,7 @@ def reads_class(generated: Sequence[GeneratedPlugin]) -> bool:
 
 
 def plugin_rows(generated: Sequence[GeneratedPlugin]) -> list[dict[str, Any]]:
-    """Return the plugins as `generated-plugins.yaml` lists them."""
+    """Return the plugins as rows of `generated-plugins.yaml`."""
     return [
         {
             "type": plugin.type_name,
@@ -161,7 +161,7 @@ def plugin_rows(generated: Sequence[GeneratedPlugin]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Finding:
-    """Hold what a rule checker found in a file; a CRITICAL one keeps a gate closed."""
+    """Hold one fault that a rule checker found in a file; a CRITICAL one keeps a gate closed."""
 
     severity: Severity
     rule: str  # kebab-case, the same in every run
@@ -170,7 +170,7 @@ class Finding:
 
 
 def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Return each finding once, in the order of severity, rule, file and sentence."""
+    """Return the findings without duplicates, sorted by severity, rule, path and message."""
     return sorted(
         set(findings),
         key=lambda finding: (
@@ -180,7 +180,7 @@ def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def counted(findings: Mapping[str, int]) -> str:
-    """Return findings in numbers."""
+    """Return the counts by severity as text, such as `1 CRITICAL, 0 IMPORTANT`."""
     return ", ".join(f"{findings.get(name, 0)} {name}" for name in SEVERITIES)
 
 
@@ -191,7 +191,7 @@ def count_of(findings: Sequence[Finding]) -> dict[str, int]:
 
 
 class NotMappedError(ConfigError):
-    """A parameter, signal or primitive that the target cannot express; the sentence ends with a proposal."""
+    """A setting, signal or primitive that the target cannot express; the sentence ends with a proposal."""
 
 
 def make_promotion(
@@ -202,11 +202,11 @@ def make_promotion(
     *,
     may_be_its_baseline: bool = False,
 ) -> Promotion:
-    """Make a promotion of texts; without a baseline it has that of the strategy's file.
+    """Build a promotion from the words of the command line; the default baseline is that of the strategy's file.
 
     Raises:
-        ConfigError: target or image is not of the form, or the strategy is its own baseline and may not be.
-        NotMappedError: the router has no form for any number of endpoints.
+        ConfigError: target or image is malformed, or the strategy equals its baseline without `may_be_its_baseline`.
+        NotMappedError: the router was read from Go statement by statement, so it fits one number of endpoints only.
     """
     arm = arm_of(strategy)
     _refuse_steps(arm.config)
@@ -230,7 +230,7 @@ def make_promotion(
 
 
 def _refuse_steps(config: ClusterConfig) -> None:
-    """Refuse a router that was read from Go statement by statement, before anything is made."""
+    """Refuse early a router that was read from Go statement by statement."""
     if not input_files.is_file(config.routing_policy):
         return
     decide = registry.find("routing", config.routing_policy).decide
@@ -244,7 +244,7 @@ def _refuse_steps(config: ClusterConfig) -> None:
 
 
 def identity_of(promotion: Promotion) -> dict[str, Any]:
-    """Return what a promotion's artifacts depend on, by its name in words."""
+    """Return the values that identify a promotion, by their name in words; its files depend on these alone."""
     return {
         "strategy": promotion.given,
         "baseline": promotion.baseline.name,
@@ -256,7 +256,7 @@ def identity_of(promotion: Promotion) -> dict[str, Any]:
 
 
 def policy_files(promotion: Promotion) -> dict[str, str]:
-    """Return the texts of users' files that the arms name, by the file's name."""
+    """Return the texts of the policy files that strategy and baseline name, by the file's name."""
     files = {}
     for arm in (promotion.arm, promotion.baseline):
         for field in dataclasses.fields(arm.config):
@@ -267,7 +267,7 @@ def policy_files(promotion: Promotion) -> dict[str, str]:
 
 
 def place_of(promotion: Promotion, setting: str) -> str:
-    """Return file and line of a parameter or setting; the command line if the file has it not."""
+    """Return file and line of a setting in the strategy's file; the strategy's name if the file does not have it."""
     strategy = promotion.arm.strategy
     if strategy is None:
         return f"strategy {promotion.given}"
@@ -283,7 +283,7 @@ def place_of(promotion: Promotion, setting: str) -> str:
 
 
 def not_mapped(promotion: Promotion, setting: str, problem: str, proposal: str) -> NotMappedError:
-    """Return the sentence about a setting that the target cannot express."""
+    """Return the error about a setting that the target cannot express."""
     place = place_of(promotion, setting)
     return NotMappedError(f"{setting} ({place}): {problem}; proposal: {proposal}")
 
@@ -296,4 +296,4 @@ def _text(strategy: Strategy) -> str:
 
 
 class GateClosedError(ConfigError):
-    """A stage that waits behind a gate, or a decision that a gate does not take; commands end with exit code 3."""
+    """A gate is closed to a stage, or refuses a decision; commands end with exit code 3."""

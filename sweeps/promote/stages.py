@@ -1,7 +1,7 @@
-"""List the stages in their order, tell what state each is in and whether the gates are open, and make one.
+"""Define the stages in their order, report the state of each stage and gate, and run a stage.
 
 A stage is a value: a name, the gate before it, and a pure function from the files of all earlier stages and the
-options to files. It is current as long as these inputs have the hashes that they had when it was made.
+options to files. A stage is current as long as these inputs have the same hashes as when the stage was last made.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TRANSLATE, TESTS, VALIDATE = "translate", "tests", "validate"
 
 @dataclass(frozen=True)
 class StageWork:
-    """Hold what a stage may look at; the options are plain values and part of what it is made of."""
+    """Hold the inputs of a stage; its options are plain values."""
 
     promotion: Promotion
     files: Files  # of all earlier stages, behind the last gate findings and decisions too
@@ -53,7 +53,7 @@ class StageWork:
 
 @dataclass(frozen=True)
 class Stage:
-    """Describe a step that makes files; `behind` is the gate that must be open before it, 0 for none."""
+    """Describe a stage: a step that makes files; `behind` is the gate that must be open before it, 0 for none."""
 
     name: str
     behind: int
@@ -89,13 +89,13 @@ STAGES = {
 
 
 def translated_image(store: PromotionStore) -> str | None:
-    """Return the image of the endpoint picker that the translation was last made with."""
+    """Return the endpoint picker's image in the last translation; None if there is none."""
     made = store.last(MADE, stage=TRANSLATE) if store.is_begun else None
     return None if made is None else made["options"].get("image")
 
 
 def joined(*parts: Files) -> dict[str, str]:
-    """Return all files; the same path from two parts is a defect."""
+    """Return the files of all parts; a path in two parts is a programming error."""
     files: dict[str, str] = {}
     for path, text in ((path, text) for part in parts for path, text in part.items()):
         if path in files:
@@ -113,7 +113,7 @@ def before(name: str) -> tuple[str, ...]:
 
 
 def before_gate(gate: int) -> tuple[str, ...]:
-    """Return the names of the stages that a gate looks at."""
+    """Return the names of the stages whose files a gate covers."""
     return tuple(name for name, stage in STAGES.items() if stage.behind < gate)
 
 
@@ -122,30 +122,30 @@ def before_gate(gate: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class StageState:
-    """Hold what became of a stage: one of the words above, and a sentence where there is more to say."""
+    """Hold the state of a stage: one of the words above, and a sentence with details."""
 
     word: str
     detail: str = ""
 
     @property
     def is_usable(self) -> bool:
-        """Return whether later stages may build on its files; a person may have edited them."""
+        """Return whether later stages may use the stage's files, which includes edited files."""
         return self.word in (DONE, EDITED)
 
     @property
     def words(self) -> str:
-        """Return the word, with the sentence in brackets."""
+        """Return the word, with the sentence in parentheses."""
         return self.word + (f" ({self.detail})" if self.detail else "")
 
 
 def outputs_of(store: PromotionStore, names: tuple[str, ...]) -> dict[str, str]:
-    """Return the hashes that the stages' files had when they were last made."""
+    """Return the hashes that the files of these stages had when the stages were last made."""
     made = (store.last(MADE, stage=name) for name in names)
     return {path: digest for record in made if record for path, digest in record["outputs"].items()}
 
 
 def files_before(store: PromotionStore, name: str) -> dict[str, str]:
-    """Return the files on disk that a stage is made of: those of earlier stages; behind the last gate, of all gates."""
+    """Return the files on disk that a stage reads: those of earlier stages and, behind the last gate, of all gates."""
     paths = list(outputs_of(store, before(name)))
     if STAGES[name].behind == GATES[-1]:
         paths += [path(gate) for gate in GATES for path in (findings_path, decision_path)]
@@ -155,7 +155,7 @@ def files_before(store: PromotionStore, name: str) -> dict[str, str]:
 def state_of(
     store: PromotionStore, name: str, options: Mapping[str, Any] | None = None
 ) -> StageState:
-    """Return what became of a stage; `options`, unless None, must be those that it was made with."""
+    """Return the state of a stage; if `options` are given, the stage is stale unless it was made with them."""
     began, made = store.last(BEGAN, stage=name), store.last(MADE, stage=name)
     if began is None:
         return StageState(NOT_MADE)
@@ -176,7 +176,7 @@ def state_of(
 
 
 def edited_files(store: PromotionStore, name: str) -> list[str]:
-    """Return files of a stage with a text that it never wrote: what a person would lose if it is made again."""
+    """Return files of a stage whose text the stage never wrote: edits that a new run would destroy."""
     known = store.ever_written(name)
     there = hashes_of(store.read(tuple(known)))
     return [path for path, digest in there.items() if digest not in known[path]]
@@ -189,7 +189,7 @@ def _how_far(store: PromotionStore, planned: Hashes) -> str:
 
 
 def changes_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the names whose values differ, those that only one of both has included."""
+    """Return the names whose values differ or that only one of the mappings has."""
     return [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
 
 
@@ -199,14 +199,14 @@ APPROVE, REJECT = "approve", "reject"
 
 
 def files_at(store: PromotionStore, gate: int) -> dict[str, str]:
-    """Return the files on disk that a gate is about: of every stage before it."""
+    """Return the files on disk that a gate covers: those of every stage before the gate."""
     return store.read(outputs_of(store, before_gate(gate)))
 
 
 def current_check(
     store: PromotionStore, gate: int, artifacts: Mapping[str, str]
 ) -> Mapping[str, Any] | None:
-    """Return the findings' record, if they are for these files and their own file is as it was written."""
+    """Return the record of a gate's findings if they are about these files and unedited; else None."""
     checked = store.last(CHECKED, gate=gate)
     if checked is None or checked["artifacts"] != artifacts:
         return None
@@ -215,7 +215,7 @@ def current_check(
 
 @dataclass(frozen=True)
 class GateState:
-    """Tell whether a gate is open; if not, why, and what to do."""
+    """Hold whether a gate is open; if not, why, and what to do."""
 
     gate: int
     is_open: bool
@@ -224,12 +224,12 @@ class GateState:
 
     @property
     def word(self) -> str:
-        """Return open or closed."""
+        """Return `open` or `closed`."""
         return "open" if self.is_open else "closed"
 
 
 def gate_state(store: PromotionStore, gate: int) -> GateState:
-    """Return whether a gate is open for the files as they are."""
+    """Return the state of a gate for the current files."""
     artifacts = hashes_of(files_at(store, gate))
     decided = store.last(DECIDED, gate=gate)
     checked = current_check(store, gate, artifacts)
@@ -255,10 +255,10 @@ def gate_state(store: PromotionStore, gate: int) -> GateState:
 
 
 def require_open(store: PromotionStore, last: int) -> None:
-    """Refuse to go on behind a gate that is closed, or behind one before it.
+    """Refuse to continue unless the gate `last` and all gates before it are open.
 
     Raises:
-        GateClosedError: with the reason.
+        GateClosedError: a gate is closed; the message says why.
     """
     for gate in GATES[:last]:
         state = gate_state(store, gate)
@@ -280,11 +280,11 @@ def run_stage(
     may_overwrite: bool = False,
     is_resumed: bool = False,
 ) -> list[str]:
-    """Make a stage, and return the paths of its files; a validation goes on from its journal if it is resumed.
+    """Run a stage and return the paths of its files; with `is_resumed`, a validation continues from its journal.
 
     Raises:
-        GateClosedError: a gate before it is closed, or an earlier stage is not made.
-        ConfigError: a person has edited its files.
+        GateClosedError: a gate before the stage is closed, or an earlier stage is not up to date.
+        ConfigError: a person has edited the stage's files, and `may_overwrite` is false.
     """
     for earlier in before(name):
         state = state_of(store, earlier)
@@ -316,6 +316,6 @@ def run_stage(
 
 
 def kept_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as the history keeps them: texts of reports by their hashes."""
+    """Return options as the history stores them: texts of reports are replaced by their hashes."""
     reports = options.get("reports")
     return dict(options) | ({"reports": hashes_of(reports)} if reports is not None else {})

@@ -1,8 +1,8 @@
-"""The folder of a promotion: files of stages, decisions of people, and a history that is only ever appended to.
+"""The folder of a promotion: files of stages, decisions of people, and an append-only history.
 
-`history.jsonl` has the form of the ledger: a line a record, each with the hash of the one before. It is the only file
-with a clock in it. A stage is written in three moves: a record of what is about to be written, the files, a record
-that they are there. So a stage that was killed is seen, and written again.
+`history.jsonl` has the form of the ledger: one record per line, each with the hash of the record before. It is the only
+file with times in it. A stage is written in three steps: a record of the files to write, the files, and a record
+that they are complete. So a stage that was killed is detected and written again.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _Checked = TypeVar("_Checked")
 
 @functools.cache
 def data_file(path: str) -> Any:
-    """Return the content of a data file of this package, which nobody may change."""
+    """Return the parsed content of a data file of this package; callers must not change it."""
     return read_yaml((_PACKAGE / path).read_text(encoding="utf-8"), path.rpartition("/")[2])
 
 
 def checked(kind: type[_Checked], content: object, source: str) -> _Checked:
-    """Return plain data as a type of pydantic; `source` begins errors.
+    """Return plain data validated as a pydantic type; error messages begin with `source`.
 
     Raises:
         ConfigError: a field is missing, unknown, or not allowed.
@@ -65,14 +65,14 @@ def checked(kind: type[_Checked], content: object, source: str) -> _Checked:
 
 
 def target_names() -> tuple[str, ...]:
-    """Return all versions NAME@VERSION of the target, each a folder of `targets`."""
+    """Return all known versions NAME@VERSION of the target."""
     return tuple(
         sorted(folder.name for folder in (_PACKAGE / "targets").iterdir() if "@" in folder.name)
     )
 
 
 def check_target(target: str) -> None:
-    """Refuse a version of the target that is not known."""
+    """Refuse an unknown version of the target."""
     known = target_names()
     if target not in known:
         raise ConfigError(
@@ -82,7 +82,7 @@ def check_target(target: str) -> None:
 
 @functools.cache
 def target_file(target: str, name: str) -> Mapping[str, Any]:
-    """Return what a file says of a version of the target, on top of the version that it extends.
+    """Return a version's file of the target, merged over the same file of the version that it extends.
 
     Raises:
         ConfigError: the version is not known.
@@ -98,7 +98,7 @@ def target_file(target: str, name: str) -> Mapping[str, Any]:
 
 
 def _merged(base: Any, change: Any) -> Any:
-    """Return data with what other data say in their place: mappings are merged, None takes an entry away."""
+    """Return `base` with the entries of `change` merged in; None removes an entry."""
     if not isinstance(base, Mapping) or not isinstance(change, Mapping):
         return change
     merged = {**base, **{key: _merged(base.get(key), value) for key, value in change.items()}}
@@ -109,7 +109,7 @@ def _merged(base: Any, change: Any) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Write texts of several lines as blocks, without anchors."""
+    """Write multi-line texts as block scalars, and no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -124,17 +124,17 @@ _Dumper.add_representer(str, _block)
 
 
 def yaml_text(document: Any) -> str:
-    """Return one YAML document, keys in the given order."""
+    """Return YAML text for one document, with keys in the given order."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def wide_yaml(document: Mapping[str, Any]) -> str:
-    """Return a YAML document for people: lines of 110 columns, repeated parts as anchors."""
+    """Return YAML text for people: lines of up to 110 columns, repeated parts as anchors."""
     return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=110)
 
 
 def render(name: str, **values: object) -> str:
-    """Return the text of a template; a value that is missing is an error."""
+    """Render a template; a missing value is an error."""
     filters: dict[str, Callable[..., str]] = {
         "percent": percent, "number": number, "filled": filled, "listed": listed, "short": "{:g}".format,
         "magnitude": _magnitude,
@@ -143,14 +143,14 @@ def render(name: str, **values: object) -> str:
 
 
 def _magnitude(change: str | Mapping[str, float]) -> str:
-    """Return a simulated change in % with its interval, or the words in its place."""
+    """Return a simulated change in % with its interval; words are returned as they are."""
     if isinstance(change, str):
         return change
     return "{percent:+.1f} % [{low:+.1f}, {high:+.1f}]".format(**change)
 
 
 def percent(change: Any) -> str:
-    """Return a change in % with its interval, of an estimate or of its plain form; "not measured" without one."""
+    """Return a change in % with its interval, from an estimate or its plain form; "not measured" if it has no mean."""
     mean, low, high = (_part(change, name) for name in ("mean", "low", "high"))
     if mean is None:
         return NOT_MEASURED
@@ -160,14 +160,14 @@ def percent(change: Any) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return four significant digits, whole numbers from 1,000 on; "not measured" for none."""
+    """Return a number with four significant digits, or whole from 1,000 on; "not measured" for None or NaN."""
     if value is None or not math.isfinite(value):
         return NOT_MEASURED
     return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def filled(text: object) -> str:
-    """Return a text on one line, or "not measured"."""
+    """Return a text on one line; "not measured" if it is empty."""
     words = " ".join(str(text).split()) if text is not None else ""
     return words or NOT_MEASURED
 
@@ -178,7 +178,7 @@ def _part(estimate: Any, name: str) -> float | None:
 
 
 def listed(value: Any) -> str:
-    """Return plain data on one line."""
+    """Return plain data as text on one line."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {listed(part)}" for name, part in value.items())
     if isinstance(value, list | tuple):
@@ -196,28 +196,28 @@ Hashes = Mapping[str, str]  # path -> SHA-256 of the text
 
 
 def findings_path(gate: int) -> str:
-    """Return where the findings of a gate are."""
+    """Return the path of a gate's findings."""
     return f"gates/gate-{gate}.findings.yaml"
 
 
 def decision_path(gate: int) -> str:
-    """Return where a person's decision on a gate is."""
+    """Return the path of a person's decision on a gate."""
     return f"gates/gate-{gate}.decision.yaml"
 
 
 def sha256(text: str) -> str:
-    """Return the hash of a text in UTF-8."""
+    """Return the SHA-256 of a text in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def hashes_of(files: Files) -> dict[str, str]:
-    """Return the hash of every text, in the order of the paths."""
+    """Return the SHA-256 of every text by path, sorted by path."""
     return {path: sha256(files[path]) for path in sorted(files)}
 
 
 @dataclass(frozen=True)
 class PromotionStore:
-    """Hold a promotion's folder; see the module."""
+    """Read and write a promotion's folder; see the module's docstring."""
 
     folder: Path
 
@@ -225,21 +225,21 @@ class PromotionStore:
 
     @property
     def history(self) -> Path:
-        """Return the file of the records."""
+        """Return the path of the history."""
         return self.folder / HISTORY
 
     def records(self) -> tuple[chain.Record, ...]:
-        """Return what happened so far; a broken history is refused."""
+        """Return all records of the history; refuse a broken history."""
         contents = chain.read(self.history)
         chain.check_sound(self.history, contents)
         return contents.records
 
     def append(self, kind: str, content: Mapping[str, Any]) -> None:
-        """Append a record, with the time."""
+        """Append a record to the history, with the time."""
         chain.append(self.history, kind, lambda _: content)
 
     def last(self, kind: str, **having: Any) -> chain.Record | None:
-        """Return the last record of a kind with these values."""
+        """Return the last record of a kind with the values `having`; None if there is none."""
         for record in reversed(self.records()):
             if record["kind"] == kind and all(
                 record.get(name) == value for name, value in having.items()
@@ -255,10 +255,10 @@ class PromotionStore:
         return bool(self.records()) if self.history.exists() else False
 
     def begin(self, identity: Mapping[str, Any]) -> None:
-        """Begin a promotion, or go on with the one that is there if it is of the same.
+        """Begin a promotion in the folder; if one exists, refuse a different identity.
 
         Args:
-            identity: what the artifacts depend on, by its name in words.
+            identity: the values that identify the promotion, by their name in words.
         """
         if self.is_begun:
             before = self.identity()
@@ -275,7 +275,7 @@ class PromotionStore:
         self.append(chain.BEGIN, {"version": chain.VERSION, "promotion": dict(identity)})
 
     def identity(self) -> dict[str, Any]:
-        """Return what the folder is a promotion of."""
+        """Return the identity of the folder's promotion."""
         records = self.records() if self.history.exists() else ()
         if not records or "promotion" not in records[0]:
             raise ConfigError(
@@ -286,21 +286,21 @@ class PromotionStore:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep other processes from writing the same folder."""
+        """Keep other processes from writing to the folder during the `with` block."""
         with sole_writer(self.history):
             yield
 
     # --- files ------------------------------------------------------------------------------------
 
     def path(self, name: str) -> Path:
-        """Return the place of a file; names that lead out of the folder are refused."""
+        """Return the path of a file in the folder; refuse names that lead out of it."""
         parts = PurePosixPath(name)
         if parts.is_absolute() or ".." in parts.parts or not parts.parts:
             raise ConfigError(f"{name!r} is not a path below the folder of a promotion")
         return self.folder.joinpath(*parts.parts)
 
     def read(self, names: Sequence[str] | Hashes) -> dict[str, str]:
-        """Return the texts that are there, by path."""
+        """Return the texts of the files that exist, by path."""
         texts = {}
         for name in sorted(names):
             try:
@@ -314,11 +314,11 @@ class PromotionStore:
         return texts
 
     def holds(self, name: str, digest: str) -> bool:
-        """Return whether a file is there with this hash."""
+        """Return whether a file exists and has this SHA-256."""
         return hashes_of(self.read([name])).get(name) == digest
 
     def write(self, name: str, text: str) -> None:
-        """Write a file, whole or not at all; one that is the same already is left."""
+        """Write a file atomically; leave it untouched if its text is the same."""
         path = self.path(name)
         if path.is_file() and path.read_bytes() == text.encode():
             clear_leftovers(path)
@@ -329,7 +329,7 @@ class PromotionStore:
     def write_stage(
         self, stage: str, inputs: Hashes, options: Mapping[str, Any], files: Files
     ) -> None:
-        """Write the files of a stage, between two records; files that it had before and has no more are removed."""
+        """Write the files of a stage between two records; delete files of earlier runs that are no longer made."""
         outputs = hashes_of(files)
         content = {
             "stage": stage, "inputs": dict(inputs), "options": dict(options), "outputs": outputs,
@@ -344,7 +344,7 @@ class PromotionStore:
         self.append(MADE, content)
 
     def ever_written(self, stage: str) -> dict[str, set[str]]:
-        """Return every path that a stage has ever been about to write, with the hashes it had."""
+        """Return every path that a stage has written or begun to write, with the hashes of all its versions."""
         written: dict[str, set[str]] = {}
         for record in self.records():
             if record["kind"] == BEGAN and record["stage"] == stage:

@@ -1,1 +1,1 @@
-"""Evidence: benchmark reports, read or made by simulation, and the verdicts that they give."""
+"""Evidence: benchmark reports, measured or simulated, and the verdicts on hypotheses that follow from them."""

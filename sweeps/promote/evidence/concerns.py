@@ -1,7 +1,7 @@
-"""Put what is different on a real cluster into a simulation: the rows of Map C, and the scenes of hypotheses.
+"""Simulate the differences of a real cluster (concerns): the rows of Map C, and the scenes of hypotheses.
 
-A concern changes the configuration, or the workload, of every arm alike. What the engine cannot do yet has the reason
-in place of a change. A scene is a workload with a concern.
+A concern changes the configuration, or the workload, of every arm alike. A concern that the engine cannot simulate yet
+has a reason in place of a change. A scene is a workload with a concern.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ChangeWorkload = Callable[["WorkloadSpec"], "WorkloadSpec"]
 
 @dataclass(frozen=True)
 class Concern:
-    """Describe a row; `change` is None where the engine cannot do it yet, and `about` then says what is missing."""
+    """Describe a difference of a real cluster; without a change, `about` says what the engine lacks to simulate it."""
 
     name: str
     gap: str  # the row of Map C
@@ -48,16 +48,16 @@ class Concern:
 
     @property
     def is_simulated(self) -> bool:
-        """Return whether runs can have it."""
+        """Return whether the engine can simulate the concern."""
         return self.change is not None or self.change_workload is not None
 
     def applied(
         self, config: ClusterConfig, spec: WorkloadSpec
     ) -> tuple[ClusterConfig, WorkloadSpec]:
-        """Return a configuration and a workload with it.
+        """Return the configuration and the workload with the concern applied.
 
         Raises:
-            ConfigError: it is not simulated yet, or this configuration cannot have it.
+            ConfigError: the concern is not simulated yet, or does not fit this configuration.
         """
         if not self.is_simulated:
             raise ConfigError(f"concern {self.name}: {NOT_YET}: {self.about}")
@@ -70,7 +70,7 @@ def _settings(**changes: Any) -> Change:
 
 
 def _mixed_gpus(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """Make half of the instances slower."""
+    """Make half of the instances slower; leave a configuration that lists instances as it is."""
     if config.instances:
         return config
     slow = config.num_instances // 2
@@ -86,14 +86,14 @@ def _mixed_gpus(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
 
 
 def _arrival_seconds(spec: WorkloadSpec) -> float:
-    """Return about how long requests arrive, in s."""
+    """Return the approximate time during which requests arrive, in s."""
     if spec.horizon:
         return spec.horizon / 1e6
     return spec.num_requests / (spec.aggregate_rate or 1.0)
 
 
 def _outages(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """Let instances fail at random, about two while requests arrive, each for two fifths of that time."""
+    """Let instances fail at random: about two failures while requests arrive, each lasting two fifths of that time."""
     seconds = _arrival_seconds(spec)
     return config.replace(
         cluster_policy="outages",
@@ -105,7 +105,7 @@ def _outages(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
 
 
 def _late_half(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """Let half of the instances come up, cold, after two fifths of the time in which requests arrive."""
+    """Start half of the instances late, with empty caches, after two fifths of the time in which requests arrive."""
     half = config.num_instances // 2
     if not half:
         raise ConfigError("a late half needs two instances or more; the strategy has one")
@@ -119,10 +119,10 @@ def _late_half(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
 
 
 def _behind_the_detector(num_stale: int) -> Change:
-    """Let the router's usual detector shed sheddable requests, by metrics as old as a scrape."""
+    """Return the change by which the router's default detector sheds sheddable requests, by scraped metrics."""
 
     def change(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-        """Return the cluster behind the detector; refused where the strategy has a gate of its own."""
+        """Return the cluster behind the detector; refuse a strategy with an admission policy of its own."""
         if config.admission_policy != "always-admit":
             raise ConfigError(
                 f"admission_policy {config.admission_policy} is the strategy's own; the detector would replace it"
@@ -136,10 +136,10 @@ def _behind_the_detector(num_stale: int) -> Change:
 
 
 def _pools(prefill: int, decode: int) -> Change:
-    """Let instances in this ratio compute prompts and make the tokens."""
+    """Return a change that splits the instances in this ratio into a prefill pool and a decode pool."""
 
     def change(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-        """Return the cluster in two pools; refused where instances differ, or are too few."""
+        """Return the cluster in two pools; refuse instances that differ or are too few."""
         count = config.num_instances * prefill // (prefill + decode)
         if config.instances or not count:
             least = prefill + decode
@@ -156,7 +156,7 @@ def _pools(prefill: int, decode: int) -> Change:
 
 
 def _blocks_of_the_target(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """Make blocks as coarse as the router's, the memory as large as before."""
+    """Make KV blocks as large as the target's, and keep the size of the memory."""
     share = config.block_size_in_tokens / APPROXIMATE_BLOCK_TOKENS
     return config.replace(
         block_size_in_tokens=APPROXIMATE_BLOCK_TOKENS,
@@ -166,7 +166,7 @@ def _blocks_of_the_target(config: ClusterConfig, spec: WorkloadSpec) -> ClusterC
 
 
 def _longer_tails(spec: WorkloadSpec) -> WorkloadSpec:
-    """Return answers with the same means, but of a lognormal law: most are short, a few are very long."""
+    """Give answers a lognormal law with the same means: most answers are short, a few are very long."""
     return override(spec, clients=[_with_tail(client.model_dump()) for client in spec.clients])
 
 
@@ -260,7 +260,7 @@ _VARIANTS = (
 
 
 def concerns() -> tuple[Concern, ...]:
-    """Return a concern for each row of Map C, with what varies a row further behind it."""
+    """Return one concern for each row of Map C, each followed by its variants."""
     all_concerns = [
         Concern(
             TARGET_PROFILE, "", "The signals of the target's own scheduler",
@@ -288,7 +288,7 @@ def concerns() -> tuple[Concern, ...]:
 
 
 def in_pools(prefill: int, decode: int) -> Concern:
-    """Return the pools of a baseline scenario, in the ratio of its pods, as a concern."""
+    """Return the concern that splits instances into pools in the ratio of a baseline scenario's pods."""
     name = f"{prefill} prefill to {decode} decode"
     return Concern(name, "pd-roles", "Pods with roles", "prompts move", _pools(prefill, decode))
 
@@ -297,7 +297,7 @@ def concern_named(name: str) -> Concern:
     """Return the concern with this name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no concern has this name.
     """
     known = {concern.name: concern for concern in concerns()}
     if name not in known:
@@ -307,7 +307,7 @@ def concern_named(name: str) -> Concern:
 
 @dataclass(frozen=True)
 class SimulatedScene:
-    """Hold a workload, and what is different from the simulation that found the strategy."""
+    """Hold a workload with a concern: what differs from the simulation that found the strategy."""
 
     name: str
     workload: str
@@ -317,27 +317,27 @@ class SimulatedScene:
 
     @property
     def about(self) -> str:
-        """Return the scene in words."""
+        """Return the scene in words, such as `workload W with C`."""
         return f"workload {self.workload}" + (f" with {self.concern.name}" if self.concern else "")
 
     @property
     def key(self) -> str:
-        """Return a key that is equal for scenes of the same requests under the same concern."""
+        """Return a key that is equal for scenes with the same workload, concern and random stream."""
         content = [self.spec.content(), self.concern.name if self.concern else "", self.stream]
         return fingerprint(content)
 
     def spec_with_concern(self) -> WorkloadSpec:
-        """Return the workload that is drawn."""
+        """Return the workload with the concern applied."""
         if self.concern is None or self.concern.change_workload is None:
             return self.spec
         return self.concern.change_workload(self.spec)
 
     def config_with_concern(self, config: ClusterConfig) -> ClusterConfig:
-        """Return the configuration that is run."""
+        """Return a configuration with the concern applied."""
         return config if self.concern is None else self.concern.applied(config, self.spec)[0]
 
     def rate(self, seconds: float, num_requests: int) -> float:
-        """Return requests per second that are offered; of a workload that does not say, those that came."""
+        """Return the offered requests per second; if the workload sets no rate, `num_requests` over `seconds`."""
         return self.spec.aggregate_rate or num_requests / max(seconds, 1e-6)
 
 
@@ -347,7 +347,7 @@ def scene_of(
     """Return the scene of a hypothesis.
 
     Raises:
-        ConfigError: it cannot be simulated; the sentence says why.
+        ConfigError: the hypothesis cannot be simulated; the sentence says why.
     """
     traffic = entry.get("workload") or {}
     workload = str(traffic.get("name") or promotion.workload_name)
@@ -375,7 +375,7 @@ def scene_of(
 
 
 def gap_of(entry: Mapping[str, Any]) -> str | None:
-    """Return the row of Map C that a hypothesis of track B comes from."""
+    """Return the id of the row of Map C that a hypothesis of track B comes from; None if there is none."""
     if entry.get("track") != "B":
         return None
     words = set(re.findall(r"[a-z0-9-]+", str(entry.get("origin"))))

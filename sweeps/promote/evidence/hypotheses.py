@@ -1,4 +1,4 @@
-"""Define hypotheses about a cluster: their fields, the legal pairs of words, figures of reports, baseline scenarios."""
+"""Define hypotheses about a cluster: their fields, the allowed values, figures of reports, and baseline scenarios."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Text = Annotated[str, Field(min_length=1, pattern=r"\S")]
 
 
 class MetricPath(ClosedPart):
-    """Hold a figure of a benchmark report."""
+    """Name a figure of a benchmark report, and the direction that counts as better."""
 
     path: Text
     statistic: Text
@@ -36,7 +36,7 @@ class MetricPath(ClosedPart):
 
 
 class ExpectedChange(ClosedPart):
-    """Hold what the treatment does to the metric against the baseline."""
+    """Hold the expected change of the metric from the baseline to the treatment."""
 
     direction: Literal["lower", "higher", "same"]
     magnitude_sim: dict[str, float] | str  # change in %, with its interval, or "not measured"
@@ -44,7 +44,7 @@ class ExpectedChange(ClosedPart):
 
 
 class OfferedTraffic(ClosedPart):
-    """Hold the requests of a test; lengths in tokens."""
+    """Describe the requests of a test; lengths in tokens."""
 
     name: Text  # workload of the simulator
     rate: Annotated[float, Field(gt=0)]  # requests/s
@@ -58,7 +58,7 @@ class OfferedTraffic(ClosedPart):
 
 
 class OperatingPoint(ClosedPart):
-    """Hold the load as a share of what the simulated cluster can do."""
+    """Hold the load as a share of the rate at which the simulated baseline saturates."""
 
     saturation_rate: Annotated[float, Field(gt=0)]  # requests/s, of the baseline
     share: Annotated[float, Field(gt=0)]
@@ -66,7 +66,7 @@ class OperatingPoint(ClosedPart):
 
 
 class ProfileChoice(ClosedPart):
-    """Hold the form of the benchmark profile, or why there can be none."""
+    """Hold the harness of the benchmark profile, or the reason why there can be no profile."""
 
     harness: Literal["inference-perf", "guidellm", "priority-mix"] | None = None
     reason: str = ""
@@ -106,12 +106,12 @@ class TransferHypothesis(ClosedPart):
 
     @property
     def direction(self) -> str:
-        """Return what the subject does to the metric against the baseline; SAME is within the tolerance."""
+        """Return the expected direction of the change from the baseline: lower, higher, or same (within tolerance)."""
         return self.expected.direction
 
     @property
     def subject(self) -> str:
-        """Return the arm that is compared with the baseline: the treatment, or where it is left out the control."""
+        """Return the arm compared with the baseline: the treatment, or the control where there is no treatment."""
         return CONTROL if CONTROL in self.arms and TREATMENT not in self.arms else TREATMENT
 
     @property
@@ -121,13 +121,13 @@ class TransferHypothesis(ClosedPart):
 
     @property
     def simulated_scene(self) -> str:
-        """Return the scene whose simulation stands for it: one for all scenarios with the same workload and pods."""
+        """Return the name of the scene to simulate; scenarios of track C with the same workload and pods share one."""
         pods = "".join(f"-{role}-{count}" for role, count in sorted(self.pods.items()))
         return f"workload-{self.workload.name}{pods}" if self.track == "C" else self.scene
 
     @property
     def claim(self) -> Claim:
-        """Return what it says of the metric's change in % against the baseline."""
+        """Return the claim about the metric's change in % against the baseline."""
         if self.is_equivalence:
             limit = self.expected.tolerance
             return Claim("", self.metric.path, of=CHANGE, low=-limit, high=limit)
@@ -135,11 +135,11 @@ class TransferHypothesis(ClosedPart):
 
     @property
     def is_equivalence(self) -> bool:
-        """Return whether it says that nothing changes."""
+        """Return whether the hypothesis expects no change."""
         return self.direction == SAME
 
     def plain(self) -> dict[str, Any]:
-        """Return the hypothesis as the file has it."""
+        """Return the hypothesis as plain data for the file."""
         return self.model_dump(mode="json", exclude_none=True)
 
     @model_validator(mode="after")
@@ -156,14 +156,14 @@ class TransferHypothesis(ClosedPart):
 
 
 class NotTransferred(ClosedPart):
-    """Hold a confirmed row of the ledger that is no hypothesis about a cluster, and why."""
+    """Hold the id of a confirmed ledger row that becomes no hypothesis about a cluster, and the reason."""
 
     row: Text
     reason: Text
 
 
 class HypothesisDocument(ClosedPart):
-    """Hold `hypotheses.yaml`."""
+    """Hold the content of `hypotheses.yaml`."""
 
     strategy: Text
     baseline: Text
@@ -182,7 +182,7 @@ class HypothesisDocument(ClosedPart):
 
 
 def hypotheses_path(files: Files) -> str:
-    """Return the path of the hypotheses among files."""
+    """Return the path of `hypotheses.yaml` among files."""
     path = file_named(files, HYPOTHESES)
     if path is None:
         raise ConfigError(f"there is no {HYPOTHESES}; run the stage hypothesise")
@@ -193,7 +193,7 @@ def hypotheses_of(files: Files) -> tuple[TransferHypothesis, ...]:
     """Return all hypotheses among files.
 
     Raises:
-        ConfigError: there are none, or a field of one is missing or not allowed.
+        ConfigError: the file is missing, or a field in it is missing or not allowed.
     """
     path = hypotheses_path(files)
     return parse_hypotheses(files[path], path).hypotheses
@@ -201,7 +201,7 @@ def hypotheses_of(files: Files) -> tuple[TransferHypothesis, ...]:
 
 @functools.lru_cache(maxsize=8)  # every rule of a gate reads the same text
 def parse_hypotheses(text: str, source: str = HYPOTHESES) -> HypothesisDocument:
-    """Return the checked document.
+    """Parse and check the text of `hypotheses.yaml`.
 
     Raises:
         ConfigError: a field is missing, unknown, empty or not allowed.
@@ -219,7 +219,7 @@ _BY_METRIC["tokens_per_sec"] = _BY_METRIC["output_tokens_per_s"]
 
 
 def metric_path(metric: str) -> tuple[MetricPath, str] | None:
-    """Return where a report has a metric, and what it is in words; None where no report has it."""
+    """Return a metric's place in a report, and the metric in words; None where no report has the metric."""
     match = re.fullmatch(r"(ttft|e2e|tpot)_(mean|p\d+)_ms(?:\[([a-z]+)\])?", metric)
     figure = _BY_METRIC.get(match[1] if match else metric)
     statistic, slo_class = (match[2], match[3]) if match else ("mean", None)
@@ -238,10 +238,10 @@ def metric_path(metric: str) -> tuple[MetricPath, str] | None:
 
 
 def known_metric(metric: str) -> tuple[MetricPath, str]:
-    """Return the same of a metric that a report has.
+    """Return a metric's place in a report, and the metric in words; refuse a metric that no report has.
 
     Raises:
-        ConfigError: no report has it.
+        ConfigError: no report has the metric.
     """
     known = metric_path(metric)
     if known is None:
@@ -252,7 +252,7 @@ def known_metric(metric: str) -> tuple[MetricPath, str]:
 
 
 class BaselineScenario(ClosedPart):
-    """Hold a scenario file, with the harness and profile that it names."""
+    """Describe a scenario file of the benchmark: the harness and profile that it names, and how it is simulated."""
 
     name: str  # path below the folder, without .yaml
     harness: str
@@ -268,17 +268,17 @@ class BaselineScenario(ClosedPart):
 
     @property
     def experiment(self) -> str:
-        """Return the name of the experiment that runs the arms on it."""
+        """Return the name of the experiment that runs the arms on this scenario."""
         return "-".join(("track-c", self.harness, self.profile, *filter(None, [self.roles])))
 
     @property
     def left_out(self) -> str:
-        """Return why no experiment runs the arms on it; empty if one does."""
+        """Return why no experiment runs the arms on this scenario; empty if one does."""
         return self.no_arms or self.instead
 
 
 class Inventory(ClosedPart):
-    """Hold all scenarios of the pinned commit."""
+    """Hold all scenarios of the pinned commit of the benchmark's repository."""
 
     repository: str
     commit: Annotated[str, Field(pattern="^[0-9a-f]{40}$")]
@@ -288,16 +288,16 @@ class Inventory(ClosedPart):
 
 @functools.cache
 def inventory() -> Inventory:
-    """Return the pinned inventory.
+    """Return the pinned inventory of scenarios.
 
     Raises:
-        ConfigError: the file is not of the form.
+        ConfigError: the file does not have the form of an inventory.
     """
     return checked(Inventory, data_file("evidence/data/scenarios.yaml"), "scenarios.yaml")
 
 
 @functools.cache
 def scenario_workload(name: str) -> WorkloadSpec:
-    """Return the workload that stands for the profile of a scenario."""
+    """Return the workload that stands for a scenario's profile in the simulator."""
     file = resources.files("sweeps") / "workloads" / f"{name}.yaml"
     return parse_spec(file.read_text(encoding="utf-8"), f"{name}.yaml")

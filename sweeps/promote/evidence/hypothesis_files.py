@@ -1,4 +1,4 @@
-"""Make stage 3: hypotheses as data and as a page. The rules of gate 2 look for what is not of its origin."""
+"""Make stage 3: hypotheses as data and as a page; and the rules of gate 2 that compare hypotheses with their origin."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def hypothesis_files(promotion: Promotion, maps: Files, ledger: Path | None = No
     """Return `hypotheses.yaml` and `hypotheses.md`.
 
     Args:
-        promotion: what is promoted where.
-        maps: the files of earlier stages. The dictionary decides which gaps are tested; objectives and deadline
-            headers of the classes are taken from the configurations, if these are there.
-        ledger: folder of the ledger whose confirmed rows make track A; the present folder if not given.
+        promotion: the strategy, its baseline and the target.
+        maps: the files of earlier stages. The dictionary decides which gaps are tested; the objectives and deadline
+            headers of the classes come from the configurations, if these exist.
+        ledger: folder of the ledger whose confirmed rows become track A; the current folder if not given.
 
     Raises:
-        ConfigError: there is no dictionary, or a row of it is not allowed.
+        ConfigError: the dictionary is missing, or one of its rows is not allowed.
     """
     document = document_of(promotion, maps, ledger or Path())
     plain = document.model_dump(mode="json", exclude_none=True)
@@ -62,7 +62,7 @@ def _page(document: HypothesisDocument) -> str:
 
 
 def document_of(promotion: Promotion, maps: Files, ledger: Path) -> HypothesisDocument:
-    """Return the hypotheses as checked data; the saturation of each workload is simulated."""
+    """Build the hypotheses as checked data; the saturation rate of each workload is simulated."""
     dictionary = _dictionary(maps)
     gaps = parsed_rows(GapRow, _without(dictionary["map_c"], "used"), f"{DICTIONARY}: map_c")
     read = [row for row in dictionary["map_b"] if row.get("used")]
@@ -99,7 +99,7 @@ def _without(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 def origin_findings(
     promotion: Promotion, files: Files, ledger: Path | None = None
 ) -> Iterator[Finding]:
-    """Yield hypotheses that are not what ledger, Map C and inventory make them, and a page that is not theirs."""
+    """Yield hypotheses that differ from what ledger, maps and inventory give, and a page that differs from its data."""
     path = file_named(files, HYPOTHESES)
     if path is None:
         return
@@ -130,7 +130,7 @@ def origin_findings(
 
 
 def _differing(closed_part: ClosedPart, other: ClosedPart, but: str = "") -> list[str]:
-    """Return the fields in which two parts of one kind differ; one may be left out."""
+    """Return the names of the fields in which two parts of the same type differ; the field `but` is skipped."""
     names = (name for name in type(closed_part).model_fields if name != but)
     return [name for name in names if getattr(closed_part, name) != getattr(other, name)]
 
@@ -139,7 +139,7 @@ def _differing(closed_part: ClosedPart, other: ClosedPart, but: str = "") -> lis
 
 
 def mechanism_findings(files: Files) -> Iterator[Finding]:
-    """Yield hypotheses whose mechanism needs what their own profile or picker does not send."""
+    """Yield hypotheses whose mechanism needs something that their own profile or picker does not send."""
     path, flags = file_named(files, HYPOTHESES), file_named(files, f"arms/{TREATMENT}/{FLAGS}")
     if path is None or flags is None:
         return
@@ -165,7 +165,7 @@ def mechanism_findings(files: Files) -> Iterator[Finding]:
 
 
 def _queue_findings(files: Files, document: HypothesisDocument, path: str) -> Iterator[Finding]:
-    """Yield hypotheses under which the router's queue, if the treatment has one, can never form."""
+    """Yield hypotheses whose load is too low for the treatment's router queue, if it has one, ever to form."""
     config = next(file for file in files if file.endswith(f"arms/{TREATMENT}/{CONFIG}"))
     picker = read_mapping(files[config], config)
     most = next(

@@ -3,18 +3,18 @@
 Three arms: the baseline, the control (the new plugin with the baseline's behaviour) and the treatment. Runs with the
 same name served the same requests, so differences are taken run by run.
 
-1. Preconditions. Both arms have reports of six or more common runs, no file is malformed, every figure is there in a
-   unit that fits, the stacks differ, the load that was asked for was really sent, failures, offered load, and lengths
-   of prompts and answers agree. Otherwise the verdict is inconclusive, with the reason.
-2. A direction (tracks A and B): the 95 % intervals of the mean paired difference, adjusted for the number of
-   hypotheses (Holm). Wholly in the expected direction against baseline and control: confirmed; wholly in the other:
-   refuted. Equal in every run: refuted, nothing changed. Otherwise inconclusive.
+1. Preconditions. The arms have reports of six or more common runs, no file is malformed, every figure exists in a
+   unit that can be converted, the stacks differ, the requested load was really sent; failures, offered load and lengths
+   of prompts and answers agree between arms. Otherwise the verdict is inconclusive, with the reason.
+2. A direction (tracks A and B), by the 95 % intervals of the mean paired difference, adjusted for the number of
+   hypotheses (Holm). All in the expected direction, against baseline and control: confirmed. Opposite to baseline:
+   refuted. Equal to the baseline in every run: refuted, as nothing changed. Otherwise inconclusive.
 3. Equivalence (track C): two one-sided tests of the change in %, each at 5 %. Both reject: confirmed. Worse than the
    tolerance by such a test: refuted. Better than the tolerance: confirmed with nuance, as nothing became worse.
    Otherwise inconclusive.
-4. Where something is shed, failures differ. If every one is an answer 429, or 500, which the target's director makes
-   of an admitter's denial, and there are rows of requests, a latency counts only together with the share of requests
-   served in time: the 95 % interval of its change must end above −1 point in a hundred.
+4. Where requests are shed, failures differ. If every failure is an answer 429 or 500 (the target's director answers
+   an admitter's denial with 500), and reports have a row for each request, a latency counts only together with the
+   share of requests served in time: the 95 % interval of that share's change must lie above −1 percentage point.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ MOST_LOST = 0.01  # of the share of requests served in time, where a latency is 
 
 @dataclass(frozen=True)
 class ArmChange:
-    """Hold what one arm has more than another, run by run.
+    """Hold the difference between two arms, run by run.
 
     Attributes:
-        reading: the change in %.
-        num_as_expected: runs whose change is as the hypothesis says.
+        reading: the change from the first arm to the second, in %.
+        num_as_expected: the number of runs whose change is as the hypothesis expects.
     """
 
     first_mean: float
@@ -66,7 +66,7 @@ class ArmChange:
 
     @property
     def words(self) -> str:
-        """Say in how many runs the change is as expected."""
+        """Return in words the number of runs whose change is as expected."""
         return (
             f"{self.num_as_expected} of {len(self.reading.per_seed)} runs in the expected direction"
         )
@@ -74,7 +74,7 @@ class ArmChange:
 
 @dataclass(frozen=True)
 class TransferFinding:
-    """Hold what became of one hypothesis."""
+    """Hold the verdict on one hypothesis."""
 
     hypothesis: TransferHypothesis
     verdict: ClaimVerdict
@@ -86,7 +86,7 @@ class TransferFinding:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Hold the figures of one hypothesis, by arm, in the order of the common runs."""
+    """Hold the measured figures for one hypothesis, by arm, in the order of the common runs."""
 
     hypothesis: TransferHypothesis
     values: Mapping[str, Values]
@@ -97,12 +97,12 @@ class _Measured:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """Return the arms with runs that the subject is compared with."""
+        """Return the arms that have runs and are compared with the subject."""
         return tuple(arm for arm in self.hypothesis.references if arm in self.values)
 
     @property
     def subject(self) -> str:
-        """Return the arm that is compared with them."""
+        """Return the arm that is compared with the references."""
         return self.hypothesis.subject
 
 
@@ -112,13 +112,13 @@ def judge(
     ttft_targets_ms: Mapping[str, float],
     absent: Mapping[str, str] | None = None,
 ) -> list[TransferFinding]:
-    """Return the verdicts on all hypotheses of a promotion, which are one family.
+    """Return the verdicts on all hypotheses of a promotion; tests of directions are adjusted together as one family.
 
     Args:
-        hypotheses: what is to be judged.
+        hypotheses: the hypotheses to judge.
         scenes: the runs of each scene, by arm.
-        ttft_targets_ms: by class, what is in time where requests are shed.
-        absent: why a scene has no reports, by its name.
+        ttft_targets_ms: by class, the TTFT within which a request counts as served in time, where requests are shed.
+        absent: by a scene's name, the reason why the scene has no reports.
     """
     measured: list[_Measured] = []
     findings: dict[str, TransferFinding] = {}
@@ -145,7 +145,7 @@ def judge(
 
 
 def runs_of(hypothesis: TransferHypothesis, scenes: Mapping[str, SceneRuns]) -> SceneRuns:
-    """Return the runs of a hypothesis: those of its scene, else of the simulation that stands for it."""
+    """Return the runs by arm of a hypothesis's scene; where it has none, those of the simulation in its place."""
     other = scenes.get(hypothesis.simulated_scene, {})
     runs = (run for of_arm in other.values() for run in of_arm.values())
     stands_in = all(run.evidence == "simulated" for run in runs)
@@ -223,7 +223,7 @@ def _goodput(runs: ArmRuns, targets: Mapping[str, float]) -> Values:
 
 
 def _pair(measured: _Measured, first: str) -> Pair:
-    """Return the pair of which an expected change is called better."""
+    """Return the subject's values paired with those of the arm `first`; the expected direction counts as better."""
     is_lower = measured.hypothesis.direction == LOWER
     return Pair(
         measured.values[first],
@@ -314,14 +314,14 @@ class ByDirection:
 
 
 def _equivalent(measured: _Measured) -> TransferFinding:
-    """Judge by two one-sided tests, by the interval of twice the tests' level."""
+    """Judge by two one-sided tests, using the interval at twice the level of the tests."""
     changes = _changes(measured, 1 - 2 * TEST_LEVEL)
     return _found(measured, changes, ByTwoTests(measured.hypothesis.metric.better == LOWER))
 
 
 @dataclass(frozen=True)
 class ByTwoTests:
-    """Confirm that nothing changed by an interval that lies within the tolerance."""
+    """Confirm that nothing changed if the interval of the change lies within the tolerance."""
 
     is_lower_better: bool
 

@@ -1,4 +1,4 @@
-"""What hypotheses come from: what the ledger confirmed of a strategy, and traffic of workloads with its saturation."""
+"""The origins of hypotheses: claims that the ledger confirmed for a strategy; workloads' traffic and saturation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SAME_PERCENT = 5.0  # smaller changes count as none
 
 @dataclass(frozen=True)
 class ConfirmedClaim:
-    """Hold one claim to be tested again on a cluster."""
+    """Hold one confirmed claim, to be tested again on a cluster."""
 
     name: str  # id without the track
     statement: str
@@ -77,11 +77,11 @@ class ConfirmedClaim:
 def confirmed_claims(
     promotion: Promotion, folder: Path
 ) -> tuple[list[ConfirmedClaim], list[NotTransferred]]:
-    """Return the confirmed rows of the strategy at this very point; other points' rows with the reason.
+    """Return the claims of ledger rows that confirm the strategy at these settings; and the rows left out, with why.
 
     Args:
         promotion: the strategy.
-        folder: of the ledger; without one there is no row.
+        folder: the folder of the ledger; if it holds no ledger, both lists are empty.
     """
     strategy = promotion.arm.strategy
     if strategy is None or not (folder / RECORDS).is_file():
@@ -118,7 +118,7 @@ def _claims_of(row: LedgerRow) -> tuple[list[ConfirmedClaim], list[NotTransferre
 
 
 def _direction(row: LedgerRow, claim: Claim) -> tuple[str, str, Mapping[str, float]]:
-    """Return why the claim cannot be tested with the three arms, else its direction and simulated change."""
+    """Return (reason, direction, simulated change in %) of a claim; the reason is empty if the arms can test it."""
     if claim.shape != REGION:
         return "a shape along a setting, and the three arms are one point", "", {}
     if not claim.is_change:
@@ -137,7 +137,7 @@ def _direction(row: LedgerRow, claim: Claim) -> tuple[str, str, Mapping[str, flo
 
 
 def _has_other_reference(row: LedgerRow) -> bool:
-    """Return whether the row's claims compare with another arm than the baseline."""
+    """Return whether the row's claims compare with an arm other than the baseline."""
     arms = row.hypothesis.arms
     return REFERENCE in arms and arms[REFERENCE].hash != arms[OF_LEDGER].hash
 
@@ -188,7 +188,7 @@ def _claim(
 
 
 def tokens_of_request(spec: WorkloadSpec) -> float:
-    """Return mean tokens of a request, its shared prefix and its answer included."""
+    """Return the mean number of tokens of a request: prompt, shared prefix and answer."""
     total = sum(client.rate_fraction for client in spec.clients)
     prefix = sum(client.rate_fraction * client.prefix_length for client in spec.clients) / total
     return (
@@ -197,7 +197,7 @@ def tokens_of_request(spec: WorkloadSpec) -> float:
 
 
 def lengths(spec: WorkloadSpec, field: str) -> dict[str, float]:
-    """Return mean, deviation and bounds of all clients' lengths together, weighted by their rates."""
+    """Return mean, standard deviation, min and max of a length over all clients, weighted by their rates."""
     parts, total = [], sum(client.rate_fraction for client in spec.clients)
     for client in spec.clients:
         law = getattr(client, field)
@@ -213,7 +213,7 @@ def lengths(spec: WorkloadSpec, field: str) -> dict[str, float]:
 
 
 def _moments(law: Mapping[str, Any]) -> tuple[float, float, int, int]:
-    """Return mean, standard deviation, least and greatest length of a law, before it is cut to its bounds."""
+    """Return mean, standard deviation, least and greatest length of a law; the mean ignores the bounds."""
     kind, params = law["type"], law["params"]
     if kind == "constant":
         value = int(params["value"])
@@ -252,9 +252,9 @@ def traffic_of(
     Args:
         spec: the workload.
         name: its name in the simulator.
-        rate: requests per second in place of the workload's.
-        files: of earlier stages; the objectives of the classes are read from them.
-        headers: deadlines that classes send to the router's queue, ms.
+        rate: requests per second; None for the workload's own rate.
+        files: the files of earlier stages, from which the priorities of the classes are read.
+        headers: by class, the deadline that requests send to the router's queue, ms.
     """
     shares = class_shares(spec)
     objectives = _objectives(files)
@@ -283,7 +283,7 @@ def traffic_of(
 
 
 def _objectives(files: Files) -> dict[str, int]:
-    """Return priorities of the objectives in the treatment arm, which are the baseline's where it changes none."""
+    """Return the treatment arm's objective priorities by name; the baseline's where the treatment sets none."""
     priorities: dict[str, int] = {}
     for arm in (BASELINE, TREATMENT):
         path = file_named(files, f"arms/{arm}/{OVERLAY}")
@@ -294,7 +294,7 @@ def _objectives(files: Files) -> dict[str, int]:
 
 
 def needs_classes(files: Files) -> bool:
-    """Return whether the treatment orders or decides by the class that a request's objective tells."""
+    """Return whether the treatment orders or decides by a request's class, which the request's objective names."""
     return writes_priority(files, TREATMENT) or len(set(_objectives(files).values())) > 1
 
 
@@ -317,15 +317,15 @@ def saturation_rate(
 ) -> float:
     """Return the requests per second that a cluster completes while work waits at every instance.
 
-    Each kind of instance is measured alone, with a queue that fills its batch several times, and counts as often as the
-    cluster has it; so the router's balance is taken for perfect, and the CPU tier is left out. Median over the seeds,
-    kept per configuration.
+    Each kind of instance is measured alone, with a queue that fills its batch several times, and is counted as often
+    as the cluster has it. This assumes perfect balance by the router and no CPU tier. The result is the median over the
+    seeds; it is cached per configuration.
 
     Args:
-        config: the cluster with its coefficients; nothing is turned away, and no clock ends the run.
-        spec: the workload; its lengths and prefixes count, its rate does not.
-        seeds: of the runs; one is enough where all lengths are alike.
-        fills: requests for each place of the running batch, at least 2; 2 are enough where all lengths are alike.
+        config: the cluster with its coefficients; its admission policy and its horizon are ignored.
+        spec: the workload; its lengths and prefixes are used, its rate is not.
+        seeds: the seeds of the runs; one is enough where all lengths are equal.
+        fills: requests per slot of the running batch, at least 2; 2 are enough where all lengths are equal.
     """
     content = json.dumps(spec.content(), sort_keys=True)
     numbers = [pair for pair in config.policy_numbers if not pair[0].startswith("admission.")]
@@ -362,10 +362,10 @@ def _of_one_instance(
 
 
 def _completions_per_s(run: RunRecord, places: int) -> float:
-    """Return completions per s from when every place is filled until the last request leaves the queue.
+    """Return completions per s between the time when every batch slot is filled and the time when the queue empties.
 
-    In between one request begins for each that ends. Where memory holds fewer requests than there are places, none
-    waits: then all completions count, from the beginning to the end.
+    In between, each request that ends lets one begin. Where there are no more requests than slots, no request
+    waits; then all completions count, from the first arrival to the last completion.
     """
     requests = run.requests
     waited = requests.first_sched_delay_us

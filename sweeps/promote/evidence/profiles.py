@@ -1,4 +1,4 @@
-"""Make stage 4: benchmark profiles, and the experiments that run them on every arm."""
+"""Make stage 4: benchmark profiles, and the experiments that run each profile on every arm."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ MOST_THREADS = 4096  # of one process
 
 
 def profile_files(hypotheses: str, files: Files) -> Files:
-    """Return profiles `profiles/HARNESS/SCENE.yaml.in`, the experiments that run them on every arm, and a page.
+    """Return the profiles `profiles/HARNESS/SCENE.yaml.in`, the experiments that run them on every arm, and a page.
 
-    Scenes with the same load have one profile, that of the first; their experiments differ by their setup.
+    Scenes with the same load share the profile of the first one; their experiments differ in the setup.
 
     Args:
         hypotheses: the text of `hypotheses.yaml`.
-        files: of earlier stages; the arms' overlays are what experiments set up.
+        files: the files of earlier stages; experiments set up the arms from their overlays.
 
     Raises:
-        ConfigError: the text is not of the form.
+        ConfigError: the text does not have the form of `hypotheses.yaml`.
     """
     document = parse_hypotheses(hypotheses)
     made: dict[str, str] = {}
@@ -95,7 +95,7 @@ def profile_files(hypotheses: str, files: Files) -> Files:
 def _experiment(
     hypothesis: TransferHypothesis, profile: tuple[str, str], files: Files
 ) -> dict[str, Any]:
-    """Return the experiment of a scene: every arm under its stress, by a profile, with its harness."""
+    """Return the experiment of a scene: it runs every arm under the scene's stress with one profile and its harness."""
     overlays = overlays_of(files)
     arms = [name for name in overlays if hypothesis.track == "A" or name in ARMS]
     constants = deployment.dotted(overlays.get(BASELINE, {})) | hypothesis.setup
@@ -116,7 +116,7 @@ _OF_ROUTER = (f"{_PICKER}.", "router.inferenceObjectives")
 
 
 def _of_scenario(hypothesis: TransferHypothesis, files: Files, made: dict[str, str]) -> str:
-    """Add the experiment of a baseline scenario's own profile: its arms differ in the router alone."""
+    """Add to `made` the experiment of a baseline scenario, whose arms differ only in the router; return its path."""
     ends = {f" {inventory().folder}/{each.name}.yaml": each for each in inventory().scenarios}
     scenario = next((each for end, each in ends.items() if hypothesis.origin.endswith(end)), None)
     if scenario is None or scenario.left_out:
@@ -143,7 +143,7 @@ def _of_scenario(hypothesis: TransferHypothesis, files: Files, made: dict[str, s
 
 
 def overlays_of(files: Files) -> dict[str, Any]:
-    """Return the overlays of the arms, the baseline's first."""
+    """Return the overlays by arm, the baseline's first."""
     ends = f"/{OVERLAY}"
     paths = {path.split("/")[-2]: path for path in files if path.endswith(ends)}
     arms = sorted(paths, key=lambda arm: (arm not in ARMS, ARMS.index(arm) if arm in ARMS else arm))
@@ -178,13 +178,13 @@ def _prefix_tokens(hypothesis: TransferHypothesis) -> int:
 
 
 def _seconds(hypothesis: TransferHypothesis) -> int:
-    """Return how long a load lasts, in s: as the simulated one where it is a burst, else long enough to be steady."""
+    """Return how long the load lasts, in s: a burst (share above 1) as simulated, other loads long enough to settle."""
     seconds = math.ceil(hypothesis.workload.requests / _rate(hypothesis))
     return max(1, seconds) if hypothesis.operating_point.share > 1 else max(LEAST_SECONDS, seconds)
 
 
 def requests_of(hypothesis: TransferHypothesis) -> int:
-    """Return how many requests are sent: of a burst as many as were simulated, else a steady load's."""
+    """Return how many requests are sent: for a burst as many as simulated, else rate × duration."""
     if hypothesis.operating_point.share > 1:
         return hypothesis.workload.requests
     return round(_rate(hypothesis) * _seconds(hypothesis))
@@ -222,7 +222,7 @@ def _inference_perf(hypothesis: TransferHypothesis) -> dict[str, Any]:
 
 
 def _prefix_data(hypothesis: TransferHypothesis) -> dict[str, Any]:
-    """Return shared prefixes; the harness knows one length of questions and of answers, the mean."""
+    """Return the data of shared prefixes; the harness takes one length of questions and one of answers, the means."""
     traffic = hypothesis.workload
     groups = traffic.prefix_groups
     return {
@@ -294,12 +294,12 @@ def _guidellm(hypothesis: TransferHypothesis) -> dict[str, Any]:
 
 
 def pods_of(hypothesis: TransferHypothesis) -> int:
-    """Return how many pods of the harness send the load: each is one process."""
+    """Return how many pods of the harness send the load; each pod runs one process."""
     return max(1, math.ceil(_rate(hypothesis) / MOST_PER_POD))
 
 
 def _priority_mix(hypothesis: TransferHypothesis) -> dict[str, Any]:
-    """Return what each of the harness's pods sends."""
+    """Return the priority-mix profile, as each of the harness's pods runs it."""
     traffic, pods = hypothesis.workload, pods_of(hypothesis)
     answer, count = _whole(traffic.output, "mean"), math.ceil(requests_of(hypothesis) / pods)
     return {
@@ -343,7 +343,7 @@ def _traffic_class(
 
 
 def _words(count: int) -> str:
-    """Return as many words as tokens are wanted, each followed by a blank."""
+    """Return `count` words, each followed by a blank: about one token per word."""
     return "".join(f"{WORDS[place % len(WORDS)]} " for place in range(count))
 
 
@@ -377,6 +377,6 @@ exec blis-jax promote validate {strategy} --output "$here" --reports "$1"
 
 
 def script_files(promotion: Promotion) -> Files:
-    """Return the script, by path."""
+    """Return the script that judges reports, by path."""
     text = _SCRIPT_TEXT.format(arms=", ".join(ARMS), strategy=shlex.quote(promotion.given))
     return {SCRIPT: text}

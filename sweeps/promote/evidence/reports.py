@@ -1,12 +1,12 @@
 """Read benchmark reports of llm-d-benchmark: versions 0.1, 0.2 and 0.2.1, and priority-mix's own results.
 
-A figure is asked for by its path in a v0.2 report (`results.request_performance.aggregate.latency.time_to_first_token`)
-or in priority-mix's results (`summary.traffic_classes.critical.ttft_ms`), with a statistic and a unit. What cannot be
-read is a `FigureReading` with the reason, never a number.
+Callers name a figure by its path in a v0.2 report (`results.request_performance.aggregate.latency.time_to_first_token`)
+or in priority-mix's results (`summary.traffic_classes.critical.ttft_ms`), with a statistic and a unit. A figure that
+cannot be read is returned as a `FigureReading` with the reason, never as a number.
 
-priority-mix has figures by traffic class, and a row for each request. Three traps: a percentile of nothing is written
-as 0.0; `latency_ms` counts answers 429, which look fast, so it is made again from the rows with a status of 2xx; and
-what is shed does not show in any latency, so there is a share of requests served in time.
+priority-mix has figures by traffic class, and a row for each request. Three traps: a percentile of no data is written
+as 0.0; `latency_ms` includes answers 429, which look fast, so it is recomputed from the rows with a status of 2xx; and
+no latency shows the requests that were shed, so the share of requests served in time is computed too.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ SIMULATED_MARK = "evidence: simulated"  # a keyword of the run
 
 
 class MalformedReportError(ConfigError):
-    """A file that is no benchmark report; the sentence says what is wrong with it."""
+    """A file that is not a benchmark report; the sentence says why."""
 
 
 @dataclass(frozen=True)
 class BenchReport:
-    """Hold one report of one run."""
+    """Hold one benchmark report of one run."""
 
     uid: str  # what verdicts cite
     version: str  # of VERSIONS, or PRIORITY_MIX
@@ -60,15 +60,15 @@ class BenchReport:
 
     @property
     def is_priority_mix(self) -> bool:
-        """Return whether it has figures by traffic class and rows of requests, but no load."""
+        """Return whether this is priority-mix's result: figures by traffic class and rows of requests, but no load."""
         return self.version == PRIORITY_MIX
 
     def at(self, path: str) -> Any:
-        """Return the value at a dotted path; None if something on the way is missing."""
+        """Return the value at a dotted path; None if a part of the path is missing."""
         return at(self.document, *path.split("."))
 
     def figure(self, path: str, statistic: str, unit: str) -> FigureReading:
-        """Return a figure, converted."""
+        """Return a figure, converted to `unit`; or the reason why it cannot be read."""
         if self.is_priority_mix:
             return class_figure(self, path, statistic, unit)
         return ReportDocument(self.version, self.source, self.document).figure(
@@ -76,7 +76,7 @@ class BenchReport:
         )
 
     def count(self, path: str, statistic: str = "") -> float | None:
-        """Return a number of requests or tokens; None if there is none."""
+        """Return a number of requests or tokens; None if the report does not have it."""
         figure = self.figure(path, statistic, "count")
         return figure.value if figure.is_there else None
 
@@ -85,10 +85,10 @@ class BenchReport:
 
 
 def parse_report(text: str, source: str) -> BenchReport:
-    """Return the report in a text, YAML or JSON.
+    """Parse a report from text in YAML, or in JSON if `source` ends in .json.
 
     Raises:
-        MalformedReportError: it is none, or of a version that is unknown here.
+        MalformedReportError: the text is not a report, or its version is unknown.
     """
     try:
         document = json.loads(text) if source.endswith(".json") else loaded(text)
@@ -123,7 +123,7 @@ def _priority_mix(document: Mapping[str, Any], text: str, source: str) -> BenchR
 
 
 def _uid(document: Mapping[str, Any], text: str, source: str) -> str:
-    """Return the run's own id; of a report without one its file and content."""
+    """Return the run's own id; for a report without an id, the file's path and a hash of its content."""
     run = document.get("run")
     uid = run.get("uid") if isinstance(run, Mapping) else None
     return str(uid) if uid else f"{source}#{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -146,15 +146,15 @@ DENIED = (429, 500)  # the target's director makes an internal error of an admit
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """Describe a figure of a report.
+    """Describe a figure that reports may have.
 
     Attributes:
-        group: the part of the aggregate that has it, `latency` or `throughput`.
-        name: in this part.
-        units: in which it may be asked for, the simulator's last.
-        words: what it is.
-        metric: the simulator's name, without a statistic; empty where it has none.
-        by_class: the name in figures by traffic class, and in rows of requests; empty where they have none.
+        group: the part of the aggregate that holds the figure, `latency` or `throughput`.
+        name: the figure's name in this part.
+        units: the units in which callers may request the figure, the simulator's unit last.
+        words: the figure in words.
+        metric: the simulator's name for the figure, without a statistic; empty where the simulator has none.
+        by_class: the name in figures by traffic class and in rows of requests; empty where these lack the figure.
     """
 
     group: str
@@ -166,12 +166,12 @@ class ReportFigure:
 
     @property
     def path(self) -> str:
-        """Return its path in a report."""
+        """Return the figure's path in a report."""
         return f"{AGGREGATE}.{self.group}.{self.name}"
 
     @property
     def better(self) -> Literal["lower", "higher"]:
-        """Return which way is better."""
+        """Return the direction that counts as better: lower for latencies, else higher."""
         return "lower" if self.group == "latency" else "higher"
 
 
@@ -204,7 +204,7 @@ IN_ROWS = {figure.name: figure.by_class for figure in FIGURES if figure.by_class
 
 
 def class_figure(report: BenchReport, path: str, statistic: str, unit: str) -> FigureReading:
-    """Return a figure of a traffic class, such as `summary.traffic_classes.critical.ttft_ms`."""
+    """Return a figure of priority-mix's results, such as `summary.traffic_classes.critical.ttft_ms`."""
     figure, name, where = report.at(path), path.rpartition(".")[2], f"{report.source}: {path}"
     if figure is None:
         return lacking(MISSING, f"{report.source} has no {path}")
@@ -223,7 +223,7 @@ def class_figure(report: BenchReport, path: str, statistic: str, unit: str) -> F
 
 
 def rows_of(report: BenchReport, slo_class: str | None = None) -> Rows:
-    """Return the rows of the requests, of one class or of all."""
+    """Return the rows of a report's requests, of one class or of all; empty if the report has no rows."""
     rows = report.at("requests")
     if not isinstance(rows, list):
         return ()
@@ -241,14 +241,14 @@ def is_served(row: Mapping[str, Any]) -> bool:
 
 
 def sheds_only(report: BenchReport) -> bool:
-    """Return whether every request that was not served was denied; not known without rows."""
+    """Return whether at least one request was not served and all such requests were denied; False without rows."""
     rows = rows_of(report)
     failed = [row for row in rows if not is_served(row)]
     return bool(failed) and all(row.get("status_code") in DENIED for row in failed)
 
 
 def joined(reports: Sequence[BenchReport]) -> BenchReport:
-    """Return the results of several pods of priority-mix, which shared one load, as those of one."""
+    """Merge the results of several priority-mix pods that shared one load into one report."""
     if len(reports) == 1:
         return reports[0]
     first, rows = reports[0], [row for report in reports for row in rows_of(report)]
@@ -274,7 +274,7 @@ def joined(reports: Sequence[BenchReport]) -> BenchReport:
 
 
 def _figures(rows: Rows) -> dict[str, Any]:
-    """Return a class's part of a summary, made of its rows."""
+    """Compute a class's part of the summary from its rows."""
     summary: dict[str, Any] = {
         "requests": len(rows),
         "errors": sum(not is_served(row) for row in rows),
@@ -293,7 +293,7 @@ def _figures(rows: Rows) -> dict[str, Any]:
 def goodput(
     report: BenchReport, ttft_targets_ms: Mapping[str, float], slo_class: str | None = None
 ) -> float:
-    """Return requests served within the TTFT target of their class ÷ all that were demanded; NaN without rows."""
+    """Return the share of requests that were served within the TTFT target of their class; NaN without rows."""
     rows = rows_of(report, slo_class)
     if not rows:
         return float("nan")
@@ -313,7 +313,7 @@ def _errors(report: BenchReport, slo_class: str) -> int:
 def of_served(
     report: BenchReport, slo_class: str | None, key: str, statistic: str, unit: str
 ) -> FigureReading:
-    """Return a latency over the requests that were served, of one class or of all, made of their rows."""
+    """Return a latency over the served requests, of one class or of all, computed from their rows."""
     where = f"{report.source}: {key} of {slo_class or 'all requests'}"
     rows = rows_of(report, slo_class)
     if not rows:

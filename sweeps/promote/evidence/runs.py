@@ -1,7 +1,7 @@
-"""Sort reports by scene, arm and run, and check what must agree between arms before their figures may be compared.
+"""Sort reports by scene, arm and run; check that arms agree in load and failures before their figures are compared.
 
-`evidence/reports/SCENE/ARM/RUN/*` or `evidence/reports/SCENE/ARM/RUN.yaml`. A scene is a workload, with what disturbs
-it. Runs of two arms with the same name served the same requests, so they are compared as pairs.
+Paths are `evidence/reports/SCENE/ARM/RUN/*` or `evidence/reports/SCENE/ARM/RUN.yaml`. A scene is a workload with a
+concern. Runs of two arms with the same name served the same requests, so they are compared as pairs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RunEvidence:
 
     @property
     def evidence(self) -> Evidence:
-        """Return `simulated` as soon as one report of the run is simulated, else `measured`."""
+        """Return `simulated` if at least one report of the run is simulated, else `measured`."""
         return (
             "simulated"
             if any(report.evidence == "simulated" for report in self.reports)
@@ -70,14 +70,14 @@ class RunEvidence:
 
     @functools.cached_property
     def by_class(self) -> BenchReport | None:
-        """Return the figures by traffic class and rows of requests, of all pods that sent the load."""
+        """Return the figures by traffic class and the rows of requests, joined over all pods that sent the load."""
         reports = [report for report in self.reports if report.is_priority_mix]
         return joined(reports) if reports else None
 
     def figure(
         self, path: str, statistic: str, unit: str, ttft_targets_ms: Mapping[str, float]
     ) -> FigureReading:
-        """Return a figure of the run, from the report that has such figures."""
+        """Return a figure of the run, from the report that holds figures of this sort."""
         if self.problems:
             return lacking(MALFORMED, self.problems[0])
         if path.startswith("summary."):
@@ -105,14 +105,14 @@ class RunEvidence:
     # --- what must agree between arms --------------------------------------------------------------
 
     def total(self) -> float | None:
-        """Return how many requests were sent."""
+        """Return how many requests were sent; None if unknown."""
         if self.aggregate is not None:
             return self.aggregate.count(f"{AGGREGATE}.requests.total")
         value = self.by_class.at("summary.total_requests") if self.by_class else None
         return float(value) if is_number(value) else None
 
     def failures(self) -> float | None:
-        """Return how many requests were not answered with success, or not to the end."""
+        """Return how many requests failed or were not completed; None if unknown."""
         if self.aggregate is not None:
             failures = self.aggregate.count(f"{AGGREGATE}.requests.failures")
             incomplete = self.aggregate.count(f"{AGGREGATE}.requests.incomplete") or 0.0
@@ -121,12 +121,12 @@ class RunEvidence:
         return float(value) if is_number(value) else None
 
     def mean_length(self, which: str) -> float | None:
-        """Return mean tokens of prompts (`input_length`) or answers (`output_length`)."""
+        """Return the mean tokens of prompts (`input_length`) or answers (`output_length`); None if unknown."""
         path = f"{AGGREGATE}.requests.{which}"
         return self.aggregate.count(path, "mean") if self.aggregate is not None else None
 
     def offered(self) -> tuple[str, float] | None:
-        """Return the offered load: requests in flight where the loop is closed, else requests per second."""
+        """Return the unit and value of the offered load: requests in flight for a closed loop, else requests/s."""
         if self.aggregate is None:
             return None
         load = self.aggregate.at("scenario.load.standardized")
@@ -139,7 +139,7 @@ class RunEvidence:
         return ("queries/s", float(stage["rate"])) if stage else None
 
     def reached(self) -> float | None:
-        """Return the requests per second that were really sent; where that is not told, those that were completed."""
+        """Return the requests per second that were sent; if not reported, that were completed; None if unknown."""
         offered = self.by_class.at("summary.offered") if self.by_class else None
         if isinstance(offered, Mapping) and is_number(offered.get("requests")):
             return float(offered["requests"]) / max(float(offered.get("seconds") or 0), 1e-9)
@@ -149,7 +149,7 @@ class RunEvidence:
         return rate.value if rate.is_there else None
 
     def _stage(self) -> Mapping[str, Any] | None:
-        """Return the stage of a v0.1 load whose number of requests is that of the figures; its own number misleads."""
+        """Return the stage of a v0.1 load whose rate × duration is the number of requests; its stage index misleads."""
         report, total = self.aggregate, self.total()
         stages = report.at("scenario.load.args.load.stages") if report else None
         for stage in stages if isinstance(stages, list) else ():
@@ -210,7 +210,7 @@ Number = Callable[[RunEvidence], float | None]
 
 @dataclass(frozen=True)
 class Precondition:
-    """Describe a precondition that does not hold."""
+    """Describe a precondition that does not hold, and why."""
 
     problem: str
     reason: str
@@ -219,13 +219,13 @@ class Precondition:
 def agreement(
     arms: SceneRuns, subject: str, rate: float, *, is_goodput: bool
 ) -> Precondition | bool:
-    """Return what keeps the arms from being compared; else whether something is shed in one of them.
+    """Return the first precondition that fails; if all hold, whether an arm shed requests.
 
     Args:
-        arms: the runs by arm, the same names in each.
+        arms: the runs by arm; every arm has runs of the same names.
         subject: the arm that is compared with the baseline.
-        rate: requests/s that the hypothesis asks for, where a report does not say what it was asked for.
-        is_goodput: whether the metric itself counts what is not served, so that failures are part of it.
+        rate: requests/s that the hypothesis asks for, used where a report does not state the requested load.
+        is_goodput: whether the metric itself counts unserved requests, so that failures are no obstacle.
     """
     first = next(iter(arms[BASELINE].values()), None)
     other = next(iter(arms[subject].values()), None)
@@ -255,7 +255,7 @@ def agreement(
 
 
 def _failures(runs: Mapping[str, RunEvidence], name: str) -> Precondition | bool:
-    """Return whether requests were shed, by denials alone; a precondition if they failed otherwise."""
+    """Return whether requests failed, all by denial; a precondition if they failed in any other way."""
     shares = {}
     for arm, run in runs.items():
         failures, total = run.failures(), run.total()
@@ -291,7 +291,7 @@ def _load(runs: Mapping[str, RunEvidence], name: str) -> Precondition | None:
 
 
 def _reached(runs: Mapping[str, RunEvidence], name: str, rate: float) -> Precondition | None:
-    """Return an arm that was not sent the load of the test: an overload that never came proves nothing."""
+    """Return a failed precondition if an arm did not get the test's load: a load that never came proves nothing."""
     for arm, run in runs.items():
         offered, reached = run.offered(), run.reached()
         if offered is not None and offered[0] == "concurrency":
@@ -332,5 +332,5 @@ def _alike(
 
 
 def alike(first: float, other: float) -> bool:
-    """Return whether two loads or lengths are the same for a comparison."""
+    """Return whether two loads or lengths are close enough to compare, within 1 %."""
     return abs(first - other) <= ALIKE * max(abs(first), abs(other))

@@ -1,7 +1,7 @@
 """Benchmark reports made by simulation: version 0.2.1, and priority-mix's results for the classes.
 
-A run is one seed of one arm in one scene. Its reports have the form of a cluster's and carry the keyword
-`evidence: simulated`, so that nothing which comes of them can pass for a measurement.
+A run is one seed of one arm in one scene. Its reports have the form of a real cluster's reports and the keyword
+`evidence: simulated`, so that nothing derived from them can pass for a measurement.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DIGITS = 9  # of seconds
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """Hold what the reports of one run are made of: an entry for each request, times in µs, NaN where there is none."""
+    """Hold the data of one run's reports: one entry for each request, times in µs, NaN where there is no value."""
 
     outcome: str
     is_whole: bool  # it came to its end; a run that did not has no reports
@@ -57,23 +57,23 @@ class SimulatedRun:
     num_unfinished: int = 0
 
     def per_second(self, amount: float) -> float:
-        """Return a rate; 0 where nothing ran."""
+        """Return an amount per second of the run; 0 where nothing ran."""
         return _rounded(amount / self.seconds) if self.seconds else 0.0
 
     @property
     def is_served(self) -> np.ndarray:
-        """Return which requests were answered."""
+        """Return a mask of the requests that were answered."""
         return np.array([status == 200 for status in self.status])
 
 
 def denied_as(config: ClusterConfig) -> int:
-    """Return what a client is answered that is not let in: a generated admitter's denial is an internal error there."""
+    """Return the status that a denied request gets: 429, or 500 if the denial comes from a generated admitter."""
     row = policy_row("admission", admission_name(config))
     return DENIED[row is None or row.status == "code"]
 
 
 def run_of(record: RunRecord, denied: int = DENIED[0]) -> SimulatedRun:
-    """Return what the reports of a record are made of; called from threads."""
+    """Extract from a run's record the data for its reports; safe to call from threads."""
     requests = record.requests
     is_served = requests.status == Status.COMPLETED
     is_shed = requests.status == Status.REJECTED
@@ -102,15 +102,15 @@ def run_of(record: RunRecord, denied: int = DENIED[0]) -> SimulatedRun:
 def simulate(
     scene: SimulatedScene, arms: Mapping[str, ClusterConfig], seeds: Sequence[int], identity: str
 ) -> dict[str, str]:
-    """Return the reports of every arm on every seed, by path; arms with one configuration are run once.
+    """Return the reports of every arm on every seed, by path; arms with the same configuration share one run.
 
-    A seed on which an arm does not come to its end (BLIS crashes or never ends) has no reports.
+    A seed on which any arm fails to finish (BLIS crashes or never ends) has no reports.
 
     Args:
-        scene: workload and concern.
+        scene: the workload and the concern.
         arms: configurations by name, without the concern.
-        seeds: of the workload; the same for all arms.
-        identity: of the translation, part of the ids of the runs.
+        seeds: the seeds of the workload, the same for all arms.
+        identity: the identity of the translation, which becomes part of the run ids.
     """
     runs = _runs(scene, arms, seeds)
     files: dict[str, str] = {}
@@ -145,7 +145,7 @@ def _runs(
 
 @dataclass(frozen=True)
 class _Labels:
-    """Name a run."""
+    """Compute the ids of a run."""
 
     scene: SimulatedScene
     arm: str
@@ -155,12 +155,12 @@ class _Labels:
 
     @property
     def experiment(self) -> str:
-        """Return the id that all runs of a scene have in common."""
+        """Return the id that all runs of a scene share."""
         return f"{self.translation}/{self.scene.name}"
 
     @property
     def cluster(self) -> str:
-        """Return the id of what the arms have in common: the coefficients and the number of instances."""
+        """Return the id of what all arms share: the coefficients and the number of instances."""
         config = self.config
         common = (
             config.model, config.hardware, config.tp, config.alpha_coeffs, config.beta_coeffs,
@@ -225,7 +225,7 @@ def _report(run: SimulatedRun, labels: _Labels) -> dict[str, Any]:
 
 
 def _component(labels: _Labels) -> dict[str, Any]:
-    """Return the arm's configuration; the control is the baseline behind the new plugin, with an id of its own."""
+    """Return the stack entry for the arm's configuration; the control has the baseline's with an id of its own."""
     mark = "plugin path, " if labels.arm == "control" else ""
     cfg_id = hashlib.sha256(f"{mark}{key_of(labels.config)}".encode()).hexdigest()[:16]
     return {
@@ -258,7 +258,7 @@ def _load(run: SimulatedRun, rate: float) -> dict[str, Any]:
 
 
 def _statistics(values: np.ndarray, units: str, scale: float) -> dict[str, Any] | None:
-    """Return statistics of the values that there are."""
+    """Return statistics of the finite values, divided by `scale`; None if there are none."""
     known = values[np.isfinite(values)] / scale
     if not len(known):
         return None
@@ -271,7 +271,7 @@ def _statistics(values: np.ndarray, units: str, scale: float) -> dict[str, Any] 
 
 
 def _by_class(run: SimulatedRun, labels: _Labels, *, with_rows: bool) -> dict[str, Any]:
-    """Return what the priority-mix harness writes, with the id of the run."""
+    """Return the results in the form of the priority-mix harness, with the id of the run."""
     names, served = np.array(run.classes), run.is_served
     classes = {}
     for name in dict.fromkeys(run.classes):
@@ -300,7 +300,7 @@ def _by_class(run: SimulatedRun, labels: _Labels, *, with_rows: bool) -> dict[st
 
 
 def _summary(values_us: np.ndarray) -> dict[str, float]:
-    """Return mean and percentiles, 0.0 for no data, as the harness has it."""
+    """Return mean and percentiles in ms; 0.0 for no data, as the harness writes it."""
     known = values_us[np.isfinite(values_us)] / 1000
     if not len(known):
         return {"avg": 0.0, "p50": 0.0, "p95": 0.0, "p99": 0.0}

@@ -1,6 +1,6 @@
-"""Does the gain survive? The strategy against the baseline with each concern of a real cluster, over common seeds.
+"""Test whether a gain survives: strategy against baseline under each concern of a real cluster, on common seeds.
 
-Every row has the same seeds and requests, so a row is compared with the row without any concern seed by seed. The
+Every row has the same seeds and requests, so each row is compared seed by seed with the row without a concern. The
 verdicts of all rows on the main metric are adjusted together (Holm).
 """
 
@@ -52,7 +52,7 @@ SURVIVES, SMALLER, LARGER, UNCLEAR, REVERSED, NO_EFFECT = (
 
 @dataclass(frozen=True)
 class SurvivalRow:
-    """Describe what a concern does; without changes where it is not simulated."""
+    """Describe what a concern does to the gain; `changes` is empty where the concern is not simulated."""
 
     name: str
     title: str
@@ -68,7 +68,7 @@ class SurvivalRow:
 
 @dataclass(frozen=True)
 class Survival:
-    """Hold the table."""
+    """Hold the survival table of one strategy."""
 
     strategy: str
     baseline: str
@@ -79,20 +79,20 @@ class Survival:
     rows: tuple[SurvivalRow, ...]
 
     def plain(self) -> dict[str, Any]:
-        """Return it as data, with None for what is not a number."""
+        """Return the table as plain data, with None for NaN and infinity."""
         document: dict[str, Any] = plain(asdict(self), DIGITS)
         return document
 
 
 @dataclass(frozen=True)
 class Survivals:
-    """Hold the tables of several strategies on the same seeds."""
+    """Hold the survival tables of several strategies on the same seeds."""
 
     tables: tuple[Survival, ...]
     against_first: tuple[Survival, ...]  # the later strategies, with the first one as the baseline
 
     def plain(self) -> dict[str, Any]:
-        """Return it as data, with None for what is not a number."""
+        """Return the tables as plain data, with None for NaN and infinity."""
         document: dict[str, Any] = plain(asdict(self), DIGITS)
         return document
 
@@ -105,18 +105,18 @@ def survival_of(
     only: Sequence[str] = (),
     parts: EvidenceParts | None = None,
 ) -> Survival:
-    """Run baseline and strategy with every concern that the engine can have.
+    """Run baseline and strategy under every concern that the engine can simulate.
 
     Args:
-        promotion: the strategy and what it is compared with.
-        seeds: of the workload; the same for both and for every concern.
-        num_requests: in place of the workload's number.
-        runs: runs on the same seeds that other tables have made; None: this table makes its own.
-        only: names of the concerns that get a row; all if there are none.
-        parts: keeps the runs of a table that makes its own, and counts concerns.
+        promotion: the strategy and its baseline.
+        seeds: the seeds of the workload, the same for both and for every concern.
+        num_requests: the number of requests; None for the workload's own number.
+        runs: runs of other tables on the same seeds, to be reused; None for fresh runs.
+        only: names of the concerns that get a row; if empty, all do.
+        parts: stores fresh runs and counts the concerns that are done.
 
     Raises:
-        ConfigError: the strategy's file has no workload that is drawn.
+        ConfigError: the strategy's file has no workload that can be generated.
     """
     spec = workload_of_promotion(promotion, num_requests)
     names = metrics_of(promotion, spec)
@@ -151,24 +151,24 @@ def _concerns(only: Sequence[str]) -> tuple[Concern, ...]:
 
 
 def simulated_concerns(only: Sequence[str] = ()) -> tuple[Concern, ...]:
-    """Return the concerns of a table that are run, the run without any first; `only` names those that get a row."""
+    """Return the simulated concerns of a table, starting with no concern; `only` names the concerns that get a row."""
     return tuple(concern for concern in _concerns(only) if concern.is_simulated)
 
 
 class SeedRuns:
-    """Hold metrics of configurations on workloads over common seeds; each configuration is run once."""
+    """Run configurations on workloads over common seeds, each once, and keep their metrics."""
 
     def __init__(
         self, seeds: Sequence[int], names: Sequence[str], parts: EvidenceParts | None = None
     ) -> None:
-        """Keep seeds, and the names of the metrics of all tables that are made of the runs."""
+        """Set the seeds, and the names of all metrics that the tables need."""
         self.seeds, self.names = tuple(seeds), tuple(names)
         self.parts = parts or EvidenceParts()
         self.experiments: dict[str, Experiment] = {}
         self.done: dict[tuple[str, str], dict[str, Values]] = {}
 
     def values(self, config: ClusterConfig, spec: WorkloadSpec) -> dict[str, Values]:
-        """Return the metrics by name, NaN on seeds that have none."""
+        """Return the metrics by name, one value for each seed; NaN where a seed has no value."""
         drawn = json.dumps(spec.content(), sort_keys=True)
         key = drawn, key_of(config)
         if key not in self.done:
@@ -200,10 +200,10 @@ def survivals_of(
     only: Sequence[str] = (),
     parts: EvidenceParts | None = None,
 ) -> Survivals:
-    """Return the table of every strategy, and of every later one against the first; each run is made once.
+    """Return each strategy's table, and each later strategy's table against the first strategy; every run is reused.
 
     Raises:
-        ConfigError: the strategies have different workloads, or one has none that is drawn.
+        ConfigError: the strategies have different workloads, or a strategy has no workload that can be generated.
     """
     drawn = [workload_of_promotion(promotion, num_requests) for promotion in promotions]
     names: list[str] = []
@@ -227,7 +227,7 @@ def survivals_of(
 
 
 def metrics_of(promotion: Promotion, spec: WorkloadSpec) -> tuple[str, ...]:
-    """Return metrics: the strategy's objectives, its constraints and criteria, then the tails of all classes."""
+    """Return metric names: the strategy's objectives, constraints and criteria, then each class's tail latency."""
     strategy = promotion.arm.strategy
     names: list[str] = []
     if strategy is not None:
@@ -277,7 +277,7 @@ def _change(first: Values, second: Values) -> Estimate:
 
 
 def _against(before: tuple[Values, Values], after: tuple[Values, Values]) -> Estimate:
-    """Return the ratio to the baseline with a concern ÷ that without, − 1, in %: of logarithms, seed by seed."""
+    """Return by how much, in %, a concern changes the ratio to the baseline; averaged as logarithms over the seeds."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.log(after[1] / after[0]) - np.log(before[1] / before[0])
     change = estimate(ratios)
@@ -309,7 +309,7 @@ def write_page(
     only: Sequence[str] = (),
     parts: EvidenceParts | None = None,
 ) -> None:
-    """Write the table as a page, with its numbers beside it as .json; of several strategies, all tables on one page."""
+    """Write the tables of one or several strategies on one page, with the numbers in a .json file beside it."""
     if len(promotions) == 1:
         (parts := parts or EvidenceParts()).expect(len(simulated_concerns(only)), "concerns")
         table = survival_of(promotions[0], seeds, num_requests, only=only, parts=parts).plain()
@@ -323,7 +323,7 @@ def write_page(
 def page_of(
     table: Mapping[str, Any], command: str, written: Mapping[str, str] | None = None
 ) -> str:
-    """Return the page of one strategy's table or of several, in their plain form, with what others wrote on it."""
+    """Return the page of one or several strategies' tables in plain form, with the passages that people wrote."""
     if "tables" in table:
         return render(
             "survivals.md.j2",
@@ -335,13 +335,13 @@ def page_of(
 
 
 def written_on(path: Path) -> dict[str, str]:
-    """Return what others wrote between the marks of a page that is made again, by mark; nothing if there is no page."""
+    """Return the passages that people wrote between the marks of an existing page, by mark; empty without a page."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     return {match[1]: match[2] for match in WRITTEN.finditer(text)}
 
 
 class EvidenceParts:
-    """Make parts by name, or take them from the journal; say how many of them are done."""
+    """Compute named parts or read them from the journal; show how many are done."""
 
     def __init__(self, shown: Phase | None = None, journal: Journal | None = None) -> None:
         self.shown, self.journal = shown, journal
@@ -350,12 +350,12 @@ class EvidenceParts:
             journal.begin()
 
     def expect(self, total: int, unit: str) -> None:
-        """Say how many steps there will be, and what they are called."""
+        """Set the total number of steps, and the unit that progress shows."""
         if self.shown is not None:
             self.shown.total, self.shown.unit = total, unit
 
     def of(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return a part, plain values that JSON can keep; make it if no earlier call has."""
+        """Return the part with this name, as plain JSON values; compute it with `make` if it is not stored yet."""
         if name not in self.kept:
             self.kept[name] = make()
             if self.journal is not None:
@@ -364,7 +364,7 @@ class EvidenceParts:
 
     @contextmanager
     def step(self, item: str) -> Iterator[None]:
-        """Show what is in the making, and count it as done."""
+        """Show `item` as in progress during the `with` block, then count it as done."""
         if self.shown is not None:
             self.shown.show(self.shown.done, item)
         before = len(self.kept)
@@ -378,7 +378,7 @@ class EvidenceParts:
 def journaled(
     command: str, what: str, path: Path, content: Mapping[str, Any], is_resumed: bool
 ) -> Iterator[EvidenceParts]:
-    """Keep parts in a journal while the block lasts; remove it when all are done."""
+    """Keep parts in a journal during the `with` block; remove the journal when the block completes."""
     journal = Journal(path, "evidence", content)
     with cli.resumable(command, path), journal.held(is_resumed):
         with phase(what) as shown:

@@ -1,4 +1,4 @@
-"""The three tracks of hypotheses."""
+"""The three tracks of hypotheses: confirmed claims (A), gaps of the simulator (B), and what must not change (C)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _CALIBRATED = (
 
 @dataclass(frozen=True)
 class TrackMaker:
-    """Hold what the hypotheses of one promotion have in common."""
+    """Hold what the hypotheses of one promotion share."""
 
     promotion: Promotion
     files: Files  # of earlier stages
@@ -64,11 +64,11 @@ class TrackMaker:
 
     @functools.cached_property
     def own_traffic(self) -> OfferedTraffic:
-        """Return the traffic of this workload."""
+        """Return the traffic of the workload that the strategy was made for."""
         return self.traffic(self.spec, self.promotion.workload_name, None)
 
     def traffic(self, spec: WorkloadSpec, name: str, rate: float | None) -> OfferedTraffic:
-        """Return the traffic of a workload, with the deadlines that the router's queue orders by."""
+        """Return the traffic of a workload, with the deadlines by which the router's queue orders requests."""
         config = self.promotion.arm.config
         is_by_deadline = config.flow_control and config.dispatch_order == "slo-deadline"
         targets = slo_targets(config.slo_targets) if is_by_deadline else {}
@@ -77,13 +77,13 @@ class TrackMaker:
 
     @functools.cached_property
     def needs_classes(self) -> bool:
-        """Return whether the treatment does something only where requests name their class."""
+        """Return whether the treatment has an effect only if requests name their class."""
         return needs_classes(self.files)
 
     def point(
         self, spec: WorkloadSpec, rate: float, seeds: tuple[int, ...] = SEEDS, fills: int = FILLS
     ) -> OperatingPoint:
-        """Return a rate as a share of the baseline's saturation."""
+        """Return an operating point: a rate as a share of the baseline's saturation rate."""
         config = self.promotion.baseline.config
         saturation = saturation_rate(config, spec, seeds, fills)
         return OperatingPoint(
@@ -93,7 +93,7 @@ class TrackMaker:
         )
 
     def objective(self) -> tuple[MetricPath, str]:
-        """Return the strategy's first objective that a report has."""
+        """Return figure and words of the strategy's first objective that reports have; else those of the p99 TTFT."""
         strategy = self.promotion.arm.strategy
         for objective in strategy.objectives if strategy is not None else ():
             figure = metric_path(objective.metric)
@@ -106,7 +106,7 @@ class TrackMaker:
 
 
 def track_a(maker: TrackMaker, claims: Sequence[ConfirmedClaim]) -> Iterator[TransferHypothesis]:
-    """Yield each confirmed claim; without any the strategy's objective; and that the plugin path costs nothing."""
+    """Yield a hypothesis per confirmed claim, one for the objective if no claim is a change, and the control's."""
     for claim in claims:
         yield _of_claim(maker, claim)
     if not any(claim.direction != "same" for claim in claims):
@@ -196,9 +196,9 @@ def _made(
     at: tuple[Any, ...] = (),
     **changes: Any,
 ) -> TransferHypothesis:
-    """Return a hypothesis on a workload with its traffic, the strategy's own if none is given.
+    """Return a hypothesis on a workload and its traffic; by default on the strategy's own.
 
-    `kind` is family, type and category; `at` the seeds and fills by which the operating point is measured.
+    `kind` is (family, type, category); `at` is (seeds, fills) of the runs that measure the operating point.
     """
     spec, traffic = on or (maker.spec, maker.own_traffic)
     family, type_, vvuq = kind
@@ -225,7 +225,7 @@ def _made(
 
 
 def _profile(maker: TrackMaker, metric: MetricPath, traffic: OfferedTraffic) -> ProfileChoice:
-    """Choose priority-mix, which alone sends and measures classes, guidellm for sessions, else inference-perf."""
+    """Choose the harness: priority-mix to send or measure classes, guidellm for sessions, else inference-perf."""
     by_class = metric.path == GOODPUT or maker.needs_classes
     if metric.path.startswith(CLASSES) or (traffic.classes and by_class):
         return ProfileChoice(harness="priority-mix")
@@ -238,7 +238,7 @@ def _profile(maker: TrackMaker, metric: MetricPath, traffic: OfferedTraffic) -> 
 def track_b(
     maker: TrackMaker, gaps: Sequence[GapRow], signals: Sequence[SignalRow]
 ) -> Iterator[TransferHypothesis]:
-    """Yield one for each row of Map C, and one for each signal that is read and is less fresh there."""
+    """Yield a hypothesis for each row of Map C, and one for each signal in use that is less fresh in llm-d."""
     for gap in gaps:
         yield _of_gap(maker, gap)
     for signal in signals:
@@ -281,7 +281,7 @@ def _stress_of(gap: GapRow) -> dict[str, Any]:
 
 
 def _choice_of(gap: GapRow, usual: ProfileChoice) -> ProfileChoice:
-    """Return the profile of a gap; none where its harness has no such knob, or nothing can make the stress."""
+    """Return the harness for a gap's profile, or the reason why no profile can produce the gap's stress."""
     if gap.no_profile:
         return ProfileChoice(reason=gap.no_profile)
     if "ignore_eos" in gap.profile and usual.harness != "inference-perf":
@@ -336,7 +336,7 @@ def _of_freshness(
 
 
 def track_c(maker: TrackMaker) -> Iterator[TransferHypothesis]:
-    """Yield one for each baseline scenario of the pinned inventory: nothing changes by more than 5 %."""
+    """Yield a hypothesis for each baseline scenario of the pinned inventory: nothing changes by more than 5 %."""
     for scenario in inventory().scenarios:
         yield _of_scenario(maker, scenario)
 

@@ -1,4 +1,4 @@
-"""Make stage 5: reports, the verdicts that they give, what the gain survives; and the rules of gates 2 and 3."""
+"""Make stage 5: reports, the verdicts that follow from them, and the survival table; and the rules of gates 2 and 3."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _DIGITS = 6
 def evidence_files(
     promotion: Promotion, files: Files, options: Mapping[str, Any], parts: EvidenceParts
 ) -> dict[str, str]:
-    """Return reports, verdicts and the table of what the gain survives.
+    """Return the reports, the verdicts and the survival table, by path.
 
     Args:
-        promotion: the strategy and what it is compared with.
-        files: of the earlier stages.
-        options: `seeds` of a dry run or `reports` as texts by path; `survival_seeds`, `num_requests`.
-        parts: keeps what has been simulated.
+        promotion: the strategy and its baseline.
+        files: the files of the earlier stages.
+        options: `seeds` of a dry run, or `reports` (texts by path); also `survival_seeds` and `num_requests`.
+        parts: stores what has been simulated.
     """
 
     hypotheses = hypotheses_of(files)
@@ -69,18 +69,18 @@ def evidence_files(
 
 
 def survival_files(promotion: Promotion, table: Mapping[str, Any]) -> dict[str, str]:
-    """Return the table of what the gain survives as data and as a page, made of its plain form."""
+    """Return the survival table, given in plain form, as a data file and as a page."""
     command = f"blis-jax promote survival {promotion.given} --seeds {len(table['seeds'])}"
     return {SURVIVAL: wide_yaml(dict(table)), SURVIVAL_PAGE: page_of(table, command)}
 
 
 def ended(text: str) -> str:
-    """Return a text with an end of line."""
+    """Return a text with a newline at its end."""
     return text if text.endswith("\n") else f"{text}\n"
 
 
 def translation_of(files: Files) -> str:
-    """Return the identity of a translation: of all files that were made before the hypotheses."""
+    """Return the identity of a translation: a hash of all files made before the hypotheses."""
     folder = hypotheses_path(files).rpartition("/")[0]
     before = {
         path: text
@@ -93,7 +93,7 @@ def translation_of(files: Files) -> str:
 
 
 def ttft_targets(promotion: Promotion) -> dict[str, float]:
-    """Return what is in time, by class: the strategy's targets, else the usual ones; ms."""
+    """Return by class the TTFT in ms within which a request is in time: the strategy's targets, else the defaults."""
 
     strategy = promotion.arm.strategy
     targets = DEFAULT_TARGETS if strategy is None else targets_of(strategy)
@@ -107,7 +107,7 @@ def _simulated(
     identity: str,
     parts: EvidenceParts,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the reports of all scenes, and why a scene has none."""
+    """Return the simulated reports of all scenes by path, and by scene the reason why a scene has none."""
 
     arms = {arm: promotion.baseline.config for arm in ARMS if arm != TREATMENT}
     arms[TREATMENT] = promotion.arm.config
@@ -134,7 +134,7 @@ def _simulated(
 def verdicts_document(
     findings: Sequence[TransferFinding], scenes: Mapping[str, SceneRuns], identity: str
 ) -> dict[str, Any]:
-    """Return the verdicts with everything that a document says of them, as plain values."""
+    """Return the verdicts as plain data, with everything that the documents state about them."""
     runs = [run for arms in scenes.values() for of_arm in arms.values() for run in of_arm.values()]
     ids = sorted({uid for run in runs for uid in run.uids})
     clusters = sorted(
@@ -188,7 +188,7 @@ def _interval(estimated: Estimate) -> dict[str, Any]:
 
 
 def rounded(value: float) -> float | None:
-    """Return a number with six decimals; None for what is no number."""
+    """Return a number rounded to six decimals; None for NaN and infinity."""
     return finite(value, _DIGITS)
 
 
@@ -197,7 +197,7 @@ _STATISTICS = ("mean", "stddev", "min", "max", *QUANTILES)
 
 
 def metric_problem(metric: MetricPath, classes: Sequence[str]) -> str:
-    """Return why no report has a figure, or not so; empty if reports have it."""
+    """Return why reports have no such figure, or which of its words is wrong; empty if the metric is fine."""
     share = ("higher", ("fraction", "ratio", "percent"))
     known: dict[str, tuple[str, tuple[str, ...]]] = {
         figure.path: (figure.better, figure.units) for figure in FIGURES
@@ -224,7 +224,7 @@ def metric_problem(metric: MetricPath, classes: Sequence[str]) -> str:
 
 
 def hypothesis_findings(files: Files) -> Iterator[Finding]:
-    """Yield what the evaluator could not judge, or what would be judged by the wrong figure."""
+    """Yield a finding for each hypothesis that could not be judged, or would be judged by the wrong figure."""
     path = hypotheses_path(files)
     try:
         hypotheses = hypotheses_of(files)
@@ -258,7 +258,7 @@ def hypothesis_findings(files: Files) -> Iterator[Finding]:
 
 
 def evidence_findings(files: Files) -> Iterator[Finding]:
-    """Yield what a person must know of the verdicts before anything is written of them."""
+    """Yield what a person must know about the verdicts before documents are based on them."""
     if VERDICTS not in files:
         yield Finding("CRITICAL", "no-verdicts", VERDICTS, "there are no verdicts; run validate")
         return
@@ -301,7 +301,7 @@ _OF_VERDICT = {"id", "track", "verdict", "problem", "reason", "run_ids"}
 
 
 def _verdicts_of(files: Files) -> dict[str, Any] | None:
-    """Return the verdicts as data; None if they are not there, or not of the form."""
+    """Return the verdicts as data; None if the file is missing or does not have the right form."""
     try:
         document = read_yaml(files.get(VERDICTS, ""), VERDICTS)
     except ConfigError:
@@ -316,7 +316,7 @@ def _verdicts_of(files: Files) -> dict[str, Any] | None:
 
 
 def verdict_findings(promotion: Promotion, files: Files) -> Iterator[Finding]:
-    """Yield verdicts that the reports in the folder do not give, and a table that is not that of its page."""
+    """Yield verdicts that the folder's reports do not support, and a survival table that differs from its page."""
     yield from _survival_findings(promotion, files)
     there = _verdicts_of(files)
     if there is None:

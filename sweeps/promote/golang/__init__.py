@@ -1,1 +1,1 @@
-"""A policy becomes Go: traced to a jaxpr, compiled to a plugin of the endpoint picker, tested against the policy."""
+"""Compile a policy to Go: trace it to a jaxpr, write a plugin of the endpoint picker, test it against the policy."""

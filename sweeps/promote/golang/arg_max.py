@@ -1,7 +1,7 @@
-"""A router that chooses the instance with the highest score, as a scorer: its scores, without the choice among them.
+"""Turn a router that chooses the instance with the highest score into a scorer: keep its scores, leave out the choice.
 
-In the traced router a vector of scores is looked for through which everything goes that the decision depends on, and
-it is tried out that the decision takes its greatest, or its least, number. What breaks ties is left to a picker.
+The search goes through the traced router for a vector of scores on which the decision depends alone, and tests on
+random scores that the decision takes the greatest, or the least, of them. Ties are left to a picker.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class ScoredRouter:
 
     Attributes:
         policy: the router.
-        scorers: the scorers that it may read, with their weights.
-        place: which equation of its trace has the scores, counted from the end.
-        sign: 1 where the greatest number is chosen, -1 where the least one is.
-        draws: whether ties are broken by BLIS's seeded stream; else one of them, mostly the first, is chosen always.
-        is_everywhere: whether this holds for scores of any size, not only above the router's first value, such as -1.
+        scorers: the scorers that the router may read, with their weights.
+        place: the index of the traced equation whose result is the scores; negative, counted from the end.
+        sign: 1 if the greatest score is chosen, -1 if the least score is.
+        draws: whether BLIS's seeded stream breaks ties; if not, a fixed rule does (mostly: the first instance).
+        is_everywhere: whether this holds for scores of any size, not only for those above a start value such as -1.
     """
 
     policy: Policy
@@ -48,10 +48,10 @@ class ScoredRouter:
 
     @property
     def scorer(self) -> Policy:
-        """Return the scorer: 1 for the best instances, and below it the others in the order of their scores."""
+        """Return a scorer that gives 1 to the best instances and less to all others, in the order of their scores."""
 
         def decide(params: Any, state: Any, context: Any) -> tuple[jax.Array, Any]:
-            """Rate every instance as the router does before it chooses."""
+            """Rate every instance by the router's scores."""
             trace = _Trace.of(self.policy, self.scorers, params, context)
             scores = trace.value(trace.equations[self.place].outvars[0])
             scores = self.sign * scores.astype(jnp.float64)
@@ -74,12 +74,12 @@ class ScoredRouter:
 
 
 def scored(policy: Policy, scorers: Scorers, context: Any) -> ScoredRouter | None:
-    """Return a router with its scores; None where it is no arg max, so that it can only be compiled as a whole.
+    """Return a router with its scores; None if the router is no arg max and can only be compiled as a whole.
 
     Args:
         policy: the router.
-        scorers: of its configuration, with their weights.
-        context: shapes of what it is asked with, for `TRIED_SIZE` instances.
+        scorers: the scorers of the router's configuration, with their weights.
+        context: the shapes of the router's context, for `TRIED_SIZE` instances.
     """
     with jax.enable_x64(True):
         return _scored(policy, scorers, _Trace.of(policy, scorers, policy.values(), context))
@@ -101,7 +101,7 @@ def _scored(policy: Policy, scorers: Scorers, trace: _Trace) -> ScoredRouter | N
 
 
 def _tried(trace: _Trace, values: core.Var, dtype: Any, low: float) -> tuple[int, bool] | None:
-    """Return which number the decision takes of values from `low` to 1, and whether draws decide between equal ones."""
+    """Return (sign, whether draws break ties), tested on random scores from `low` to 1; None if it is no arg max."""
     rng = np.random.default_rng(0)
     scores = rng.uniform(low, 1.0, (NUM_TRIALS, TRIED_SIZE))
     scores[::2] = rng.choice([low, 0.25, 0.5, 1.0], (len(scores[::2]), TRIED_SIZE))
@@ -120,7 +120,7 @@ def _tried(trace: _Trace, values: core.Var, dtype: Any, low: float) -> tuple[int
 
 @dataclass(frozen=True)
 class _Trace:
-    """A traced router without calls, and what it was traced with."""
+    """A traced router with all calls inlined, and the values that it was traced with."""
 
     equations: list[core.JaxprEqn]
     known: dict[core.Var, Any]  # constants, and the values that it was traced with
@@ -130,7 +130,7 @@ class _Trace:
 
     @classmethod
     def of(cls, policy: Policy, scorers: Scorers, params: Any, context: Any) -> _Trace:
-        """Trace a router that is asked with a context of arrays, tracers or shapes; all instances are active."""
+        """Trace a router on a context of arrays, tracers or shapes; all instances are active."""
         size = context.snapshots.effective_load.shape[0]
         shape = EngineShape(size, 1, 1, 1, 1)
         state = jax.eval_shape(lambda: policy.start(policy.values(), shape))
@@ -139,7 +139,7 @@ class _Trace:
         active = np.ones(size, bool)
 
         def decide(draws: Any, state: Any, inputs: Any) -> Any:
-            """Return the instance that the router chooses, with these draws for ties."""
+            """Return the instance that the router chooses, with `draws` for ties."""
             params, context = jax.tree.unflatten(tree, inputs)
             context = dataclasses.replace(
                 context, snapshots=dataclasses.replace(context.snapshots, is_active=active)
@@ -168,7 +168,7 @@ class _Trace:
     def needed(
         self, wanted: core.Var | core.Literal, stop: core.Var | None = None
     ) -> tuple[list[core.JaxprEqn], set[core.Var]]:
-        """Return the equations of a value, and what else they need; `stop` is not computed."""
+        """Return the equations that compute `wanted`, and the variables that these read; `stop` counts as given."""
         waiting = {wanted} if isinstance(wanted, core.Var) else set()
         equations = []
         for equation in reversed(self.equations):
@@ -182,26 +182,26 @@ class _Trace:
         return equations[::-1], waiting
 
     def decides_by(self, values: core.Var) -> bool:
-        """Return whether values, with the stream, are all that the decision depends on, and depend on no stream."""
+        """Return whether the decision depends on inputs through `values` alone, and `values` not on stream or state."""
         _, rest = self.needed(self.decided, values)
         _, needs = self.needed(values)
         return self._asks(needs) and not self._asks(rest) and not needs.intersection(self.free)
 
     def _asks(self, variables: set[core.Var]) -> bool:
-        """Return whether any of them is an input: a signal, or a number of the policy."""
+        """Return whether one of the variables is an input: a signal, or a number of the policy."""
         return any(
             isinstance(self.known.get(variable), jax.ShapeDtypeStruct) for variable in variables
         )
 
     def value(self, wanted: core.Var) -> Any:
-        """Return a value."""
+        """Compute and return the value of a variable."""
         equations, inputs = self.needed(wanted)
         return self._evaluated(
             equations, {variable: self.known[variable] for variable in inputs}, wanted
         )
 
     def decision(self, values: core.Var, numbers: Any, draws: Any) -> Any:
-        """Return the decision for values of our own, with an empty state."""
+        """Return the decision if the variable `values` has the value `numbers`; the router's state is all zeros."""
         equations, inputs = self.needed(self.decided, values)
         zeros = {variable: _zeros(variable.aval) for variable in self.free}
         known = {**self.known, **zeros, self.free[0]: draws, values: numbers}

@@ -1,4 +1,4 @@
-"""The Go function that is the policy: what it reads, its parameters, its state, and its text."""
+"""The Go function compiled from a policy: its signals, its parameters, its state, and its text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VERBS = {"scorer": "scores", "admission": "isAdmitted", "routing": "chosen", "o
 
 @dataclass(frozen=True)
 class Input:
-    """Hold a signal that the policy reads."""
+    """Hold a signal that the policy reads, with its dtype."""
 
     signal: Signal
     dtype: str
@@ -37,13 +37,13 @@ class Input:
 
     @property
     def field(self) -> str:
-        """Return its name in Go."""
+        """Return the signal's field name in Go."""
         return camel(self.signal.path.rpartition(".")[2])
 
 
 @dataclass(frozen=True)
 class PluginParameter:
-    """Hold a number of the policy that has an effect."""
+    """Hold a number of the policy that affects its decisions."""
 
     key: str  # in the configuration
     field: str  # in Go
@@ -51,7 +51,7 @@ class PluginParameter:
     value: float  # that the strategy gives it
 
     def drawn(self, generator: Any) -> float:
-        """Draw another value that is allowed."""
+        """Draw another allowed value of the number."""
         number = self.number
         low, high = number.searched or self._around()
         if number.prior == "log-uniform" and low > 0:
@@ -71,7 +71,7 @@ class PluginParameter:
 
 @dataclass(frozen=True)
 class Draw:
-    """Hold a random number, or one for each endpoint."""
+    """Describe a random draw of the function: one number, or one number for each endpoint."""
 
     name: str
     is_of_endpoint: bool
@@ -79,7 +79,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Function:
-    """Hold the compiled function and what the plugin around it must give it."""
+    """Hold the compiled function, and the values that the plugin around it must supply."""
 
     rule: PromotedRule
     compiled: Compiled
@@ -95,32 +95,32 @@ class Function:
 
     @property
     def verb(self) -> str:
-        """Return the function's name."""
+        """Return the Go function's name."""
         return _VERBS[self.rule.kind]
 
     @property
     def of_endpoint(self) -> tuple[Input, ...]:
-        """Return signals that every endpoint has, those that are one number for the request included."""
+        """Return the signals that endpoints supply, including those aggregated to one number for the request."""
         return tuple(
             read for read in self.inputs if read.is_of_endpoint or read.signal.is_aggregated
         )
 
     @property
     def of_request(self) -> tuple[Input, ...]:
-        """Return signals of the request."""
+        """Return the signals that the request supplies."""
         return tuple(read for read in self.inputs if not read.is_of_endpoint)
 
     def reads(self, target: TargetVersion) -> tuple[str, ...]:
-        """Return names of the readings that the signals are made of."""
+        """Return the names of the target's readings that the signals are computed from."""
         names = {name for read in self.inputs for name in read.signal.readings}
         return tuple(name for name in target.readings if name in names)
 
 
 def function_of(compiled: Compiled, target: TargetVersion) -> Function:
-    """Return the function for a target.
+    """Return the Go function of a compiled rule for a target.
 
     Raises:
-        NotMappedError: it needs a signal or a primitive without a counterpart.
+        NotMappedError: the policy needs a signal or a primitive without a counterpart.
     """
     rule = compiled.rule
     rank = _rank_of(compiled) if rule.is_order else ""
@@ -162,7 +162,7 @@ def function_of(compiled: Compiled, target: TargetVersion) -> Function:
 
 
 def _distinct(outputs: tuple[Node, ...]) -> list[Node]:
-    """Return live inputs, one for each signal."""
+    """Return the input nodes that the outputs depend on, one for each signal."""
     distinct: dict[str, Node] = {}
     for node in inputs_of(outputs, "input"):
         if node.dtype != "key":
@@ -196,7 +196,7 @@ def _unsupported(rule: PromotedRule, node: Node) -> NotMappedError:
 
 
 def _parameters(compiled: Compiled, outputs: tuple[Node, ...]) -> dict[str, PluginParameter]:
-    """Return the numbers that have an effect, by name in the graph."""
+    """Return the numbers that affect the outputs, by their name in the graph."""
     used = {str(node.attrs[0]) for node in inputs_of((*outputs, *compiled.start.values()), "param")}
     parameters: dict[str, PluginParameter] = {}
     policies = compiled.rule.policies

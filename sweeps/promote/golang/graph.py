@@ -1,4 +1,4 @@
-"""What a policy computes, as a graph: equal values are one node, and what cannot matter is left out at once.
+"""The computation of a policy as a graph: equal values share a node, and parts without effect are left out at once.
 
 A node is a scalar (rank 0), one number for each endpoint (rank 1), or one for each pair of endpoints (rank 2).
 """
@@ -17,7 +17,7 @@ INPUTS = ("input", "param", "state", "literal", "length", "draw")
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Hold one value; compared by identity, as the graph has no two equal ones."""
+    """Hold one value; nodes are compared by identity, as equal values share a node."""
 
     op: str
     args: tuple[Node, ...]
@@ -34,12 +34,12 @@ class Node:
 
     @property
     def is_float(self) -> bool:
-        """Return whether it is a floating-point number."""
+        """Return whether the node is a floating-point number."""
         return self.dtype.startswith("float")
 
 
 class Graph:
-    """Make nodes, each once, simplified."""
+    """Create nodes, simplified, and only one for equal values."""
 
     def __init__(self, folds: dict[str, Callable[..., Any]], is_order: bool = False) -> None:
         # then scalars stand for one request's values among those of others
@@ -52,7 +52,7 @@ class Graph:
     def make(
         self, op: str, args: Sequence[Node], attrs: tuple[Hashable, ...], dtype: str, rank: int
     ) -> Node:
-        """Return the node, without simplification."""
+        """Return the node without simplification; an equal existing node is reused."""
         key = (op, tuple(id(arg) for arg in args), tuple(map(_key_of, attrs)), dtype, rank)
         if key not in self._known:
             order = len(self._known)
@@ -60,11 +60,11 @@ class Graph:
         return self._known[key]
 
     def literal(self, value: Any, dtype: str) -> Node:
-        """Return a constant."""
+        """Return the node of a constant."""
         return self.make("literal", (), (np.dtype(dtype).type(value),), dtype, 0)
 
     def elementwise(self, op: str, args: Sequence[Node], dtype: str) -> Node:
-        """Return an operation element by element; scalars go with everything."""
+        """Return the node of an elementwise operation; scalars are broadcast."""
         if op in self._folds and args and all(arg.op == "literal" for arg in args):
             with np.errstate(all="ignore"):
                 return self.literal(self._folds[op](*(arg.value for arg in args)), dtype)
@@ -75,7 +75,7 @@ class Graph:
         return self.make(op, args, (), dtype, max((arg.rank for arg in args), default=0))
 
     def convert(self, arg: Node, dtype: str) -> Node:
-        """Return the value in another dtype."""
+        """Return the node of the value in another dtype."""
         if arg.dtype == dtype:
             return arg
         if arg.op == "literal":
@@ -111,17 +111,17 @@ class Graph:
 
 
 def _key_of(value: Hashable) -> Hashable:
-    """Return a key by which zeros of both signs differ, and NaN is equal to itself."""
+    """Return a key that tells 0.0 from -0.0, and treats NaN as equal to itself."""
     return (type(value).__name__, repr(value)) if isinstance(value, np.generic) else value
 
 
 def is_literal(node: Node, value: Any) -> bool:
-    """Return whether the node is this constant."""
+    """Return whether the node is a literal with this value."""
     return node.op == "literal" and bool(node.value == value)
 
 
 def live(outputs: Sequence[Node]) -> list[Node]:
-    """Return what the outputs depend on, arguments first."""
+    """Return the nodes that the outputs depend on, arguments before their users."""
     seen: set[int] = set()
     nodes: list[Node] = []
 
@@ -138,7 +138,7 @@ def live(outputs: Sequence[Node]) -> list[Node]:
 
 
 def inputs_of(outputs: Sequence[Node], op: str) -> Iterator[Node]:
-    """Return the live inputs of one sort, in order of their first use."""
+    """Return the nodes of one `op` that the outputs depend on, in order of creation."""
     return (node for node in live(outputs) if node.op == op)
 
 
@@ -204,7 +204,7 @@ def _logical(absorbs: bool) -> Callable[[Graph, Node, Node], Node | None]:
 
 
 def _quotient(graph: Graph, above: Node, below: Node) -> Node | None:
-    """Drop a division by 1, and exact_quotient's guard, whose divisor is made to depend on the numerator."""
+    """Drop a division by 1, and the guard by which exact_quotient ties the divisor to the numerator."""
     if is_literal(below, 1):
         return above
     if below.op == "select":
@@ -215,7 +215,7 @@ def _quotient(graph: Graph, above: Node, below: Node) -> Node | None:
 
 
 def _sum(graph: Graph, left: Node, right: Node) -> Node | None:
-    """Drop an added 0, which changes at most the sign of a zero, and no comparison sees that."""
+    """Simplify an added 0 away; that changes at most the sign of a zero, which no comparison notices."""
     del graph
     if is_literal(left, 0):
         return right

@@ -1,8 +1,8 @@
-"""Make one graph, for any number of endpoints, of two jaxprs of a policy that was traced at two numbers.
+"""Merge two jaxprs of a policy, traced at two numbers of endpoints, into one graph for any number of endpoints.
 
-Numbers that differ between the two as the number of endpoints does are that number; any other difference means that
-the policy depends on the size of the cluster in a way that Go would not follow. Every value keeps the line of the
-policy that it comes from, and what the policy calls it.
+A number that differs between the two jaxprs by as much as the number of endpoints stands for that number, plus an
+offset. Any other difference means that the policy depends on the cluster's size in a way that Go cannot follow. Every
+value keeps its line in the policy and its name there.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _NOT_THE_POLICY = (
 
 
 class Origins:
-    """Hold lines of equations, and names of the variables that they are assigned to."""
+    """Record the source lines of equations, and the variables that their results are assigned to."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[tuple[str, int], ...], Node] = {}
 
     def place_of(self, equation: Any) -> str:
-        """Return `file.py:line` of the policy; "" if unknown."""
+        """Return `file.py:line` of the policy's code for an equation; "" if unknown."""
         frames = _frames(equation)
         return f"{_short(frames[0][0])}:{frames[0][1]}" if frames else ""
 
     def record(self, equation: Any, node: Node) -> None:
-        """Keep the equation's result; the last one of a statement is what the statement assigns."""
+        """Record the result of an equation; the last result of a statement is the one that the statement assigns."""
         frames = _frames(equation)
         if frames:
             self._last[frames] = node
 
     def names(self) -> dict[int, str]:
-        """Return, by order of a node, the first variable of the policy that it is assigned to."""
+        """Return the first variable of the policy that each node is assigned to, by the node's order."""
         names: dict[int, str] = {}
         for frames, node in self._statements().items():
             name = _assigned(*frames[0])
@@ -59,7 +59,7 @@ class Origins:
         return names
 
     def _statements(self) -> dict[tuple[tuple[str, int], ...], Node]:
-        """Return results by call stack; the lines of one statement are one."""
+        """Return the results by call stack; all lines of a statement count as its first line."""
         statements: dict[tuple[tuple[str, int], ...], Node] = {}
         for frames, node in self._last.items():
             (file, line), *outer = frames
@@ -87,20 +87,20 @@ def place_of_policy(policy: Any) -> str:
 
 
 def place_of_function(function: Any) -> str:
-    """Return `file.py:line` where a function begins; its name if it has no code."""
+    """Return `file.py:line` where a function begins; its `repr` if it has no code."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{_short(code.co_filename)}:{code.co_firstlineno}" if code else repr(function)
 
 
 def _short(name: str) -> str:
-    """Return a path inside the repository, or the file's name: artifacts hold no paths of a machine."""
+    """Return a path relative to the repository, or a file's bare name: artifacts must not hold a machine's paths."""
     path = Path(name).resolve()
     return path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else path.name
 
 
 @functools.cache
 def _assignments(file: str) -> tuple[tuple[int, int, str], ...]:
-    """Return the first line, the last line and the name of every plain assignment."""
+    """Return (first line, last line, name) of every assignment to a single name in a file."""
     try:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError):
@@ -131,7 +131,7 @@ _IDENTITY = ("optimization_barrier", "copy", "stop_gradient", "copy_p", "shardin
 
 
 class Lowering:
-    """Translate the equations of both jaxprs side by side."""
+    """Translate the equations of two jaxprs, traced at two sizes, in parallel."""
 
     def __init__(self, graph: Graph, sizes: tuple[int, int], what: str, place: str) -> None:
         self.graph = graph
@@ -140,7 +140,7 @@ class Lowering:
         self._what, self._place = what, place  # the policy and its line, for messages
 
     def outputs(self, jaxprs: tuple[Any, Any], inputs: Sequence[Value]) -> list[Value]:
-        """Return the results of the closed jaxprs for these inputs."""
+        """Return the results of two closed jaxprs, merged, for these inputs."""
         small, large = jaxprs
         consts = [
             self._constant(first, other)
@@ -205,7 +205,7 @@ class Lowering:
         ]
 
     def _call(self, inner: tuple[Any, Any], arguments: list[Value]) -> list[Value]:
-        """Inline a call; its equations belong to the line of the call, as a traced function may be an older one."""
+        """Inline a call; its equations keep the line of the call, as JAX may reuse an older trace of the function."""
         small, large = (getattr(call, "jaxpr", call) for call in inner)
         consts: list[Value] = []
         if hasattr(inner[0], "consts"):
@@ -216,7 +216,7 @@ class Lowering:
     def unsupported(
         self, name: str, dtype: str, shape: Sequence[Length], arguments: Sequence[Value]
     ) -> Value:
-        """Return a value that no Go gives; an error only if something needs it."""
+        """Return a placeholder for a value that Go cannot compute; it is an error only if an output needs it."""
         rank = sum(length == ENDPOINTS for length in shape)
         args = [node for argument in arguments for node in argument.nodes.reshape(-1)]
         node = self.graph.make("unsupported", args, (name,), dtype, rank)
@@ -231,7 +231,7 @@ class Lowering:
     # --- what differs between the two sizes --------------------------------------------------------
 
     def merged(self, first: Any, other: Any) -> Any:
-        """Return one of two parameters: equal, or following the number of endpoints."""
+        """Merge two parameters: equal ones as they are; ones that grow with the number of endpoints as its offset."""
         if isinstance(first, (tuple, list)) and isinstance(other, (tuple, list)):
             if len(first) == len(other):
                 return tuple(self.merged(a, b) for a, b in zip(first, other, strict=True))
@@ -293,7 +293,7 @@ class Lowering:
         )
 
     def error(self, what: str, why: str) -> NotMappedError:
-        """Return the error about what cannot be translated, with the line that it comes from."""
+        """Return the error about a construct that cannot be translated, with the policy's line."""
         where = f" at {self.graph.origin or self._place}"
         return NotMappedError(
             f"{self._what}: {what}{where} {why}; write it with jnp over the whole array, or leave out this policy"
@@ -315,7 +315,7 @@ def _is_same(first: Any, other: Any) -> bool:
 
 
 def check_dtypes(nodes: Sequence[Node], what: str) -> None:
-    """Refuse a policy that computes in other dtypes than Go has."""
+    """Refuse a policy that computes in a dtype without a counterpart in Go."""
     for node in nodes:
         if node.dtype not in ("bool", "int32", "int64", "float64") and node.op != "unsupported":
             raise NotMappedError(

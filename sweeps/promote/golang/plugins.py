@@ -1,4 +1,4 @@
-"""Compile the plugins of a promotion: what the target has no counterpart for, from the simulated policies."""
+"""Compile the plugins of a promotion: those of its policies for which the target has no counterpart."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PATCH, DENIAL = "registration.patch", "denial.patch"
 
 
 def lines_of(plugins: Sequence[Names], target: TargetVersion) -> tuple[list[str], list[str]]:
-    """Return import lines and registrations, as they stand in the runner."""
+    """Return the import lines and the registration calls, as they stand in the target's runner."""
     form = target.manifest["registration"]
     imports = [f'\t"{target.module}/{names.path}"' for names in plugins]
     calls = [
@@ -53,7 +53,7 @@ def lines_of(plugins: Sequence[Names], target: TargetVersion) -> tuple[list[str]
 
 
 def registration(plugins: Sequence[Names], target: TargetVersion) -> dict[str, str]:
-    """Return the patch, for `git apply` in the target's repository."""
+    """Return the patch that registers the plugins, for `git apply` in the target's repository."""
     runner = target.manifest["runner"]
     imports, calls = lines_of(plugins, target)
     path = runner["path"]
@@ -88,18 +88,18 @@ _TAKEN = {
 
 @dataclass(frozen=True)
 class Plugins:
-    """Hold files by path, and what they are."""
+    """Hold the files of plugins by path, and a description of each plugin."""
 
     files: Files
     generated: tuple[GeneratedPlugin, ...]
 
 
 def plugins_of(promotion: Promotion) -> Plugins:
-    """Return the plugins that the promoted strategy needs beside the target's own.
+    """Return the plugins that the promoted strategy needs in addition to the target's own.
 
     Raises:
-        NotMappedError: a policy needs a signal or a primitive without a counterpart; the sentence has its line.
-        ConfigError: the target is unknown, or two policies have one name.
+        NotMappedError: a policy needs a signal or a primitive without a counterpart; the sentence names its line.
+        ConfigError: the target is unknown, or two policies have the same name.
     """
     target = load(promotion.target)
     needed = [rule for rule in rules_of(promotion) if not target.built_in(rule.kind, rule.name)]
@@ -117,12 +117,12 @@ def plugins_of(promotion: Promotion) -> Plugins:
 def plugins_for(
     rules: list[PromotedRule], target: TargetVersion, leads_ms: Mapping[str, int] = NO_LEADS
 ) -> Plugins:
-    """Return the plugins of some rules; one that the target has too may be among them, as a control.
+    """Compile rules to plugins; rules that the target has built in are compiled too (as a control).
 
     Args:
-        rules: what is compiled.
-        target: the version that is written for.
-        leads_ms: how far a class is ahead in the engine's queue; with any, a plugin writes the request's priority.
+        rules: the rules to compile.
+        target: the version of the endpoint picker to compile for.
+        leads_ms: by class, the lead in the engine's queue; if any, a plugin that writes requests' priority is added.
     """
     files: dict[str, str] = {}
     made = [plugin_of(rule, target) for rule in rules]
@@ -164,7 +164,7 @@ def plugins_for(
 
 
 def _refuse_moving_order(plugin: Plugin) -> None:
-    """Refuse an order that reads the clock: the queue is a heap, which compares again whenever it is touched."""
+    """Refuse an order that reads the clock: the queue is a heap, whose order must not change while requests wait."""
     if plugin.kind == "order" and plugin.of("clock"):
         raise NotMappedError(
             f"order {plugin.function.rule.name}: it reads now_us, and the router's queue is a heap whose order must "
@@ -174,7 +174,7 @@ def _refuse_moving_order(plugin: Plugin) -> None:
 
 
 def rules_of(promotion: Promotion) -> Iterator[PromotedRule]:
-    """Yield everything that a strategy decides with at the router, the target's own included."""
+    """Yield the rules by which a strategy decides at the router, including those that the target has built in."""
     config = promotion.arm.config
     chosen = named.numbered(config)
     has_cpu_tier = config.kv_cpu_blocks > 0
@@ -197,7 +197,7 @@ def rules_of(promotion: Promotion) -> Iterator[PromotedRule]:
 
 
 def scored_router(config: ClusterConfig) -> ScoredRouter | None:
-    """Return the scores of a router of a file that is an arg max of them; None for any other router."""
+    """Return the scores of a router from a user's file if the router is an arg max; None for any other router."""
     if not is_file(config.routing_policy):
         return None
     chosen = named.numbered(config)
@@ -207,7 +207,7 @@ def scored_router(config: ClusterConfig) -> ScoredRouter | None:
 
 
 def order_rule(priority: str, scheduler: str, urgency: Policy, order: Policy) -> PromotedRule:
-    """Return the order that a scheduler makes of a priority; a scheduler that reads none has its own name."""
+    """Return the order of a priority and a scheduler; a scheduler that ignores priorities is named alone."""
     reads_priority = scheduler not in ("fcfs", "sjf")
     name = f"{short_name(priority)}+{short_name(scheduler)}" if reads_priority else scheduler
     return PromotedRule("order", name, (urgency, order))
@@ -222,13 +222,13 @@ def _check_picker(name: str, target: str) -> None:
 
 
 def short_name(name: str) -> str:
-    """Return a policy's name, of a policy in a file its function's, in kebab case."""
+    """Return a policy's name in kebab case; for a policy in a file, its function's name."""
     last = name.rpartition(":")[2] if is_file(name) else name
     return re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")
 
 
 def engine_priority_texts(target: TargetVersion) -> tuple[str, str]:
-    """Return source and test of the plugin that writes the engine's priority into the body of a request."""
+    """Return source and test of the plugin that writes the engine's priority into a request's body."""
     manifest = target.manifest
     values = {
         "manifest": manifest,
@@ -251,13 +251,13 @@ def engine_priority_texts(target: TargetVersion) -> tuple[str, str]:
 
 
 def plugin_of(rule: PromotedRule, target: TargetVersion) -> Plugin:
-    """Return the compiled rule with its names."""
+    """Compile a rule to a plugin."""
     function = function_of(compiled(rule), target)
     return Plugin(function, target, names_of(rule, target), _sentence(rule))
 
 
 def names_of(rule: PromotedRule, target: TargetVersion) -> Names:
-    """Return what the plugin of a rule is called in Go."""
+    """Return the names of a rule's plugin in Go."""
     kind = target.manifest["kinds"][rule.kind]
     words = [word for word in re.split(r"[^a-z0-9]+", rule.name) if word]
     ending = kind["ending"]
@@ -282,7 +282,7 @@ def _sentence(rule: PromotedRule) -> str:
 
 
 def files_of(plugin: Plugin) -> dict[str, str]:
-    """Return the plugin's package: source, test, vectors, README."""
+    """Return the files of the plugin's package by path: source, test, vectors, README."""
     folder = f"{FOLDER}/{plugin.names.path}"
     stem = plugin.names.file.removesuffix(".go")
     return {
@@ -314,7 +314,7 @@ EXAMPLE = ("scorer", "kv-pressure")
 
 
 def page() -> str:
-    """Return all generated parts of the page."""
+    """Return the generated part of docs/reference/promoted-go.md."""
     return "\n\n".join(
         [
             "## An example",
@@ -330,12 +330,12 @@ def page() -> str:
 
 
 def policies_of_kind(kind: str) -> tuple[str, ...]:
-    """Return the policies of a kind, those of the package first, then those of the tracks' experiments."""
+    """Return the names of all policies of a kind: the package's first, then those of the tracks' experiments."""
     return (*registry.NAMES[kind], *PATHS.get(kind, {}).values())
 
 
 def shipped_rules() -> Iterator[PromotedRule]:
-    """Yield everything of the package and the tracks that could be a plugin; every priority and scheduler once."""
+    """Yield a rule for each policy of the package and the tracks that can be a plugin; orders once per policy."""
     for kind in ("scorer", "admission", "routing"):
         for name in policies_of_kind(kind):
             if (kind, name) != ("routing", "weighted"):  # its scorers are plugins, it is none

@@ -1,7 +1,7 @@
 """Write the files of a plugin around its compiled function: its source, its Go test, its README.
 
-Templates of `templates/` have the texts. The source is type, parameters, factory, readings and the target's method; the
-test decides every vector as the simulated policy does, and keeps the target's contract.
+The texts come from templates in `templates/`. The source has type, parameters, factory, readings and the target's
+method. The test checks that the plugin decides every vector as the simulated policy does, and keeps the contract.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sweeps.tracks.problem import rendered
 
 @dataclass(frozen=True)
 class Names:
-    """Hold what a plugin is called."""
+    """Hold the names of a plugin in Go."""
 
     plugin_type: str  # load-balance-scorer
     package: str  # loadbalance
@@ -33,18 +33,18 @@ class Names:
 
     @property
     def constant(self) -> str:
-        """Return the exported constant with the type."""
+        """Return the name of the exported constant that holds the type."""
         return f"{self.struct}Type"
 
     @property
     def factory(self) -> str:
-        """Return the exported factory."""
+        """Return the name of the exported factory."""
         return f"{self.struct}Factory"
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """Hold everything that the texts of one plugin are made of."""
+    """Hold the data from which the texts of one plugin are rendered."""
 
     function: Function
     target: TargetVersion
@@ -58,7 +58,7 @@ class Plugin:
 
     @property
     def readings(self) -> list[TargetReading]:
-        """Return what is read of the target."""
+        """Return the readings that the plugin takes from the target."""
         known = self.target.readings
         names = set(self.function.reads(self.target))
         if self.function.rank:
@@ -66,18 +66,18 @@ class Plugin:
         return [reading for name, reading in known.items() if name in names]
 
     def of(self, holder: str) -> list[TargetReading]:
-        """Return what is read of metrics, an attribute, the request, an item or the clock."""
+        """Return the readings from one holder: metrics, an attribute, request, item or clock."""
         return [reading for reading in self.readings if reading.of == holder]
 
     @property
     def rank_readings(self) -> tuple[str, ...]:
-        """Return what decides between equal values of an order."""
+        """Return the names of the readings that break ties in an order."""
         signal = self.target.signal(RANKS[self.function.rank])
         return signal.readings if signal else ()
 
     @property
     def attributes(self) -> list[str]:
-        """Return attributes of endpoints that are read."""
+        """Return the names of the endpoint attributes that the plugin reads."""
         return [
             name
             for name in self.target.manifest["attributes"]
@@ -86,27 +86,27 @@ class Plugin:
 
     @property
     def reads_metrics(self) -> bool:
-        """Return whether an endpoint without metrics is left out."""
+        """Return whether the plugin reads metrics, and so leaves out endpoints without metrics."""
         return any(reading.of == "metrics" for reading in self.readings)
 
     @property
     def reads_endpoints(self) -> bool:
-        """Return whether the function is given the list of endpoints."""
+        """Return whether the function takes the list of endpoints."""
         return "[]endpointSignals" in self.function.text
 
     @property
     def has_clock(self) -> bool:
-        """Return whether time is read."""
+        """Return whether the plugin reads the time."""
         return any(reading.of in ("clock", "item") for reading in self.readings)
 
     @property
     def has_state(self) -> bool:
-        """Return whether the policy remembers."""
+        """Return whether the policy keeps a state."""
         return bool(self.function.state)
 
     @property
     def reads_request(self) -> bool:
-        """Return whether the function is given signals of the request."""
+        """Return whether the function takes signals of the request."""
         return "requestSignals" in self.function.text
 
 
@@ -129,7 +129,7 @@ _LIBRARY = {
 
 
 def source(plugin: Plugin) -> str:
-    """Return the text of the plugin's file."""
+    """Return the text of the plugin's Go file."""
     function, manifest, names = plugin.function, plugin.target.manifest, plugin.names
     decode = manifest["factory"]["decode"].replace("{type}", names.constant).rstrip("\n")
     rejected = manifest["rejected"].replace("{message}", f'{names.constant} + ": rejected"')
@@ -201,13 +201,13 @@ def test_text(plugin: Plugin) -> str:
 
 
 def readme(plugin: Plugin) -> str:
-    """Return what the plugin does, its parameters and signals, and what differs from the simulator."""
+    """Return the README: what the plugin does, its parameters and signals, and its differences from the simulator."""
     reads_now = any(read.signal.path == "now_us" for read in plugin.function.inputs)
     return _rendered("README.md.j2", plugin, reads_now=reads_now)
 
 
 def _rendered(template: str, plugin: Plugin, **values: Any) -> str:
-    """Return a template's text with one empty line between blocks, and the imports that it needs."""
+    """Render a template with the plugin's data; add the imports that the text needs."""
     filters: dict[str, Callable[..., str]] = {
         "described": described,
         "real": _real,
@@ -230,7 +230,7 @@ def _rendered(template: str, plugin: Plugin, **values: Any) -> str:
 
 
 def with_imports(target: TargetVersion, text: str) -> str:
-    """Return a text of Go in its form, with the block of imports that it needs."""
+    """Return Go text with single empty lines, plain symbols, and the block of imports that the text needs."""
     text = _plain(re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n")
     return text.replace("{imports}", imports(target, text))
 
@@ -241,12 +241,12 @@ _WRITTEN = str.maketrans(
 
 
 def _plain(text: str) -> str:
-    """Return a text without the symbols that the target's style leaves out."""
+    """Replace the symbols that the target's style avoids, such as `µ` and `≥`."""
     return text.translate(_WRITTEN)
 
 
 def imports(target: TargetVersion, text: str) -> str:
-    """Return the lines of an import block for what the text names: Go's library, then the module's packages."""
+    """Return the lines of an import block for the packages that the text uses: Go's library, then the module's."""
     code = "\n".join(line.partition("//")[0] for line in text.splitlines())
     below = target.manifest["imports"]
     library = sorted(path for path, use in _LIBRARY.items() if _uses(code, use))
@@ -264,19 +264,19 @@ def _uses(code: str, use: str) -> bool:
 
 
 def described(parameter: PluginParameter) -> str:
-    """Return meaning, unit and bounds of a number."""
+    """Return meaning, unit and bounds of a parameter."""
     number = parameter.number
     unit = f", in {number.unit}" if number.unit else ""
     return f"{number.meaning}{unit}; {number.allowed}{', whole' * number.is_whole}"
 
 
 def _real(value: float) -> str:
-    """Return a float64 as Go reads it."""
+    """Return a float64 as a Go literal."""
     return repr(float(value))
 
 
 def bounds(number: Number, name: str) -> list[str]:
-    """Return conditions under which a value is not allowed."""
+    """Return the Go conditions under which a value named `name` is not allowed."""
     conditions = []
     if math.isfinite(number.low):
         conditions.append(f"{name} {'<=' if number.excludes_low else '<'} {_bound(number.low)}")
@@ -292,7 +292,7 @@ def _bound(value: float) -> str:
 
 
 def _forbidden(number: Number) -> str:
-    """Return a value that the bounds do not allow."""
+    """Return, as text, a value that the bounds do not allow."""
     if math.isfinite(number.low):
         return _real(number.low - 1)
     return _real(number.high + 1) if math.isfinite(number.high) else "0.5"
@@ -310,14 +310,14 @@ def _read(reading: TargetReading, holder: str) -> str:
 
 
 def _formula(target: TargetVersion, signal: Input) -> str:
-    """Return a signal made of readings."""
+    """Return the Go expression that computes a signal from readings."""
     readings = target.readings
     types = {name: reading.type for name, reading in readings.items()}
     return signal.signal.go(signal.dtype, types, lambda name: readings[name].go)
 
 
 def _method(plugin: Plugin) -> str:
-    """Return the head of the target's method, with blanks for arguments that are not used."""
+    """Return the head of the target's method, with `_` for unused arguments."""
     head: str = plugin.target.manifest["kinds"][plugin.kind]["method"]
     head = head.replace("{request}", "request" if plugin.of("request") else "_")
     return head.replace("{endpoints}", "endpoints" if plugin.reads_endpoints else "_")
@@ -340,7 +340,7 @@ def _call(plugin: Plugin) -> str:
 
 
 def category(plugin: Plugin) -> str:
-    """Return Affinity where only cached prefixes count, Distribution where none do, else Balance."""
+    """Return the plugin's category: Affinity if it reads cached prefixes alone, Distribution if none, else Balance."""
     paths = {read.signal.path for read in plugin.function.inputs if read.is_of_endpoint}
     if "snapshots.prefix_match_blocks" not in paths:
         return "Distribution"
@@ -356,7 +356,7 @@ def _consumed(plugin: Plugin) -> str:
 
 
 def _functions(plugin: Plugin) -> list[str]:
-    """Return helpers of the compiled function, and functions of the manifest that read."""
+    """Return the Go helpers that the compiled function calls, and the manifest's functions that read values."""
     manifest = plugin.target.manifest
     declared = [reading.declared for reading in plugin.readings]
     named = [entry["function"] for entry in declared if "function" in entry]
@@ -365,7 +365,7 @@ def _functions(plugin: Plugin) -> list[str]:
 
 
 def _codes(inputs: tuple[Input, ...]) -> Iterator[tuple[str, str]]:
-    """Yield the condition of a priority, "" for any other, and the constant of its SLO class."""
+    """Yield pairs of a condition on the priority, "" for any other priority, and the constant of its SLO class."""
     signs = {"equals": "==", "at_least": ">=", "at_most": "<="}
     coded = next((read for read in inputs if read.signal.is_code), None)
     for case in coded.signal.declared["codes"] if coded is not None else ():
@@ -377,7 +377,7 @@ def _codes(inputs: tuple[Input, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _request_of(plugin: Plugin) -> str:
-    """Return the manifest's maker, with 0 for what the plugin does not read."""
+    """Return the manifest's function that builds a request from a vector, with 0 for values that the plugin ignores."""
     text = str(plugin.target.manifest["request_of"]).rstrip("\n")
     known = {reading.name for reading in plugin.of("request")}
     is_order = plugin.kind == "order"
@@ -390,7 +390,7 @@ def _request_of(plugin: Plugin) -> str:
 
 
 def _put(plugin: Plugin, name: str) -> str:
-    """Return the attribute of a vector's readings, with 1 for what the plugin does not read."""
+    """Return the Go code that sets an attribute from a vector, with 1 for readings that the plugin ignores."""
     put: str = plugin.target.manifest["attributes"][name]["put"]
     for reading in plugin.target.readings.values():
         value = f"v.{exported(reading.name)}[i]" if reading in plugin.readings else "1"

@@ -1,6 +1,6 @@
-"""Write a graph as the statements of a Go function: scalars, a loop over the endpoints, what it made possible.
+"""Write a graph as the statements of a Go function: scalars, then a loop over the endpoints, then what depends on it.
 
-The plan says when each value is computed: in which loop, which values get a name, and which are kept in a slice.
+The plan decides in which loop each value is computed, which values get a name, and which are stored in a slice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IDENTITIES = {"sum": 0, "prod": 1, "or": False, "and": True}
 
 
 class LoopPlan:
-    """Hold the plan for the outputs of a graph."""
+    """Plan the computation of a graph's outputs: loops, names and slices."""
 
     def __init__(self, graph: Graph, outputs: Sequence[Node]) -> None:
         self.outputs = tuple(outputs)
@@ -46,15 +46,15 @@ class LoopPlan:
 
     @property
     def levels(self) -> range:
-        """Return the numbers of the loops; scalars of a number are computed before its loop."""
+        """Return the numbers of the loops; scalars with a loop's number are computed before that loop."""
         return range(max([*self._ready.values(), 0]) + 1)
 
     def ready(self, node: Node) -> int:
-        """Return the loop in which, or before which, it can be computed."""
+        """Return the number of the loop in which (for scalars: before which) the node can be computed."""
         return self._ready[node.order]
 
     def products_in_sums(self) -> set[int]:
-        """Return real products that a sum could absorb: Go may join both into one rounding, even across statements."""
+        """Return the `order` of each float product inside a sum: Go may fuse both, even across statements."""
         orders: set[int] = set()
         for node in self.nodes:
             is_sum = node.op in ("add", "sub", "neg", "select", "cumulated")
@@ -63,7 +63,7 @@ class LoopPlan:
         return orders
 
     def is_guard(self, node: Node) -> bool:
-        """Return whether a reduction leaves out what this selection leaves out: `if condition { total += x }`."""
+        """Return whether a reduction's operand is a selection that can be written `if condition { total += x }`."""
         return (
             node.op == "reduce"
             and (inner := node.args[0]).op == "select"
@@ -72,7 +72,7 @@ class LoopPlan:
         )
 
     def continues(self, node: Node) -> bool:
-        """Return whether the `else` of a selection is a selection that nothing else reads: both make one switch."""
+        """Return whether a selection's `else` is a selection with no other reader, so that both form one switch."""
         other = node.args[2]
         return other.op == "select" and self._uses[other.order] == 1
 
@@ -101,7 +101,7 @@ class LoopPlan:
         return is_named and node.op not in INPUTS and node.op != "key"
 
     def _size(self, node: Node) -> int:
-        """Count operations of its expression, named parts as none."""
+        """Return the number of operations in the node's expression; named parts count as none."""
         if node.op in INPUTS or node.op in ("iota", "key"):
             return 0
         counts = node.op not in ("convert", "broadcast", "reversed") and not (
@@ -138,7 +138,7 @@ class LoopPlan:
                     self.needed[arg.order] |= levels
 
     def _drop_parts(self) -> None:
-        """Drop the names of selections that are part of a switch or of a reduction's condition."""
+        """Unname selections that become part of a switch or of a reduction's condition."""
         for node in self.nodes:
             if self.is_guard(node):
                 self.named.discard(node.args[0].order)
@@ -147,7 +147,7 @@ class LoopPlan:
 
 
 def _identity(kind: str, node: Node) -> Any:
-    """Return what a reduction begins with, in the dtype of a node."""
+    """Return the start value of a reduction, in the dtype of a node."""
     if kind in IDENTITIES:
         return IDENTITIES[kind]
     if node.is_float:
@@ -166,12 +166,12 @@ _RESERVED = {
 
 
 def _block(head: str, lines: Iterable[str]) -> list[str]:
-    """Return lines under a head that ends with a brace."""
+    """Return the head, the indented lines, and a closing brace."""
     return [head, *(f"\t{line}" for line in lines), "}"]
 
 
 class Writer:
-    """Write the statements that compute the outputs."""
+    """Write the Go statements that compute the outputs."""
 
     def __init__(self, graph: Graph, outputs: Iterable[Node], terms: Terms) -> None:
         self._names = graph.names
@@ -182,7 +182,7 @@ class Writer:
         self.lines: list[str] = []
 
     def write(self, scores: Node | None) -> list[str]:
-        """Write all statements; `scores` is an output for each endpoint, written into the slice `scores`."""
+        """Write all statements; `scores` is an output with one value per endpoint, stored in the slice `scores`."""
         for level in self.plan.levels:
             for node in self.plan.nodes:
                 is_here = node.rank == 0 and self.plan.ready(node) == level
@@ -192,7 +192,7 @@ class Writer:
         return self.lines
 
     def expression(self, node: Node, index: tuple[str, ...] = ()) -> str:
-        """Return the text of a value."""
+        """Return the Go expression for a node."""
         return printed(self.terms.of(node, index))
 
     # --- one value --------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Writer:
         self.lines += starts + _block(self._head("i", "endpoint"), body)
 
     def _element(self, node: Node, starts: list[str]) -> list[str]:
-        """Define a named value of one endpoint; a sum that the loop carries on begins before the loop."""
+        """Define a named value of one endpoint; for a running sum, add its start before the loop to `starts`."""
         if node.op != "cumulated":
             return self._definition(node, ("i",))
         name = self._new_name(node)
@@ -312,7 +312,7 @@ class Writer:
         return f"for {place} := range endpoints {{" if place in used else "for range endpoints {"
 
     def _inner_loop(self, node: Node, index: tuple[str, ...]) -> list[str]:
-        """Reduce over the other endpoints for one of them."""
+        """Write the loop that reduces a rank-2 node over the other endpoints, for one endpoint."""
         (operand,) = node.args
         axis = int(node.attrs[1])  # type: ignore[call-overload]
         inside = (*index[:axis], "j", *index[axis:])
@@ -330,7 +330,7 @@ class Writer:
         return lines
 
     def _parts(self, operand: Node) -> list[Node]:
-        """Return named values of pairs that the operand is made of."""
+        """Return the named rank-2 nodes (pairs of endpoints) that the operand depends on."""
         return [
             node for node in live([operand]) if node.rank == 2 and node.order in self.plan.named
         ]

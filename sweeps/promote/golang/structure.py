@@ -1,7 +1,7 @@
 """The primitives of a jaxpr that have a Go counterpart, in one table; and those that are more than an operation
 element by element: choices, reductions, draws.
 
-A rule makes the value of a `Use`; None means that Go has no counterpart for this use.
+Each translation returns the value of a `Use` of its primitive, or None if Go has no counterpart for that use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sweeps.promote.golang.values import (
 
 @dataclass(frozen=True)
 class Elementwise:
-    """Hold an operation element by element: how it is folded, and its Go text."""
+    """Hold an elementwise operation: how it is computed on constants, and its Go text."""
 
     operation: str  # of the graph
     fold: Callable[..., Any] | None
@@ -51,7 +51,7 @@ def _away_from_zero(value: Any) -> Any:
 
 
 def _truncated(above: Any, below: Any) -> Any:
-    """Divide as XLA does: whole numbers are cut, and divided by 0 they give -1."""
+    """Divide as XLA does: whole numbers toward zero, and by 0 to -1."""
     if isinstance(above, np.floating):
         return above / below
     if below == 0:
@@ -181,7 +181,7 @@ def _select(use: Use) -> Value:
     graph = use.graph
 
     def chosen(which: Node, *cases: Node) -> Node:
-        """Return the case whose number is `which`; the last one for any larger number."""
+        """Return the case with the index `which`; the last case for any larger index."""
         if which.dtype == "bool":
             return graph.select(which, cases[1], cases[0])
         case = cases[-1]
@@ -198,10 +198,10 @@ def _clamp(use: Use) -> Value:
 
 
 def _power(use: Use, power: int) -> Value:
-    """Return the power by repeated squaring, as XLA forms it."""
+    """Return a whole power by repeated squaring, in XLA's order of products."""
 
     def raised(base: Node) -> Node:
-        """Multiply the squares that the power's bits ask for; divide 1 by it for a negative power."""
+        """Multiply the squares that the power's bits select; for a negative power, return 1 divided by the product."""
         result, square, left = None, base, abs(power)
         while left:
             if left & 1:
@@ -233,7 +233,7 @@ def _logistic(use: Use) -> Value:
 
 def _reduce(kind: str, operation: str) -> Translation:
     def reduced(use: Use) -> Value | None:
-        """Return a loop over endpoints, and over fixed axes one operation after the other."""
+        """Reduce by a loop over endpoint axes, and by repeated operations over fixed axes."""
         (array,) = use.arguments
         for axis in sorted(use.params["axes"], reverse=True):
             rest = array.shape[:axis] + array.shape[axis + 1 :]
@@ -253,7 +253,7 @@ def _reduce(kind: str, operation: str) -> Translation:
 
 def _arg(kind: str) -> Translation:
     def first_place(use: Use) -> Value | None:
-        """Return the first place of the extreme value; None where the compiler has no loop for the shape."""
+        """Return the first index of the extreme value; None if the compiler has no loop for the shape."""
         (array,), (axis,) = use.arguments, use.params["axes"]
         if array.shape[axis] != ENDPOINTS:
             return _arg_of_fixed(use, kind, array, axis)
@@ -272,7 +272,7 @@ def _place_dtype(use: Use) -> str:
 
 
 def _arg_of_fixed(use: Use, kind: str, array: Value, axis: int) -> Value:
-    """Return the first of the greatest along an axis of fixed length."""
+    """Return the first index of the extreme value along an axis of fixed length."""
     graph, shape, dtype = use.graph, use.shape, _place_dtype(use)
     best, *others = _along(array, axis)
     place = value_of(shape, [graph.literal(0, dtype)] * best.nodes.size)
@@ -292,7 +292,7 @@ def _arg_of_fixed(use: Use, kind: str, array: Value, axis: int) -> Value:
 
 
 def _dot(use: Use) -> Value | None:
-    """Return a vector times a vector, or times a matrix along an axis of fixed length."""
+    """Return the product of two vectors, or of a vector and a matrix along a fixed axis; None for any other shape."""
     ((left_axes, right_axes), batch) = use.params["dimension_numbers"]
     if batch != ((), ()) or len(left_axes) != 1 or not all(arg.shape for arg in use.arguments):
         return None
@@ -313,7 +313,7 @@ def _dot(use: Use) -> Value | None:
 
 
 def _along(array: Value, axis: int) -> list[Value]:
-    """Return the parts at each place of a fixed axis."""
+    """Return the slices of an array along a fixed axis."""
     moved = np.moveaxis(array.nodes, fixed_axis(array.shape, axis), 0)
     rest = array.shape[:axis] + array.shape[axis + 1 :]
     return [Value(rest, moved[place, ...]) for place in range(len(moved))]
@@ -347,7 +347,7 @@ def _split(use: Use) -> Value | None:
 
 
 def _draw(use: Use) -> Value | None:
-    """Return what `jax.random.uniform` is: a number from a source that the plugin is given, one for each key."""
+    """Return the value of `jax.random.uniform`: a draw that the plugin receives, one for each key and element."""
     if len(use.arguments) != 3:
         return None
     graph, (key, low, high) = use.graph, (argument.node for argument in use.arguments)

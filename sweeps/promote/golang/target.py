@@ -1,6 +1,6 @@
-"""A version of the target as its manifest tells, and Go's own tools over generated files on stubs of it.
+"""A version of the endpoint picker (the target) as its manifest describes it; Go's tools on generated files and stubs.
 
-Signatures, signals and built-in plugins are of the manifest; no code knows a version. Nothing is fetched.
+Signatures, signals and built-in plugins come from the manifest; the code depends on no version. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ALLOWED = "names, numbers, + - * /, max and min"
 
 @dataclass(frozen=True)
 class TargetReading:
-    """Hold what the target can be asked for."""
+    """Hold a value that a plugin can read from the target."""
 
     name: str
     of: str  # metrics, an attribute, request, item or clock
@@ -53,25 +53,25 @@ class TargetReading:
 
     @property
     def go(self) -> str:
-        """Return the name in Go."""
+        """Return the reading's name in Go."""
         return camel(self.name)
 
     @property
     def is_of_endpoint(self) -> bool:
-        """Return whether every endpoint has one."""
+        """Return whether every endpoint has its own value."""
         return self.of not in ("request", "item", "clock")
 
 
 @dataclass(frozen=True)
 class Signal:
-    """Hold a signal of the simulator, and what it is made of in the target."""
+    """Hold a signal of the simulator, and the formula that computes it from the target's readings."""
 
     path: str
     declared: Mapping[str, Any]
 
     @property
     def readings(self) -> tuple[str, ...]:
-        """Return names of the readings in its formula."""
+        """Return the names of the readings in the formula."""
         if "reading" in self.declared:
             return (str(self.declared["reading"]),)
         names = [node.id for node in ast.walk(self._tree()) if isinstance(node, ast.Name)]
@@ -79,17 +79,17 @@ class Signal:
 
     @property
     def is_aggregated(self) -> bool:
-        """Return whether it is one number for the request, of what the endpoints say."""
+        """Return whether the signal is one number for the request, aggregated over the endpoints."""
         return "aggregate" in self.declared
 
     @property
     def is_code(self) -> bool:
-        """Return whether it is an SLO class, told by the priority."""
+        """Return whether the signal is an SLO class, derived from the priority."""
         return "codes" in self.declared
 
     @property
     def freshness(self) -> tuple[str, ...]:
-        """Return Map B's words: where it is from, how old it is there, how old in the simulator."""
+        """Return Map B's sentences: the metric behind the signal, its age in the target, its age in the simulator."""
         declared = self.declared
         return (
             f"Map B: {self.path} is {declared['metric']}.",
@@ -101,7 +101,7 @@ class Signal:
         return ast.parse(str(self.declared["formula"]), mode="eval").body
 
     def go(self, dtype: str, types: Mapping[str, str], named: Callable[[str], str]) -> str:
-        """Return the formula in Go, with the dtype that the policy reads."""
+        """Return the formula in Go, in the dtype that the policy reads; `named` maps readings to Go names."""
         if self.is_code:
             return f"sloClassOf({named(self.readings[0])})"
         tree = self._tree()
@@ -112,7 +112,7 @@ class Signal:
         return printed(expression if wide == dtype else call(dtype, expression))
 
     def values(self, readings: Mapping[str, Any]) -> Any:
-        """Return the formula computed in Python on arrays of readings, for test vectors."""
+        """Return the signal computed in Python from arrays of readings, for test vectors."""
         if self.is_code:
             return _codes(self.declared["codes"], readings[self.readings[0]])
         return _computed(self._tree(), readings)
@@ -160,18 +160,18 @@ def _codes(cases: list[Mapping[str, Any]], priority: Any) -> Any:
 
 @dataclass(frozen=True)
 class TargetVersion:
-    """Hold a version of the target."""
+    """Hold a version of the target with its manifest."""
 
     name: str
     manifest: Mapping[str, Any]
 
     @property
     def module(self) -> str:
-        """Return the Go module."""
+        """Return the path of the target's Go module."""
         return str(self.manifest["module"])
 
     def built_in(self, kind: str, name: str) -> str:
-        """Return the target's own type for a policy, as Map A has it; empty where one must be generated."""
+        """Return the target's built-in type for a policy according to Map A; empty if a plugin must be generated."""
         if kind == "order":
             return "fcfs-ordering-policy" if name == "fcfs" else ""
         row = policy_row(kind, name)
@@ -180,30 +180,30 @@ class TargetVersion:
 
     @property
     def types(self) -> TargetTypes:
-        """Return what the target registers."""
+        """Return the plugin types that the target registers."""
         return target_types(self.name)
 
     def is_taken(self, plugin_type: str, path: str) -> bool:
-        """Return whether the target has a type, or a package, of this name."""
+        """Return whether the target already has this plugin type or this package."""
         packages = {f"{PLUGINS}/{plugin.package}" for plugin in self.types.plugins.values()}
         return plugin_type in self.types.plugins or path in packages
 
     @property
     def readings(self) -> dict[str, TargetReading]:
-        """Return all readings by name."""
+        """Return all readings, by name."""
         return {
             name: TargetReading(name, declared["of"], declared["type"], declared)
             for name, declared in self.manifest["readings"].items()
         }
 
     def signal(self, path: str, revision: str = "") -> Signal | None:
-        """Return the signal with this path in the simulator, by its revision; None if the target has none."""
+        """Return the signal for a path in the simulator, in the given BLIS revision; None if the target has none."""
         known = self.manifest["signals"]
         declared = known.get(f"{path}@{revision}") or known.get(path)
         return Signal(path, declared) if declared else None
 
     def imported(self, name: str) -> str:
-        """Return the line of an import: of the module by its name in Go, or of Go's library by its path."""
+        """Return the import spec for a package of the module, by its Go name, or of Go's library, by its path."""
         below = self.manifest["imports"].get(name)
         if below is None:
             return f'"{name}"'
@@ -213,10 +213,10 @@ class TargetVersion:
 
 @functools.cache
 def load(name: str) -> TargetVersion:
-    """Return the target with this name, a folder of sweeps/promote/targets.
+    """Return the target with this name, which is a folder of sweeps/promote/targets.
 
     Raises:
-        ConfigError: there is none; the sentence lists what there is.
+        ConfigError: no target has this name; the sentence lists the known ones.
     """
     return TargetVersion(name, target_file(name, "manifest.yaml"))
 
@@ -230,7 +230,7 @@ _FASTER = {"test": ("-vet=off", "-ldflags=-s -w")}
 
 
 def find_go() -> Path | None:
-    """Return the `go` of the extra `promote`, else the one on the path; None if there is none."""
+    """Return the `go` that the extra `promote` installs, else the one on PATH; None if neither exists."""
     beside = Path(sys.executable).with_name("go")
     if beside.is_file():
         return beside
@@ -239,7 +239,7 @@ def find_go() -> Path | None:
 
 
 def find_gofmt(go: Path) -> Path | None:
-    """Return the `gofmt` that belongs to this `go`."""
+    """Return the `gofmt` of this `go`'s installation, else the one on PATH; None if neither exists."""
     root = subprocess.run([go, "env", "GOROOT"], capture_output=True, text=True, check=False)
     beside = Path(root.stdout.strip()) / "bin" / "gofmt"
     if beside.is_file():
@@ -249,9 +249,9 @@ def find_gofmt(go: Path) -> Path | None:
 
 
 def check_go(files: Files, target: str, cache: Path | None = None) -> list[Finding]:
-    """Return what gofmt, `go vet` and `go test` find in generated files, on stubs of the target.
+    """Run gofmt, `go vet` and `go test` on generated files with stubs of the target; return the findings.
 
-    Without a toolchain one IMPORTANT finding says that nothing was checked.
+    Without a Go toolchain, the only finding is IMPORTANT and says that nothing was checked.
     """
     go = find_go()
     if go is None:
@@ -266,7 +266,7 @@ def check_go(files: Files, target: str, cache: Path | None = None) -> list[Findi
 
 @contextmanager
 def module_of(files: Files, target: str) -> Iterator[Path]:
-    """Yield a module with the generated packages, stubs of those that they import, and their registrations."""
+    """Yield the folder of a temporary Go module: generated packages, stubs of their imports, and registrations."""
     with tempfile.TemporaryDirectory(prefix="promoted-go-") as name:
         folder = Path(name)
         for path, text in {**stubs_of(target), **_below(files)}.items():
@@ -277,7 +277,7 @@ def module_of(files: Files, target: str) -> Iterator[Path]:
 
 
 def stubs_of(target: str) -> dict[str, str]:
-    """Return a minimal module from the target's manifest: interfaces of plugins, and the data that they read."""
+    """Return the files of a minimal stub module from the manifest: plugin interfaces, and the data plugins read."""
     manifest = load(target).manifest
     files = {"go.mod": f"module {manifest['module']}\n\ngo {manifest['go']}\n"}
     for path, text in manifest["packages"].items():
@@ -286,7 +286,7 @@ def stubs_of(target: str) -> dict[str, str]:
 
 
 def _below(files: Files) -> dict[str, str]:
-    """Return the generated files by their path in the target's repository, and the registrations as a package."""
+    """Return the generated files by their path in the target's repository, with the registrations as a program."""
     below = {
         path.removeprefix(f"{FOLDER}/"): text
         for path, text in files.items()
@@ -299,7 +299,7 @@ def _below(files: Files) -> dict[str, str]:
 
 
 def _registrations(patch: str) -> str:
-    """Return the added lines of the patch as a program, so that they are compiled too."""
+    """Return the patch's added lines as a Go program, so that the registrations are compiled too."""
     added = [line[1:] for line in patch.splitlines() if line.startswith("+\t")]
     imports = [line for line in added if line.startswith('\t"')]
     calls = [line for line in added if line not in imports]
@@ -375,7 +375,7 @@ def _run(go: Path, folder: Path, verb: str, cache: Path | None) -> list[Finding]
 
 
 def environment(cache: Path | None) -> dict[str, str]:
-    """Return variables for Go: no network, no other settings of the machine, a cache of our own."""
+    """Return the environment for Go: no network, no settings of the machine, a cache of its own."""
     place = cache or Path(tempfile.gettempdir()) / f"promoted-go-cache-{os.getuid()}"
     place.mkdir(parents=True, exist_ok=True)
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GO")}

@@ -1,7 +1,7 @@
-"""Write nodes as Go expressions, printed as gofmt prints them, so that no toolchain is needed for clean text.
+"""Write nodes as Go expressions in gofmt's form, so that clean text needs no Go toolchain.
 
-gofmt leaves out blanks around operators that bind tighter than their neighbours: `a*b + c`. The rules are those of
-Go's printer as its documentation and behaviour show them; a test runs gofmt over what is printed here.
+gofmt omits blanks around operators that bind tighter than their neighbours: `a*b + c`. The rules are those of
+Go's printer according to its documentation and behaviour; a test runs gofmt over the output of this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNARY = 6
 
 @dataclass(frozen=True)
 class Text:
-    """Hold a name, a number, or anything else that needs no parentheses."""
+    """Hold a name, a number, or any other text that needs no parentheses."""
 
     text: str
 
@@ -41,7 +41,7 @@ class Unary:
 
 @dataclass(frozen=True)
 class Binary:
-    """Hold two operands; parentheses are put where precedence asks for them."""
+    """Hold a binary operation; printing adds parentheses where precedence requires them."""
 
     operator: str
     left: Expression
@@ -50,7 +50,7 @@ class Binary:
 
 @dataclass(frozen=True)
 class Invocation:
-    """Hold a call or a conversion."""
+    """Hold a function call or a conversion."""
 
     function: str
     arguments: tuple[Expression, ...]
@@ -58,7 +58,7 @@ class Invocation:
 
 @dataclass(frozen=True)
 class Index:
-    """Hold `array[index]`, then a field if one is given."""
+    """Hold `array[index]`, followed by `.field` if a field is given."""
 
     array: str
     index: Expression
@@ -69,12 +69,12 @@ Expression = Text | Unary | Binary | Invocation | Index
 
 
 def call(function: str, *arguments: Expression) -> Invocation:
-    """Return a call with its arguments in a row."""
+    """Return a call of `function` with these arguments."""
     return Invocation(function, arguments)
 
 
 def printed(expression: Expression, depth: int = 1) -> str:
-    """Return the text in gofmt's form, as it stands in a statement."""
+    """Return the expression's text in gofmt's form, for use in a statement."""
     return _printed(expression, 0, depth)
 
 
@@ -104,7 +104,7 @@ def _binary(binary: Binary, outer: int, depth: int) -> str:
 
 
 def _cutoff(binary: Binary, depth: int) -> int:
-    """Return the precedence from which on operators stand without blanks."""
+    """Return the precedence at and above which gofmt prints operators without blanks."""
     has_sum, has_product, problem = _walked(binary)
     if problem:
         return problem + 1
@@ -114,7 +114,7 @@ def _cutoff(binary: Binary, depth: int) -> int:
 
 
 def _walked(binary: Binary) -> tuple[bool, bool, int]:
-    """Return whether sums and products occur outside parentheses, and an operator pair that needs blanks."""
+    """Return whether sums and products occur outside parentheses, and the precedence of a pair that needs blanks."""
     precedence = PRECEDENCE[binary.operator]
     has_sum, has_product, problem = precedence == 4, precedence == 5, 0
     if isinstance(binary.left, Binary) and PRECEDENCE[binary.left.operator] >= precedence:
@@ -191,7 +191,7 @@ func whole[T int32 | int64](value float64, least, most T) T {
 
 
 class Terms:
-    """Make expressions of nodes, and remember what they use."""
+    """Convert nodes to expressions, and record the names, helpers and constants in use."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class Terms:
         self.constants: dict[str, tuple[str, str]] = {}  # name -> value and origin
 
     def of(self, node: Node, index: tuple[str, ...]) -> Expression:
-        """Return the expression at the loop variables of its axes."""
+        """Return the node's expression; `index` has the loop variables of its axes."""
         if node.order in self.slices and index:
             return Index(self.slices[node.order], self._place(index[0]))
         if node.order in self.names:
@@ -224,7 +224,7 @@ class Terms:
         return expression
 
     def typed(self, node: Node, index: tuple[str, ...]) -> Expression:
-        """Return the expression where Go must see the type: a literal has its dtype."""
+        """Return the node's expression with an explicit type: an integer literal is converted to its dtype."""
         expression = self.of(node, index)
         if node.op == "literal" and node.dtype.startswith("int"):
             return call(node.dtype, expression)
@@ -237,7 +237,7 @@ class Terms:
         return self.number(node.value, node.dtype, node.origin)
 
     def number(self, value: Any, dtype: str, origin: str = "") -> Expression:
-        """Return a constant; one that is not plain gets a name that says where the policy has it."""
+        """Return a constant; an unusual number becomes a named constant that records its line in the policy."""
         if dtype == "bool":
             return Text("true" if value else "false")
         if dtype == "float64" and not math.isfinite(value):
@@ -374,7 +374,7 @@ class Terms:
         return self.of(arg, index)
 
     def _codes_beside(self, node: Node, arg: Node) -> Mapping[int, str] | None:
-        """Return constants for a literal that is compared with a code, such as an SLO class."""
+        """Return the constants for a literal that is compared with a code, such as an SLO class; None for others."""
         if arg.op != "literal" or node.op not in ("eq", "ne", "lt", "le", "gt", "ge"):
             return None
         other = node.args[0] if node.args[1] is arg else node.args[1]
@@ -382,7 +382,7 @@ class Terms:
 
 
 def field_name(path: str) -> str:
-    """Return a signal's path in the simulator as the name of a field: `snapshots.queue_depth` -> `queueDepth`."""
+    """Return the Go field name of a signal's path: `snapshots.queue_depth` -> `queueDepth`."""
     return camel(path.rpartition(".")[2])
 
 
@@ -393,6 +393,6 @@ def exported(name: str) -> str:
 
 
 def camel(name: str) -> str:
-    """Return `is_over_limit` as `isOverLimit`."""
+    """Return a name in camel case: `is_over_limit` -> `isOverLimit`."""
     first, *rest = [part for part in re.split(r"[^0-9A-Za-z]+", name) if part]
     return first[0].lower() + first[1:] + "".join(part[0].upper() + part[1:] for part in rest)

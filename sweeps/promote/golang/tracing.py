@@ -1,4 +1,4 @@
-"""Policies as jaxprs: traced with shapes alone, at two numbers of endpoints, with a name for every input."""
+"""Trace policies to jaxprs: from shapes alone, at two numbers of endpoints, with a name for every input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NOT_IN_A_ROUTER = {
 
 @dataclass(frozen=True)
 class PromotedRule:
-    """Hold what is compiled as one plugin: a policy, or a priority with the scheduler that reads it."""
+    """Hold the source of one plugin: a policy, or a priority with the scheduler that reads it."""
 
     kind: str  # scorer, admission, routing or order
     name: str  # in the simulator
@@ -50,18 +50,18 @@ class PromotedRule:
 
     @property
     def what(self) -> str:
-        """Return the rule's words for messages."""
+        """Return the rule's kind and name, for messages."""
         return f"{self.kind} {self.name}"
 
     @property
     def is_order(self) -> bool:
-        """Return whether two requests are compared, so that a slot is a request."""
+        """Return whether the rule compares two requests, so that traced slots are requests."""
         return self.kind == "order"
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """Hold the graph of a rule: its decisions, its next state and its first one."""
+    """Hold the graph of a rule: its decisions, its next state and its first state."""
 
     rule: PromotedRule
     graph: Graph
@@ -71,15 +71,15 @@ class Compiled:
 
     @property
     def outputs(self) -> tuple[Node, ...]:
-        """Return everything that the plugin computes when it decides."""
+        """Return all values that the plugin computes for a decision: decisions and next state."""
         return (*self.decisions, *self.state.values())
 
 
 def compiled(rule: PromotedRule) -> Compiled:
-    """Return the graph of a rule.
+    """Compile a rule to a graph.
 
     Raises:
-        NotMappedError: the policy does what no plugin can; the sentence names the line.
+        NotMappedError: the policy does something that no plugin can do; the sentence names the line.
     """
     for policy in rule.policies:
         if policy.observe is not None:
@@ -185,7 +185,7 @@ class Traced:
 
 
 def decide_jaxpr(rule: PromotedRule, size: int) -> Traced:
-    """Return the rule's decision at a number of endpoints, or of requests where these are compared."""
+    """Trace the rule's decision at `size` endpoints, or for an order at `size` requests."""
     function, arguments = _order(rule, size) if rule.is_order else _at_gateway(rule, size)
     jaxpr = jax.make_jaxpr(function)(*arguments)
     names = ("params", "state", "context")
@@ -239,7 +239,7 @@ def _order(rule: PromotedRule, size: int) -> tuple[Callable[..., Any], tuple[Any
 
 
 def gateway_context(policy: Policy, size: int, has_cpu_tier: bool) -> GatewayContext:
-    """Return shapes of what a policy at the gateway is asked with."""
+    """Return the context of a gateway policy as shapes."""
     context = _only_read((policy,), scene_of(policy.kind, size, slots=1))
     tier = () if has_cpu_tier else CPU_TIER
     nothing = {signal.rpartition(".")[2]: None for signal in (*tier, CACHES, PROMPT_TIME)}
@@ -249,7 +249,7 @@ def gateway_context(policy: Policy, size: int, has_cpu_tier: bool) -> GatewayCon
 
 
 def _only_read(policies: tuple[Policy, ...], context: Any) -> Any:
-    """Return the context without structures that no policy reads."""
+    """Return the context without the structures that no policy reads."""
     names = ("contents", "outstanding")
     there = [name for name in names if hasattr(context, name)]
     unread = [name for name in there if not any(policy.reads(name) for policy in policies)]
@@ -269,7 +269,7 @@ def _shape(size: int) -> EngineShape:
 
 
 def _paths(name: str, tree: Any) -> list[str]:
-    """Return a dotted name for each leaf; places of tuples are left as they are."""
+    """Return a dotted name for each leaf of a tree; a tuple's elements are named by their index."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [f"{name}.{_dotted(path)}" for path, _ in leaves]
 
@@ -279,16 +279,16 @@ def _dotted(path: Any) -> str:
 
 
 class FlatJaxpr:
-    """Hold the equations of a closed jaxpr, those of calls in their place.
+    """Hold the equations of a closed jaxpr with calls inlined.
 
     Attributes:
-        equations: in their order.
-        constants: the values of variables that are constants.
-        outputs: what the jaxpr returns.
+        equations: all equations, in order.
+        constants: the values of the constant variables.
+        outputs: the variables or literals that the jaxpr returns.
     """
 
     def __init__(self, jaxpr: Any, whole: Sequence[str] = ()) -> None:
-        """Flatten a closed jaxpr; calls of functions with a name in `whole` stay."""
+        """Flatten a closed jaxpr; calls of functions named in `whole` are not inlined."""
         self.equations: list[core.JaxprEqn] = []
         self.constants = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
         self._whole = whole
@@ -318,9 +318,9 @@ class FlatJaxpr:
 
 
 def evaluated(jaxpr: Any, arguments: Sequence[Any], draws: Iterator[Any]) -> list[Any]:
-    """Return the results of a closed jaxpr, equation by equation, with the draws in place of `jax.random.uniform`.
+    """Evaluate a closed jaxpr equation by equation, with `draws` in place of `jax.random.uniform`; return the results.
 
-    Nothing is fused: every operation is rounded by itself. Draws of one key are one draw, as in the compiled graph.
+    Nothing is fused: every operation is rounded on its own. Draws with one key are equal, as in the compiled graph.
     """
     flat = FlatJaxpr(jaxpr, whole=(_DRAW,))
     known = flat.constants | dict(zip(jaxpr.jaxpr.invars, arguments, strict=True))

@@ -1,4 +1,4 @@
-"""Hold arrays of a jaxpr as nodes: axes over endpoints stay inside the nodes, axes of fixed length are taken apart."""
+"""Hold a jaxpr's arrays as nodes: an axis over endpoints stays inside a node, an axis of fixed length is unrolled."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Affine:
 
 @dataclass(frozen=True)
 class Value:
-    """Hold an array: its axes, and one node for each place along the axes of fixed length."""
+    """Hold an array: its axes, and one node for each index along the axes of fixed length."""
 
     shape: tuple[Length, ...]
     nodes: np.ndarray[Any, Any]  # of Node, one axis for each fixed one
 
     @property
     def fixed(self) -> tuple[int, ...]:
-        """Return the axes of fixed length."""
+        """Return the lengths of the fixed axes."""
         return tuple(length for length in self.shape if isinstance(length, int))
 
     @property
@@ -42,7 +42,7 @@ class Value:
 
 
 def value_of(shape: Sequence[Length], nodes: Any) -> Value:
-    """Return the array; `nodes` is one node, or nested lists along the fixed axes."""
+    """Return an array from one node, or from a flat list of nodes along the fixed axes."""
     fixed = tuple(length for length in shape if isinstance(length, int))
     array = np.empty(fixed, dtype=object)
     if isinstance(nodes, Node):
@@ -57,7 +57,7 @@ def value_of(shape: Sequence[Length], nodes: Any) -> Value:
 def mapped(
     graph: Graph, make: Callable[..., Node], shape: Sequence[Length], arguments: Sequence[Value]
 ) -> Value:
-    """Map element by element; scalars go with every shape, and axes of length 1 with every length."""
+    """Apply `make` element by element, with arguments broadcast to `shape`."""
     arguments = [
         argument
         if argument.shape in ((), tuple(shape))
@@ -77,14 +77,14 @@ def mapped(
 
 
 def broadcast(graph: Graph, value: Value, shape: Sequence[Length], places: Sequence[int]) -> Value:
-    """Broadcast as `lax.broadcast_in_dim` does: axis `k` of what is given becomes axis `places[k]`."""
+    """Broadcast as `lax.broadcast_in_dim` does: axis `k` of the value becomes axis `places[k]` of the result."""
     along = {place: axis for axis, place in enumerate(places)}
     old = _order_among(value.shape, ENDPOINTS)
     new = _order_among(shape, ENDPOINTS)
     moved = tuple(new[places[axis]] for axis in old)
 
     def at(place: tuple[int, ...]) -> Node:
-        """Return what stands at this place of the fixed axes, spread over the endpoint axes."""
+        """Return the nodes at this index of the fixed axes, spread over the endpoint axes."""
         chosen = []
         index = dict(zip(_fixed_axes(shape), place, strict=True))
         for axis in _fixed_axes(value.shape):
@@ -100,7 +100,7 @@ def broadcast(graph: Graph, value: Value, shape: Sequence[Length], places: Seque
 
 
 def reshaped(value: Value, shape: Sequence[Length]) -> Value | None:
-    """Return the same elements in another shape; None where axes over endpoints would change."""
+    """Return the same elements in another shape; None if axes over endpoints would change."""
     if [length for length in value.shape if length == ENDPOINTS] != [
         length for length in shape if length == ENDPOINTS
     ]:
@@ -110,12 +110,12 @@ def reshaped(value: Value, shape: Sequence[Length]) -> Value | None:
 
 
 def fixed_axis(shape: Sequence[Length], axis: int) -> int:
-    """Return the place of a fixed axis among the fixed ones."""
+    """Return the index of a fixed axis among the fixed axes."""
     return _fixed_axes(shape).index(axis)
 
 
 def endpoint_axis(shape: Sequence[Length], axis: int) -> int:
-    """Return the place of an axis over endpoints among those."""
+    """Return the index of an endpoint axis among the endpoint axes."""
     return _order_among(shape, ENDPOINTS)[axis]
 
 
@@ -139,7 +139,7 @@ class Use:
 
     @property
     def graph(self) -> Graph:
-        """Return the graph that the policy becomes."""
+        """Return the graph that the policy is translated to."""
         graph: Graph = self.lowering.graph
         return graph
 
@@ -150,15 +150,15 @@ class Use:
 
     @property
     def is_order(self) -> bool:
-        """Return whether two requests are compared, so that scalars stand for one request among others."""
+        """Return whether the rule compares requests, so that scalars hold one request's values among others."""
         return self.graph.is_order
 
     def of(self, operation: str, *args: Node) -> Node:
-        """Return a node of an operation, with the dtype of the result."""
+        """Return the node of an operation, in the result's dtype."""
         return self.graph.elementwise(operation, args, self.dtype)
 
     def mapped(self, make: Callable[..., Node], *arguments: Value) -> Value:
-        """Return the result element by element; of the primitive's own arguments, unless others are given."""
+        """Apply `make` element by element to the given arguments, or to the primitive's own if none are given."""
         return mapped(self.graph, make, self.shape, arguments or self.arguments)
 
 
@@ -219,7 +219,7 @@ def _place(graph: Graph, start: Any) -> Node:
 
 
 def _elements(use: Use, nodes: Any, index: Node) -> Value | None:
-    """Return the endpoint at `index` of rank-1 nodes; the axis has length 1 afterwards."""
+    """Return the endpoint at `index` of rank-1 nodes; the axis then has length 1."""
     flat = nodes.reshape(-1)
     if any(node.rank > 1 for node in flat):
         return None
@@ -227,7 +227,7 @@ def _elements(use: Use, nodes: Any, index: Node) -> Value | None:
 
 
 def _element(graph: Graph, node: Node, index: Node) -> Node:
-    """Return a converted signal converted where it is picked, so that no slice of all of them is made."""
+    """Return the element of a node; a converted signal is converted after the pick, so that no slice is allocated."""
     if node.rank == 0 and not graph.is_order:
         return node
     if node.op == "convert":
@@ -245,7 +245,7 @@ def _dynamic_slice(use: Use) -> Value | None:
 
 
 def _inside(graph: Graph, start: Node) -> Node:
-    """Return the index as XLA keeps it inside the list; `jnp` has counted a negative one from the end before."""
+    """Return the index clamped as XLA does; `jnp` has already turned negative indexes into ones from the end."""
     if start.op == "select" and start.args[0].op == "lt" and _is_not_negative(start.args[2]):
         start = start.args[2]
     if start.op in ("arg", "iota") or is_literal(start, 0):
@@ -257,7 +257,7 @@ def _inside(graph: Graph, start: Node) -> Node:
 
 
 def _is_not_negative(node: Node) -> bool:
-    """Return whether the number is no less than 0 by how it was made."""
+    """Return whether the number cannot be negative, judging by the operations that compute it."""
     if node.op in ("arg", "iota", "length"):
         return True
     if node.op == "literal":

@@ -1,7 +1,7 @@
-"""Test vectors: readings of the target, and what the simulated policy decides on them.
+"""Test vectors: random readings of the target, and the decisions of the simulated policy on them.
 
-Its own jaxpr is computed equation by equation. The manifest's formulas turn readings into signals; draws are inputs, as
-Go's generator is another one.
+The policy's jaxpr is evaluated equation by equation. The manifest's formulas turn readings into signals. Random draws
+are inputs, as Go has another generator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SEED = 20260821
 
 
 def vectors_json(plugin: Plugin) -> str:
-    """Return the file that the Go test reads: parameter sets, then one vector a line."""
+    """Return the file that the Go test reads: the parameter sets, then one vector per line."""
     generator = np.random.Generator(np.random.PCG64(_SEED))
     function = plugin.function
     sets = parameter_sets(function.parameters, generator)
@@ -56,7 +56,7 @@ def vectors_json(plugin: Plugin) -> str:
 
 
 def parameter_sets(parameters: Sequence[PluginParameter], generator: Any) -> list[dict[str, float]]:
-    """Return numbers to test with: the strategy's, the declared ones, and others that are allowed."""
+    """Return parameter sets for the test: the strategy's values, the defaults, and random allowed values."""
     sets = [
         {parameter.key: parameter.value for parameter in parameters},
         {parameter.key: float(parameter.number.default) for parameter in parameters},
@@ -89,7 +89,7 @@ def _drawn(plugin: Plugin, size: int, num_sets: int, generator: Any, sets: Any) 
 
 
 def _continued(plugin: Plugin, batch: Batch, sets: Any, generator: Any) -> Batch:
-    """Make most states those after a decision, some with one field of another size, as they occur in a long run."""
+    """Replace most states by states after a decision, some with one field rescaled, as they occur in a long run."""
     after = expected(plugin, batch, sets).state
     count = len(batch.parameter_set)
     is_after, scaled = (
@@ -114,7 +114,7 @@ def _rows(where: Any, values: Any) -> Any:
 def _values(
     reading: TargetReading, shape: tuple[int, ...], known: Mapping[str, Any], generator: Any
 ) -> Any:
-    """Draw values by turns: random, all equal, zero, tied, small, huge."""
+    """Draw the values of a reading, row by row in one of several styles: random, all equal, zero, tied, huge."""
     draws = reading.declared["draws"]
     low, high = draws.get("low", 0), draws["high"]
     is_real = reading.type == "float64"
@@ -149,7 +149,7 @@ def _num_draws(function: Function, size: int) -> int:
 
 
 def _state_values(dtype: str, sets: Any, parameter_set: Any, generator: Any) -> Any:
-    """Draw states of the size of the parameters, or 0; what is true or false is either."""
+    """Draw states between 0 and the largest parameter, some of them 0; a bool is true or false at random."""
     if dtype == "bool":
         return generator.random(len(parameter_set)) < 0.5
     scales = [max(numbers.values(), default=100.0) for numbers in sets]
@@ -160,9 +160,9 @@ def _state_values(dtype: str, sets: Any, parameter_set: Any, generator: Any) -> 
 
 
 def _edges(plugin: Plugin, batch: Batch, decided: ExpectedDecisions, sets: Any) -> list[str]:
-    """Return pairs of vectors just before and just after a decision changes: a slightly wrong number fails on one.
+    """Return pairs of vectors just before and after a decision changes, so that a slightly wrong number fails on one.
 
-    Found by halving the way from a vector to its neighbour, whose class stays.
+    A bisection between a vector and its neighbour finds each pair; the priority stays that of the vector.
     """
     if plugin.kind == "scorer":
         return []
@@ -185,7 +185,7 @@ def _edges(plugin: Plugin, batch: Batch, decided: ExpectedDecisions, sets: Any) 
 
 
 def _choices(decided: ExpectedDecisions) -> Any:
-    """Return a number for each vector that tells decisions apart."""
+    """Return a number for each vector; equal numbers mean equal decisions."""
     decision = decided.decisions[0]
     if decision.ndim == 1:
         return decision
@@ -232,7 +232,7 @@ def _lines(plugin: Plugin, batch: Batch, expected: ExpectedDecisions) -> Iterato
 def _decision(
     rule: PromotedRule, expected: ExpectedDecisions, at: int, size: int
 ) -> list[float | None]:
-    """Return scores; for an admission and an order 1 or 0; for a routing the place."""
+    """Return the expected result: a scorer's scores, a router's index, or 1 or 0 of an admission or an order."""
     decision = expected.decisions[0][at]
     if rule.kind == "order":
         left, right = decision
@@ -253,7 +253,7 @@ def _plain(value: Any) -> Any:
 
 
 def _emptied(plugin: Plugin, line: str) -> str:
-    """Leave out all endpoints: no scores; an admission that looks at endpoints lets the scheduler answer."""
+    """Return the vector without endpoints: no scores; an admission that reads endpoints admits the request."""
     vector = json.loads(line) | {"size": 0}
     vector |= {camel(reading.name): [] for reading in plugin.readings if reading.is_of_endpoint}
     if plugin.kind in ("scorer", "routing"):
@@ -270,7 +270,7 @@ def _emptied(plugin: Plugin, line: str) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Hold vectors of one number of endpoints: arrays by reading, the vector's number first."""
+    """Hold vectors with the same number of endpoints: arrays by reading, whose first axis is the vector."""
 
     size: int
     readings: Mapping[str, Any]  # [vector] or [vector, endpoint]
@@ -281,7 +281,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class ExpectedDecisions:
-    """Hold decisions and states after them, the vector's number first."""
+    """Hold decisions and next states; the first axis is the vector."""
 
     decisions: Sequence[Any]
     state: Mapping[str, Any]
@@ -290,7 +290,7 @@ class ExpectedDecisions:
 def expected(
     plugin: Plugin, batch: Batch, sets: Sequence[Mapping[str, float]]
 ) -> ExpectedDecisions:
-    """Return the simulated policy's own decisions on a batch."""
+    """Evaluate the simulated policy on a batch; return its decisions and next states."""
     rule = plugin.function.rule
     traced = _traced(rule, batch.size)
     inputs = [
@@ -332,7 +332,7 @@ def _shaped(draws: Any, function: Function, size: int) -> Iterator[Any]:
 def _argument(
     plugin: Plugin, batch: Batch, sets: Any, path: str, aval: Any
 ) -> tuple[Any, int | None]:
-    """Return an input of the jaxpr for all vectors, and its axis of vectors if it has one."""
+    """Return an input of the jaxpr for all vectors, and its vector axis; None for an input that all vectors share."""
     sort, _, rest = path.partition(".")
     if str(aval.dtype).startswith("key<"):
         return jax.random.key(0), None
@@ -356,7 +356,7 @@ def _signal(batch: Batch, signal: Any, is_aggregated: bool) -> Any:
 
 
 def _number(plugin: Plugin, batch: Batch, sets: Any, path: str) -> Any:
-    """Return a parameter; one without effect has its declared value."""
+    """Return a parameter's values by vector; the strategy's value for a parameter without effect."""
     rule, field = plugin.function.rule, path
     place = 0
     if rule.is_order:
@@ -374,7 +374,7 @@ def _number(plugin: Plugin, batch: Batch, sets: Any, path: str) -> Any:
 
 
 def _ranks(plugin: Plugin, batch: Batch) -> Any:
-    """Return places by time, then by the text of the id: the first request's id is the lesser one."""
+    """Return each request's rank by time; on equal times the first request comes first, as its id is smaller."""
     (name,) = plugin.rank_readings
     times = np.asarray(batch.readings[name])
     is_second_first = times[:, 1] < times[:, 0]

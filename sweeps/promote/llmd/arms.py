@@ -1,4 +1,4 @@
-"""Make stage 2, configuration: the files of every arm."""
+"""Make stage 2: the configuration files of every arm."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ LAYERS = ("admission", "routing", "order", "batching", "memory")
 
 
 def differences(promotion: Promotion) -> dict[str, dict[str, Any]]:
-    """Return the strategy's settings that are not the baseline's, by layer."""
+    """Return the strategy's settings that differ from the baseline's, by layer."""
     strategy, baseline = promotion.arm.config, promotion.baseline.config
     changes: dict[str, dict[str, Any]] = {}
     for name, value in _settings(strategy).items():
@@ -70,13 +70,13 @@ def differences(promotion: Promotion) -> dict[str, dict[str, Any]]:
 
 
 def _settings(config: ClusterConfig) -> dict[str, Any]:
-    """Return all settings, the numbers of policies that are given one by one."""
+    """Return all settings by name, with each policy number as a setting of its own."""
     plain = {name: getattr(config, name) for name in FIELDS if name != "policy_numbers"}
     return plain | dict(config.policy_numbers)
 
 
 def arms_of_promotion(promotion: Promotion) -> tuple[Mapping[str, ClusterConfig], list[str]]:
-    """Return configurations by arm, and notes on layers that cannot stand alone."""
+    """Return the configurations by arm, and notes on layers that cannot have an ablation arm."""
     base, notes = promotion.baseline.config, []
     arms = {BASELINE: base, CONTROL: base, TREATMENT: promotion.arm.config}
     layers = {name: changes for name, changes in differences(promotion).items() if name in LAYERS}
@@ -95,7 +95,7 @@ REPORT = f"{FOLDER}/translation-report.md"
 
 @dataclass(frozen=True)
 class _Arm:
-    """Hold the parts of one arm."""
+    """Hold the files of one arm as data."""
 
     picker: Mapping[str, Any]
     flags: Mapping[str, Any]
@@ -103,11 +103,11 @@ class _Arm:
 
 
 def config_files(promotion: Promotion, generated: Sequence[GeneratedPlugin]) -> Files:
-    """Return all configuration files, below `configs/`.
+    """Return all configuration files below `configs/`, by path.
 
     Args:
-        promotion: what is promoted where.
-        generated: the plugins that the compiler wrote for it.
+        promotion: the strategy, its baseline and the target.
+        generated: the plugins that the compiler wrote for the promotion.
 
     Raises:
         NotMappedError: the target cannot express a setting, and there is no fallback.
@@ -149,9 +149,9 @@ def config_files(promotion: Promotion, generated: Sequence[GeneratedPlugin]) -> 
 def _order(
     promotion: Promotion, config: ClusterConfig, generated: Sequence[GeneratedPlugin]
 ) -> tuple[StaticOrder | None, GeneratedPlugin | None]:
-    """Return the static key of the order; where there is none, the plugin that was generated for the router's queue.
+    """Return the order as a static key if possible, else as the plugin generated for the router's queue.
 
-    A key comes first: the engine orders by it, where the requests wait, and needs no class of the router's.
+    A static key is preferred: the engine orders by it, where the requests wait, and needs no class from the router.
     """
     try:
         return order_of(promotion, config), None
@@ -205,7 +205,7 @@ def _arm(
 def _in_use(
     promotion: Promotion, config: ClusterConfig, generated: Sequence[GeneratedPlugin]
 ) -> list[GeneratedPlugin]:
-    """Return the generated plugins of policies that a configuration names."""
+    """Return the generated plugins of the policies that a configuration uses."""
     names = {("admission", config.admission_policy), ("routing", config.routing_policy)}
     names |= {("scorer", name) for name, _ in config.scorers()}
     plugins = [plugin_for(generated, kind, name) for kind, name in sorted(names)]
@@ -219,7 +219,7 @@ def _queue(
     generated: Sequence[GeneratedPlugin],
     priorities: Mapping[str, int],
 ) -> RouterQueue | None:
-    """Return the router's queue of an arm: what its settings say, or the one that a generated order needs."""
+    """Return the router's queue of an arm, as its settings or a generated order require; None if neither needs one."""
     bands = tuple(sorted({*priorities.values(), UNCLASSED_PRIORITY}, reverse=True))
     plugin = _order(promotion, config, generated)[1]
     if plugin is None:
@@ -314,7 +314,7 @@ def _is_in_effect(config: ClusterConfig, name: str) -> bool:
 
 
 def _status(promotion: Promotion, config: ClusterConfig, name: str) -> tuple[str, str]:
-    """Return the row's status, or that of the very value."""
+    """Return status and rule of a setting's row, or for some settings those of the present value."""
     row = setting_row(name)
     if name.startswith("slo_prefill"):
         threshold, is_exact = prefill_threshold(promotion, config)

@@ -1,4 +1,4 @@
-"""Write what serves an arm: flags of an engine, the order of requests as static keys by class, the overlay."""
+"""Write the deployment of an arm: engine flags, the order of requests as static keys by class, the scenario overlay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TIERED = ("slo-tiered", "load-adaptive")
 
 @dataclass(frozen=True)
 class StaticOrder:
-    """Hold keys by class: a request's key is its arrival minus the lead, in ms, and the least comes first."""
+    """Hold the lead of each class: a request's key is its arrival minus the lead, in ms; the least key goes first."""
 
     leads_ms: Mapping[str, int]
     is_exact: bool
@@ -38,20 +38,20 @@ class StaticOrder:
 
     @property
     def is_by_class(self) -> bool:
-        """Return whether it is another order than that of arrival."""
+        """Return whether the order differs from first come, first served."""
         return len(set(self.leads_ms.values())) > 1
 
 
 def numbers_of_policy(policy: Policy) -> dict[str, float]:
-    """Return a policy's numbers by field."""
+    """Return a policy's numbers as floats, by field."""
     return {name: float(value) for name, value in vars(policy.values()).items()}
 
 
 def order_of(promotion: Promotion, config: ClusterConfig) -> StaticOrder | None:
-    """Return the static order of a configuration; None for the engine's own, first come first served.
+    """Return the static order of a configuration; None for the engine's default, first come first served.
 
     Raises:
-        NotMappedError: neither vLLM nor the router can order so.
+        NotMappedError: neither vLLM nor the router can order requests this way.
     """
     scheduler, name = known_as(config.scheduler), known_as(config.priority_policy)
     if scheduler == "fcfs":
@@ -70,7 +70,7 @@ def order_of(promotion: Promotion, config: ClusterConfig) -> StaticOrder | None:
 
 
 def _offsets_ms(promotion: Promotion, config: ClusterConfig) -> tuple[dict[str, int], bool, str]:
-    """Return the lead of each class, ms; whether the order is the simulated one; how it was made."""
+    """Return each class's lead in ms, whether the order equals the simulated one, and how leads are set."""
     name = known_as(config.priority_policy)
     numbers = numbers_of_policy(numbered(config).priority)
     if name == "slo-based":
@@ -104,14 +104,14 @@ def _offsets_ms(promotion: Promotion, config: ClusterConfig) -> tuple[dict[str, 
 
 
 def _three(numbers: Mapping[str, float], form: str) -> dict[str, float]:
-    """Return a number of each class in a policy that knows three."""
+    """Return a number for each class, from a policy that has numbers for three classes only."""
     by_class = {name: numbers[form.format(name)] for name in ("critical", "standard")}
     rest = numbers[form.format("sheddable")]
     return by_class | dict.fromkeys(_LIKE_SHEDDABLE, rest)
 
 
 def _worth_ms(base: float, age_weight: float) -> int:
-    """Return how many ms of age a base is worth; the weight is priority per µs."""
+    """Return how many ms of age a base priority is worth; the age weight is priority per µs."""
     return round(base / age_weight / 1000) if age_weight > 0 else round(base * STRICT_MS)
 
 
@@ -119,10 +119,10 @@ GIB = 2**30
 
 
 def flags_of_engine(promotion: Promotion, config: ClusterConfig) -> dict[str, Any]:
-    """Return the flags by name, in a fixed order; false stands for `--no-…`.
+    """Return vLLM's flags by name, in a fixed order; False stands for `--no-…`.
 
     Raises:
-        NotMappedError: vLLM cannot run so.
+        NotMappedError: vLLM does not support a setting.
     """
     tokens, sequences = config.max_num_scheduled_tokens, config.max_num_running_reqs
     if tokens < sequences:
@@ -160,7 +160,7 @@ def flags_of_engine(promotion: Promotion, config: ClusterConfig) -> dict[str, An
 
 
 def command_of(flags: Mapping[str, Any]) -> str:
-    """Return the command line; the scenario's own cannot be emptied, only replaced."""
+    """Return the whole command line; the scenario's own command can only be replaced, not extended."""
     words = [
         "${accelerator.runtimePreamble}\nvllm serve /model-cache/$MODEL_PATH",
         "--host 0.0.0.0",
@@ -181,7 +181,7 @@ def command_of(flags: Mapping[str, Any]) -> str:
 
 
 def offload_gib(promotion: Promotion, config: ClusterConfig) -> float:
-    """Return how many GiB of CPU memory hold the CPU tier's blocks, over all ranks of an engine."""
+    """Return the CPU memory, in GiB, that holds the CPU tier's blocks over all ranks of an engine."""
     shape = data_file("llmd/data/models.yaml").get(config.model)
     if shape is None:
         problem = f"the KV size of a token of {config.model} is not known"
@@ -194,7 +194,7 @@ def offload_gib(promotion: Promotion, config: ClusterConfig) -> float:
 
 
 def prefill_threshold(promotion: Promotion, config: ClusterConfig) -> tuple[int, bool]:
-    """Return an engine's threshold, that of the most frequent class, and whether every class has it."""
+    """Return the engine's prefill threshold (that of the most frequent class), and whether all classes share it."""
     if not config.slo_prefill:
         return config.long_prefill_token_threshold, True
     by_class = {
@@ -213,7 +213,7 @@ def prefill_threshold(promotion: Promotion, config: ClusterConfig) -> tuple[int,
 
 
 def workload_of_promotion(promotion: Promotion, num_requests: int | None = None) -> WorkloadSpec:
-    """Return the workload of the strategy's file, with another number of requests if one is given."""
+    """Return the workload of the strategy's file, with `num_requests` requests if given."""
     strategy = promotion.arm.strategy
     spec = (
         workload_from(USUAL_WORKLOAD) if strategy is None else workload_of(strategy, follows=False)
@@ -222,7 +222,7 @@ def workload_of_promotion(promotion: Promotion, num_requests: int | None = None)
 
 
 def class_shares(spec: WorkloadSpec) -> dict[str, float]:
-    """Return the share of the requests of each class, `standard` for none."""
+    """Return each class's share of the requests; requests without a class count as `standard`."""
     total = sum(client.rate_fraction for client in spec.clients) or 1.0
     shares: dict[str, float] = {}
     for client in spec.clients:
@@ -247,7 +247,7 @@ _NODES = {  # by the GPU's name in the simulator: the product label of its nodes
 
 
 def class_priorities(classes: Sequence[str], is_by_class: bool) -> dict[str, int]:
-    """Return priorities of the classes' objectives: their own, or one for all, so that they share a band."""
+    """Return the priority of each class's objective; without `is_by_class` all are 0, so that classes share a band."""
     return {name: CLASS_PRIORITY[name] if is_by_class else 0 for name in classes}
 
 
@@ -259,15 +259,15 @@ def overlay_of(
     target: TargetTypes,
     image: str,
 ) -> dict[str, Any]:
-    """Return what an arm sets in the scenario, in full.
+    """Return the complete overlay of an arm: every setting that the arm changes in the scenario.
 
     Args:
-        config: of the arm.
-        picker: configuration of the endpoint picker.
-        flags: of the engine.
-        priorities: of the classes' objectives.
-        target: what the version of the picker registers.
-        image: of the picker with the promotion's plugins; empty for the scenario's own.
+        config: the configuration of the arm.
+        picker: the configuration of the endpoint picker.
+        flags: the flags of the engine.
+        priorities: the priorities of the classes' objectives.
+        target: the plugin types that the version of the picker registers.
+        image: the image of the picker with the promotion's plugins; empty for the scenario's own.
     """
     decode: dict[str, Any] = {
         "parallelism": {"tensor": config.tp, "data": config.dp},
@@ -300,7 +300,7 @@ def overlay_of(
 
 
 def _model(config: ClusterConfig) -> dict[str, Any]:
-    """Return the model that is loaded and the name that it is served under, which are one."""
+    """Return the model section: the same name serves to load the model and to address it."""
     known = data_file("llmd/data/models.yaml").get(config.model)
     name = known["id"] if known else config.model
     length = {"maxModelLen": config.max_model_len} if config.max_model_len else {}
@@ -326,7 +326,7 @@ def _image(image: str) -> dict[str, str]:
 
 
 def _resources(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the memory of a pod that holds the CPU tier beside what the scenario gives it."""
+    """Return the pod's resources: its memory plus that of the CPU tier; empty without a CPU tier."""
     tier = flags.get("kv-offloading-size")
     if not tier:
         return {}
@@ -355,7 +355,7 @@ def _router_flags(
 
 
 def changed(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of an overlay that are not the base's; mappings are merged by the benchmark, lists replaced."""
+    """Return the parts of an overlay that differ from the base; the benchmark merges mappings and replaces lists."""
     changes: dict[str, Any] = {}
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
@@ -371,7 +371,7 @@ def changed(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
 
 
 def dotted(overlay: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return an overlay as the dotted keys of an experiment."""
+    """Return an overlay's settings under dotted keys, as experiments need them."""
     keys: dict[str, Any] = {}
     for key, value in overlay.items():
         if isinstance(value, Mapping) and key not in _WHOLE:
@@ -388,7 +388,7 @@ def experiment_of(
     constants: Mapping[str, Any],
     arms: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return an experiment: one setup for each arm, on top of what all have, under one profile of a harness."""
+    """Return an experiment with one setup per arm on top of common settings, and one profile of a harness."""
     harness, file = profile
     return {
         "experiment": {"name": name, "description": about, "harness": harness, "profile": file},

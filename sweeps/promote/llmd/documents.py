@@ -1,7 +1,7 @@
-"""Read the files of a promotion as documents, and hold each against its closed schema.
+"""Read the files of a promotion as documents, and check each against its closed schema.
 
-A schema is a file of `schemas/`, except for the parameters of plugins: what each version of the endpoint picker takes
-is in `targets/`. What breaks a schema becomes a finding with the name of its rule.
+Schemas are files of `schemas/`, except for the parameters of plugins: those that each endpoint picker version accepts
+are in `targets/`. Each breach of a schema becomes a finding with the name of its rule.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HARNESSES = ("inference-perf", "guidellm", "priority-mix")
 
 @dataclass(frozen=True)
 class Document:
-    """Hold one YAML document of a file, and what it is."""
+    """Hold one YAML document of a file, with the name of its schema."""
 
     path: str
     what: str  # name of its schema
@@ -40,24 +40,24 @@ class Document:
 
     @property
     def folder(self) -> str:
-        """Return the folder of the file: one for each arm."""
+        """Return the folder of the file, which stands for an arm."""
         return str(PurePosixPath(self.path).parent)
 
 
 @dataclass
 class Documents:
-    """Hold the documents of a promotion, and what could not be read."""
+    """Hold the documents of a promotion, and findings on files that could not be read."""
 
     found: list[Document] = field(default_factory=list)
     broken: list[Finding] = field(default_factory=list)
 
     def of(self, *whats: str) -> Iterator[Document]:
-        """Return documents of some kinds whose content is a mapping or a list."""
+        """Yield the non-empty documents with one of these schemas."""
         return (document for document in self.found if document.what in whats and document.content)
 
 
 def documents_of(files: Files) -> Documents:
-    """Return the YAML documents of files that a rule knows; others are left alone."""
+    """Return the YAML documents that have a schema; all other files are ignored."""
     documents = Documents()
     for path, text in sorted(files.items()):
         if not path.endswith((".yaml", ".yml", ".yaml.in")):
@@ -92,7 +92,7 @@ def _what(path: str) -> str | None:
 
 
 def _embedded(path: str, what: str, content: Any) -> Iterator[Document | Finding]:
-    """Yield configurations of the picker that an overlay, or an arm of an experiment, holds as a text."""
+    """Yield the picker configurations that overlays and experiments embed as text; a finding for unreadable text."""
     for held in _holders(what, content):
         for name, text in held.items() if isinstance(held, dict) else ():
             if not isinstance(text, str):
@@ -123,7 +123,7 @@ def _unreadable(path: str, what: str, error: ConfigError) -> Finding:
 
 
 def schema(name: str) -> Mapping[str, Any]:
-    """Return a schema of `schemas/`, by its name without `.yaml`."""
+    """Return a schema of `schemas/` by its name, without `.yaml`."""
     rules: Mapping[str, Any] = data_file(f"llmd/schemas/{name}.yaml")
     return rules
 
@@ -131,7 +131,7 @@ def schema(name: str) -> Mapping[str, Any]:
 def schema_findings(
     document: object, rules: Mapping[str, Any], path: str, where: str = ""
 ) -> Iterator[Finding]:
-    """Yield a CRITICAL finding for each breach; `where` names the part of the file."""
+    """Yield a CRITICAL finding for each breach of a schema; `where` names the part of the file."""
     errors = sorted(
         Draft202012Validator(rules).iter_errors(document),
         key=lambda breach: list(map(str, breach.path)),
@@ -238,7 +238,7 @@ ParameterType = Literal[
 
 
 class PluginType(ClosedPart):
-    """Hold a registered type of plugin."""
+    """Hold a plugin type that a version of the endpoint picker registers."""
 
     kind: Kind
     stability: Literal["Alpha", "Beta", "Stable"] = "Beta"
@@ -247,7 +247,7 @@ class PluginType(ClosedPart):
     parameters: dict[str, ParameterType] | None = None  # None: not recorded, taken as they are
 
     def closed_schema(self) -> dict[str, Any]:
-        """Return the closed JSON schema of its parameters, as far as they are recorded."""
+        """Return the closed JSON schema of the parameters; an open one if they are not recorded."""
         if self.parameters is None:
             return {"type": "object"}
         return {
@@ -261,14 +261,14 @@ class PluginType(ClosedPart):
 
 
 def _negative_block(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a parameter; sizes of blocks have a rule of their own."""
+    """Return the schema of a parameter; a block size gets a rule of its own."""
     if name not in BLOCKS:
         return schema
     return schema | {"x-rule": "negative-block", "x-allowed": "a whole number above 0"}
 
 
 class TargetTypes(ClosedPart):
-    """Hold one version of the endpoint picker."""
+    """Hold the plugin types and configuration rules of one version of the endpoint picker."""
 
     config_api_version: str
     config_deprecated: tuple[str, ...]
@@ -279,7 +279,7 @@ class TargetTypes(ClosedPart):
     plugins: dict[str, PluginType]
 
     def with_rows(self, generated: Sequence[Mapping[str, Any]]) -> TargetTypes:
-        """Return the version with the plugins that a promotion adds, rows of `generated-plugins.yaml`."""
+        """Return the version with the plugin types that a promotion adds: the rows of `generated-plugins.yaml`."""
         added = {
             row["type"]: PluginType.model_validate(
                 {
@@ -295,7 +295,7 @@ class TargetTypes(ClosedPart):
 
 @functools.cache
 def target_types(target: str) -> TargetTypes:
-    """Return the types of a version NAME@VERSION.
+    """Return the plugin types of a version NAME@VERSION.
 
     Raises:
         ConfigError: the version is not known.
@@ -309,13 +309,13 @@ _FRESHNESS = re.compile(r"(?m)^\s*// (?:Map B|Freshness here|In the simulator): 
 
 
 def remade_findings(made: Files, files: Files, rule: str, origin: str) -> Iterator[Finding]:
-    """Yield files that are not what their stage makes of the files before it.
+    """Yield a finding for each file that differs from what its stage would write now.
 
     Args:
-        made: what the stage makes of them now, by path.
-        files: what is there.
-        rule: name of the findings.
-        origin: what the stage makes its files of, in words, such as "the strategy".
+        made: the files that the stage would write now, by path.
+        files: the existing files.
+        rule: the name of the findings' rule.
+        origin: the source of the stage's files in words, such as "the strategy".
     """
     for path, text in made.items():
         there = files.get(path)
@@ -334,7 +334,7 @@ def remade_findings(made: Files, files: Files, rule: str, origin: str) -> Iterat
 
 
 def _where(path: str, wanted: str, there: str) -> str:
-    """Return in words where a file differs; ORIGIN stands for what it is made of."""
+    """Return in words where a file differs from the wanted text; ORIGIN stands for the source of the text."""
     place = ""
     if path.endswith((".yaml", ".json")):
         place = _first_difference(read_documents(wanted, path), _documents(there, path))
@@ -355,7 +355,7 @@ def _documents(text: str, path: str) -> Any:
 
 
 def _first_difference(wanted: Any, there: Any, place: str = "") -> str:
-    """Return where two plain values differ, in words; empty if they are equal."""
+    """Return in words the first difference of two plain values; empty if they are equal."""
     if isinstance(wanted, Mapping) and isinstance(there, Mapping):
         for key in {**wanted, **there}:
             difference = _first_difference(wanted.get(key), there.get(key), f"{place}.{key}")

@@ -1,7 +1,7 @@
-"""Find what is wrong with the files of a promotion: breaches of schemas, and what no schema can say.
+"""Find faults in the files of a promotion: breaches of schemas, and contradictions that no schema can express.
 
-The rules are about Kubernetes objects, vLLM's flags, and files of one arm that must agree. They take documents that
-keep their schemas, so they ask no type again; what breaks its schema is told first.
+The rules check Kubernetes objects, vLLM's flags, and files of one arm that must agree. They get only documents that
+keep their schemas, so they need not check types again.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ CONFIG, OVERLAY = "endpoint-picker-config", "scenario-overlay"
 
 
 def findings_of(files: Files, target: str) -> list[Finding]:
-    """Return what the rules find in files, worst first; files that no rule knows are left alone.
+    """Return the findings of all rules on the files, gravest first; files without a schema are ignored.
 
     Args:
         files: texts by path. The files of one arm lie in one folder.
-        target: NAME@VERSION, whose plugin types count.
+        target: NAME@VERSION of the endpoint picker, whose plugin types are allowed.
 
     Raises:
         ConfigError: the target is unknown.
@@ -77,7 +77,7 @@ def _critical(document: Document, rule: str, message: str) -> Finding:
 
 
 def _part(document: Document, *keys: str) -> Any:
-    """Return what stands below some keys; an empty mapping if one of them is missing."""
+    """Return the value below these keys; an empty mapping if a key is missing."""
     part = document.content
     for key in keys:
         part = part.get(key, {})
@@ -88,7 +88,7 @@ def _part(document: Document, *keys: str) -> Any:
 
 
 def _class_priorities(documents: Documents) -> Iterator[Finding]:
-    """Yield classes whose objective has less than one below them: higher means more important."""
+    """Yield classes whose objective has a lower priority than that of a less important class."""
     for overlay in documents.of(OVERLAY):
         rows = _part(overlay, "router", "inferenceObjectives")
         for name, count in repeated(str(row["name"]) for row in rows):
@@ -134,7 +134,7 @@ def _flags(documents: Documents) -> Iterator[Finding]:
 
 
 def _leads(document: Document) -> Iterator[Finding]:
-    """Yield pairs of classes in the wrong order; a policy may order sheddable, batch and background as it likes."""
+    """Yield pairs of classes whose leads are in the wrong order; those below standard may have any order."""
     least_urgent = [name for name, priority in CLASS_PRIORITY.items() if priority < 0]
     pairs = list(itertools.product(("critical", "standard"), ("standard", *least_urgent)))
     for plugin in document.content["plugins"]:
@@ -175,7 +175,7 @@ def _arms(documents: Documents, target: TargetTypes) -> Iterator[Finding]:
 
 
 def _is_of(overlay: Document, document: Document) -> bool:
-    """Return whether an overlay counts for an arm: its own, or the baseline's, which it changes."""
+    """Return whether an overlay applies to an arm's configuration: the arm's own overlay, or the baseline's."""
     above, _, _ = document.folder.rpartition("/")
     return overlay.folder in (document.folder, f"{above}/{BASELINE}" if above else BASELINE)
 
@@ -197,7 +197,7 @@ def _alpha(
 def _roles(
     document: Document, config: PickerConfig, overlays: Sequence[Document]
 ) -> Iterator[Finding]:
-    """Yield pickers that look at other roles than the pods have, and pods between which no prompt can move."""
+    """Yield pickers that filter by roles other than those of the pods, and pools between which no KV can move."""
     overlays = sorted(
         overlays, key=lambda overlay: overlay.folder != document.folder
     )  # its own counts first
@@ -227,7 +227,7 @@ def _in_effect(overlays: Sequence[Document], *keys: str) -> bool:
 
 
 def _roles_of_experiments(documents: Documents, target: TargetTypes) -> Iterator[Finding]:
-    """Yield arms of baseline scenarios whose picker looks at other roles than the scenario's pods have."""
+    """Yield pickers of baseline scenarios that filter by roles other than those of the scenario's pods."""
     wanted = {f"{each.experiment}.yaml": each.roles for each in inventory().scenarios}
     for document in documents.of(CONFIG):
         name = document.path.rpartition("/")[2]
@@ -244,7 +244,7 @@ _FLAG = re.compile(r"--(no-)?([a-z][a-z0-9-]*)(?:[= ]([^\s\\]+))?")
 
 
 def flags_of(command: str) -> dict[str, str]:
-    """Return the flags of a command line; false for those with `no-`."""
+    """Return the flags of a command line as text; "false" for flags with `no-`, "true" for flags without a value."""
     flags = {}
     for no, name, value in _FLAG.findall(command):
         flags[name] = "false" if no else value if value and not value.startswith("--") else "true"
@@ -252,7 +252,7 @@ def flags_of(command: str) -> dict[str, str]:
 
 
 def _flags_agree(documents: Documents) -> Iterator[Finding]:
-    """Yield flags that the overlay passes to vLLM otherwise than the flags file says."""
+    """Yield vLLM flags whose value in the overlay's command differs from that in the flags file."""
     files = {document.folder: document for document in documents.of("vllm-flags")}
     for overlay in documents.of(OVERLAY):
         command, flags = (
@@ -273,7 +273,7 @@ def _flags_agree(documents: Documents) -> Iterator[Finding]:
 
 
 def _profiles_agree(documents: Documents) -> Iterator[Finding]:
-    """Yield objectives of profiles that no arm has, or that have another priority in every arm."""
+    """Yield objectives of profiles that no arm defines, or to which no arm gives the profile's priority."""
     known: dict[str, set[int]] = {}
     for overlay in documents.of(OVERLAY):
         for row in _part(overlay, "router", "inferenceObjectives"):
@@ -291,7 +291,7 @@ def _profiles_agree(documents: Documents) -> Iterator[Finding]:
 
 
 def _pods(documents: Documents) -> Iterator[Finding]:
-    """Yield pods that cannot hold what their engine is told to hold, and pickers without an image."""
+    """Yield pods with too little memory for their engine's CPU tier, and pickers whose image is not set."""
     overlays = list(documents.of(OVERLAY))
     for overlay in overlays:
         base = next(
@@ -320,7 +320,7 @@ def _pods(documents: Documents) -> Iterator[Finding]:
 
 
 def _images(documents: Documents, generated_types: set[str]) -> Iterator[Finding]:
-    """Yield arms that name a plugin of the promotion and run the stock image."""
+    """Yield arms that use a generated plugin with the stock image."""
     for document in documents.of(CONFIG):
         used = generated_types & {str(plugin["type"]) for plugin in document.content["plugins"]}
         overlays = [

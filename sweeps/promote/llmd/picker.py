@@ -1,4 +1,4 @@
-"""The EndpointPickerConfig of one arm."""
+"""Write the EndpointPickerConfig of one arm."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOST_REQUESTS, MOST_BYTES = "1000000000", "1000T"  # of a band: no simulated one
 
 @dataclass(frozen=True)
 class RouterQueue:
-    """Hold flow control of an arm: how the router's queue is ordered, in how many bands, and when it holds back."""
+    """Hold an arm's flow control: the order of the router's queue, its bands, and when requests are held back."""
 
     ordering: str  # type of the ordering plugin
     priorities: tuple[int, ...]  # of the bands
@@ -51,7 +51,7 @@ class RouterQueue:
 
 
 def queue_of_settings(config: ClusterConfig, priorities: Sequence[int]) -> RouterQueue:
-    """Return the flow control that a configuration sets; a limit of 0 is none, which is written out."""
+    """Return the flow control that a configuration sets; a limit of 0 means unlimited, which is written explicitly."""
     depth = max(1, round(config.queue_depth_threshold))
     by_load = {"queueDepthThreshold": depth, "kvCacheUtilThreshold": config.kv_cache_util_threshold}
     in_flight = {"concurrencyMode": "requests", "maxConcurrency": config.max_concurrency}
@@ -74,21 +74,21 @@ def queue_of_settings(config: ClusterConfig, priorities: Sequence[int]) -> Route
 
 @dataclass
 class _Picker:
-    """Hold a configuration under construction."""
+    """Hold a picker configuration under construction."""
 
     plugins: list[dict[str, Any]] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def add(self, kind: str, parameters: Mapping[str, Any] | None = None, name: str = "") -> None:
-        """Add a plugin, once; its name is its type unless another is given."""
+        """Add a plugin unless its name exists already; the name is the type unless `name` is given."""
         if all((plugin.get("name") or plugin["type"]) != (name or kind) for plugin in self.plugins):
             named = {"name": name} if name and name != kind else {}
             with_parameters = {"parameters": dict(parameters)} if parameters else {}
             self.plugins.append({**named, "type": kind, **with_parameters})
 
     def step(self, kind: str, weight: float | None = None) -> None:
-        """Add a plugin to the profile."""
+        """Add a reference to a plugin to the profile."""
         self.steps.append({"pluginRef": kind} | ({} if weight is None else {"weight": weight}))
 
 
@@ -101,10 +101,10 @@ def picker_config(
     *,
     is_ordered: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the configuration as plain data, and notes for the report; `is_ordered`: the engine's queue is by class.
+    """Return the picker configuration as plain data, and notes; `is_ordered`: the engine orders by class.
 
     Raises:
-        NotMappedError: a policy has no counterpart and none was generated.
+        NotMappedError: a policy has no counterpart in the target, and no plugin was generated for it.
     """
     picker = _Picker()
     roles = roles_of(config, target)
@@ -125,7 +125,7 @@ def picker_config(
 def with_idle_plugins(
     document: Mapping[str, Any], generated: Sequence[GeneratedPlugin]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return a configuration with the promotion's plugins at work but without effect: the control arm."""
+    """Return the control arm's configuration: the promotion's plugins run, but have no effect."""
     plugins = [dict(plugin) for plugin in document["plugins"]]
     profiles = [
         {**profile, "plugins": list(profile["plugins"])}
@@ -173,7 +173,7 @@ def _neutral(plugin: GeneratedPlugin) -> dict[str, Any] | None:
 
 
 def _refuse_mixed(promotion: Promotion, config: ClusterConfig, roles: PodRoles) -> None:
-    """Refuse pods of one role with other numbers, routers that differ between roles, and two users of one connector."""
+    """Refuse instances with their own numbers, routers that differ between roles, and a CPU tier with pools."""
     if any(group.numbers() for group in config.instances):
         problem = (
             "groups of instances have numbers of their own, and one deployment has one set of flags"
@@ -244,7 +244,7 @@ def _ties(config: ClusterConfig) -> str:
 def _own(
     picker: _Picker, plugin: GeneratedPlugin, numbers: Mapping[str, float], weight: float
 ) -> None:
-    """Add a generated plugin to the profile."""
+    """Add a generated plugin to the configuration and to the profile."""
     picker.add(plugin.type_name, parameters_of(plugin, numbers))
     picker.step(plugin.type_name, weight)
 
@@ -299,7 +299,7 @@ def _admission(
     generated: Sequence[GeneratedPlugin],
     picker: _Picker,
 ) -> dict[str, Any]:
-    """Add the admitter or the detector's thresholds; return the detector's part of flow control."""
+    """Add the admission plugin or the detector's thresholds; return flow control's reference to the detector."""
     name = known_as(admission_name(config))
     plugin = plugin_for(generated, "admission", name)
     thresholds: dict[str, Any] = dict(LIFTED)
@@ -330,7 +330,7 @@ def _admission(
 
 
 def sheds_by_detector(config: ClusterConfig, generated: Sequence[GeneratedPlugin]) -> bool:
-    """Return whether classes are shed by the detector's thresholds, for want of a plugin."""
+    """Return whether the detector's thresholds shed classes, because the admission policy has no generated plugin."""
     name = known_as(admission_name(config))
     row = policy_row("admission", name)
     has_own = plugin_for(generated, "admission", name) is not None
@@ -380,7 +380,7 @@ def _document(target: TargetTypes, picker: _Picker, flow: Mapping[str, Any]) -> 
 
 
 def _data_layer(picker: _Picker) -> dict[str, Any]:
-    """Return where cache events go, beside the metrics that every picker scrapes."""
+    """Return the data layer with the source of cache events, beside the metrics that every picker scrapes."""
     if all(plugin["type"] != PRECISE for plugin in picker.plugins):
         return {}
     pairs = (("metrics-data-source", "core-metrics-extractor"), (EVENTS, PRECISE))
@@ -391,7 +391,7 @@ def _data_layer(picker: _Picker) -> dict[str, Any]:
 
 
 def _flow(target: TargetTypes, flow: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flow control, with the detector where the version has it."""
+    """Return flow control, with the detector at the place that the version expects."""
     if not target.is_detector_at_top:
         return {"flowControl": dict(flow)}
     rest = {name: value for name, value in flow.items() if name != "saturationDetector"}

@@ -1,6 +1,6 @@
-"""Find what no schema can say of one EndpointPickerConfig: names, references, weights, gates, parameters.
+"""Find faults of an EndpointPickerConfig that no schema can express: names, references, weights, gates, parameters.
 
-Every rule takes a configuration that keeps its schema, and yields severity, name of the rule and sentence.
+Every rule takes a configuration that keeps its schema, and yields (severity, name of the rule, sentence).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Broken = tuple[Severity, str, str]
 
 
 class PickerConfig:
-    """Hold a configuration with its plugins by name."""
+    """Hold a picker configuration, with its plugins by name."""
 
     def __init__(self, content: Mapping[str, Any], target: TargetTypes) -> None:
         self.content, self.target = content, target
@@ -34,7 +34,7 @@ class PickerConfig:
 
     @staticmethod
     def name(plugin: Mapping[str, Any]) -> str:
-        """Return a plugin's name, which is its type if it has none."""
+        """Return a plugin's name; the type if it has no name."""
         return str(plugin.get("name") or plugin["type"])
 
     @property
@@ -43,15 +43,15 @@ class PickerConfig:
         return list(self.by_name.values())
 
     def type_of(self, name: str) -> PluginType | None:
-        """Return the registered type of the plugin with this name, if there is one."""
+        """Return the registered type of the plugin with this name; None if unknown."""
         return self.target.plugins.get(self.by_name.get(name, ""))
 
     def used_in(self, profile: Mapping[str, Any]) -> list[str]:
-        """Return the types of a profile's plugins, in order; empty for a name that is no plugin."""
+        """Return the types of a profile's plugins in order; "" for a reference to no plugin."""
         return [self.by_name.get(step["pluginRef"], "") for step in profile["plugins"]]
 
     def parameter(self, kind: str, *keys: str) -> Any:
-        """Return a parameter of the first plugin of a type, below some keys; None if there is none."""
+        """Return the parameter below `keys` of the first plugin of a type; None if there is none."""
         plugins = (plugin for plugin in self.plugins if plugin["type"] == kind)
         value: Any = next(plugins, {}).get("parameters", {})
         for key in keys:
@@ -60,14 +60,14 @@ class PickerConfig:
 
     @property
     def use_of_roles(self) -> str:
-        """Return how the roles of pods are used: POOLS, DECODE, or empty where no profile looks at them."""
+        """Return how profiles use the roles of pods: POOLS, DECODE, or empty if no profile filters by role."""
         if HANDLER in self.types:
             return POOLS
         used = (kind for profile in self.profiles for kind in self.used_in(profile))
         return DECODE if set(used) & set(FILTERS.values()) else ""
 
     def steps(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the plugins of all profiles, in order, with their places."""
+        """Yield each plugin reference of all profiles, in order, with its place as text."""
         for index, profile in enumerate(self.profiles):
             for at, step in enumerate(profile["plugins"]):
                 yield f"schedulingProfiles[{index}].plugins[{at}]", step
@@ -87,7 +87,7 @@ def picker_findings(document: Document, target: TargetTypes) -> Iterator[Finding
 
 
 def repeated(names: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield names that are there more than once, and how often."""
+    """Yield each name that occurs more than once, with its count."""
     return ((name, count) for name, count in sorted(Counter(names).items()) if count > 1)
 
 
@@ -156,7 +156,7 @@ def _references(config: PickerConfig) -> Iterator[Broken]:
 
 
 def _all_references(config: PickerConfig) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
-    """Yield place, name, and the kinds that the place takes."""
+    """Yield every reference to a plugin: its place, the name, and the kinds of plugin that the place accepts."""
     for place, step in config.steps():
         kinds = ("scorer", "filter", "picker", "detector")
         yield f"{place}.pluginRef", step["pluginRef"], kinds
@@ -250,7 +250,7 @@ def _handlers(config: PickerConfig) -> Iterator[Broken]:
 
 
 def _role_filters(config: PickerConfig) -> Iterator[Broken]:
-    """Yield profiles that are not of the role which they are run for; decode, where no handler says."""
+    """Yield profiles without the filter of the role that they choose pods for; without a handler the role is decode."""
     run = {config.parameter(HANDLER, "profiles", role) or role: role for role in FILTERS}
     has_filters = set(config.types) & {*FILTERS.values(), "encode-filter"}
     if not has_filters and HANDLER not in config.types:
@@ -277,7 +277,7 @@ def _role_filters(config: PickerConfig) -> Iterator[Broken]:
 
 
 def _moves(config: PickerConfig) -> Iterator[Broken]:
-    """Yield what keeps prompts from moving to a prefill pod, or sends them by other scorers than the simulated ones."""
+    """Yield settings that keep prompts from moving to a prefill pod, and profiles that differ beyond their role."""
     if HANDLER not in config.types:
         return
     there = {str(profile["name"]): profile for profile in config.profiles}

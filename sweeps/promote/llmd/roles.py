@@ -1,8 +1,8 @@
-"""Write what a picker has for pods with roles: a filter first in each profile, a profile for each role, who decides.
+"""Write the picker's parts for pods with roles: a filter first in each profile, a profile for each role, a decider.
 
-llm-d's pods say their role in the label `llm-d.ai/role`. `decode-filter` leaves pods that make tokens, those without a
-role among them, and `prefill-filter` those that compute prompts. `disagg-profile-handler` runs the profile `decode`,
-then asks a decider whether the profile `prefill` is to choose a second pod, which the chosen one fetches its KV from.
+llm-d's pods carry their role in the label `llm-d.ai/role`. `decode-filter` keeps pods that decode, including those
+without a role, and `prefill-filter` keeps pods that prefill. `disagg-profile-handler` runs the profile `decode`, then
+asks a decider whether the profile `prefill` shall choose a second pod, from which the first pod fetches the KV.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OF_ROLES = (*FILTERS.values(), HANDLER, BY_PREFIX, ALWAYS)
 
 @dataclass(frozen=True)
 class PodRoles:
-    """Hold how the roles of pods are used, and which prompts move."""
+    """Hold how a picker uses the roles of pods, and the decider on which prompts move."""
 
     use: str = ""  # DECODE: decode pods do all the work; POOLS; empty: pods have no roles
     decider: str = ALWAYS
@@ -36,12 +36,12 @@ class PodRoles:
 
     @property
     def of_profiles(self) -> tuple[str, ...]:
-        """Return the role of each profile, in order."""
+        """Return the role of each profile, in order; empty if pods have no roles."""
         return {DECODE: (DECODE,), POOLS: (PREFILL, DECODE)}.get(self.use, ())
 
 
 def roles_of(config: ClusterConfig, target: TargetTypes) -> PodRoles:
-    """Return the roles of a configuration's instances; a prompt moves if it is longer than the pools split."""
+    """Return the roles of a configuration's instances; prompts longer than `pools_split_above_tokens` move."""
     if all(group.role == ROLES[0] for group in config.instances):
         return PodRoles()
     if all(group.role != PREFILL for group in config.instances):
@@ -55,9 +55,9 @@ def roles_of(config: ClusterConfig, target: TargetTypes) -> PodRoles:
 
 
 def with_roles(document: Mapping[str, Any], roles: PodRoles) -> dict[str, Any]:
-    """Return an EndpointPickerConfig for pods whose roles are used so, in place of the roles that it was written for.
+    """Return an EndpointPickerConfig rewritten for the given roles of pods.
 
-    Scorers and picker are those of the decode profile, or of the only one; each profile has all of them.
+    Every profile gets the scorers and the picker of the decode profile, or of the only profile.
     """
     profiles = document["schedulingProfiles"]
     first = next((profile for profile in profiles if profile["name"] == DECODE), profiles[0])
