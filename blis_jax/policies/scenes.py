@@ -1,4 +1,4 @@
-"""Contexts as shapes, for tracing a policy without a run; and checks of what a policy answers when it is asked."""
+"""Contexts as shapes, for tracing a policy without a run; and checks of the value that a policy returns."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ARRAY = re.compile(r"(Int|Float|Bool)\[(?:jax\.)?Array, '([^']*)'\]")
 
 
 def array_of(dtype: DTypeLike, *size: int) -> Any:
-    """Return the shape of an array."""
+    """Return the shape and dtype of an array, for tracing."""
     return jax.ShapeDtypeStruct(size, dtype)
 
 
 @functools.lru_cache(maxsize=64)
 class _Shapes:
-    """Make contexts of arrays without values; places are named as annotations name them."""
+    """Builds contexts of arrays without values; an axis is given by its name in the annotations."""
 
     def __init__(self, instances: int, slots: int, clock: str) -> None:
         self.time = np.dtype(clock)
@@ -46,12 +46,12 @@ class _Shapes:
         self.sizes |= {"node": slots, "kind": 2, "change": slots, "request": slots}
 
     def array(self, dtype: DTypeLike, *places: str) -> Any:
-        """Return an array without values, with an axis for each place."""
+        """Return an array without values, with one axis for each name in `places`."""
         return array_of(dtype, *(self.sizes[name] for name in places))
 
     def made(self, cls: type[R], *places: str, **others: object) -> R:
-        """Make a pytree of arrays of the shapes and dtypes that its annotations name, at `places`
-        where these say no more; `others` are taken as they are.
+        """Return a pytree of class `cls` whose arrays have the shapes and dtypes of its annotations. A field without
+        named axes has the axes `places`; the fields in `others` are used as given.
         """
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
@@ -76,9 +76,9 @@ def scene_of(
     clock: str = "int64",
     scorers: int = 1,
 ) -> Any:
-    """Return what a policy of the kind is asked with, as shapes: all signals are there.
+    """Return the context with which a policy of the kind is called, as shapes and with all signals.
 
-    `context` names another context than the kind's own; `clock` is the dtype of times.
+    `context` names a context to build in place of the kind's own; `clock` is the dtype of times.
     """
     shapes = _Shapes(instances, slots, clock)
     array, made, time = shapes.array, shapes.made, shapes.time
@@ -134,7 +134,7 @@ def answered(policy: Policy, state: S, context: Context, answer: object) -> tupl
     """Return the decision, with Python numbers as arrays, and the next state.
 
     Raises:
-        ConfigError: they are not what a policy of the kind returns, or the state is unlike the one before.
+        ConfigError: the decision is not of the kind's form, or the next state differs in form from the state before.
     """
     if not isinstance(answer, tuple) or len(answer) != 2:
         _refuse(policy, f"returned {_shown(answer)}; return a pair, (decision, state)")
@@ -143,10 +143,10 @@ def answered(policy: Policy, state: S, context: Context, answer: object) -> tupl
 
 
 def kept(policy: Policy, before: S, after: S) -> S:
-    """Return the next state of a policy.
+    """Return the next state of a policy after checking its form.
 
     Raises:
-        ConfigError: its arrays are others than those of the state before.
+        ConfigError: the arrays of the next state differ in shape or dtype from those before.
     """
     old, new = (_leaves(state) for state in (before, after))
     if _form_of(before) != _form_of(after):
@@ -185,7 +185,7 @@ def _is_alike(before: object, after: object) -> bool:
 
 
 def _decision(policy: Policy, context: Context, decision: object) -> object:
-    """Return the decision in the form of its kind."""
+    """Return the decision after checking that it has the form of the policy's kind."""
     form = KINDS[policy.kind].decision
     if form.startswith("("):
         parts = form.strip("()").split(", ")
@@ -223,7 +223,7 @@ def _array(policy: Policy, context: Context, value: object, form: str, what: str
 
 
 def _size(context: Context) -> tuple[int, ...]:
-    """Return instances, slots or blocks, whichever the policy decides about."""
+    """Return the number of instances, slots or blocks among which the policy decides."""
     if isinstance(context, contexts.GatewayContext):
         return jnp.shape(context.snapshots.is_active)
     names = ("is_up", "is_eligible", "is_waiting", "is_running", "num_takers")
@@ -235,7 +235,7 @@ def _is_array(value: object) -> TypeGuard[ArrayLike]:
 
 
 def _shown(value: object) -> str:
-    """Return an array by dtype and shape, as int32[4] or bool[]; another value as it is written."""
+    """Return an array's dtype and shape as text, such as int32[4] or bool[]; the text of any other value."""
     if _is_array(value):
         name = str(value.dtype) if hasattr(value, "dtype") else type(value).__name__
         return f"{name}[{','.join(map(str, jnp.shape(value)))}]"

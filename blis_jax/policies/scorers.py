@@ -1,7 +1,7 @@
-"""Scorers: rate every instance for one request, in [0, 1], higher is better; values outside are cut off.
+"""Scorers, which rate every instance for one request: in [0, 1], higher is better; values outside are cut off.
 
-Names and formulas: BLIS `sim/routing_scorers.go`, after llm-d's scorers; `kv_pressure` and what weighs costs are of the
-routing track, BLIS's pull request 447.
+Names and formulas: BLIS `sim/routing_scorers.go`, after llm-d's scorers; `kv_pressure` and the scorers that weigh costs
+come from the routing track, BLIS's pull request 447.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ Scores = tuple["jax.Array", Any]
 
 
 def prefix_share(context: GatewayContext) -> jax.Array:
-    """Return the share of the prompt's full blocks in the router's index of each instance; 0 without a full block."""
+    """Return the share of the prompt's full blocks that the router's index has for each instance; 0 without a full
+    block.
+    """
     return _share(context.snapshots.prefix_match_blocks, context.num_prompt_blocks)
 
 
@@ -39,7 +41,7 @@ def _share(matched: Int[Array, "instance"], blocks: Int[Array, ""]) -> jax.Array
 
 
 def free_share(context: GatewayContext) -> jax.Array:
-    """Return the free share of the KV blocks, as old as the snapshot."""
+    """Return the free share of each instance's KV blocks, at the time of the snapshot."""
     return jnp.float64(1.0) - context.snapshots.kv_utilization
 
 
@@ -108,7 +110,7 @@ class LastUse:
 
 
 def never_used(params: NoParams, shape: EngineShape) -> LastUse:
-    """Return the state in which no instance has got a request without a hit."""
+    """Return the state in which no instance has received a request without a cached prefix."""
     return LastUse(jnp.zeros((shape.num_instances,), jnp.int32))
 
 
@@ -119,10 +121,10 @@ def _has_hit(seen: Snapshots) -> jax.Array:
 def _sent(
     params: NoParams, state: LastUse, context: GatewayContext, instance: jax.Array
 ) -> LastUse:
-    """Return the state after a decision: the instance is the one used last, if no cache had the prompt.
+    """Return the state after a decision: if no cache had the prompt, the chosen instance becomes the one used last.
 
-    Where several instances were candidates, all others are forgotten, as BLIS does: pools that share a router forget
-    each other's.
+    If several instances were candidates, the state of all other instances is reset, as in BLIS: pools that share a
+    router reset each other's state.
     """
     is_active, last = context.snapshots.is_active, state.last
     is_kept = is_active | (jnp.sum(is_active, dtype=jnp.int32) <= 1)
@@ -151,7 +153,9 @@ def no_hit_lru(params: NoParams, state: LastUse, context: GatewayContext) -> Sco
 
 
 def scaled_down(count: Int[Array, "instance"], seen: Snapshots) -> jax.Array:
-    """Scale counts between the least and the most of the active instances, least best; 1 if all are equal."""
+    """Return counts scaled between the least (score 1) and the greatest (score 0) of the active instances; 1 if all are
+    equal.
+    """
     least = jnp.min(jnp.where(seen.is_active, count, LAST))
     most = jnp.max(jnp.where(seen.is_active, count, 0))
     spread = jnp.maximum(most - least, 1).astype(jnp.float64)
@@ -160,7 +164,7 @@ def scaled_down(count: Int[Array, "instance"], seen: Snapshots) -> jax.Array:
 
 
 def scaled_load(load: Float[Array, "instance"], seen: Snapshots) -> jax.Array:
-    """Return real loads scaled likewise."""
+    """Return loads, given as floats, scaled as in `scaled_down`."""
     least = jnp.min(jnp.where(seen.is_active, load, jnp.inf))
     most = jnp.max(jnp.where(seen.is_active, load, 0.0))
     spread = jnp.where(most > least, most - least, 1.0)

@@ -1,4 +1,4 @@
-"""Where the random draws of policies come from."""
+"""Seeds and streams of the random draws of policies."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ _POLICIES, _NUM_SEEDS = 2**63, 2**64
 
 
 def policy_seed(seed: int) -> int:
-    """Return what policies draw from in a run whose workload has this seed.
+    """Return the seed from which policies draw in a run whose workload has the seed `seed`.
 
-    It depends on the workload's seed alone: every seed brings draws of its own, and all
-    configurations on one seed have them in common. The highest bit is set, which it is in no key
-    that requests are drawn with, so policies and requests never share a draw.
+    It depends on the workload's seed alone, so all configurations on one seed share their draws. Its highest bit is
+    set, which is never set in a key for drawing requests, so policies and requests never share a draw.
     """
     return seed % _NUM_SEEDS | _POLICIES
 
 
 def policy_seed_under(rule: str, seed: int) -> int:
-    """Return the same under a rule; `ALL_ALIKE` repeats runs that were made before there was another."""
+    """Return the seed from which policies draw under a rule; `ALL_ALIKE` repeats runs made when all seeds had the same
+    draws.
+    """
     if rule not in (BY_WORKLOAD, ALL_ALIKE):
         raise ConfigError(
             f"the rule {rule!r} for the seeds of random policies is unknown; "
@@ -37,13 +38,13 @@ def policy_seed_under(rule: str, seed: int) -> int:
 
 
 def router_draws(policy_seed: int, count: int, source: RandomSource) -> np.ndarray:
-    """Return the first numbers below 2^31 of a stream by which the reference breaks ties, int32[count]."""
+    """Return the first `count` numbers below 2^31 of the stream with which the reference breaks ties, int32[count]."""
     stream = _stream(policy_seed, source)
     return np.array([stream.int31() for _ in range(count)], np.int32)
 
 
 def normal_draws(policy_seed: int, count: int, source: RandomSource) -> np.ndarray:
-    """Return the first standard normal numbers of one of the reference's streams, float64[count]."""
+    """Return the first `count` standard normal numbers of one of the reference's streams, float64[count]."""
     stream = _stream(policy_seed, source)
     return np.array([stream.norm_float64() for _ in range(count)], np.float64)
 
@@ -53,10 +54,10 @@ def _stream(policy_seed: int, source: RandomSource) -> Stream:
 
 
 class RandomSource(enum.Enum):
-    """What draws in a run, each with the number of its keys or the name of its stream.
+    """The consumers of random numbers in a run, each with its first key number or the name of its stream.
 
-    The engine has no other way to a random number. Scorers' keys follow each other from the first one's on. What no
-    policy decides has the test of a configuration that says whether it draws.
+    The engine draws random numbers only for these. The keys of several scorers are numbered consecutively from the
+    first scorer's. A consumer that is no policy has a test of the configuration that says whether it draws.
     """
 
     ADMISSION = 0

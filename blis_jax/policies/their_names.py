@@ -1,4 +1,4 @@
-"""What vLLM and llm-d call settings and policies that are named after BLIS here: for files, options and pages."""
+"""The names in vLLM and llm-d of settings and policies that are named after BLIS here: for files, options and pages."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ _SELDOM = {"gpu", "replicas", "num_gpu_blocks", "num_gpu_blocks_override", "data
 
 
 def names_of(setting: str) -> tuple[str, ...]:
-    """Return what vLLM calls a setting."""
+    """Return vLLM's names of a setting."""
     return tuple(theirs for theirs, ours in SETTINGS.items() if ours == setting)
 
 
 def first_name(setting: str) -> str:
-    """Return the name that help begins with: that of `vllm serve`, ours where it has none."""
+    """Return the name under which help lists a setting: that of `vllm serve`, else this package's."""
     return next((name for name in names_of(setting) if name not in _SELDOM), setting)
 
 
@@ -116,10 +116,10 @@ NAMED_BY = (
 
 
 def ours(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings under our names, the GPU too.
+    """Return settings under this package's names, the GPU too.
 
     Raises:
-        ConfigError: one is given under two names.
+        ConfigError: a setting is given under two names.
     """
     by_name: dict[str, Any] = {}
     for name, value in settings.items():
@@ -136,7 +136,9 @@ def ours(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def setting_named(name: str) -> str:
-    """Return our name of a setting, or of one scorer's weight; the name itself where it is one."""
+    """Return this package's name of a setting, or of a scorer's weight; a name that is not vLLM's or llm-d's is
+    returned unchanged.
+    """
     setting, _, scorer = name.partition(".")
     if setting == KINDS["scorer"].setting and scorer:
         return f"{setting}.{POLICIES['scorer'].get(scorer, scorer)}"
@@ -144,12 +146,12 @@ def setting_named(name: str) -> str:
 
 
 def policies_named(setting: str, text: str) -> str:
-    """Return the policy that a setting names, or its list of scorers, under our names."""
+    """Return the policy in a setting's value, or its list of scorers, under this package's names."""
     return with_names(text, POLICIES.get(NAMED_BY[setting], {}))
 
 
 def with_names(text: str, names: Mapping[str, str]) -> str:
-    """Replace the names in a list of `name:weight` pairs, or in a name alone; a text without them stays."""
+    """Return a name, or a list of `name:weight` pairs, with names replaced as in `names`; unchanged if none occurs."""
     pairs = [part.strip().partition(":") for part in text.split(",")]
     if not any(name in names for name, _, _ in pairs):
         return text
@@ -157,7 +159,7 @@ def with_names(text: str, names: Mapping[str, str]) -> str:
 
 
 def as_written(problem: str, settings: Mapping[str, Any]) -> str:
-    """Return a sentence that begins with one of our names with the name that the settings have."""
+    """Return a message that begins with this package's name of a setting, with the name in `settings` in its place."""
     for name in settings:
         setting = SETTINGS.get(name)
         if setting is not None and re.match(rf"{setting}\b", problem):

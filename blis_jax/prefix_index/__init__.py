@@ -1,1 +1,3 @@
-"""The router's prefix index: blocks that it believes each instance to have, and how late it hears of them."""
+"""The router's prefix index: the blocks that the router believes each instance holds, and delayed updates of this
+index.
+"""

@@ -1,19 +1,21 @@
-"""Messages on their way to the router's prefix index: late ones, and those that it never hears.
+"""Messages to the router's prefix index that arrive late or are lost.
 
-Late: where the caches feed the index, an allocation or a removal is put down when an instance makes it, and changes the
-index once it is old enough (`heard` of index_events.py). All messages are equally long on their way, so they arrive in
-the order in which they were told.
+Late: if the caches feed the index, an allocation or a removal is recorded when an instance makes it, and changes the
+index after the delay (`heard` of index_events.py). All messages have the same delay, so they arrive in the order in
+which they were sent.
 
-Lost: each message has the same probability to be lost. It says that an instance has all blocks of a prompt (a routing,
-or where the caches feed the index an allocation for the prompt), or that it has used one block again. Of a lost message
-of the first kind the index knows nothing. After one of the second kind it believes in a block that is gone, until a
-later message says otherwise or newer blocks push it out. Draws follow the policy seed and what the message is about, so
-strategies that send the same one share its fate.
+Lost: each message has the same probability of being lost. A message says that an instance has all blocks of a prompt
+(after a routing or, if the caches feed the index, after an allocation for the prompt), or that an instance has reused
+one block. If a message of the first kind is lost, the index lacks the prompt's blocks. If a message of the second kind
+is lost, the index keeps a block that is gone, until a later message corrects it or newer blocks push the block out.
+Draws depend on the policy seed and the message's content, so under all strategies that send the same message it is
+either lost or not.
 
-Forgotten: an instance that loses its cache leaves the index at once, with all that it has told and nobody has heard. A
-request that comes back to an instance finds none of its own blocks there; the cache tells of that as of a removal.
+Forgotten: an instance that loses its cache is removed from the index at once, together with its messages that have not
+arrived yet. A request that returns to an instance finds none of its private blocks there; the cache reports this as a
+removal.
 
-A mechanism without any of this has nothing of it in its compiled program.
+If none of this is configured, none of it is in the compiled program.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class NewsKind(IntEnum):
-    """The kinds of messages to the router's index."""
+    """The kinds of messages to the router's prefix index."""
 
     ALLOCATION = 0
     REMOVAL = 1  # of an allocation that has told of a prompt: its message is the one before
@@ -58,7 +60,7 @@ class NewsKind(IntEnum):
 
 
 def no_news(late: LateNews) -> LateWrite:
-    """Return a write that tells nothing."""
+    """Return a write that adds no message."""
     return LateWrite(
         place=jnp.int32(_size(late)),
         told_us=jnp.zeros((), late.told_us.dtype),
@@ -77,7 +79,9 @@ def told(
     *names: RemovedNames,
     is_on: Bool[Array, ""] | bool = True,
 ) -> LateWrite:
-    """Return one message more if `is_on`; `names` of contents only of a removal."""
+    """Return a write that adds one message if `is_on`; `names` has the contents of a removal, and is left out for other
+    kinds.
+    """
     nothing = no_news(late)
     is_told = jnp.asarray(is_on)
     place = lax.rem(late.num_told, jnp.int32(_size(late)))
@@ -92,7 +96,7 @@ def told(
 
 
 def with_news(late: LateNews, done: LateWrite) -> LateNews:
-    """Add a message to those on their way."""
+    """Return the messages in transit after a write."""
     zero = jnp.int32(0)
 
     def put(table: jax.Array, name: jax.Array) -> jax.Array:
@@ -109,19 +113,19 @@ def with_news(late: LateNews, done: LateWrite) -> LateNews:
 
 
 def next_place(late: LateNews, num_heard: jax.Array) -> Int[Array, ""]:
-    """Return the place of the message that is heard after `num_heard` others."""
+    """Return the index in the ring of the message that arrives after `num_heard` others."""
     return lax.rem(num_heard, jnp.int32(_size(late)))
 
 
 def is_old_enough(ctx: Context, late: LateNews, num_heard: jax.Array, now: jax.Array) -> jax.Array:
-    """Return whether the router has heard of the next message by `now`."""
+    """Return whether the message after the first `num_heard` ones has reached the router by `now`."""
     told_us = late.told_us[next_place(late, num_heard)].astype(jnp.float64)
     delay = ctx.params.cluster.signals.index_delay_us.astype(jnp.float64)
     return (num_heard < late.num_told) & (now.astype(jnp.float64) - told_us >= delay)
 
 
 def is_over(late: LateNews) -> Bool[Array, ""]:
-    """Return whether more messages are on their way than the ring holds."""
+    """Return whether more messages are in transit than the ring holds."""
     return late.num_told - late.num_heard > _size(late)
 
 
@@ -137,16 +141,16 @@ def _is_lost(ctx: Context, key: jax.Array) -> jax.Array:
 
 
 def is_touch_lost(ctx: Context, *about: jax.Array) -> jax.Array:
-    """Return whether the router never hears of a prompt on an instance; see `unless_lost`."""
+    """Return whether the message that an instance has a prompt's blocks is lost; see `unless_lost`."""
     return _is_lost(ctx, decision_key(ctx, RandomSource.LOSS, *about))
 
 
 def unless_lost(
     ctx: Context, router: RouterIndex, done: RouterWrite, *about: jax.Array
 ) -> RouterWrite:
-    """Return the touch if its message arrives, else no touch; `about` tells the message apart from others.
+    """Return the touch if its message arrives, else no touch; `about` identifies the message for its draw.
 
-    A lost message has a number, as every message has, and nothing is touched under it.
+    A lost message uses up a number as every message does, but no block is touched under that number.
     """
     if not ctx.mechanism.loses_index:
         return done
@@ -168,7 +172,8 @@ def removals_heard(
     owner: jax.Array,
     block: jax.Array,
 ) -> tuple[Bool[Array, "window"], ...]:
-    """Return masks of the blocks used again in a step that the router hears of; none where it hears of all.
+    """Return masks of the blocks reused in a step whose messages reach the router; an empty tuple if no message is ever
+    lost.
 
     `owner` and `block` `[window]` name the contents: the owner's number plus 1 and the position in its prompt, or 0 and
     the number of the shared block.
@@ -185,7 +190,7 @@ def removals_heard(
 
 
 def cleared(ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> State:
-    """Return the state in whose index these instances hold nothing."""
+    """Return the state after removing all blocks of the instances in the mask `is_it` from the index."""
     columns, router = jnp.tile(is_it, ctx.mechanism.num_indices), state[RouterIndex]
     if PrivateBlocks in router:
         by_instance = router[PrivateBlocks].touched.reshape(-1, ctx.shape.num_instances)
@@ -203,7 +208,7 @@ def cleared(ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> State
 
 
 def is_void(late: LateNews, number: jax.Array, instance: jax.Array) -> jax.Array:
-    """Return whether a message was told before its instance lost its cache."""
+    """Return whether message `number` was sent before its instance lost its cache, so that it no longer counts."""
     return number < late[VoidNews].before[instance] if VoidNews in late else jnp.array(False)
 
 
@@ -215,7 +220,9 @@ def forget(
     is_on: Bool[Array, ""],
     now: jax.Array,
 ) -> State:
-    """Return the state whose index is told, if `is_on`, that a request has no block of its own on the instance."""
+    """Return the state in which, if `is_on`, a message says that the instance has none of the request's private
+    blocks.
+    """
     if LateNews in state:
         kind = jnp.int32(NewsKind.FORGETTING)
         message = told(state[LateNews], now, instance, request, kind, is_on=is_on)
@@ -232,8 +239,8 @@ def without_own(
     instance: jax.Array,
     is_on: Bool[Array, ""],
 ) -> RouterIndex:
-    """Drop the blocks of the request's prompt that are its own from the instance's index if `is_on`;
-    the index must be within its capacity.
+    """Return the index without the request's private blocks on the instance if `is_on`; the index must be within its
+    capacity.
     """
     count = own_blocks_there(ctx, router, prompt_of(ctx, request), instance)
     is_it = (lax.iota(jnp.int32, ctx.shape.num_instances) == instance) & is_on

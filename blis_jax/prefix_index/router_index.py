@@ -1,11 +1,11 @@
-"""The router's prefix index: which blocks of a prompt an instance has been given lately.
+"""The router's prefix index: which blocks of prompts each instance was given lately.
 
 The index of an instance holds the blocks touched most recently, up to a capacity. A routing touches all blocks of the
-prompt; where the caches feed the index, an allocation does (index_events.py). Touches are numbered: those of one prompt
-are neighbours, its shared contents in the order of the prompt and its private blocks behind them as one entry.
-The blocks touched at or after an entry only grow in number, so an entry that has left the index comes back by another
-touch alone. One number for each instance, its oldest entry, therefore tells which contents are still there; single
-blocks that the cache has used again since their last touch are gaps in them.
+prompt; where the caches feed the index, an allocation does (index_events.py). Touches are numbered: the entries of one
+prompt have consecutive numbers, first its shared contents in the order of the prompt, then its private blocks as one
+entry. The number of blocks touched at or after an entry never falls, so an entry that has left the index returns only
+by another touch. One number for each instance, its oldest entry, therefore decides which contents are still in the
+index; single blocks that the cache has reused since their last touch are gaps in these contents.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROUTER_INDEX_CAPACITY = 10_000  # blocks per instance (BLIS default)
 
 
 def no_touch(ctx: Context, router: RouterIndex) -> RouterWrite:
-    """Return that nothing is touched."""
+    """Return a write that touches no block."""
     zero = jnp.int32(0)
     spare = jnp.full((ctx.shape.path_depth,), ctx.shape.num_nodes, jnp.int32)
     nobody = ctx.spare_request if PrivateBlocks in router else zero
@@ -52,7 +52,9 @@ def no_touch(ctx: Context, router: RouterIndex) -> RouterWrite:
 
 
 class PromptBlocks(NamedTuple):
-    """The prompt of a request, in blocks: the contents that it shares with others, and how many are full."""
+    """The prompt of a request in blocks: the contents that it shares with other prompts, and its number of full
+    blocks.
+    """
 
     request: jax.Array
     nodes: Nodes
@@ -60,17 +62,17 @@ class PromptBlocks(NamedTuple):
 
     @property
     def is_shared(self) -> Bool[Array, "path"]:
-        """Return which contents on the request's path are of the prompt."""
+        """Return which contents on the request's path belong to its prompt, bool[path]."""
         return (self.nodes.start < self.num_blocks) & (self.nodes.length > 0)
 
     @property
     def num_shared(self) -> jax.Array:
-        """Count the blocks of these contents."""
+        """Return the number of blocks in these shared contents."""
         return jnp.sum(jnp.where(self.is_shared, self.nodes.length, 0), dtype=jnp.int32)
 
 
 def prompt_of(ctx: Context, request: jax.Array) -> PromptBlocks:
-    """Return the prompt of a request as it was sent."""
+    """Return the prompt with which a request was sent."""
     nodes = nodes_of(ctx.requests, request)
     num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
     return PromptBlocks(request, nodes, num_blocks)
@@ -79,7 +81,8 @@ def prompt_of(ctx: Context, request: jax.Array) -> PromptBlocks:
 def matched_blocks(
     ctx: Context, router: RouterIndex, prompt: PromptBlocks, now: jax.Array
 ) -> Int[Array, "instance"]:
-    """Count the leading prompt blocks in the index of every instance; without gaps a content is there whole or not.
+    """Return the number of leading prompt blocks in the index of every instance; without gaps a content counts as a
+    whole or not at all.
 
     Where the index is delayed, entries younger than the delay do not count.
     """
@@ -105,9 +108,10 @@ def touch(
     chosen: jax.Array,
     now: jax.Array | None = None,
 ) -> RouterWrite:
-    """Record the prompt's blocks for the instance that it goes to, or that has room for it now.
+    """Return a write that touches the prompt's blocks on the chosen instance, to which it is routed or which has
+    allocated it.
 
-    `now` is needed where routings are heard late.
+    `now` is needed if routings reach the index late.
     """
     further: tuple[Entrances, ...] = ()
     request, nodes, num_blocks = prompt
@@ -138,7 +142,7 @@ def touch(
 
 
 def outcome_of_touch(ctx: Context, outcome: jax.Array, done: RouterWrite) -> jax.Array:
-    """Return the outcome after a touch: a failure where the index, or its log of touches, cannot hold one more."""
+    """Return the outcome after a touch: a failure if the index, or its log of touches, is full."""
     if not ctx.shape.has_router_eviction:
         is_over = jnp.any(done.num_blocks > ROUTER_INDEX_CAPACITY)
         return failing(outcome, is_over, Outcome.ROUTER_INDEX_FULL)
@@ -149,7 +153,7 @@ def outcome_of_touch(ctx: Context, outcome: jax.Array, done: RouterWrite) -> jax
 
 
 def write(ctx: Context, router: RouterIndex, done: RouterWrite) -> RouterIndex:
-    """Return the index after a touch."""
+    """Return the index after a touch is written."""
     depth = ctx.shape.path_depth
     first = router.num_sent * jnp.int32(depth + 1) + 1
     numbers = first + lax.iota(jnp.int32, depth)
@@ -173,7 +177,7 @@ def write(ctx: Context, router: RouterIndex, done: RouterWrite) -> RouterIndex:
 
 
 def _put_on_path(ctx: Context, table: jax.Array, done: RouterWrite, values: jax.Array) -> jax.Array:
-    """The table `[node, instance]` with the values `[path]` for the chosen instance."""
+    """Return the table `[node, instance]` with the values `[path]` written for the chosen instance."""
     if ctx.shape.path_depth == 1:
         return lax.dynamic_update_slice(table, values[:, None], (done.path[0], done.instance))
     if ctx.when is not branch:
@@ -190,16 +194,16 @@ def _put_on_path(ctx: Context, table: jax.Array, done: RouterWrite, values: jax.
 
 
 def _with_routing(router: RouterIndex, done: RouterWrite) -> Routings:
-    """The log with the touch at its number; where nothing is touched, the next one will replace it."""
+    """Return the log with the touch at its number; the next touch overwrites an entry that touched no block."""
     routing, at = jnp.stack([done.request, done.instance])[:, None], router.num_sent
     return Routings(lax.dynamic_update_slice(router[Routings].sent, routing, (jnp.int32(0), at)))
 
 
 def trimmed(ctx: Context, router: RouterIndex, is_settled: jax.Array | None = None) -> RouterIndex:
-    """Push out of the index what is beyond the capacity after the latest touch.
+    """Return the index after pushing out the oldest blocks beyond the capacity, on the instance of the latest touch.
 
-    Unless `is_settled`, nothing is pushed out yet: blocks that the latest allocation pops leave the
-    index first.
+    While `is_settled` is false, no block is pushed out: blocks that the latest allocation takes from the cache must
+    leave the index first.
     """
     if Routings not in router:
         return router
@@ -229,7 +233,9 @@ def _without_oldest(
     oldest: jax.Array,
     num_blocks: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """The instance's oldest entry and number of blocks, without as much of its oldest touch as must go."""
+    """Return the instance's oldest entry and number of blocks after its oldest touch is dropped, as far as the capacity
+    demands.
+    """
     depth = ctx.shape.path_depth
     stride = jnp.int32(depth + 1)
     number, place = lax.div(oldest - 1, stride), lax.rem(oldest - 1, stride)
@@ -273,7 +279,9 @@ def _without_oldest(
 def _is_there(
     router: RouterIndex, nodes: Nodes, place: jax.Array, number: jax.Array
 ) -> Bool[Array, "block instance"]:
-    """Whether every instance has these shared blocks, given as places on the path and as numbers."""
+    """Return whether every instance's index has these shared blocks, given by their entries on the path and their block
+    numbers.
+    """
     touched = router.touched[nodes.node[place]]
     removed = router[Gaps].shared[: touched.shape[1], number].T
     return (touched >= router.oldest[None, :]) & (touched > removed)
@@ -282,7 +290,9 @@ def _is_there(
 def _window(
     ctx: Context, request: jax.Array, start: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Block positions of a request from `start` on, their places on its path, and their numbers."""
+    """Return a window of block positions of a request from `start` on, with each block's entry on the path and block
+    number.
+    """
     position = start + lax.iota(jnp.int32, LOOK_UP_BLOCKS)
     number, _ = shared_numbers(ctx, request, position)
     starts = row(ctx.requests.path_start, request)
@@ -293,7 +303,7 @@ def _window(
 def _matched_with_gaps(
     ctx: Context, router: RouterIndex, prompt: PromptBlocks
 ) -> Int[Array, "instance"]:
-    """Leading prompt blocks in the index of every instance, up to the first gap."""
+    """Return the number of leading prompt blocks in the index of every instance, up to the first gap."""
     end = prompt.num_shared
 
     def goes_on(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -314,7 +324,7 @@ def _matched_with_gaps(
 def _blocks_there(
     ctx: Context, router: RouterIndex, prompt: PromptBlocks, instance: jax.Array
 ) -> Int[Array, "path"]:
-    """Prompt blocks in the instance's index, by node of the request's path."""
+    """Return the number of prompt blocks in the instance's index, by node of the request's path."""
     nodes = prompt.nodes
     if Gaps not in router:
         is_there = prompt.is_shared & (
@@ -336,9 +346,10 @@ def _blocks_there(
 
 
 def own_row(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
-    """Return where the index keeps private blocks: by request, and where requests move by instance, too.
+    """Return the row in which the index stores private blocks: one per request or, if requests move, per request and
+    instance.
 
-    The spare instance has the row of the last one.
+    The spare instance shares the row of the last instance.
     """
     if not ctx.mechanism.moves_requests:
         return request
@@ -349,7 +360,7 @@ def own_row(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
 def own_blocks_there(
     ctx: Context, router: RouterIndex, prompt: PromptBlocks, instance: jax.Array
 ) -> Int[Array, ""]:
-    """Count the prompt blocks that the request shares with nobody, in the index of an instance that it has been on."""
+    """Return the number of the request's private prompt blocks in the index of an instance on which it has been."""
     first, at = prompt.num_shared, own_row(ctx, prompt.request, instance)
     touched, count = router[PrivateBlocks].touched[at], prompt.num_blocks - first
     if Gaps in router:

@@ -1,8 +1,7 @@
-"""Sessions of a TraceV2 or Mooncake trace whose later rounds wait for their answers.
+"""Sessions of a TraceV2 or Mooncake trace whose later rounds wait for the answers to earlier rounds.
 
-TraceV2 is replayed as in BLIS's closed loop: lengths, prefixes and the order of draws are the trace's;
-contents are drawn, session by session.
-Source: BLIS as of August 2026, `sim/workload/replay.go` and `session.go`.
+TraceV2 is replayed as in BLIS's closed loop: lengths, prefixes and the order of draws follow the trace; contents are
+drawn, session by session. Source: BLIS as of August 2026, `sim/workload/replay.go` and `session.go`.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ def closed_loop_of_trace(
     think_time: ThinkTime | None = None,
     horizon_us: int | None = None,
 ) -> DrawnWorkload:
-    """Read a trace as a workload in which completions bring the later rounds.
+    """Return a trace as a workload in which the completion of a round brings the next round.
 
     Args:
         data: file of the rows.
         header: file of the header, which says whether prompts grow.
-        seed: of the contents.
-        report: told of rows that are left out.
-        think_time: draws the µs between an answer and the next round; what the trace has, if None.
+        seed: seed from which the contents are drawn.
+        report: collects the rows that are left out.
+        think_time: draws the µs between an answer and the next round; the trace's own times if None.
         horizon_us: µs after which no round arrives; twice the last arrival if None.
 
     Raises:
@@ -95,9 +94,10 @@ def closed_loop_of_trace(
 
 
 def closed_loop_of_rows(rows: TraceRows) -> DrawnWorkload | None:
-    """Return the workload of rows of which some wait for the answer to the turn before; None if none does.
+    """Return a workload in which some rows wait for the answer to the turn before; None if no row waits.
 
-    Prompts share what the rows say; a turn with a time of its own arrives then, whatever was answered.
+    Prompts share contents as the rows say. A turn with its own arrival arrives at that time, without waiting for an
+    answer.
     """
     delay_us = rows.others.get(DELAY)
     if delay_us is None:
@@ -133,7 +133,7 @@ def closed_loop_of_rows(rows: TraceRows) -> DrawnWorkload | None:
 
 
 def loop_rows(rows: TraceRows) -> Int64[np.ndarray, " request"]:
-    """Return which row of the trace each row of a `ClosedLoop` is that was made of `closed_loop_of_rows`."""
+    """Return, for each row of the `ClosedLoop` that `closed_loop_of_rows` returns, its row in the trace."""
     followers = _followers(rows, rows.others[DELAY])
     waiting = {row for later in followers.values() for row in later}
     starts = [row for row in _by_time(rows) if row not in waiting]
@@ -146,7 +146,7 @@ def _by_time(rows: TraceRows) -> list[int]:
 
 
 def _followers(rows: TraceRows, delay_us: Int64[np.ndarray, " request"]) -> dict[int, list[int]]:
-    """Return the rows that wait one after the other, by the row with a time of its own that they follow."""
+    """Return the waiting rows, in order, by the row with its own arrival that they follow."""
     followers: dict[int, list[int]] = {}
     starts: dict[int, int] = {}  # by session
     for row in np.lexsort((rows.round_index, rows.session)).tolist():
@@ -176,7 +176,7 @@ def _of_turns(name: str, client: int, later: tuple[Recorded, ...]) -> Session:
 
 
 def end_of(latest_us: int) -> int:
-    """Return where a replay ends whose last request arrives at `latest_us`, in µs."""
+    """Return the end of a replay whose last request arrives at `latest_us`, in µs."""
     return 2 * latest_us if latest_us > 0 else ALL_AT_ONCE_US
 
 
@@ -187,7 +187,7 @@ def _rows_of(path: Path, report: Report) -> list[dict[str, Any]]:
 
 
 def _sessions(rows: Sequence[Row], data: str | Path) -> dict[str, list[Row]]:
-    """Return the rounds of every session in their order, sessions by first appearance."""
+    """Return the rounds of every session in order; sessions are ordered by first appearance."""
     sessions: dict[str, list[Row]] = {}
     for row in rows:
         if row["session_id"]:
@@ -205,7 +205,9 @@ def _sessions(rows: Sequence[Row], data: str | Path) -> dict[str, list[Row]]:
 
 
 def _input_len(row: Row) -> int:
-    """Prompt tokens without a prefix: the server's count, where there is one and no prefix."""
+    """Return the prompt tokens without a prefix: the server's count, if the trace has it and the row has no prefix
+    group.
+    """
     counted = row["server_input_tokens"] if not row["prefix_group"] else 0
     return int(counted or row["input_tokens"])
 
@@ -244,7 +246,9 @@ def _session(
     stream: Stream,
     think_time: ThinkTime | None,
 ) -> Session:
-    """Return how a session goes on; the stream has drawn its first round."""
+    """Return a session with its later rounds, whose contents are drawn from the stream after those of the first
+    round.
+    """
     thinks, later = _think_times(rounds), []
     for place, row in enumerate(rounds[1:]):
         think_us = thinks[place] if think_time is None else think_time(stream)
@@ -262,7 +266,7 @@ def _session(
 
 
 def _think_times(rounds: Sequence[Row]) -> list[int]:
-    """Return the think times of the trace, else the gaps between the arrivals of rounds, µs."""
+    """Return the trace's think times, else the gaps between the arrivals of rounds, in µs."""
     recorded = [row["think_time_us"] for row in rounds[1:]]
     if any(recorded):
         return recorded
@@ -276,7 +280,7 @@ def _client_key(row: Row) -> tuple[str, ...]:
 
 
 def _client(key: tuple[str, ...]) -> RevisedClient:
-    """Whom requests with these names come from; what it would draw is not asked."""
+    """Return a client with these names, to which requests are attributed; its length laws are placeholders."""
     names = dict(zip(("id", "tenant_id", "slo_class", "model", "adapter"), key, strict=True))
     laws = {"input_distribution": _ONE, "output_distribution": _ONE}
     return RevisedClient.model_validate({**names, **laws, "concurrency": 1})
@@ -286,10 +290,11 @@ def _client(key: tuple[str, ...]) -> RevisedClient:
 
 
 def parse_think_time(text: str) -> ThinkTime:
-    """Read a law such as `lognormal:mu=2.0,sigma=0.6,min=3s,max=30s` or `constant:value=500ms`; it draws µs.
+    """Return a function that draws µs from a law such as `lognormal:mu=2.0,sigma=0.6,min=3s,max=30s` or
+    `constant:value=500ms`.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: the text is not such a law.
     """
     name, colon, rest = text.partition(":")
     pairs = [part.partition("=") for part in rest.split(",")] if rest.strip() else []

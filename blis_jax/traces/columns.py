@@ -1,4 +1,4 @@
-"""Tables as columns, chunk by chunk: cells parsed, faulty rows named."""
+"""Parse tables by columns, chunk by chunk, and name the faulty rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXTRA = "more fields than the header"  # column of fields too many, and what is 
 
 
 class Column(NamedTuple):
-    """A column by the names it may have, or by its place."""
+    """A column, found by one of its names or by its position."""
 
     names: tuple[str, ...] = ()  # compared without case, spaces, - and _
     place: int | None = None  # counted from 0; goes before names
@@ -46,7 +46,7 @@ class Frame(NamedTuple):
 
 
 class Irregular(Exception):
-    """Quotes that a reader by columns cannot follow line by line."""
+    """A table has quotes that the parser by columns cannot assign to single lines."""
 
 
 def plain_name(name: str) -> str:
@@ -55,7 +55,7 @@ def plain_name(name: str) -> str:
 
 
 def find_places(path: Path, names: Sequence[str], columns: Mapping[str, Column]) -> dict[str, int]:
-    """Find where the columns stand that the header has.
+    """Return the positions of the wanted columns that a table's header has.
 
     Raises:
         ConfigError: a column without a default is missing.
@@ -79,7 +79,7 @@ def find_places(path: Path, names: Sequence[str], columns: Mapping[str, Column])
 
 
 def whole(low: int, high: int) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
-    """Return a parser of whole numbers within bounds, also when written with a fraction of zero."""
+    """Return a parser of whole numbers within bounds; it also accepts a fraction of zero, such as 3.0."""
 
     def parse(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
         numbers = _as_numbers(values)
@@ -90,7 +90,7 @@ def whole(low: int, high: int) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]
 
 
 def numbers(low: float, high: float) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
-    """Return numbers within bounds."""
+    """Return a parser of numbers within bounds."""
 
     def parse(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
         cells = _as_numbers(values).astype(np.float64)
@@ -105,7 +105,7 @@ _THOUSANDS = r"^(-?\d{1,3}),(\d{3})(?:,(\d{3}))?(\.\d*)?$"
 
 
 def _as_numbers(values: pandas.Series) -> np.ndarray:
-    """Return numbers as they are, NaN for what is none; integers stay integers."""
+    """Return cells as numbers, NaN for a cell that is not a number; integers stay integers."""
     if values.dtype.kind in "iuf":
         return values.to_numpy()
     texts = values.astype(str).str.strip().str.replace(_THOUSANDS, r"\1\2\3\4", regex=True)
@@ -113,20 +113,20 @@ def _as_numbers(values: pandas.Series) -> np.ndarray:
 
 
 def counts(least: int, *names: str, most: int = MOST_TOKENS, default: int | None = None) -> Column:
-    """Return the column of whole numbers within bounds, such as token counts."""
+    """Return a column of whole numbers within bounds, such as token counts."""
     wanted = f"a whole number of at least {least}"
     return Column(names, parse=whole(least, most), wanted=wanted, default=default)
 
 
 def seconds(reading: Reading, *names: str, place: int | None = None) -> Column:
-    """Return the column of a time from 0 on, in seconds unless the reading says another unit."""
+    """Return a column of times from 0 on, in seconds unless the reading names another unit."""
     parse = numbers(0, LATEST_US / reading.unit_us("s"))
     unit = "seconds" if reading.time_unit == "s" else reading.time_unit
     return Column(names, place, parse, wanted=f"a number of {unit} from 0 on")
 
 
 def in_us(times: np.ndarray, reading: Reading) -> np.ndarray:
-    """Return the times of such a column in whole µs, rounded."""
+    """Return times, read with `seconds`, in whole µs, rounded."""
     return np.rint(times * reading.unit_us("s")).astype(np.int64)
 
 
@@ -135,7 +135,7 @@ A_DATE = "a date and time like 2023-11-16 18:17:03.9799600"
 
 
 def dates(*names: str) -> Column:
-    """Return the column of a date and time, with or without a zone (UTC if none is named), in nanoseconds."""
+    """Return a column of dates and times, with or without a zone (UTC if none is named), in nanoseconds."""
     return Column(names, parse=_nanoseconds, wanted=A_DATE, is_text=True)
 
 
@@ -148,12 +148,12 @@ def _nanoseconds(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def since_first_us(times_ns: np.ndarray) -> np.ndarray:
-    """Return nanoseconds as whole µs after the earliest, cut off below."""
+    """Return times in ns as whole µs after the earliest time, rounded down."""
     return (times_ns - times_ns.min()) // 1000 if len(times_ns) else times_ns
 
 
 def slo_classes(*names: str, default: int | None = None) -> Column:
-    """Return the column of SLO classes by name, as their indices; empty is a class of its own."""
+    """Return a column of SLO classes by name, parsed to their indices; an empty cell has an index of its own, 0."""
     wanted = f"one of {', '.join(SLO_CLASSES[1:])}"
     return Column(names, parse=_classes, wanted=wanted, is_text=True, default=default)
 
@@ -174,7 +174,7 @@ def read_frames(
     reading: Reading,
     checks: Sequence[Check] = (),
 ) -> dict[str, np.ndarray]:
-    """Return the columns of all good rows; the report gets the others."""
+    """Return the columns of all good rows; bad rows are reported through `reading`."""
     columns_read = _Found(columns, places, reading, checks)
     for frame in frames:
         is_blank = frame.cells.isna().all(axis=1).to_numpy()
@@ -188,7 +188,7 @@ def read_frames(
 
 @dataclass
 class _Found:
-    """The columns read so far, and the rows that were left out."""
+    """Collects the columns read so far and the rows that were left out."""
 
     columns: Mapping[str, Column]
     places: Mapping[str, int]
@@ -220,7 +220,7 @@ class _Found:
             self.parts[key].append(column[:end][faults == 0])
 
     def close(self) -> dict[str, np.ndarray]:
-        """Return all columns; the report is told what was left out."""
+        """Return all columns, and report the rows that were left out."""
         self.reading.report.add_bad(self.num_bad, self.first_bad)
         for check, count in zip(self.checks, self.num_left_out, strict=True):
             if count:
@@ -231,7 +231,7 @@ class _Found:
         }
 
     def _end(self, faults: np.ndarray) -> int:
-        """Return how many of these rows to take so that there are no more than the limit."""
+        """Return how many of these rows to read so that the good rows do not exceed the limit."""
         if self.reading.limit is None:
             return len(faults)
         wanted = self.reading.limit - self.num_good
@@ -267,7 +267,7 @@ class _Found:
 
 
 def _line_breaks(cells: pandas.DataFrame, faults: np.ndarray) -> np.ndarray:
-    """Line breaks within the quotes of each row; in a faulty row they mean a stray quote."""
+    """Return the number of line breaks inside each row's quotes; in a faulty row a break means a stray quote."""
     breaks = np.zeros(len(cells), np.int64)
     for name in cells:
         if cells[name].dtype.kind not in "iufb":
@@ -280,7 +280,7 @@ def _line_breaks(cells: pandas.DataFrame, faults: np.ndarray) -> np.ndarray:
 
 
 def _texts(cells: pandas.Series) -> pandas.Series:
-    """Return cells as texts without blanks around; empty ones, and missing ones, are empty."""
+    """Return cells as texts without blanks around them; empty and missing cells become empty texts."""
     if cells.dtype.kind != "O" and pandas.api.types.is_string_dtype(cells):
         return cells.fillna("").str.strip()
     return cells.astype(object).map(str).where(cells.notna(), "").str.strip()
@@ -289,7 +289,7 @@ def _texts(cells: pandas.Series) -> pandas.Series:
 def _parsed(
     cells: pandas.DataFrame, columns: Mapping[str, Column], places: Mapping[str, int]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Values by column, and per row the number of its first faulty column, from 1; 0 for none."""
+    """Return values by column and, per row, the number of its first faulty column from 1 on; 0 for none."""
     faults = np.zeros(len(cells), np.int64)
     values = {}
     for number, (key, column) in enumerate(columns.items(), 1):

@@ -1,4 +1,4 @@
-"""Delimited text as columns, whatever its quotes and fields: comma, semicolon or tab."""
+"""Read delimited text by columns, tolerating odd quotes and field counts: comma, semicolon, tab or bar."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONGEST_FIELD = 2**31 - 1  # characters; lists of tokens are long
 
 
 class Header(NamedTuple):
-    """The first line that is not blank."""
+    """The first non-blank line of a file."""
 
     names: tuple[str, ...]
     line: int  # its number, counted from 1
@@ -39,12 +39,12 @@ class Header(NamedTuple):
 
 
 def separator_of(line: str) -> str:
-    """Return what separates the fields of a header: that of comma, semicolon, tab and bar which it has most often."""
+    """Return a header's separator: comma, semicolon, tab or bar, whichever occurs most often."""
     return max(",;\t|", key=line.count)
 
 
 def header_names(line: str) -> tuple[str, ...]:
-    """Return the names in a line of CSV; none if it cannot be one."""
+    """Return the names in a line of CSV; none if the line cannot be parsed as CSV."""
     text = line.rstrip("\r\n")
     try:
         return tuple(
@@ -55,7 +55,7 @@ def header_names(line: str) -> tuple[str, ...]:
 
 
 def read_header(path: Path) -> Header:
-    """Return the names in the first line that is not blank."""
+    """Return the names in the first non-blank line."""
     with open_text(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -64,7 +64,7 @@ def read_header(path: Path) -> Header:
 
 
 def note_columns(names: Sequence[str], places: Mapping[str, int], reading: Reading) -> None:
-    """Tell the report which columns are read, and which are not."""
+    """Report which columns are read and which are ignored."""
     reading.report.read = [names[place] for place in sorted(set(places.values()))]
     read = {*places.values(), *(names.index(name) for name in names if plain_name(name) in _SUMS)}
     read_names = {names[place] for place in read}
@@ -100,7 +100,7 @@ def read_columns(
 def _frames(
     path: Path, header: Header, places: Mapping[str, int], columns: Mapping[str, Column]
 ) -> Iterator[Frame]:
-    """Chunks by the C parser."""
+    """Yield chunks parsed by pandas' C parser."""
     extra = len(header.names)
     texts = {places[key] for key in places if columns[key].is_text}
     used = sorted(set(places.values()))
@@ -138,7 +138,9 @@ def _frames(
 def _with_points(
     cells: pandas.DataFrame, separator: str, texts: Collection[int]
 ) -> pandas.DataFrame:
-    """Return the cells with points for decimal commas, which pandas leaves in a column that has a text."""
+    """Return cells with decimal commas replaced by points, which pandas does not replace in a column that contains
+    text.
+    """
     for name in cells if separator == ";" else ():
         if name != EXTRA and name not in texts and cells[name].dtype.kind == "O":
             changed = (
@@ -151,9 +153,9 @@ def _with_points(
 
 
 class _Widened:
-    """A text with a line of zeros before it, from which the parser takes the number of fields.
+    """A text preceded by a line of zeros, from which the parser infers the number of fields.
 
-    A field too many then lands in a column of its own, which no true row has.
+    A surplus field is then parsed into a column of its own, which is empty for every valid row.
     """
 
     def __init__(self, file: IO[str], num_fields: int, separator: str) -> None:
@@ -172,7 +174,7 @@ class _Widened:
 def _frames_by_line(
     path: Path, header: Header, places: Mapping[str, int], columns: Mapping[str, Column]
 ) -> Iterator[Frame]:
-    """Chunks line by line, so that an odd quote or field count spoils only its own line."""
+    """Yield chunks parsed line by line, so that an odd quote or field count spoils only its own line."""
     extra = len(header.names)
     used = sorted(set(places.values()))
     with open_text(path) as file:
@@ -200,10 +202,10 @@ def _field(row: Sequence[str], place: int) -> str | None:
 
 
 def read_table(path: Path) -> pandas.DataFrame:
-    """Return a whole file with a header; empty cells stay empty texts.
+    """Return a whole table with a header; empty cells are empty texts.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     header = input_files.read_text(path, "a table").partition("\n")[0]
     settings = {"keep_default_na": False, "skipinitialspace": True}
@@ -214,5 +216,5 @@ def read_table(path: Path) -> pandas.DataFrame:
 
 
 def _separated(separator: str) -> dict[str, str]:
-    """Return how pandas reads such fields: where a semicolon separates them, a comma may stand for the point."""
+    """Return pandas' options for a separator; with semicolons, a decimal comma is allowed."""
     return {"sep": separator, "decimal": "," if separator == ";" else "."}

@@ -1,6 +1,7 @@
-"""The names that people give to the columns of a table of requests, and the units that these say.
+"""Common names of the columns of a request table, and the units that these names contain.
 
-Names are compared without case, spaces, - and _; of a name with points, as `usage.prompt_tokens`, the last part counts.
+Names are compared without case, spaces, - and _; of a name with points, such as `usage.prompt_tokens`, only the last
+part is compared.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _LENGTHS = ("len", "length", "seq len", "seq length", "sequence length")
 
 
 def _spelt(usual: str, stems: Sequence[str], with_length: Sequence[str]) -> tuple[str, ...]:
-    """Return names for a number of tokens: the usual ones first, then what the stems make with all endings."""
+    """Return names for a number of tokens: the usual names first, then every combination of a stem with a prefix and an
+    ending.
+    """
     made = [
         f"{before} {stem} {after}".strip()
         for stem in stems
@@ -67,7 +70,7 @@ UNIT_ENDINGS = {
 
 
 def _with_units(listed: str) -> dict[str, str | None]:
-    """Return names with the unit that they say; those of µs first, None where a name says none."""
+    """Return names with their units; names in µs first, and None for a name without a unit."""
     stems = listed.split()
     named = {
         f"{stem}_{ending}": unit
@@ -108,12 +111,12 @@ MODELS = ("model", "model_name", "model_id")
 
 
 def column_key(name: str) -> str:
-    """Return what of a column's name is compared."""
+    """Return the part of a column's name that is compared, without case and separators."""
     return plain_name(name.rpartition(".")[2] or name)
 
 
 def found_name(names: Iterable[str], wanted: Iterable[str]) -> str | None:
-    """Return the file's column whose name stands first among the wanted names; None if it has none of them."""
+    """Return the file's column that comes first among the wanted names; None if the file has none of them."""
     known: dict[str, str] = {}
     for name in names:
         known.setdefault(column_key(name), name)
@@ -123,7 +126,9 @@ def found_name(names: Iterable[str], wanted: Iterable[str]) -> str | None:
 def with_unit(
     names: Iterable[str], wanted: Mapping[str, str | None]
 ) -> tuple[str, str | None] | None:
-    """Return the first wanted name that a file has, with the unit that it says; None if it has none."""
+    """Return the file's column that comes first among the wanted names, with the unit in its name; None if there is
+    none.
+    """
     listed = [name for name in names if not _PLURAL.search(name)]
     for name, unit in wanted.items():
         if (present := found_name(listed, [name])) is not None:
@@ -156,7 +161,7 @@ _FAILED_KEY, _CACHED_KEY = "failed: ", "cached: "  # how keys of further columns
 
 
 def further_columns(names: Sequence[str]) -> dict[str, Column]:
-    """Return the columns that say that a request failed, 1 where it did, and of prompt tokens that were cached."""
+    """Return the columns that mark failed requests (1 if failed), and the columns of cached prompt tokens."""
     columns = ((found_name(names, wanted), says_so) for wanted, says_so in _FAILURES)
     failed = {
         f"{_FAILED_KEY}{name}": Column(
@@ -172,7 +177,7 @@ def further_columns(names: Sequence[str]) -> dict[str, Column]:
 
 
 def _tokens(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Return counts of tokens, 0 for what is none."""
+    """Return counts of tokens, with 0 for a cell that is not a number."""
     counts = pandas.to_numeric(values, errors="coerce").fillna(0).to_numpy(np.float64)
     return np.clip(counts, 0, MOST_TOKENS).astype(np.int64), np.ones(len(counts), bool)
 
@@ -180,7 +185,9 @@ def _tokens(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
 def whole_prompts(
     columns: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return columns without the further ones, prompts with what the cache had of them, and a note on that."""
+    """Return the columns without those of `further_columns`, prompts with their cached tokens added, and a note on
+    this.
+    """
     cached = [columns[key] for key in columns if key.startswith(_CACHED_KEY)]
     kept = {
         key: values
@@ -212,7 +219,7 @@ HAS_NOT_FAILED = Check(
 
 
 def several_models(values: Iterable[object]) -> list[str]:
-    """Return a note where requests name more than one model."""
+    """Return a note if requests name more than one model."""
     models = sorted({str(value) for value in values} - {"", "None", "nan"})
     if len(models) < 2:
         return []
@@ -224,7 +231,7 @@ def several_models(values: Iterable[object]) -> list[str]:
 
 
 def lacks(names: Sequence[str]) -> str | None:
-    """Return which column a table of requests lacks, None where nothing looks like one."""
+    """Return which columns a table of requests lacks; None if it lacks none, or does not look like such a table."""
     parts = {
         "a time of arrival": (TIMES, "arrival_s"),
         "the tokens of prompts": (NAMES["input_tokens"], "input_tokens"),
@@ -268,5 +275,5 @@ _FOREIGN = (  # what people have at hand that holds no requests with times and t
 
 
 def foreign(head: str) -> str | None:
-    """Return what a file is that begins with this line and holds no requests, and what to give in its place."""
+    """Return what kind of file begins with this line, if it holds no requests, and which file to give instead."""
     return next((what for form, what in _FOREIGN if re.match(form, head, re.IGNORECASE)), None)

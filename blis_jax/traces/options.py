@@ -1,7 +1,7 @@
-"""What a trace does not say: another pace, SLO classes, shared prefixes.
+"""Additions to a trace: another pace, SLO classes, shared prefixes.
 
-All draws come from numpy's PCG64 under the given seed and a number for their purpose, so that one
-choice never moves another.
+All draws come from numpy's PCG64 under the given seed and a number per purpose, so that the draws of one option never
+change those of another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PREFIX_MODELS = "none, shared:TOKENS, groups:NUMBER:TOKENS[:SHARE], sessions, de
 
 
 def generator(seed: int, purpose: int) -> np.random.Generator:
-    """Return the random stream of one purpose: no purpose's draws move another's."""
+    """Return the random stream of one purpose, independent of the streams of other purposes."""
     return np.random.Generator(np.random.PCG64([seed, purpose]))
 
 
@@ -29,7 +29,7 @@ def generator(seed: int, purpose: int) -> np.random.Generator:
 
 
 def scale_time(rows: TraceRows, factor: float) -> TraceRows:
-    """Multiply arrival times by `factor`, cut to whole microseconds; 0.5 doubles the request rate."""
+    """Return the rows with arrival times multiplied by `factor`, cut to whole µs; 0.5 doubles the request rate."""
     if not 0 < factor < np.inf:
         raise ConfigError(
             f"--time-scale must be a number above 0, got {factor:g}; "
@@ -47,7 +47,7 @@ def scale_time(rows: TraceRows, factor: float) -> TraceRows:
 
 
 def parse_slo_mix(text: str) -> dict[str, float]:
-    """Return weights by class, from `critical:0.2,standard:0.5,sheddable:0.3`."""
+    """Return weights by class, from a text such as `critical:0.2,standard:0.5,sheddable:0.3`."""
     allowed = [name for name in SLO_CLASSES if name]
     weights: dict[str, float] = {}
     for part in text.split(","):
@@ -73,7 +73,7 @@ _MIX_EXAMPLE = "for instance critical:0.2,standard:0.5,sheddable:0.3"
 
 
 def mix_classes(rows: TraceRows, weights: dict[str, float], seed: int) -> TraceRows:
-    """Draw a class for every request without one; the turns of a session get the same."""
+    """Return the rows with a drawn class for every request without one; the turns of a session get the same class."""
     bounds = np.cumsum(list(weights.values()))
     indices = np.array([SLO_CLASSES.index(name) for name in weights], np.int32)
     drawn = generator(seed, SLO_STREAM).random(len(rows)) * bounds[-1]
@@ -83,7 +83,7 @@ def mix_classes(rows: TraceRows, weights: dict[str, float], seed: int) -> TraceR
 
 
 def _first_of_session(rows: TraceRows) -> np.ndarray:
-    """Row of each request's session that comes first; its own row without a session."""
+    """Return the first row of each request's session; the request's own row if it has no session."""
     row = np.arange(len(rows))
     if not len(rows.session_names):
         return row
@@ -98,7 +98,7 @@ def _first_of_session(rows: TraceRows) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PrefixModel:
-    """Groups of prompts that begin alike; a prefix is part of the prompt, whose length does not change."""
+    """Groups of prompts with a common beginning; a prefix is part of the prompt, whose length does not change."""
 
     num_groups: int
     num_tokens: int
@@ -106,7 +106,7 @@ class PrefixModel:
 
 
 def parse_prefix_model(text: str) -> Callable[[TraceRows, int], TraceRows]:
-    """Return the model that `text` names, one of PREFIX_MODELS."""
+    """Return the prefix model that `text` names, one of PREFIX_MODELS."""
     name, *numbers = text.strip().split(":")
     try:
         if name == "none" and not numbers:
@@ -132,7 +132,7 @@ def parse_prefix_model(text: str) -> Callable[[TraceRows, int], TraceRows]:
 
 
 def share_prefixes(rows: TraceRows, model: PrefixModel, seed: int) -> TraceRows:
-    """Put every request into a group or none; the turns of a session stay together.
+    """Return the rows with every request in a prefix group or in none; the turns of a session stay together.
 
     Members share their first `num_tokens` tokens, or all their prompt if it is shorter.
     """
@@ -162,18 +162,18 @@ def turns_before_their_time(rows: TraceRows) -> int:
 
 
 def _since_turn_before(rows: TraceRows, values: np.ndarray) -> np.ndarray:
-    """Return by how much a value of each later turn is above that of the turn before."""
+    """Return, for each later turn of a session, its value minus the value of the turn before."""
     members = np.flatnonzero(rows.session != NO_CODE)
     order = members[np.lexsort((rows.round_index[members], rows.session[members]))]
     return np.diff(values[order])[np.diff(rows.session[order]) == 0]
 
 
 def grow_sessions(rows: TraceRows, *, are_deltas: bool = False) -> TraceRows:
-    """Return the rows with every session as one growing text.
+    """Return the rows with the prompts and outputs of each session forming one growing text.
 
-    A turn whose prompt is at least as long as the text so far begins with all of it, and prompt and
-    output become the text; a shorter prompt is a beginning of the text, and its output is private.
-    Where rows `are_deltas`, the text so far goes before every prompt, which grows by it.
+    A turn whose prompt is at least as long as the text so far begins with the whole text, and its prompt and output
+    become the new text; a shorter prompt is a beginning of the text, and its output is private. If rows `are_deltas`,
+    every prompt is extended by putting the text so far before it.
 
     Raises:
         ConfigError: no row has a session, or a prompt becomes too long.

@@ -1,4 +1,4 @@
-"""Traces of any known format, read into rows by arrival."""
+"""Read traces of any known format into rows by arrival."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PARQUET_MARK = b"PAR1"
 
 @dataclass(frozen=True)
 class Sniff:
-    """A path and its first lines that are not blank; no lines for folders and Parquet."""
+    """A path and its first non-blank lines; no lines for folders and Parquet."""
 
     path: Path
     lines: tuple[str, ...]
@@ -52,12 +52,12 @@ class Sniff:
 
     @cached_property
     def header(self) -> frozenset[str]:
-        """Return these names without case and separators."""
+        """Return the names in the first line without case and separators."""
         return frozenset(plain_name(name) for name in self.names)
 
     @cached_property
     def objects(self) -> list[dict[str, Any]]:
-        """Return those of the first lines that are JSON objects."""
+        """Return the JSON objects among the first lines."""
         objects_ = []
         for line in self.lines:
             try:
@@ -69,12 +69,12 @@ class Sniff:
         return objects_
 
     def has_columns(self, *names: str) -> bool:
-        """Return whether the header has all of these columns."""
+        """Return whether the header has all of the given columns."""
         return self.header.issuperset(plain_name(name) for name in names)
 
 
 def sniff(path: Path) -> Sniff:
-    """Look at the beginning of a file or at a folder."""
+    """Return the first lines of a file, or the folder's path."""
     if path.is_dir():
         return Sniff(path, ())
     check_regular(path)
@@ -99,10 +99,11 @@ def sniff(path: Path) -> Sniff:
 
 
 def json_rows(path: Path) -> tuple[str, Iterator[tuple[int, str]]]:
-    """Return the numbered texts of a file's objects, and what is numbered: lines, or the members of one JSON list.
+    """Return the numbered texts of a file's objects, and the word for what is numbered: lines, or members of one JSON
+    list.
 
     Raises:
-        ConfigError: it begins as a list, but is damaged.
+        ConfigError: the file begins as a list, but is damaged.
     """
     with open_text(path) as file:
         is_list = next((line for line in file if line.strip()), "").lstrip().startswith("[")
@@ -140,25 +141,25 @@ OF_FOLDERS = ("servegen", "benchmark")  # formats whose trace may be a folder
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """How to read a trace and what to add to it.
+    """Options for reading a trace, and additions to it.
 
     Attributes:
         format: one of `FORMATS`; found from the content if None.
         limit: usable rows to read, from the start of the file; all if None.
-        time_unit: unit of the times in the file, `s`, `ms`, `us`, `ns`, or `auto` for the first that can be true;
-            that of the format if None.
+        time_unit: unit of the times in the file, `s`, `ms`, `us`, `ns`, or `auto` for the first plausible unit; the
+            format's unit if None.
         from_s: s after the first arrival from which requests are taken; this moment becomes time 0.
         until_s: s after the first arrival until which requests are taken; `limit` counts within the window.
         time_scale: factor on arrival times, above 0.
         slo_mix: class weights for requests without a class, such as `critical:0.2,standard:0.8`.
-        prefix_model: prompts that begin alike where the trace does not say: `none`, `shared:TOKENS`,
+        prefix_model: common beginnings of prompts, if the trace has none of its own: `none`, `shared:TOKENS`,
             `groups:NUMBER:TOKENS[:SHARE]` or `sessions`.
         strict: refuse malformed rows instead of leaving them out.
-        seed: of what is drawn for the trace, 0 to 2^63 − 1.
+        seed: seed of all draws for the trace, 0 to 2^63 − 1.
         block_size: tokens of a hash block of the trace, not of the engine's KV block; the format's if None.
-        header: path of TraceV2's header where it is not beside the rows.
+        header: path of TraceV2's header if it is not beside the rows.
         horizon_us: µs from which arrivals are left out.
-        stage: number of a run in a benchmark file with several, from 0.
+        stage: number of a run in a benchmark file with several runs, from 0.
     """
 
     format: str | None = None
@@ -179,7 +180,7 @@ class TraceOptions:
 
 @dataclass(frozen=True)
 class Trace:
-    """The requests of a trace and what was met while reading them."""
+    """The requests of a trace and the notes on reading them."""
 
     rows: TraceRows
     format: str
@@ -188,14 +189,14 @@ class Trace:
 
 
 def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
-    """Read recorded requests from a file or a folder.
+    """Return the recorded requests in a file or a folder.
 
     Args:
         path: the file, which may be packed with gzip, bzip2 or xz, or the folder of a ServeGen trace.
-        wanted: how to read it; defaults if None.
+        wanted: how to read the trace; defaults if None.
 
     Returns:
-        The requests by arrival, ties in the order of the file, with the format and what was met while reading.
+        The requests by arrival, ties in the order of the file, with the format and the notes on reading.
 
     Raises:
         ConfigError: the file cannot be read, its format is not recognised, or no row can be used.
@@ -251,7 +252,7 @@ def format_of(sniffed: Sniff, name: str | None = None) -> str:
 
 
 def _why_unknown(sniffed: Sniff) -> str:
-    """Return what a file or folder of no known format lacks, and what to do."""
+    """Return what a file or folder of no known format lacks, and what to do about it."""
     if not sniffed.path.is_dir() and not sniffed.lines:
         return f"{sniffed.path} is empty; give a trace with a header, or objects, and one request per line"
     columns = [*sniffed.objects[0]] if sniffed.objects else sniffed.names
@@ -266,7 +267,7 @@ def _why_unknown(sniffed: Sniff) -> str:
 
 
 def _first_sight(sniffed: Sniff) -> str:
-    """Return what a file or folder of no known format looks like."""
+    """Return a description of a file or folder of no known format."""
     if sniffed.path.is_dir():
         return "it is a folder without chunk-*-trace.csv"
     start = sniffed.lines[0][:MOST_SHOWN].strip()
@@ -274,7 +275,7 @@ def _first_sight(sniffed: Sniff) -> str:
 
 
 def module_of(name: str) -> Any:
-    """Return what reads and writes a format: its module, or its part of one."""
+    """Return the module, or the object in a module, that reads and writes a format."""
     module, _, part = FORMATS[name].partition(":")
     return getattr(import_module(module), part) if part else import_module(module)
 
@@ -327,7 +328,7 @@ def _check(wanted: TraceOptions) -> None:
 
 
 def _unsaid(rows: TraceRows, wanted: TraceOptions, report: Report) -> list[str]:
-    """Return notes on what of a trace has no effect, or cannot be meant."""
+    """Return notes on columns without effect and on implausible values of a trace."""
     notes = []
     if report.unread:
         plural = "s" if len(report.unread) > 1 else ""
@@ -359,7 +360,7 @@ def _unsaid(rows: TraceRows, wanted: TraceOptions, report: Report) -> list[str]:
 
 
 def _placed_in_time(rows: TraceRows, wanted: TraceOptions, reading: Reading) -> TraceRows:
-    """Return the window that was asked for of rows by arrival, which begin near time 0; odd times are noted."""
+    """Return the rows in the requested time window, moved to begin near time 0; implausible times are noted."""
     odd = times.remark(rows, reading.time_unit)
     rows, moved = times.from_zero(rows)
     cut = times.window(rows, wanted.from_s, wanted.until_s)
@@ -368,7 +369,7 @@ def _placed_in_time(rows: TraceRows, wanted: TraceOptions, reading: Reading) -> 
 
 
 def _with_sessions(rows: TraceRows, wanted: TraceOptions, report: Report) -> TraceOptions:
-    """Return the options with a turn that begins with the turns before it, where the trace has whole turns."""
+    """Return the options, with the prefix model `sessions` if the trace's later turns hold the whole conversation."""
     num_short, num_later = options.short_turns(rows)
     if not num_later or 2 * num_short > num_later or rows.tells_what_is_shared:
         return wanted
@@ -380,7 +381,7 @@ def _with_sessions(rows: TraceRows, wanted: TraceOptions, report: Report) -> Tra
 
 
 def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> tuple[TraceRows, bool]:
-    """Return the rows with what the trace does not say; and whether some of it was drawn."""
+    """Return the rows with the additions that the options ask for, and whether any of them was drawn."""
     rows = options.scale_time(rows, wanted.time_scale)
     is_drawn = False
     if wanted.slo_mix is not None:

@@ -1,4 +1,6 @@
-"""What every trace format is read into, columns by request with a report on what was left out; as a request table."""
+"""The rows into which every trace format is read, as columns by request; the report on bad rows; and the request
+table.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # µs of a unit of time
 
 @dataclass(frozen=True)
 class TraceRows:
-    """The requests of a trace, by arrival once `read_trace` returns them."""
+    """The requests of a trace, in order of arrival when returned by `read_trace`."""
 
     arrival_us: Int64[np.ndarray, " request"]
     input_len: Int32[np.ndarray, " request"]  # prompt tokens, shared prefix included
@@ -65,11 +67,11 @@ class TraceRows:
 
     @property
     def tells_what_is_shared(self) -> bool:
-        """Return whether the trace itself says which prompts begin alike."""
+        """Return whether the trace itself says which prompts have a common beginning."""
         return self.segments is not None or bool((self.prefix_len > 0).any())
 
     def take(self, rows: Int[np.ndarray, " taken"]) -> TraceRows:
-        """Return some requests, in the order of `rows`."""
+        """Return the requests at the given rows, in their order."""
         columns = {name: getattr(self, name)[rows] for name in PER_REQUEST}
         segments = None if self.segments is None else self.segments.take(rows)
         others = {name: values[rows] for name, values in self.others.items()}
@@ -91,7 +93,7 @@ def make_rows(
     segments: Segments | None = None,
     **columns: np.ndarray,
 ) -> TraceRows:
-    """Return rows with what the format lacks filled in: no class, tenant, client, session or prefix.
+    """Return rows, with columns that the format lacks filled in: no class, tenant, client, session or prefix.
 
     `texts` are columns of names: tenant, client, session, prefix_group, model; empty means none.
     """
@@ -121,7 +123,7 @@ def make_rows(
 
 
 def _encoded(values: np.ndarray, *, has_none: bool) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Indices and names by first use; where `has_none`, the empty name is NO_CODE."""
+    """Return the names' indices by first use, and the names; if `has_none`, the empty name has the index NO_CODE."""
     codes, names = pandas.factorize(np.asarray(values, object))
     codes = codes.astype(np.int32)
     listed = [str(name) for name in names]
@@ -144,7 +146,9 @@ def number_turns(rows: TraceRows) -> TraceRows:
 
 
 def sessions_of_clients(rows: TraceRows, notes: list[str]) -> TraceRows:
-    """Return rows whose sessions are of one client each, where clients number their sessions alike; with a note."""
+    """Return rows in which each session belongs to one client, with a note if several clients use the same session
+    names.
+    """
     has_one = rows.session != NO_CODE
     pairs = rows.client.astype(np.int64) * (int(rows.session.max(initial=0)) + 1) + rows.session
     codes, kept = pandas.factorize(pairs[has_one])
@@ -164,7 +168,7 @@ def sessions_of_clients(rows: TraceRows, notes: list[str]) -> TraceRows:
 
 
 def by_arrival(rows: TraceRows) -> TraceRows:
-    """Return the rows by time; those of one microsecond stay in the order of the file."""
+    """Return the rows by time; rows of the same microsecond stay in the order of the file."""
     if not np.any(np.diff(rows.arrival_us) < 0):
         return rows
     return rows.take(np.argsort(rows.arrival_us, kind="stable"))
@@ -185,7 +189,7 @@ class BadRow(NamedTuple):
 
 @dataclass
 class Report:
-    """The notes on a file and its bad rows, collected while reading."""
+    """The notes and the bad rows, collected while a file is read."""
 
     num_bad: int = 0
     first_bad: list[BadRow] = field(default_factory=list)
@@ -194,24 +198,24 @@ class Report:
     unread: dict[str, None] = field(default_factory=dict)  # columns of the file that are not read
 
     def add_unread(self, names: Iterable[str]) -> None:
-        """Remember columns that have no effect, in the order of the file."""
+        """Add columns that have no effect, in the order of the file."""
         self.unread |= dict.fromkeys(names)
 
     def add_bad(self, num_bad: int, first: Iterable[BadRow]) -> None:
-        """Count malformed rows; `first` need not hold more than MOST_NAMED of them."""
+        """Add a number of malformed rows; `first` need not hold more than MOST_NAMED of them."""
         self.num_bad += num_bad
         room = MOST_NAMED - len(self.first_bad)
         self.first_bad += list(first)[: max(room, 0)]
 
     def copy(self) -> Report:
-        """Return a report of its own with the same contents."""
+        """Return an independent copy of the report."""
         return replace(
             self, first_bad=list(self.first_bad), notes=list(self.notes), read=list(self.read),
             unread=dict(self.unread),
         )  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Return the malformed rows as a block of text, nothing if there are none."""
+        """Return the malformed rows as a block of text, empty if there are none."""
         if not self.num_bad:
             return []
         plural = "row is" if self.num_bad == 1 else "rows are"
@@ -226,14 +230,14 @@ class Report:
             raise ConfigError(f"{path} has {self.bad_in_words()}; correct the file, or {instead}")
 
     def bad_in_words(self) -> str:
-        """Return how many malformed rows there are, and the first of them."""
+        """Return a phrase with the number of malformed rows and the first of them."""
         first, rows = self.first_bad[0], "row" if self.num_bad == 1 else "rows"
         return f"{self.num_bad} malformed {rows}, the first at {first.place} ({first.reason})"
 
 
 @dataclass
 class Reading:
-    """The reader's options besides the file, and its report."""
+    """The options with which a file is read, and the report on it."""
 
     limit: int | None = None  # rows to read at most; malformed ones do not count
     seed: int = 0  # for formats that describe rather than list requests
@@ -246,21 +250,21 @@ class Reading:
     report: Report = field(default_factory=Report)
 
     def unit_us(self, usual: str) -> float:
-        """Return the µs of a unit of the times: that which was asked for, else the format's."""
+        """Return the µs per unit of the file's times: of the requested unit, else of the unit `usual`."""
         self.time_unit = self.time_unit or usual
         return UNITS_US[self.time_unit]
 
 
 def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNames]:
-    """Turn trace rows into the request table that `simulate` takes.
+    """Return trace rows as the request table that `simulate` takes.
 
     Args:
         rows: requests by arrival.
         block_size: tokens of a KV block of the engine, `ClusterConfig.block_size_in_tokens`.
 
     Returns:
-        The table, in which shared contents are nodes of KV blocks, the texts behind its codes, and the deadlines
-        that its rows have.
+        The table, in which shared contents are nodes of KV blocks; and the texts behind its codes, with the rows'
+        deadlines.
     """
     code, names = tenants_in_order(rows.tenant_names)
     folded = fold_segments(segments_of(rows), rows.input_len, block_size)
@@ -292,19 +296,19 @@ def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNa
 
 
 def _deadlines(rows: TraceRows) -> np.ndarray | None:
-    """When each request is given up, µs, 0 for never; None if none ever is."""
+    """Return each request's deadline in µs, 0 for none; None if no request has one."""
     has_one = rows.timeout_us > 0
     return np.where(has_one, rows.arrival_us + rows.timeout_us, 0) if has_one.any() else None
 
 
 def num_repeated(rows: TraceRows) -> int:
-    """Return how many rows have the arrival, the lengths and the session of another one above them."""
+    """Return how many rows repeat the arrival, lengths and session of an earlier row."""
     keys = np.stack([rows.arrival_us, rows.input_len, rows.output_len, rows.session], axis=1)
     return len(rows) - len(np.unique(keys, axis=0))
 
 
 def single_tokens(output_len: np.ndarray) -> str | None:
-    """Return a sentence where many requests have one output token and so no TPOT."""
+    """Return a note if many requests have one output token and therefore no TPOT."""
     num_single = int(np.count_nonzero(output_len == 1))
     if not num_single or num_single < MANY_SINGLE * len(output_len):
         return None
@@ -313,12 +317,12 @@ def single_tokens(output_len: np.ndarray) -> str | None:
 
 
 def models_of(rows: TraceRows) -> np.ndarray | None:
-    """Return the model that each request asks for, text `[request]`; None if none does."""
+    """Return the model that each request names, text `[request]`; None if no request names one."""
     return np.array(rows.model_names, object)[rows.model] if any(rows.model_names) else None
 
 
 def segments_of(rows: TraceRows) -> Segments:
-    """Return the contents that the trace names, else the shared prefixes of its groups."""
+    """Return the shared contents that the trace states, else the shared prefixes of its groups."""
     if rows.segments is not None:
         return rows.segments
     has_prefix = (rows.prefix_group != NO_CODE) & (rows.prefix_len > 0)
@@ -334,7 +338,7 @@ _POWERS = np.uint64(10) ** np.arange(_MOST_DIGITS, dtype=np.uint64)
 
 
 def _tie_rank(rows: TraceRows) -> np.ndarray:
-    """Rank by arrival, then by the reference's id as text."""
+    """Return each row's rank by arrival, then by the reference's request id as text."""
     num_digits = np.maximum(np.searchsorted(_POWERS, rows.request_id, side="right"), 1)
     aligned = rows.request_id.astype(np.uint64) * _POWERS[_MOST_DIGITS - num_digits]
     return ranks(np.lexsort((num_digits, aligned, rows.arrival_us)))

@@ -1,7 +1,7 @@
-"""ServeGen data as cohorts of August 2026, which BLIS's `convert servegen` makes of a folder.
+"""ServeGen data as cohorts of August 2026, as BLIS's `convert servegen` derives them from a folder.
 
-Traffic of three half hours of the day, or of one window where requests reason; clients are spread over the SLO classes
-by a random stream of a fixed seed. Source: `sim/workload/servegen.go` of that revision.
+They represent three half hours of the day or, for reasoning data, one window; clients are spread over the SLO classes
+by a random stream with a fixed seed. Source: `sim/workload/servegen.go` of that revision.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ Document = dict[str, Any]
 
 
 def cohorts_of(path: Path, report: Report, window_s: int, drain_s: int) -> Document:
-    """Make a workload of the ServeGen data in a folder.
+    """Return a workload derived from the ServeGen data in a folder.
 
     Args:
         path: the folder, with a pair of files for each client.
-        report: told of rows that are left out.
-        window_s: seconds that each period lasts.
+        report: collects the rows that are left out.
+        window_s: length of each period in seconds.
         drain_s: seconds without requests between periods.
 
     Returns:
         The workload as the mapping of a YAML file.
 
     Raises:
-        ConfigError: the data cannot be read, or nobody sends requests in the windows that are taken.
+        ConfigError: the data cannot be read, or no client sends requests in the chosen windows.
     """
     clients = read_clients(path, report, keep_idle=True)
     reasons = clients[0].tells_ratio
@@ -123,7 +123,9 @@ def _of_period(name: str, members: Sequence[_Active], start_s: int) -> Document 
 
 
 def _mean_arrival(windows: Sequence[Window]) -> Document:
-    """Return the process of most windows; cv, shape and scale are means in which those without count as 0."""
+    """Return the most frequent arrival process of the windows; cv, shape and scale are means in which windows without
+    them count as 0.
+    """
     known = [each for each in windows if each.family.lower() in ("gamma", "weibull")]
     votes = Counter(each.family.lower() for each in known)
     fitted = [each for each in known if each.shape > 0 and each.scale > 0]
@@ -139,7 +141,7 @@ def _mean_arrival(windows: Sequence[Window]) -> Document:
 
 
 def _of_reasoning(clients: Sequence[Client], window_s: int) -> Iterator[Document]:
-    """Cohorts of the window in which most clients send."""
+    """Return the cohorts of the window in which most clients send."""
     sending = Counter(
         int(window.start_s / WINDOW_S)
         for client in clients
@@ -186,7 +188,7 @@ Member = TypeVar("Member")
 
 
 def _by_class(members: Sequence[Member], stream: Stream) -> dict[str, list[Member]]:
-    """Return the members in random order, dealt to the classes in turn; classes by name."""
+    """Return the members by class name, dealt to the classes in turn after a random shuffle."""
     order = stream.shuffled(len(members))
     dealt = {
         name: [members[row] for row in order[place :: len(CLASSES)]]
@@ -198,7 +200,9 @@ def _by_class(members: Sequence[Member], stream: Stream) -> dict[str, list[Membe
 def _cohort(
     name: str, population: int, rate: float, arrival: Document, laws: Sequence[Sequence[float]]
 ) -> Document:
-    """Return a cohort with the means of its clients' laws: mu and sigma of prompts, then of answers."""
+    """Return a cohort with the means of its clients' laws; each of `laws` has mu and sigma of prompts, then of
+    answers.
+    """
     mean = [_mean([law[place] for law in laws]) for place in range(4)]
     inputs, outputs = (
         {"type": "lognormal", "params": {"mu": mean[place], "sigma": mean[place + 1]}}
@@ -222,7 +226,7 @@ def _left_out(name: str) -> None:
 
 
 def _fitted_laws(client: Client, start_s: int) -> tuple[float, ...] | None:
-    """Mu and sigma of prompts and answers, means over the days; None where the data say nothing."""
+    """Return mu and sigma of prompts and answers, averaged over the days; None if the data lack them."""
     nearest = _lengths_at(client, start_s)
     if nearest is None:
         return None
@@ -239,7 +243,7 @@ def _fitted_laws(client: Client, start_s: int) -> tuple[float, ...] | None:
 
 
 def _lengths_at(client: Client, start_s: int) -> Lengths | None:
-    """Return the last distribution of lengths at or before a second."""
+    """Return the last length distribution that begins at or before `start_s`."""
     before = [each for each in client.lengths if int(each.start_s) <= start_s]
     return before[-1] if before else None
 
@@ -249,7 +253,7 @@ def _fits(lengths: Lengths) -> list[tuple[float, float] | None]:
 
 
 def _lognormal(law: Mapping[int, float]) -> tuple[float, float] | None:
-    """Mu and sigma of the lengths above 0; None if there are none."""
+    """Return mu and sigma of the lengths above 0; None if there are none."""
     weight, logs, squares = 0.0, 0.0, 0.0
     for tokens, share in sorted(law.items()):
         if tokens > 0 and share:
@@ -269,7 +273,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _total(values: Iterable[float]) -> float:
-    """Return the sum in the order of the values, which Python's own sum rounds otherwise."""
+    """Return the sum of values added in order, which Python's own `sum` rounds differently."""
     total = 0.0
     for value in values:
         total += value

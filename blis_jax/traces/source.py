@@ -1,4 +1,6 @@
-"""A trace as the source of a study's requests: whole, in windows, or once for every seed where something is drawn."""
+"""A trace as the source of a study's requests: one run, one run per window, or one run per seed if anything is
+drawn.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,10 @@ MOST_WINDOWS = 10_000
 
 @dataclass(frozen=True)
 class TraceSource:
-    """A trace and how it is read; its runs are told apart by a number, as those of a workload by the seed.
+    """A trace and its reading options; a number distinguishes its runs, as the seed does for a workload.
 
-    With windows that number is the window's, from 1 on; else it is the seed of whatever the trace's
-    options or the policies draw, and one run is enough where nothing is drawn.
+    With windows the number is the window's, from 1 on; else it is the seed for the draws of the trace's options and of
+    policies, and one run is enough if nothing is drawn.
     """
 
     path: Path
@@ -48,7 +50,7 @@ class TraceSource:
     _kept: dict[int, Trace] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse windows that hold nothing; reads the trace."""
+        """Refuse windows without requests; this reads the trace."""
         if self.num_windows is None:
             return
         if not 2 <= self.num_windows <= MOST_WINDOWS:
@@ -74,7 +76,7 @@ class TraceSource:
 
     @property
     def trace(self) -> Trace:
-        """Return the trace as read under the seed of the options."""
+        """Return the trace as read under the options' seed."""
         return self._read(self.options.seed)
 
     def _read(self, seed: int) -> Trace:
@@ -91,13 +93,13 @@ class TraceSource:
 
     @property
     def span_s(self) -> float:
-        """Return the seconds from the first arrival to the last."""
+        """Return the seconds from the first to the last arrival."""
         arrival_us = self.trace.rows.arrival_us
         return self.pace * float(arrival_us[-1] - arrival_us[0]) / 1e6
 
     @property
     def run_s(self) -> float:
-        """Return the seconds of arrivals of one run."""
+        """Return the seconds over which the arrivals of one run extend."""
         return self.span_s / (self.num_windows or 1)
 
     @property
@@ -107,7 +109,7 @@ class TraceSource:
 
     @property
     def horizon(self) -> int:
-        """Return 0: runs go on to the last completion."""
+        """Return 0: runs continue until the last completion."""
         return 0
 
     @property
@@ -123,7 +125,7 @@ class TraceSource:
 
     @property
     def is_sharing(self) -> bool:
-        """Return whether some prompts are known to begin alike."""
+        """Return whether some prompts have a known common beginning."""
         return self.trace.rows.tells_what_is_shared
 
     @property
@@ -139,7 +141,7 @@ class TraceSource:
         configs: Iterable[ClusterConfig],
         usual: Sequence[int] = USUAL_SEEDS,
     ) -> tuple[int, ...]:
-        """Return the seeds of the runs, or the windows' numbers; `usual` where seeds matter and none are given."""
+        """Return the seeds of the runs, or the windows' numbers; `usual` if seeds matter and none are given."""
         if self.num_windows is not None:
             if seeds is not None:
                 raise ConfigError(
@@ -151,15 +153,17 @@ class TraceSource:
         return tuple(seeds or usual)[:1]
 
     def depends_on_seed(self, config: ClusterConfig) -> bool:
-        """Return whether runs of two numbers differ under a configuration."""
+        """Return whether runs with different numbers differ under a configuration."""
         return self.num_windows is not None or self.trace.is_drawn or draws(config)
 
     def table(self, seed: int, block_size: int) -> RequestTable:
-        """Return the requests of one run, the first moment of its window being time 0."""
+        """Return the requests of one run; time 0 is the start of its window."""
         return to_table(self.rows(seed), block_size)[0]
 
     def placed(self, table: RequestTable, seed: int, config: ClusterConfig) -> RequestTable:
-        """Return the requests of one run with what a cluster goes by: deadlines, other models, adapters."""
+        """Return one run's table with columns that depend on the cluster: deadlines, models that it does not serve,
+        adapters.
+        """
         rows = self.rows(seed)
         if rows.timeout_us.any() and (config.is_august or config.corrected):
             table = with_timeouts(table, rows.timeout_us)
@@ -167,7 +171,7 @@ class TraceSource:
         return with_adapters(table, config, rows.others.get(ADAPTER), models_of(rows))
 
     def rows(self, seed: int) -> TraceRows:
-        """Return the requests of one run before they are cut into blocks."""
+        """Return the trace rows of one run, before their contents are cut into blocks."""
         if self.num_windows is None:
             trace = self._read(seed) if self.trace.is_drawn else self.trace
             return self._paced(trace.rows)
@@ -189,12 +193,12 @@ class TraceSource:
         return scale_time(rows, self.pace)
 
     def at_rate(self, rate: float) -> TraceSource:
-        """Return the same requests at a pace of `rate` arrivals a second on average."""
+        """Return the same requests scaled to `rate` arrivals per second on average."""
         assert self.aggregate_rate is not None
         return dataclasses.replace(self, pace=self.pace * self.aggregate_rate / rate)
 
     def check_classes(self, metrics: Iterable[str]) -> None:
-        """Refuse metrics of classes that no request has."""
+        """Refuse metrics that name a class without requests."""
         for name in metrics:
             _, slo_class = split_name(name)
             if slo_class is not None and slo_class not in self.slo_classes:
@@ -206,7 +210,7 @@ class TraceSource:
     # --- words
 
     def content(self) -> dict[str, Any]:
-        """Return everything that the requests depend on, the file's content included."""
+        """Return everything on which the requests depend, the file's content included."""
         wanted = dataclasses.asdict(self.options) | {"format": self.trace.format}
         return {
             "trace": self._digest,
@@ -216,7 +220,7 @@ class TraceSource:
         }
 
     def about(self) -> dict[str, Any]:
-        """Return what a result says of the trace."""
+        """Return the description of the trace that results contain."""
         usual = TraceOptions()
         chosen = {
             name: value

@@ -1,4 +1,4 @@
-"""Times of a trace: their unit, where they begin, a window of them, if they can be true; and delays in their place."""
+"""Times of a trace: their unit and origin, time windows, plausibility checks, and delays in place of arrivals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LATE_SPANS = 10  # and than so many spans of the trace
 
 @dataclass(frozen=True)
 class _Pace:
-    """The rate of requests and tokens if times are read in a unit."""
+    """The rate of requests and tokens under an assumed unit of times."""
 
     unit: str
     rate: float  # requests a second; infinity for all at once
@@ -54,11 +54,11 @@ class _Pace:
 def read_in_unit(
     read: Callable[[Reading], TraceRows], reading: Reading
 ) -> tuple[TraceRows, Reading]:
-    """Read rows in the unit that was asked for; with `auto` in the first unit that can be true.
+    """Return rows in the requested unit of times; with `auto`, in the first plausible unit.
 
     Args:
-        read: reads the rows of a file as `Reading` says, which then holds the unit that was used.
-        reading: what was asked for.
+        read: function that reads a file's rows with a `Reading`, and stores the used unit there.
+        reading: the requested unit and options.
 
     Returns:
         The rows, and the reading whose report belongs to them.
@@ -88,7 +88,7 @@ def read_in_unit(
 
 
 def remark(rows: TraceRows, unit: str | None) -> str | None:
-    """Return a sentence on times that cannot be true, None for others and where the format says the unit."""
+    """Return a note on implausible times; None for plausible times, or if the format fixes the unit."""
     is_named = unit == "us" and len(rows) < FEWEST_NAMED
     why = None if unit is None or is_named else why_odd(rows, unit)
     if unit is None or why is None:
@@ -111,7 +111,9 @@ LONG_GAP = 20.0  # times the mean gap where all gaps are drawn alike, beyond any
 
 
 def lonely_gap(rows: TraceRows) -> str | None:
-    """Return a sentence on one gap that is much of the trace: two traces, or two units, are in one file; else None."""
+    """Return a note if a single gap is a large share of the trace, so that two traces or two units may be in one file;
+    else None.
+    """
     gaps = np.diff(np.sort(rows.arrival_us)) / 1e6
     if len(gaps) < FEWEST_GAPS or not gaps.any():
         return None
@@ -127,7 +129,9 @@ def lonely_gap(rows: TraceRows) -> str | None:
 
 
 def why_odd(rows: TraceRows, unit: str, fewest_slow: int = FEWEST_SLOW) -> str | None:
-    """Return why times can hardly be of this unit, None if they can; fewer than `fewest_slow` may be slow."""
+    """Return why times are implausible in a unit, None if they are plausible; fewer than `fewest_slow` requests may be
+    slow.
+    """
     pace = _Pace.of(rows, unit)
     if math.isinf(pace.rate):
         return None
@@ -148,7 +152,7 @@ def why_odd(rows: TraceRows, unit: str, fewest_slow: int = FEWEST_SLOW) -> str |
 
 
 def _unix_unit(rows: TraceRows, unit: str) -> str | None:
-    """Return the other unit in which the first time is one since 1970."""
+    """Return another unit in which the first time would be a plausible time since 1970; None if there is none."""
     first = float(rows.arrival_us.min()) / UNITS_US[unit]
     units = (
         name for name in UNITS_US if FIRST_UNIX_S <= first * UNITS_US[name] / 1e6 <= LAST_UNIX_S
@@ -162,7 +166,7 @@ def _number(value: float) -> str:
 
 
 def from_zero(rows: TraceRows) -> tuple[TraceRows, str | None]:
-    """Move rows that begin long after time 0, such as times since 1970, to time 0; say so."""
+    """Return rows moved to time 0 if they begin long after it, such as times since 1970, and a note on the move."""
     if not len(rows):
         return rows, None
     first = int(rows.arrival_us.min())
@@ -176,10 +180,10 @@ def from_zero(rows: TraceRows) -> tuple[TraceRows, str | None]:
 
 
 def window(rows: TraceRows, from_s: float | None, until_s: float | None) -> TraceRows:
-    """Return the rows that arrive from `from_s` on and before `until_s`, s after the first; `from_s` becomes time 0.
+    """Return the rows that arrive from `from_s` until before `until_s`, in s after the first; `from_s` becomes time 0.
 
     Raises:
-        ConfigError: no request arrives there.
+        ConfigError: no request arrives in this window.
     """
     if from_s is None and until_s is None:
         return rows
@@ -211,7 +215,9 @@ NOT_BOTH = Check(
 
 
 def delay_columns(names: Sequence[str], arrival: Column) -> dict[str, Column]:
-    """Return the column of delays, in the file's unit, and that of arrivals, which may then be empty."""
+    """Return the columns of delays, in the file's unit, and of arrivals, which may then be empty; none if the file has
+    no delays.
+    """
     named = with_unit(names, DELAYS)
     if named is None:
         return {}
@@ -222,7 +228,7 @@ def delay_columns(names: Sequence[str], arrival: Column) -> dict[str, Column]:
 
 
 def _or_nothing(parse: Parse, values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Parse the cells that hold something; NO_DELAY stands for the others."""
+    """Parse the non-empty cells; empty cells become NO_DELAY."""
     has_none = (values.isna() | (values.astype(str).str.strip() == "")).to_numpy(bool)
     parsed, is_good = parse(values)
     return np.where(has_none, NO_DELAY, parsed), is_good | has_none
@@ -231,13 +237,13 @@ def _or_nothing(parse: Parse, values: pandas.Series) -> tuple[np.ndarray, np.nda
 def after_answers(
     rows: TraceRows, columns: Mapping[str, np.ndarray], names: Sequence[str], reading: Reading
 ) -> TraceRows:
-    """Return rows of which those without an arrival come, at the earliest, their delay after the turn before.
+    """Return rows in which each row without an arrival comes, at the earliest, its delay after the turn before.
 
     Args:
-        rows: with any arrival where they have none.
-        columns: those of `delay_columns` as they were read.
-        names: of the file's columns; that of the delays may say their unit, else it is that of the arrivals.
-        reading: told of what is left out.
+        rows: all rows, with arbitrary arrivals for rows without one.
+        columns: the columns of `delay_columns`, as read.
+        names: names of the file's columns; the name of the delays may contain their unit, by default that of arrivals.
+        reading: collects the notes on rows that are left out.
     """
     named = with_unit(names, DELAYS)
     unit = (named[1] if named else None) or reading.time_unit or "s"

@@ -1,4 +1,4 @@
-"""Traces out: rows in any format that lists requests, and runs as TraceV2."""
+"""Write traces: rows in any format that lists requests, and runs as TraceV2."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ _OUTCOMES = {
 
 
 def write_trace(rows: TraceRows, path: str | Path, name: str = "plain") -> None:
-    """Write rows in a format, which keeps what the format can hold."""
+    """Write rows in a format; columns that the format cannot hold are dropped."""
     if name not in WRITABLE:
         raise ConfigError(f"trace format {name!r} cannot be written; use {', '.join(WRITABLE)}")
     module_of(name).write(rows, Path(path))
 
 
 def write_run(path: str | Path, record: RunRecord, rows: TraceRows, workload: str = "") -> str:
-    """Write a run as TraceV2: requests and when they got their first and last token.
+    """Write a run as TraceV2: requests with the times of their first and last tokens.
 
-    Returns a remark on what the format could not hold, empty if nothing is lost.
+    Return a note on anything that the format cannot hold, empty if nothing is lost.
     """
     kept, remark = rows, ""
     if rows.segments is not None or ((rows.prefix_len > 0) & (rows.prefix_len != 50)).any():
@@ -73,7 +73,7 @@ def write_run(path: str | Path, record: RunRecord, rows: TraceRows, workload: st
 def from_table(
     table: RequestTable, names: WorkloadNames, client_names: tuple[str, ...] = ()
 ) -> TraceRows:
-    """Return the rows of a request table; its shared contents are not taken over."""
+    """Return the rows of a request table, without its shared contents."""
     columns: dict[str, Any] = {
         name: np.asarray(getattr(table, name))
         for name in ("slo_class", "tenant", "client", "session", "round_index")
@@ -131,13 +131,13 @@ def write_drawn(
 
     Args:
         path: file of the rows, ending in `.csv`.
-        workload: what `drawn` returned.
-        requests: all that arrived, in this order; those that arrive by themselves if None.
-        record: the run that served them, in the same order; without one no request has chunks.
-        header: what the header says; that the requests were generated if None.
+        workload: the workload returned by `drawn`.
+        requests: all requests that arrived, in this order; those that do not wait for others if None.
+        record: the run that served the requests, in the same order; without a run no request has chunk times.
+        header: the header; if None, a header that says that the requests were generated.
 
     Raises:
-        ConfigError: the record is not one of these requests.
+        ConfigError: the record belongs to other requests.
     """
     arrived = workload.requests if requests is None else requests
     columns = _columns(workload.clients, arrived)
@@ -149,7 +149,7 @@ def write_drawn(
 def revised_header(
     limits: Mapping[str, Mapping[str, float]], **more: Any
 ) -> trace_v3.RevisedHeader:
-    """Make a header with limits for goodput, in ms by class and dimension, and `more` of its fields."""
+    """Return a header with limits for goodput, in ms by class and dimension, and with the fields in `more`."""
     targets = {
         name: ClassTargets.model_validate(
             {f"{dimension}_ms": limit for dimension, limit in row.items()}
@@ -166,20 +166,20 @@ def write_replayed(
     limits: Mapping[str, Mapping[str, float]] | None = None,
     tiers: Mapping[str, Any] | None = None,
 ) -> str:
-    """Write a run of given requests as BLIS's `replay --trace-output` does, the header beside them.
+    """Write a run of given requests as BLIS's `replay --trace-output` does, with the header beside the rows.
 
-    What the file of the requests said beside lengths and arrivals is written again, in its order, but for the times it
-    reported.
+    Columns of the original file besides lengths and arrivals are written again, in the order of the file, except the
+    times that it reported.
 
     Args:
         path: file of the rows, ending in `.csv`.
         record: the run.
-        rows: its requests, in the same order.
-        limits: for goodput, in ms by class and dimension; the header says them.
-        tiers: that KV blocks were off-loaded to, as the header says them.
+        rows: the requests of the run, in the same order.
+        limits: goodput limits for the header, in ms by class and dimension.
+        tiers: off-load tiers of KV blocks, in the form of the header.
 
     Returns:
-        A remark on what the format could not hold, empty if nothing is lost.
+        A note on anything that the format cannot hold, empty if nothing is lost.
     """
     remark = ""
     if rows.segments is not None:
@@ -197,14 +197,14 @@ def write_first_rounds(
     limits: Mapping[str, Mapping[str, float]] | None = None,
     tiers: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a run whose later rounds waited for their answers as BLIS does: without those rounds.
+    """Write a run whose later rounds waited for answers, as BLIS does: without these later rounds.
 
     Args:
         path: file of the rows, ending in `.csv`.
         record: the run.
-        places: of the other requests in the record, by their arrival.
+        places: positions in the record of the requests that are written, by their arrival.
         rows: all requests of the trace, by arrival.
-        limits: as for `write_replayed`, and so `tiers`.
+        limits: as for `write_replayed`.
     """
     in_session = rows.session != NO_CODE
     begins = np.full(len(rows.session_names) + 1, len(rows))  # the last place is of NO_CODE
@@ -260,7 +260,7 @@ def _rows(clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest]) -> Tr
 
 
 def _columns(clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest]) -> dict[str, Any]:
-    """Return what rows of a trace do not hold."""
+    """Return the columns of a trace file that `TraceRows` does not have."""
     senders = [clients[request.client] for request in requests]
     parts = np.array([request.parts for request in requests], np.int64).reshape(-1, len(PARTS))
     streams = [has_stream(*pair) for pair in zip(senders, requests, strict=True)]
@@ -275,9 +275,10 @@ def _columns(clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest]) ->
 
 
 def _revised_outcome(record: RunRecord, num_requests: int) -> dict[str, Any]:
-    """When each request got its first and its last token so far, and what became of it.
+    """Return the times of each request's first token and last token so far, and its status.
 
-    BLIS calls requests that its pools have split incomplete, without times; they have theirs here.
+    BLIS marks requests that its pools have split as incomplete and without times; here they have their status and
+    times.
     """
     requests = record.requests
     if len(requests.arrival_us) != num_requests:

@@ -1,4 +1,4 @@
-"""The formats of traces that are read and written, each with `matches`, `read` and `write`: a module, or a part of one.
+"""The trace formats, each a module or an object with the functions `matches`, `read` and `write`.
 
-`..read.FORMATS` names them; they import rows and options of traces, nothing else of the simulator.
+`..read.FORMATS` lists the formats, which import rows and options of traces, and nothing else of the simulator.
 """

@@ -1,8 +1,8 @@
-"""Traces that are CSV: the published ones of Azure, BurstGPT and vidur, with arrival times and lengths, and BLIS's.
+"""CSV traces: the published ones of Azure, BurstGPT and vidur, with arrival times and lengths, and BLIS's.
 
 Azure LLM inference traces (2023, 2024) have TIMESTAMP, ContextTokens and GeneratedTokens. Times are wall-clock
 date-times, with up to nine fractional digits and maybe a time zone (UTC if none is named); the earliest one becomes 0,
-and what remains below a microsecond is cut off.
+and fractions of a microsecond are cut off.
 
 BurstGPT has Timestamp (seconds), Request tokens, Response tokens, Model and Log Type. A response of 0 tokens is a
 failed request: it is left out, as in the published files "without fails", and counted apart from malformed rows. Model
@@ -12,11 +12,11 @@ Vidur traces have arrived_at (seconds), num_prefill_tokens and num_decode_tokens
 and CompletionTokenCount. Seconds are rounded to whole microseconds.
 
 BLIS's have arrival_time (seconds), request_id, model, prefill_tokens and decode_tokens. The tokens are JSON lists, so
-contents are known: two requests share what their sequences of prompt and output begin with alike. As in the reference,
-columns are taken by place, seconds are cut to whole microseconds, request_id and model are ignored, and reading ends at
-the first arrival after the horizon.
+contents are known: two requests share the common beginning of their sequences of prompt and output. As in the
+reference, columns are identified by position, seconds are cut to whole microseconds, request_id and model are ignored,
+and reading ends at the first arrival after the horizon.
 
-Otherwise there are no classes, tenants, sessions or contents.
+Apart from this, these formats have no classes, tenants, sessions or contents.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class CsvTrace(NamedTuple):
-    """A format as the module of another one is: how it is known, read and written."""
+    """A CSV format as an object with the functions of a format module: `matches`, `read` and `write`."""
 
     matches: Callable[[Sniff], bool]
     read: Callable[[Path, Reading], TraceRows]
@@ -65,7 +65,7 @@ def _write(path: Path, table: dict[str, object]) -> None:
 
 
 def _seconds(rows: TraceRows) -> list[str]:
-    """Arrivals with six digits behind the point."""
+    """Return arrivals in seconds as texts with six decimals."""
     return [f"{time // 10**6}.{time % 10**6:06}" for time in rows.arrival_us.tolist()]
 
 
@@ -95,7 +95,7 @@ def _write_azure(rows: TraceRows, path: Path) -> None:
 
 
 def _is_azure(sniff: Sniff) -> bool:
-    """Return whether the columns are there, and times are no plain numbers."""
+    """Return whether the file has Azure's columns, and times that are not plain numbers."""
     if not sniff.has_columns("TIMESTAMP", "ContextTokens", "GeneratedTokens"):
         return False
     first = (
@@ -203,7 +203,7 @@ HEADER = "arrival_time,request_id,model,prefill_tokens,decode_tokens"
 
 
 def _is_blis(sniff: Sniff) -> bool:
-    """Return whether the fourth and fifth column are token lists, whatever their names."""
+    """Return whether the fourth and fifth columns hold token lists, whatever their names."""
     return any(_has_lists(line) for line in sniff.lines[1:])
 
 
@@ -260,7 +260,7 @@ def _read_blis(path: Path, reading: Reading) -> TraceRows:
 
 
 def _write_blis(rows: TraceRows, path: Path) -> None:
-    """Write times and tokens; the tokens are made up, equal where contents are shared."""
+    """Write times and tokens; the tokens are invented, and equal where contents are shared."""
     tokens = made_up_tokens(rows)
     with replacing(path) as written, written.open("w", encoding="utf-8") as file:
         file.write(HEADER + "\n")
@@ -307,10 +307,10 @@ def _tokens(text: str) -> np.ndarray | None:
 
 
 def common_beginnings(sequences: list[bytes]) -> Segments:
-    """Return segments by which any two sequences share exactly the tokens they begin with alike.
+    """Return segments by which any two sequences share exactly their common beginning.
 
-    The sequences are of 8 bytes a token. Sorted, those that share a beginning are neighbours, and
-    the branches of their tree follow from how much each shares with the one before.
+    The sequences have 8 bytes a token. In sorted order, sequences with a common beginning are adjacent, and the
+    branches of the tree follow from how much each sequence shares with its predecessor.
     """
     order = sorted(range(len(sequences)), key=sequences.__getitem__)
     branches = _Branches()
@@ -329,7 +329,7 @@ def common_beginnings(sequences: list[bytes]) -> Segments:
 
 
 class _Branches:
-    """The tree of common beginnings, grown along the sorted sequences."""
+    """The tree of common beginnings, grown by visiting the sequences in sorted order."""
 
     def __init__(self) -> None:
         self.ends: list[int] = []  # tokens that the sequences of a branch share
@@ -337,7 +337,7 @@ class _Branches:
         self.open: list[int] = []  # branches of the sequence at hand, outermost first
 
     def move_on(self, common: int) -> int:
-        """Return the innermost branch of a sequence that shares `common` tokens with the next one."""
+        """Return the innermost branch of the present sequence, which shares `common` tokens with the next sequence."""
         innermost = self.open[-1] if self.open else NO_BRANCH
         closed = NO_BRANCH
         while self.open and self.ends[self.open[-1]] > common:
@@ -354,7 +354,7 @@ class _Branches:
         return innermost
 
     def path(self, branch: int) -> list[int]:
-        """Return the branch and all around it, outermost first."""
+        """Return a branch and its ancestors, outermost first."""
         path = []
         while branch != NO_BRANCH:
             path.append(branch)
@@ -369,7 +369,7 @@ def _num_common(first: bytes, second: bytes) -> int:
 
 
 def made_up_tokens(rows: TraceRows) -> list[np.ndarray]:
-    """Return a sequence for every request with the same common beginnings."""
+    """Return an invented token sequence for every request, with the common beginnings of the trace."""
     segments = segments_of(rows)
     start, chain = chain_numbers(segments)
     longest = np.zeros(int(chain.max(initial=-1)) + 1, np.int64)

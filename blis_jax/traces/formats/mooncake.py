@@ -1,15 +1,15 @@
 """Mooncake traces: JSON lines or one JSON list, of objects with timestamp, input_length, output_length, hash_ids.
 
 Timestamps are milliseconds unless said otherwise. Each hash id stands for `block_size` prompt tokens (512 unless said
-otherwise) and, by Mooncake's chained hashing, for all before them; the last block of a prompt may
-be filled in part. Ids are compared from the first on, so files whose ids are not chained are read
-rightly too. Prompt tokens without an id, and all output, are private. Rows may have a session_id; a later
-turn of a session may have a delay (ms) in place of its timestamp, from the answer to the turn before on.
+otherwise) and, by Mooncake's chained hashing, for all before them; the last block of a prompt may be filled in part.
+Ids are compared from a prompt's first id on, so files without chained ids are also read correctly. Prompt tokens
+without an id, and all output, are private. Rows may have a session_id; a later turn of a session may have, in place of
+its timestamp, a delay (ms) after the answer to the turn before.
 
-Qwen-Bailian's traces have the same columns, but seconds, ids of 16 tokens, and chat_id with
-parent_chat_id: a chat and those that go on from it are a session. Dynamo reads four further names of the columns, adds
-tool_wait_ms to a delay, and lets a row wait_for others by their request_id; its frontend writes the same of each
-request as dynamo.request.trace.v1 (lib/data-gen of ai-dynamo/dynamo, August 2026).
+Qwen-Bailian's traces have the same columns, but seconds, ids of 16 tokens, and chat_id with parent_chat_id: a chat and
+the chats that continue it form a session. Dynamo reads four further names of the columns, adds tool_wait_ms to a delay,
+and lets a row wait_for others by their request_id; its frontend writes the same data of each request as
+dynamo.request.trace.v1 (lib/data-gen of ai-dynamo/dynamo, August 2026).
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ _DYNAMO = "dynamo.request.trace"  # how its schema begins
 
 
 def matches(sniff: Sniff) -> bool:
-    """Return whether a line is an object with the three numbers, if named otherwise then with hash ids."""
+    """Return whether a line is an object with the format's three numbers; under Dynamo's names, only if it also has
+    hash ids.
+    """
     return any(
         line.keys() >= {*_NUMBERS}
         or {_OTHER_NAMES.get(name, name) for name in line} >= {*_NUMBERS, "hash_ids"}
@@ -73,7 +75,7 @@ def _is_dynamo(line: dict[str, Any]) -> bool:
 
 
 def _of_dynamo(record: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a record of Dynamo's frontend as a row; None for one of a tool."""
+    """Return a record of Dynamo's frontend as a row; None for the record of a tool call."""
     request, context = record.get("request"), record.get("agent_context") or {}
     if not isinstance(request, dict):
         return None
@@ -88,7 +90,7 @@ def _of_dynamo(record: dict[str, Any]) -> dict[str, Any] | None:
 
 
 class _BadLine(Exception):
-    """Why a line cannot be used."""
+    """The reason why a line cannot be used."""
 
 
 class _Columns:
@@ -107,7 +109,7 @@ class _Columns:
         self.num_joins = 0  # rows that wait for requests of other sessions
 
     def add(self, line: str, block_size: int, latest: float) -> None:
-        """Add one request; nothing is kept of a line that is refused."""
+        """Add one request; a refused line leaves no trace in the columns."""
         try:
             request = json.loads(line)
         except (ValueError, RecursionError):
@@ -136,7 +138,9 @@ class _Columns:
         self.sessions.append(session)
 
     def _time_of(self, request: dict[str, Any], session: str, latest: float) -> tuple[float, float]:
-        """Return when a row arrives, at the earliest where it waits for an answer, and the delay after that."""
+        """Return a row's arrival (the earliest possible one if it waits for an answer), and the delay after that
+        answer.
+        """
         waits = any(request.get(name) is not None for name in _WAITS)
         if not waits or request.get("timestamp") is not None:
             self.num_idle_delays += any(map(request.get, _WAITS))
@@ -152,7 +156,9 @@ class _Columns:
         return max(time for time, _ in waited) + delay, NO_DELAY
 
     def _session_of(self, request: dict[str, Any]) -> str:
-        """Return the name of a row's session, empty for none; a chat has that of the chat that it goes on from."""
+        """Return the name of a row's session, empty for none; a chat belongs to the session of the chat that it
+        continues.
+        """
         chat = _text(request, "chat_id")
         if not chat:
             return _text(request, "session_id")
@@ -179,7 +185,9 @@ class _Columns:
         self.counts.append(len(hash_ids))
 
     def _number_of(self, hash_id: int | str) -> int:
-        """Return the id itself if it is a number of 62 bits, else one that no such number is."""
+        """Return the id itself if it is a whole number below 2^62, else a number above that, the same for the same
+        id.
+        """
         if isinstance(hash_id, int) and abs(hash_id) < ODD_IDS:
             return hash_id
         return self.odd_ids.setdefault(hash_id, ODD_IDS + len(self.odd_ids))
@@ -235,7 +243,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
 
 
 def _usual_block_size(objects: list[dict[str, Any]], *, is_bailian: bool) -> int:
-    """Return the tokens of a hash id that the format, or the first record of Dynamo, says."""
+    """Return the tokens per hash id: stated by Dynamo's first record, else the format's default."""
     rows = (each.get("request") for each in objects if _is_dynamo(each))
     replays = (each.get("replay") for each in rows if isinstance(each, dict))
     stated = next(
@@ -247,7 +255,7 @@ def _usual_block_size(objects: list[dict[str, Any]], *, is_bailian: bool) -> int
 
 
 def write(rows: TraceRows, path: Path, block_size: int = BLOCK_SIZE) -> None:
-    """Write times, lengths, sessions and, where every segment is a block of its size, hash ids."""
+    """Write times, lengths, sessions and, if every segment is one block of `block_size` tokens, hash ids."""
     delay_us = rows.others.get(DELAY, np.full(len(rows), NO_DELAY))
     with replacing(path) as written, written.open("w", encoding="utf-8") as file:
         for row in range(len(rows)):
@@ -306,7 +314,7 @@ def _brief(value: object) -> str:
 
 
 def _check_block_size(path: Path, line: str, num_bad: int, num_good: int, block_size: int) -> None:
-    """Refuse a file from whose beginning on the ids are those of smaller blocks."""
+    """Refuse a file none of whose lines is usable because its hash ids stand for smaller blocks."""
     if num_good or num_bad < MOST_NAMED:
         return
     request = json.loads(line) if line.lstrip().startswith("{") else {}
@@ -322,7 +330,9 @@ def _check_block_size(path: Path, line: str, num_bad: int, num_good: int, block_
 
 
 def _fitting(length: int, num_ids: int) -> int | None:
-    """Return the smallest block size, in tokens, at which a prompt fills `num_ids` blocks; None if none does."""
+    """Return the smallest block size, in tokens, at which a prompt of `length` tokens fills `num_ids` blocks; None if
+    there is none.
+    """
     sizes = (2**power for power in range(LARGEST_BLOCK.bit_length()))
     return next((size for size in sizes if -(-length // size) == num_ids), None)
 

@@ -1,10 +1,12 @@
-"""A table with a row per request, by the names that people use: CSV, JSON lines or one JSON list, or Parquet (pyarrow).
+"""A table with one row per request, under common column names: CSV, JSON lines, one JSON list, or Parquet (needs
+pyarrow).
 
-Needed are an arrival and the tokens of prompt and output. Our own names are arrival_us (or arrival_s), input_tokens,
-output_tokens, and if wanted slo_class, tenant, client, session, round_index, prefix_group, prefix_tokens, request_id,
-timeout_us, delay_us, segment_contents and segment_ends (whole numbers with spaces between). All that rows can hold is
-kept, so every other format can be turned into this one without loss. Usual names for the same are read, too
-(`traces.names`); an arrival whose name has no unit is a date, or a number in the first unit that can be true.
+A table needs an arrival and the tokens of prompt and output. This package's own names are arrival_us (or arrival_s),
+input_tokens, output_tokens, and optionally slo_class, tenant, client, session, round_index, prefix_group,
+prefix_tokens, request_id, timeout_us, delay_us, segment_contents and segment_ends (whole numbers with spaces between).
+The format keeps everything that `TraceRows` holds, so every other format converts into it without loss. Other common
+names of these columns are also read (`traces.names`); an arrival whose name has no unit is a date, or a number in the
+first plausible unit.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ _SEGMENTS = ("segment_contents", "segment_ends")
 
 
 def matches(sniff: Sniff) -> bool:
-    """Return whether the columns are there, or the file is Parquet; no client's figures, which have sums so named."""
+    """Return whether the needed columns are there, or the file is Parquet; a client's figures, whose totals have such
+    names, do not match.
+    """
     shown = (*sniff.objects[:1], sniff.objects)
     if any(client.matches(each) for client in CLIENTS.values() for each in shown):
         return False
@@ -95,7 +99,7 @@ def read(
     reading: Reading,
     further: Callable[[Sequence[str]], Mapping[str, Column]] | None = None,
 ) -> TraceRows:
-    """Return the requests in the order of the file; `others` has the `further` columns of its names."""
+    """Return the requests in the order of the file; their `others` holds the `further` columns, by name."""
     table = _Table.of(path)
     if further is not None:
         table = replace(table, further=further(table.names))
@@ -108,7 +112,7 @@ def read(
 
 @dataclass(frozen=True)
 class _Table:
-    """A file by columns: their names, that of the arrival and its unit, and how it is read."""
+    """A table's column names, its arrival column with its unit, and the parser of its rows."""
 
     path: Path
     names: tuple[str, ...]
@@ -120,7 +124,7 @@ class _Table:
 
     @classmethod
     def of(cls, path: Path) -> _Table:
-        """Look at the names, and at the first arrival."""
+        """Return a table read from `path`, from its names and its first arrival."""
         seen = sniff(path)
         first: Mapping[str, Any] = {}
         if seen.is_parquet:
@@ -138,7 +142,7 @@ class _Table:
         return cls(path, names, arrival, unit, _is_date(first.get(arrival)), kind)
 
     def columns(self, reading: Reading) -> dict[str, Column]:
-        """Return the columns to read, by our names; the file's own names are said of faulty rows."""
+        """Return the columns to read, under this package's names; messages on faulty rows use the file's names."""
 
         def named(key: str) -> str:
             return found_name(self.names, NAMES.get(key, (key,))) or key
@@ -222,7 +226,7 @@ def _read(table: _Table, reading: Reading) -> TraceRows:
 
 
 def write(rows: TraceRows, path: Path) -> None:
-    """Write all that the rows hold, as Parquet where the path ends in .parquet."""
+    """Write everything that the rows hold, as Parquet if the path ends in .parquet."""
     table: dict[str, Any] = {
         "arrival_us": rows.arrival_us,
         "input_tokens": rows.input_len,
@@ -260,7 +264,7 @@ def _split(values: np.ndarray, ptr: np.ndarray) -> list[list[int]]:
 
 
 def _ids(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids that are numbers; rows with others are numbered anew."""
+    """Return request ids as numbers, NO_CODE for an id that is not a number; every row counts as good."""
     numbers = pandas.to_numeric(values, errors="coerce").to_numpy(np.float64)
     is_id = (numbers >= 0) & (numbers <= 2**62) & (numbers == np.floor(numbers))
     if values.dtype.kind in "iu":
@@ -278,7 +282,7 @@ def _number_lists(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
 def _with_ids(
     columns: dict[str, np.ndarray], table: _Table, reading: Reading
 ) -> dict[str, np.ndarray]:
-    """Return the columns without request_id, so that rows are numbered, unless every row has a number there."""
+    """Return the columns without request_id, so that rows are numbered, unless every row has a numeric id."""
     if bool((columns["request_id"] != NO_CODE).all()):
         return columns
     reading.report.add_unread(name for name in table.names if plain_name(name) == "requestid")
@@ -328,7 +332,7 @@ _CHECKS = (
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object's values by their innermost names; the outermost goes first where two are named alike."""
+    """Return the values of a nested object by their innermost names; of equal names the outermost wins."""
     values = {
         name: "an error" if isinstance(value, Mapping) else value
         for name, value in row.items()
@@ -341,7 +345,7 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json_frames(path: Path, names: Sequence[str], places: Mapping[str, int]) -> Iterator[Frame]:
-    """Chunks as the CSV reader makes them; a line that is no object has its text in place of the arrival."""
+    """Yield chunks in the form of the CSV parser's; a line that is not an object has its text in the arrival column."""
     what, numbered = json_rows(path)
     while batch := list(islice(numbered, ROWS_AT_ONCE)):
         objects = [_object(line, names[places["arrival"]]) for _, line in batch]
@@ -353,7 +357,7 @@ def _json_frames(path: Path, names: Sequence[str], places: Mapping[str, int]) ->
 
 
 def _cell(value: object) -> object:
-    """Return a number or nothing as it is, else its text, without halves of characters."""
+    """Return a number or None as it is, any other value as text, without half characters."""
     if value is None or isinstance(value, int | float):
         return value
     text = value if isinstance(value, str) else json.dumps(value)
@@ -390,7 +394,7 @@ def _first_of_parquet(path: Path) -> dict[str, Any]:
 
 
 def _parquet_frames(path: Path, names: Sequence[str], places: Mapping[str, int]) -> Iterator[Frame]:
-    """Chunks as the CSV reader makes them, rows counted from 1."""
+    """Yield chunks in the form of the CSV parser's, with rows counted from 1."""
     file = parquet.ParquetFile(path)
     used = sorted(set(places.values()))
     row = 1

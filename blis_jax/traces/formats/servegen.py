@@ -1,12 +1,11 @@
 """ServeGen data: a folder of chunk-<id>-trace.csv and chunk-<id>-dataset.json, one pair per client.
 
-The files describe traffic and list no requests, so requests are drawn: for every client and window
-gaps of the fitted family, with the fitted shape and the window's mean rate, and lengths from the
-distributions of the last dataset window at or before it. The seed fixes every draw, each client and
-window has a stream of its own, and times are those of the trace. Clients and tenants are named as
-in the reference's import, servegen-chunk-<id> and chunk-<id>; unlike it, which takes each client's
-busiest window as its law for ever, the windows follow each other here. Classes, sessions, contents
-and the reason ratio are lacking or not read.
+The files describe traffic and list no requests, so requests are drawn: for every client and window gaps of the fitted
+family, with the fitted shape and the window's mean rate, and lengths from the distributions of the last dataset window
+at or before it. The seed fixes every draw, each client and window has a stream of its own, and times are those of the
+trace. Clients and tenants are named as in the reference's import, servegen-chunk-<id> and chunk-<id>; unlike that
+import, which uses each client's busiest window for the whole run, windows follow each other here. Classes, sessions and
+contents are not in the data, and the reason ratio is not read.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Client:
 
 
 def read_clients(path: Path, report: Report, *, keep_idle: bool = False) -> list[Client]:
-    """Return the clients that ever send a request, or all of them."""
+    """Return the clients that send at least one request, or all clients if `keep_idle`."""
     paths = trace_paths(path)
     if not paths:
         raise ConfigError(f"{path} holds no chunk-*-trace.csv; give a folder of ServeGen data")
@@ -96,7 +95,7 @@ def read_clients(path: Path, report: Report, *, keep_idle: bool = False) -> list
 
 
 def trace_paths(path: Path) -> list[Path]:
-    """Return the trace files of a folder; of a file, the file itself."""
+    """Return the trace files of a folder; the path itself if it is a file."""
     if path.is_dir():
         return sorted(path.glob("chunk-*-trace.csv"))
     return [path] if re.fullmatch(r"chunk-.*-trace\.csv", path.name) else []
@@ -129,7 +128,7 @@ def _window(cells: list[str]) -> Window:
 
 
 def _read_dataset(path: Path) -> dict[str, Any]:
-    """Return the windows of lengths by their first second, as texts."""
+    """Return the windows' length distributions by their first second, as texts."""
     try:
         document = json.loads(check_regular(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
@@ -158,7 +157,9 @@ def _lengths(document: dict[str, Any], name: str, report: Report) -> tuple[Lengt
 
 
 def _ratios(document: dict[str, Any]) -> dict[float, float]:
-    """Return the distribution of the first window, by the letters of its second, that has one."""
+    """Return the reason-ratio distribution of the first window that has one; windows are ordered by their second as
+    text.
+    """
     for start in sorted(document):
         try:
             ratios = ast.literal_eval(_texts(document[start]).get("reason_ratio", "{}").strip())
@@ -175,7 +176,7 @@ def _texts(window: object) -> dict[str, str]:
 
 
 def _law(text: str, low: int) -> dict[int, float]:
-    """Return the dictionary that a string spells; empty if it has no weight."""
+    """Return the distribution that a text spells as a dictionary; empty if its weights are all 0."""
     law = {int(tokens): float(weight) for tokens, weight in ast.literal_eval(text.strip()).items()}
     is_possible = all(
         low <= tokens <= MOST_TOKENS and 0 <= weight < math.inf for tokens, weight in law.items()
@@ -191,7 +192,7 @@ MOST_SHAPE, LEAST_SHAPE = 1e3, 0.05  # of a Weibull law solved from its coeffici
 
 
 def matches(sniff: Sniff) -> bool:
-    """Return whether the path is a folder with trace files, or one of them."""
+    """Return whether the path is a folder with trace files, or such a file."""
     return bool(trace_paths(sniff.path))
 
 
@@ -210,7 +211,7 @@ class _Piece(NamedTuple):
 
 
 def draw(clients: Sequence[Client], reading: Reading) -> TraceRows:
-    """Return the requests of all clients, window by window until there are enough."""
+    """Return the requests of all clients, drawn window by window until there are enough."""
     expected = sum(
         window.rate * length
         for client in clients
@@ -236,7 +237,7 @@ def draw(clients: Sequence[Client], reading: Reading) -> TraceRows:
 
 
 def _draw_pieces(clients: Sequence[Client], reading: Reading) -> list[_Piece]:
-    """Windows in the order of time, until those to come cannot be among the first `limit`."""
+    """Return drawn pieces in the order of time, until no later window can contain one of the first `limit` requests."""
     nothing = np.zeros(0, np.int64)
     pieces = [_Piece(0, nothing, nothing, nothing)]
     for start_s, windows in groupby(_by_start(clients), key=lambda each: each[0]):
@@ -250,7 +251,9 @@ def _draw_pieces(clients: Sequence[Client], reading: Reading) -> list[_Piece]:
 
 
 def _by_start(clients: Sequence[Client]) -> list[tuple[float, int, int, float]]:
-    """Start, index, client and length of all windows in the order of time."""
+    """Return (start in s, window's index, client's index, length in s) of all windows with requests, in the order of
+    time.
+    """
     return sorted(
         (window.start_s, index, number, length)
         for number, client in enumerate(clients)
@@ -262,7 +265,7 @@ def _by_start(clients: Sequence[Client]) -> list[tuple[float, int, int, float]]:
 
 
 def _lengths_of(client: Client) -> list[float]:
-    """Seconds that each window lasts; the last one as long as the one before."""
+    """Return the length of each window in seconds; the last one is as long as the one before."""
     starts = [window.start_s for window in client.windows]
     lengths = [after - start for start, after in pairwise(starts)]
     return [*lengths, lengths[-1] if lengths else USUAL_WINDOW_S]
@@ -271,7 +274,7 @@ def _lengths_of(client: Client) -> list[float]:
 def _draw_window(
     clients: Sequence[Client], start_s: float, index: int, number: int, length_s: float, seed: int
 ) -> _Piece:
-    """Return the requests of window `index` of client `number`."""
+    """Return the drawn requests of client `number` in its window `index`."""
     client = clients[number]
     window = client.windows[index]
     purpose = [seed, SERVEGEN_STREAM, zlib.crc32(client.number.encode()), round(start_s)]
@@ -294,7 +297,7 @@ def _draw_window(
 
 
 def _gaps(draws: np.random.Generator, window: Window, count: int) -> np.ndarray:
-    """Seconds between requests, of mean 1 ÷ rate."""
+    """Return the seconds between requests, with mean 1 ÷ rate."""
     family = window.family.lower()
     has_shape = 0 < window.shape < math.inf
     if family == "gamma" and (has_shape or window.cv > 0):
@@ -307,7 +310,7 @@ def _gaps(draws: np.random.Generator, window: Window, count: int) -> np.ndarray:
 
 
 def _weibull_shape(cv: float) -> float:
-    """Return the shape whose coefficient of variation is `cv`, which falls with the shape."""
+    """Return the Weibull shape whose coefficient of variation is `cv`; the coefficient falls as the shape grows."""
     low, high = LEAST_SHAPE, MOST_SHAPE
     for _ in range(100):
         middle = math.sqrt(low * high)

@@ -1,10 +1,9 @@
 """BLIS's TraceV2 as of February 2026: 22 columns as CSV, a YAML header in a second file.
 
-Read as the reference's replay does: columns by place, arrival_time_us as the arrival, every row
-whatever its status, and for rows of a prefix group 50 shared tokens put *before* input_tokens.
-Columns go by name where another revision has moved them. Contents are otherwise private. Send and
-chunk times, modalities and the reason ratio are checked, but change nothing in a simulation. The
-header is checked, and may be absent.
+The file is read as in the reference's replay: columns by position, arrival_time_us as the arrival, every row whatever
+its status, and for rows of a prefix group 50 shared tokens put *before* input_tokens. Columns are identified by name if
+another revision has moved them. Contents are otherwise private. Send and chunk times, modalities and the reason ratio
+are checked, but change nothing in a simulation. The header is checked, and may be absent.
 """
 
 from __future__ import annotations
@@ -81,13 +80,13 @@ _HAS_PROMPT = Check(
 
 
 def matches(sniff: Sniff) -> bool:
-    """Return whether the columns are there, or this is a header; asked after the later form."""
+    """Return whether the file has the format's columns or is its header; called after the later form's `matches`."""
     is_header = any(line.startswith("trace_version:") for line in sniff.lines)
     return is_header or sniff.has_columns("request_id", "input_tokens", "arrival_time_us")
 
 
 def read(path: Path, reading: Reading) -> TraceRows:
-    """Return the requests in the order of the file; `path` is that of the rows or of the header."""
+    """Return the requests in the order of the file; `path` names the rows or the header."""
     path = rows_path(path, reading, Header)
     parts = read_columns(path, _columns(path), reading, [_HAS_PROMPT])
     is_member = parts["prefix_group"] != ""
@@ -110,7 +109,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
 
 
 def rows_path(path: Path, reading: Reading, kind: type[Strict]) -> Path:
-    """Return the path of the rows, given that or the header's, once the header has been checked."""
+    """Return the path of the rows, given the path of the rows or the header, after checking the header."""
     header = Path(reading.header) if reading.header else header_path(path)
     if path.suffix in (".yaml", ".yml"):
         header, path = path, rows_beside(path)
@@ -122,7 +121,7 @@ def rows_path(path: Path, reading: Reading, kind: type[Strict]) -> Path:
 
 
 def checked(path: Path, kind: type[H]) -> H:
-    """Read a header of this kind; raises ConfigError where it is none."""
+    """Return the header of class `kind` in a file; raises ConfigError if the file is not such a header."""
     text = input_files.read_text(path, "a TraceV2 header")
     try:
         return kind.model_validate(read_mapping(text, str(path)))
@@ -131,12 +130,12 @@ def checked(path: Path, kind: type[H]) -> H:
 
 
 def read_header(path: Path) -> Header:
-    """Return the checked header."""
+    """Return the header in a file, checked."""
     return checked(path, Header)
 
 
 def header_path(path: Path) -> Path | None:
-    """Return the header beside the rows: same name with .yaml or .yml, else header.yaml."""
+    """Return the header's path beside the rows: same name with .yaml or .yml, else header.yaml."""
     stem = path.name.removesuffix(".gz").removesuffix(".csv")
     names = (f"{stem}.yaml", f"{stem}.yml", "header.yaml", "header.yml")
     return next((path.parent / name for name in names if (path.parent / name).is_file()), None)
@@ -150,7 +149,7 @@ def write(
 ) -> None:
     """Write the rows at `path` and the header beside them, at `path` with .yaml.
 
-    `outcome` gives columns of a run: send and chunk times, num_chunks, status, error_message.
+    `outcome` has columns of a run: send and chunk times, num_chunks, status, error_message.
     """
     if rows.segments is not None or ((rows.prefix_len > 0) & (rows.prefix_len != 50)).any():
         raise ConfigError(
@@ -164,7 +163,7 @@ def write(
 
 
 def write_pair(path: Path, table: Mapping[str, Any], header: str) -> None:
-    """Write the rows at `path`, and the text of their header beside them."""
+    """Write the rows at `path`, and the text `header` beside them."""
     write_csv(path, pandas.DataFrame(table))
     with replacing(path.with_suffix(".yaml")) as written:
         written.write_text(header, encoding="utf-8")
@@ -182,7 +181,7 @@ def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def row_columns(rows: TraceRows) -> dict[str, np.ndarray]:
-    """Return the columns that both forms have, as far as rows hold them."""
+    """Return the columns common to both forms, as far as the rows hold them."""
     return {
         "request_id": rows.request_id,
         "client_id": named(rows.client, rows.client_names),
@@ -200,12 +199,12 @@ def row_columns(rows: TraceRows) -> dict[str, np.ndarray]:
 
 
 def named(codes: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
-    """Return codes as the texts behind them, empty for NO_CODE."""
+    """Return the texts of codes, empty for NO_CODE."""
     return np.array([*names, ""], object)[np.where(codes == NO_CODE, len(names), codes)]
 
 
 def _columns(path: Path) -> dict[str, Column]:
-    """By place as in the reference, or by name where another revision has them in other places."""
+    """Return the columns by position as in the reference, or by name if another revision has moved them."""
     names = read_csv_header(path).names
     is_elsewhere = names[: len(COLUMNS)] != COLUMNS and set(COLUMNS) <= set(names)
     columns = parsers(_TEXTS, ("output_tokens", *_COUNTS), _TIMES) | {
@@ -221,7 +220,9 @@ def _columns(path: Path) -> dict[str, Column]:
 def parsers(
     texts: Iterable[str], counted: Iterable[str], times: Iterable[str]
 ) -> dict[str, Column]:
-    """Return how columns of both forms are read: these, and the others that are alike in both."""
+    """Return the columns' parsers for both forms: of the given texts, counts and times, and of the columns that both
+    forms share.
+    """
     time = Column(parse=whole(-(2**62), 2**62), wanted="a whole number")
     arrival = counts(0, most=LATEST_US)
     return {
@@ -236,14 +237,14 @@ def parsers(
 
 
 def _truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Texts that Go reads as true or false, and which of them it can read."""
+    """Return which texts Go reads as true, and which texts Go can read as true or false."""
     is_true = values.isin(["1", "t", "T", "TRUE", "true", "True"])
     is_false = values.isin(["0", "f", "F", "FALSE", "false", "False"])
     return is_true.to_numpy(), (is_true | is_false).to_numpy()
 
 
 def rows_beside(header: Path) -> Path:
-    """Return the rows beside a header: same name with .csv or .csv.gz, else data.csv."""
+    """Return the path of the rows beside a header: same name with .csv or .csv.gz, else data.csv."""
     names = [f"{header.stem}.csv", f"{header.stem}.csv.gz", "data.csv"]
     path = next((header.parent / name for name in names if (header.parent / name).is_file()), None)
     if path is None:

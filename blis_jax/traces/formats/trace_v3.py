@@ -1,9 +1,9 @@
 """BLIS's TraceV2 as of August 2026, whose header says version 3: 27 columns as CSV and a YAML header.
 
-Read as the reference's replay with fixed arrivals does: the time of sending as the arrival where
-there is one, the server's count of prompt tokens where there is one and no prefix group, and before
-the rows of a group as many shared tokens as the group's first row says. Contents are otherwise
-private. Rows of sessions arrive when the file says; think times are checked and change nothing.
+The file is read as in the reference's replay with fixed arrivals: the time of sending, if given, is the arrival; the
+server's count of prompt tokens, if given, replaces the client's for rows without a prefix group; and the rows of a
+group begin with as many shared tokens as the group's first row says. Contents are otherwise private. Rows of sessions
+arrive when the file says; think times are checked and change nothing.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _IN_TIME = Check(
 
 
 def matches(sniff: Sniff) -> bool:
-    """Return whether the columns are there, or this is a header of version 3."""
+    """Return whether the file has the format's columns or is a header of version 3."""
     is_header = any(
         line.replace(" ", "").rstrip().startswith("trace_version:3") for line in sniff.lines
     )
@@ -110,7 +110,7 @@ def matches(sniff: Sniff) -> bool:
 
 
 def read(path: Path, reading: Reading) -> TraceRows:
-    """Return the requests in the order of the file; `path` is that of the rows or of the header."""
+    """Return the requests in the order of the file; `path` names the rows or the header."""
     path = rows_path(path, reading, RevisedHeader)
     header = header_of(path, reading.header)
     if header is not None and header.kv_offload:
@@ -141,7 +141,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
 
 
 def _others(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what a replay hands on as it was, in the form of `write`."""
+    """Return the columns that a replay writes out unchanged, in the form that `write` takes."""
     kept = {name: columns[name] for name in (TARGET, *(f"{kind}_tokens" for kind in MODALITIES))}
     kept["streaming"] = np.where(columns["streaming"], "true", "false").astype(object)
     kept["reason_ratio"] = ratio_texts(columns["reason_ratio"])
@@ -152,12 +152,12 @@ def _others(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def ratio_texts(ratios: Iterable[float]) -> np.ndarray:
-    """Write shares of reasoning tokens as BLIS writes them."""
+    """Return shares of reasoning tokens as texts in BLIS's form."""
     return np.array([f"{ratio:.15g}" for ratio in ratios], object)
 
 
 def header_of(path: Path, named: str | None = None) -> RevisedHeader | None:
-    """Return the header of a trace, None if it has none; `path` is that of the rows or of the header."""
+    """Return the header of a trace, None if it has none; `path` names the rows or the header."""
     is_header = path.suffix in (".yaml", ".yml")
     header = path if is_header else Path(named) if named else header_path(path)
     return None if header is None else read_header(header)
@@ -166,9 +166,9 @@ def header_of(path: Path, named: str | None = None) -> RevisedHeader | None:
 def columns_of(path: Path, reading: Reading) -> dict[str, np.ndarray]:
     """Return all columns of the rows that can be used, in the order of the file.
 
-    Deadlines are on the clock of the times of sending, as in the reference. One that is not later than the sending
-    is on the clock of the arrivals, and is moved: where sendings are times since 1970, the reference would end all
-    requests at once.
+    Deadlines use the clock of the sending times, as in the reference. A deadline not later than the sending time uses
+    the clock of the arrivals and is converted: with sending times since 1970, the reference would end all requests at
+    once.
     """
     parts = read_columns(path, _columns(), reading, [_HAS_TOKENS, _IN_TIME])
     deadline, arrival, sent = parts["deadline_us"], parts["arrival_time_us"], _arrivals(parts)
@@ -183,7 +183,7 @@ def columns_of(path: Path, reading: Reading) -> dict[str, np.ndarray]:
 
 
 def read_header(path: Path) -> RevisedHeader:
-    """Return the checked header."""
+    """Return the header in a file, checked."""
     return checked(path, RevisedHeader)
 
 
@@ -195,7 +195,7 @@ def write(
 ) -> None:
     """Write the rows at `path` and the header beside them, at `path` with .yaml.
 
-    `outcome` replaces columns: what a run adds, and what rows do not hold, such as `streaming`.
+    `outcome` replaces columns: the results of a run, and columns that rows do not hold, such as `streaming`.
     """
     if rows.segments is not None:
         raise ConfigError(
@@ -238,14 +238,14 @@ def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _arrivals(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """When requests were sent, or else when they arrived."""
+    """Return the sending times of requests, or their arrivals where no sending time is given."""
     return np.where(
         columns["send_time_us"] > 0, columns["send_time_us"], columns["arrival_time_us"]
     )
 
 
 def _group_tokens(group: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Shared tokens of each row: as many as the first row of its group with a number says."""
+    """Return the shared tokens of each row: the first number above 0 among the rows of its group."""
     first: dict[str, int] = {}
     for name, tokens in zip(group.tolist(), length.tolist(), strict=True):
         if name and tokens > 0:

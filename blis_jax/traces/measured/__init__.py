@@ -1,1 +1,1 @@
-"""Runs of real servers as their clients and engines wrote them down: requests with the latencies that each had."""
+"""Measured runs of real servers, read from the files of clients and engines: requests with their latencies."""

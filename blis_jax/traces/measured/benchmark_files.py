@@ -1,4 +1,4 @@
-"""What readers of benchmark files share, and those of AIPerf and GenAI-Perf."""
+"""Helpers for reading benchmark clients' files, and the readers for AIPerf and GenAI-Perf."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Figures = dict[tuple[str, str], float]  # by latency and statistic, ms
 
 
 class BenchmarkClient(NamedTuple):
-    """A benchmark client's file format: a test that recognises a file, and its reader."""
+    """A benchmark client's file format: a function that recognises its files, and a reader."""
 
     matches: Callable[[object], bool]  # whether a document is the client's
     read: Callable[[object, str], list[Benchmark]]  # of a document and the words for its source
@@ -35,7 +35,9 @@ class BenchmarkClient(NamedTuple):
 def stated_figures(
     names: Sequence[str], statistics: Sequence[str], of: Callable[[str, str], float]
 ) -> Figures:
-    """Return the figures above 0 that a file states; `of` gives that of a client's name and statistic, NaN for none."""
+    """Return the finite figures above 0 that a file states; `of` returns the figure for a client's name and statistic,
+    or NaN.
+    """
     pairs = product(zip(LATENCIES, names, strict=True), zip(STATISTICS, statistics, strict=True))
     values = {(ours, statistic): of(name, theirs) for (ours, name), (statistic, theirs) in pairs}
     return {key: value for key, value in values.items() if math.isfinite(value) and value > 0}
@@ -47,7 +49,7 @@ def run_of(
     places: Sequence[str],
     add: Callable[[Sent, object, str], None],
 ) -> MeasuredRun:
-    """Return the requests of a file that says nothing of its server; `places` say where each stands."""
+    """Return the requests of a file without server settings; `places` name each request's position in errors."""
     sent = Sent()
     for place, request in zip(places, requests, strict=True):
         add(sent, request, f"{source}{place}:")
@@ -55,12 +57,12 @@ def run_of(
 
 
 def first_of(document: object) -> object:
-    """Return the document, or the first of several in a file."""
+    """Return the document, or the first document if the file has several."""
     return document[0] if isinstance(document, tuple) and document else document
 
 
 def numbers_of(document: object, where: str) -> Callable[..., float]:
-    """Return what gives the number at the end of a way through a document, NaN for none; `where` begins errors."""
+    """Return a function that reads the number at a path of names in a document, NaN for none; `where` begins errors."""
     return lambda *names: number(at(document, *names), f"{where} {'.'.join(names)}")
 
 
@@ -73,14 +75,14 @@ _LENGTHS = ("input_sequence_length", "output_sequence_length")
 
 
 def is_aiperf(document: object) -> bool:
-    """Return whether a document is a record of AIPerf, or its figures."""
+    """Return whether a document is a request record of AIPerf or its summary."""
     first = first_of(document)
     is_record = at(first, "metadata", "request_start_ns") is not None
     return is_record or at(first, "request_latency", "unit") is not None
 
 
 def read_aiperf(document: object, source: str) -> list[Benchmark]:
-    """Return the requests or the figures as the only run of the file."""
+    """Return the only run of the file, as requests or as a summary."""
     records = document if isinstance(document, tuple) else (document,)
     if at(records[0], "metadata", "request_start_ns") is None:
         return [Benchmark("figures", lambda: _aiperf_figures(records[0], source))]
@@ -115,7 +117,7 @@ def _add_aiperf(sent: Sent, record: object, where: str) -> None:
 
 
 def in_ms(metric: object, name: str, where: str) -> float:
-    """Return a value with a unit, in ms; NaN if there is none."""
+    """Return a metric's value in ms, converted from its unit; NaN if there is none."""
     value, unit = number(at(metric, name), where), at(metric, "unit") or at(metric, "units")
     unit = unit.partition("/")[0] if isinstance(unit, str) else unit  # ms/token
     if math.isnan(value):
@@ -158,14 +160,14 @@ def _aiperf_figures(document: object, source: str) -> Summary:
 
 
 def is_genai_perf(document: object) -> bool:
-    """Return whether a document is the raw export."""
+    """Return whether a document is GenAI-Perf's raw export."""
     experiments = at(document, "experiments")
     is_list = isinstance(experiments, list) and bool(experiments)
     return is_list and isinstance(at(experiments[0], "requests"), list)
 
 
 def read_genai_perf(document: object, source: str) -> list[Benchmark]:
-    """Return the experiments, each with figures of its requests."""
+    """Return the runs in the file's experiments, each with the latencies of its requests."""
     runs = []
     for place, experiment in enumerate(at(document, "experiments")):
         mode, value = (at(experiment, "experiment", name) for name in ("mode", "value"))

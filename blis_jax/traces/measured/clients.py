@@ -1,6 +1,6 @@
-"""Result files of vllm bench serve, SGLang's bench_serving, GuideLLM and inference-perf, and the table of all clients.
+"""Result files of vllm bench serve, SGLang's bench_serving, GuideLLM and inference-perf, and a table of all clients.
 
-A client's file may list the requests, or hold figures alone. Files without requests become a `Summary`.
+A client's file may list the requests, or hold only aggregate figures, which are read into a `Summary`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _lists_benchmark(result: Mapping[str, Any], source: str, tool: str) -> Bench
 
 
 def _what_lacks(tool: str, lacking: Sequence[str], *, is_streamed: bool) -> str:
-    """Return why no fit can be made, and how to measure again; a client that does not stream writes TTFT 0."""
+    """Return why no fit is possible, and how to measure again; a client that does not stream writes a TTFT of 0."""
     words = []
     if list(lacking) == ["start_times"]:
         again = _WITH_TIMES[tool]
@@ -151,7 +151,7 @@ def _listed_requests(result: Mapping[str, Any], source: str) -> Sent:
 def _load(
     result: Mapping[str, Any], of: Callable[..., float], rate_per_s: float, limit: float
 ) -> Load:
-    """Return what was sent; the deviations of lengths where they are listed."""
+    """Return the load that the client sent, with standard deviations of lengths if the file lists lengths."""
     count = of("completed")
     tokens = [of(f"total_{kind}_tokens") / (count or math.nan) for kind in ("input", "output")]
     listed = (result.get("input_lens"), result.get("output_lens"))

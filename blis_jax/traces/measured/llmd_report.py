@@ -1,10 +1,12 @@
-"""llm-d's Benchmark Report, YAML or JSON: versions 0.1, 0.2 and 0.2.1, figures of any client.
+"""llm-d's Benchmark Report, YAML or JSON: versions 0.1, 0.2 and 0.2.1, aggregate figures of any client.
 
-A figure is asked for by its path in a v0.2 report, as `results.request_performance.aggregate.latency.request_latency`,
-a statistic and a unit. What cannot be read is a `FigureReading` with the reason, never a number.
+A figure is requested by its path in a v0.2 report, such as
+`results.request_performance.aggregate.latency.request_latency`, a statistic and a unit. If it cannot be read, the
+result is a `FigureReading` with the reason and without a number.
 
-Two figures mislead. Percentiles of the inter-token latency count chunks, and weigh requests by them. GuideLLM calls E2E
-÷ tokens its time per output token, so that of its reports the mean of the inter-token latency is taken.
+Two figures mislead. Percentiles of the inter-token latency count chunks, so requests with more chunks weigh more.
+GuideLLM's time per output token is E2E ÷ tokens, so the mean of the inter-token latency replaces it for GuideLLM's
+reports.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _OLD_THROUGHPUT = {
 
 @dataclass(frozen=True)
 class FigureReading:
-    """Hold a figure in the unit that was asked for, or why there is none."""
+    """A figure in the requested unit, or the reason why there is none."""
 
     value: float = math.nan
     problem: str = ""  # of the words above; empty if there is a value
@@ -56,18 +58,18 @@ class FigureReading:
 
     @property
     def is_there(self) -> bool:
-        """Return whether there is a value."""
+        """Return whether the reading has a number."""
         return not self.problem
 
 
 def lacking(problem: str, reason: str) -> FigureReading:
-    """Return a reading without a figure that says why."""
+    """Return a reading without a number that holds the reason."""
     return FigureReading(problem=problem, reason=reason)
 
 
 @dataclass(frozen=True)
 class ReportDocument:
-    """A report's content, and how its version spells things."""
+    """A report's content, with access to figures under the names of any version."""
 
     version: str  # of VERSIONS
     source: str  # path of the file
@@ -75,16 +77,16 @@ class ReportDocument:
 
     @property
     def tool(self) -> str:
-        """Return the client that the report names."""
+        """Return the client's name in the report."""
         load = at(self.content, "scenario", "load")
         return str(at(load, "standardized", "tool") or at(load, "name") or "a client")
 
     def at(self, path: str) -> Any:
-        """Return the value at a dotted path of a v0.2 report; None if something on the way is missing."""
+        """Return the value at a dotted path of a v0.2 report; None if any name on the path is missing."""
         return at(self.content, *self._place(path)[0].split("."))
 
     def figure(self, path: str, statistic: str, unit: str) -> FigureReading:
-        """Return a figure, converted."""
+        """Return a statistic of the figure at a v0.2 path, converted to `unit`."""
         if "inter_token_latency" in path and statistic != "mean":
             what = "percentiles of the inter-token latency count chunks, not tokens"
             return lacking(MISLEADING, f"{what}; use time_per_output_token")
@@ -108,7 +110,7 @@ class ReportDocument:
         return statistic_of(figure, statistic, figure["units"], unit, f"{self.source}: {place}")
 
     def _place(self, path: str) -> tuple[str, str]:
-        """Return where this version has what v0.2 has at a path, and the unit of a bare number."""
+        """Return the path in this report's version for a path of v0.2, and the unit of a number without one."""
         if self.version != "0.1" or not path.startswith(AGGREGATE):
             return path, ""
         rest = path.removeprefix(AGGREGATE).removeprefix(".")
@@ -117,10 +119,10 @@ class ReportDocument:
 
 
 def report_document(content: Mapping[str, Any], source: str) -> ReportDocument:
-    """Return the report of a content.
+    """Return the report in a parsed file.
 
     Raises:
-        ConfigError: its version is unknown here, or it has no figures.
+        ConfigError: the report's version is unknown, or the report has no figures.
     """
     version = str(content.get("version", ""))
     if version not in VERSIONS:
@@ -141,7 +143,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def converted(value: float, stated: object, wanted: str, where: str) -> FigureReading:
-    """Return a value in another unit of the same dimension."""
+    """Return a value converted from the unit `stated` to the unit `wanted` of the same dimension."""
     for units in _DIMENSIONS:
         if stated in units and wanted in units:
             return FigureReading(
@@ -153,7 +155,7 @@ def converted(value: float, stated: object, wanted: str, where: str) -> FigureRe
 def statistic_of(
     holder: Mapping[str, Any], statistic: str, units: object, wanted: str, where: str
 ) -> FigureReading:
-    """Return a statistic of a mapping in the unit that is wanted; `where` begins sentences about it."""
+    """Return a statistic in a mapping, in the unit `wanted`; `where` begins messages about it."""
     value = holder.get(statistic)
     if value is None:
         return lacking(MISSING_STATISTIC, f"{where} has no {statistic}")
@@ -174,10 +176,10 @@ def is_llmd_report(document: object) -> bool:
 
 
 def read_llmd_report(document: object, source: str) -> list[Benchmark]:
-    """Return the figures as the only run of the report.
+    """Return the report's only run, as a summary of figures.
 
     Raises:
-        ConfigError: the version is unknown, or a figure has no unit, or one that is none of times.
+        ConfigError: the version is unknown, or a latency has no unit or a unit that is not one of time.
     """
     assert isinstance(document, Mapping)
     return [Benchmark("figures", lambda: _summary(report_document(document, source)))]
@@ -211,7 +213,7 @@ def _summary(report: ReportDocument) -> Summary:
 
 
 def _ms(report: ReportDocument, name: str, statistic: str) -> float:
-    """Return a latency in ms, NaN where the report has none."""
+    """Return a latency in ms; NaN if the report does not have it."""
     unit = "ms/token" if name == "time_per_output_token" else "ms"
     latency = report.figure(f"{AGGREGATE}.latency.{name}", statistic, unit)
     if latency.problem in (WRONG_UNIT, MALFORMED):

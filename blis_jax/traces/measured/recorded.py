@@ -1,10 +1,10 @@
-"""Measured runs that list requests with their times: a CSV of latencies, BLIS's TraceV2, and all other formats.
+"""Read measured runs: a table of latencies, BLIS's TraceV2, and the files of clients and engines.
 
 The table, CSV or JSON lines, has a time of arrival, the tokens of prompt and output, TTFT, and E2E or TPOT, under any
-of the names in `traces.names`; a unit in a name counts. Of a TraceV2 with send and chunk times, such as BLIS's
-`observe` records, rows with status ok, streamed, are measured: from send_time_us to the chunks, less the network's
-round trip that the header states, which BLIS's own calibration adds to simulated latencies. The header's warm-up
-requests arrive, but count as not measured. Rows without an output are left out.
+of the names in `traces.names`; units in names are used. In a TraceV2 with send and chunk times, as BLIS's `observe`
+records it, streamed rows with status ok are measured: from send_time_us to the chunks, minus the network round trip in
+the header, which BLIS's own calibration instead adds to simulated latencies. The header's warm-up requests arrive but
+are not measured. Rows without an output are left out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ from blis_jax.traces.rows import Reading, TraceRows
 
 
 def read_latencies(path: Path) -> MeasuredRun:
-    """Return the run of a table with latencies per row; rows without one, or with 0, only arrive.
+    """Return the run in a table with latencies per row; rows without latencies, or with latencies of 0, arrive but are
+    not measured.
 
     Raises:
         ConfigError: a column is missing, or no row has latencies.
@@ -57,7 +58,7 @@ def read_latencies(path: Path) -> MeasuredRun:
     units: dict[str, str | None] = {}
 
     def columns_of(names: Sequence[str]) -> dict[str, Column]:
-        """Return the columns by what they are; note their units."""
+        """Return the columns by meaning, and remember their units."""
         lacking = lacks(names)
         if lacking is not None:
             raise ConfigError(f"{path}: {lacking}")
@@ -85,7 +86,7 @@ def read_latencies(path: Path) -> MeasuredRun:
 
 
 def _or_nothing(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers, NaN for cells that are empty or no number; every row is good."""
+    """Return cells as numbers, NaN for empty cells and texts; every row counts as good."""
     numbers = pandas.to_numeric(values, errors="coerce").to_numpy(np.float64)
     return numbers, np.ones(len(numbers), bool)
 
@@ -96,10 +97,10 @@ USUAL_TPOT_MS = (0.5, 500.0)  # where columns do not say their unit
 def _in_s(
     path: Path, rows: TraceRows, units: Mapping[str, str | None]
 ) -> tuple[list[np.ndarray], list[str]]:
-    """Return TTFT and E2E in s; and what was said of a unit that columns leave out."""
+    """Return TTFT and E2E in s, and notes on the unit assumed for columns without one."""
 
     def in_unit(usual: str) -> list[np.ndarray]:
-        """Return TTFT and E2E in s, columns without a unit read in the usual one."""
+        """Return TTFT and E2E in s, where columns without a unit are in the unit `usual`."""
         times = {key: rows.others[key] * TO_MS[unit or usual] / 1e3 for key, unit in units.items()}
         e2e = times.get("e2e")
         if e2e is None and "generation" in times:
@@ -125,7 +126,7 @@ def _in_s(
 
 
 def read_observed_trace(path: Path) -> MeasuredRun:
-    """Return the requests in the order of the file.
+    """Return the measured requests of a TraceV2 in the order of the file.
 
     Raises:
         ConfigError: a row is malformed, or no row is measured.
@@ -167,7 +168,7 @@ def read_observed_trace(path: Path) -> MeasuredRun:
 
 
 def _answered(run: MeasuredRun, trip_us: float) -> MeasuredRun:
-    """Return the requests that got an output, with what has been done to them in the notes."""
+    """Return the requests that have an output, with the changes described in the notes."""
     has_output = run.rows.output_len > 0
     notes = list(run.notes)
     if left := int(np.sum(~has_output)):
@@ -194,7 +195,7 @@ _FILES_OF_RUNS = (  # in a folder; those with requests first
 def read_measured(
     path: Path, wanted: str | None = None, num_fitted: int | None = None, stage: int | None = None
 ) -> MeasuredRun:
-    """Return a measured run from a file or folder; see `read_result`.
+    """Return a measured run, with requests and latencies, from a file or folder; see `read_result`.
 
     Raises:
         ConfigError: the file has no requests.
@@ -208,11 +209,11 @@ def read_measured(
 def read_result(
     path: Path, wanted: str | None = None, num_fitted: int | None = None, stage: int | None = None
 ) -> MeasuredRun | Summary:
-    """Return a measured run, or its figures where the file has no more; the format is found out if not given.
+    """Return a measured run or, for a file with figures alone, its summary; the format is detected if not given.
 
-    Settings that are worked out from latencies see those of the first `num_fitted` requests by
-    arrival, all if None; give what the fit gets, so that requests held out stay unseen. `stage` is the
-    number of a run in a file with several.
+    Settings that are estimated from latencies use the first `num_fitted` requests by arrival, all if None; give the
+    number of requests in the fit, so that held-out requests stay unseen. `stage` is the number of a run in a file with
+    several runs.
     """
     run = read_requests(path, wanted, num_fitted, stage)
     if isinstance(run, MeasuredRun):
@@ -227,9 +228,9 @@ def read_requests(
     stage: int | None = None,
     option: str = "--stage",
 ) -> MeasuredRun | Summary:
-    """Return the requests by arrival, however few were measured; see `read_result`.
+    """Return the requests by arrival, even if few or none were measured; see `read_result`.
 
-    `option` is the one that chooses a stage, for messages.
+    `option` is the name in messages of the option that chooses a stage.
     """
     path = _rows_path(path)
     name, document = _recognised(path, wanted)
@@ -252,7 +253,7 @@ def read_requests(
 
 
 def is_recorded(path: Path) -> bool:
-    """Return whether a file, or one in a folder, is a measured run of a kind that is read here."""
+    """Return whether a file, or a file in the folder, is a measured run in a known format."""
     try:
         return bool(_recognised(_rows_path(path), None))
     except ConfigError:
@@ -272,7 +273,7 @@ def _rows_path(path: Path) -> Path:
 
 
 def _recognised(path: Path, wanted: str | None) -> tuple[str, object]:
-    """Return the name of a file's format, and its document where a client wrote it."""
+    """Return the name of a file's format, and its parsed document if a client wrote it."""
     if wanted is not None and wanted not in CLIENTS:
         return wanted, None
     document = parse(path)
@@ -328,7 +329,7 @@ def _chosen(
 
 
 def _check(run: MeasuredRun, path: Path) -> None:
-    """Refuse what no fit can use."""
+    """Refuse a run that cannot be fitted: missing tokens, impossible times, or too few measured requests."""
     if np.any(run.rows.input_len < 1) or np.any(run.rows.output_len < 1):
         raise ConfigError(f"{path} has requests without prompt or output tokens; remove them")
     is_odd = (run.ttft_us < 0) | (run.e2e_us < run.ttft_us)
@@ -348,7 +349,7 @@ def _check(run: MeasuredRun, path: Path) -> None:
 
 
 def matches(sniff: Sniff) -> bool:
-    """Return whether a benchmark client, or an engine, wrote the file or a file in the folder."""
+    """Return whether a benchmark client or an engine wrote the file, or a file in the folder."""
     return not sniff.is_parquet and is_recorded(sniff.path)
 
 
@@ -356,7 +357,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
     """Return the requests in the order in which they were sent.
 
     Raises:
-        ConfigError: the file has figures alone, or several runs of which none is chosen.
+        ConfigError: the file has figures alone, or several runs and none is chosen.
     """
     run = read_requests(path, stage=reading.stage, option="--trace-stage")
     if isinstance(run, Summary):

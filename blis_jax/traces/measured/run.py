@@ -1,4 +1,4 @@
-"""A measured run: its server's settings, as a log of the engine has them, and the latencies of each request."""
+"""A measured run: its server's settings, as the files of the run state them, and the latencies of each request."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ AS_VLLM: dict[str, Any] = {"corrected": True, "preemption_mode": "recompute"}
 
 
 def at(document: object, *names: str) -> Any:
-    """Return the value at the end of a way through mappings; None where the way ends before."""
+    """Return the value at a path of names through nested mappings; None if a name is missing."""
     for name in names:
         document = document.get(name) if isinstance(document, Mapping) else None
     return document
 
 
 def text_at(document: object, *names: str) -> str | None:
-    """Return a text inside a document; None where nothing or something else stands."""
+    """Return the text at a path of names in a document; None if there is no value or it is not a text."""
     value = at(document, *names)
     return value if isinstance(value, str) else None
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Settings of a real engine; None where its files are silent."""
+    """The settings of a real engine; a field is None if its files do not state it."""
 
     model: str | None = None
     gpu: str | None = None
@@ -73,7 +73,7 @@ def of_meta(meta: Mapping[str, Any]) -> ServerSettings:
 
 
 def of_header(header: trace_v2.Header | trace_v3.RevisedHeader) -> ServerSettings:
-    """Return the settings in the header of a TraceV2 trace; 0 stands for silence there."""
+    """Return the settings in the header of a TraceV2 trace, where 0 stands for a setting that is not stated."""
     server = header.server
     if server is None:
         return ServerSettings()
@@ -99,7 +99,9 @@ _FIELDS = {
 
 
 def cluster_values(settings: ServerSettings, server: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a ClusterConfig: options first, then the run's own settings, then vLLM's defaults."""
+    """Return fields of a ClusterConfig: from the options first, then from the run's own settings, then vLLM's
+    defaults.
+    """
     stated = {
         field: value
         for name, field in _FIELDS.items()
@@ -115,7 +117,7 @@ def cluster_values(settings: ServerSettings, server: Mapping[str, Any]) -> dict[
 
 
 def completed(settings: ServerSettings, cluster: Mapping[str, Any]) -> ServerSettings:
-    """Return the settings, with fields of a fitted cluster where they are silent."""
+    """Return the settings, with fields that they leave None filled in from a fitted cluster."""
     settings_by_name = {
         name: cluster.get(field)
         for name, field in _FIELDS.items()
@@ -127,14 +129,16 @@ def completed(settings: ServerSettings, cluster: Mapping[str, Any]) -> ServerSet
 
 
 def routing_of(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the router of a fitted cluster, if it says one."""
+    """Return the routing settings of a fitted cluster, if it has any."""
     return {name: cluster[name] for name in ("routing_policy",) if name in cluster}
 
 
 def silent(
     settings: ServerSettings, server: Mapping[str, Any], notes: Sequence[str] = ()
 ) -> list[str]:
-    """Return what neither the run's files nor the options say, in words; not what the run's notes say already."""
+    """Return sentences on settings that neither the run's files nor the options state, except those that `notes`
+    already mention.
+    """
     told = {
         "max_num_seqs": "most requests in the running batch are unknown: the fit takes the default, 256",
         "max_num_batched_tokens": "token budget of a step is unknown: the fit takes the default, 2048",
@@ -165,7 +169,7 @@ def tpot_of(
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """Requests by arrival and what was measured of each; µs, NaN where nothing was."""
+    """Requests by arrival with the measured latencies of each; µs, NaN where not measured."""
 
     rows: TraceRows
     ttft_us: Float[np.ndarray, " request"]  # first token - queued
@@ -182,7 +186,7 @@ class MeasuredRun:
         return len(self.rows)
 
     def take(self, places: Int[np.ndarray, " taken"]) -> MeasuredRun:
-        """Return some requests, in the order of `places`."""
+        """Return the run's requests at the given places, in their order."""
         return dataclasses.replace(
             self,
             rows=self.rows.take(places),
@@ -191,7 +195,7 @@ class MeasuredRun:
         )
 
     def warmed_up(self, count: int) -> MeasuredRun:
-        """Return the run with its first requests, by arrival, as a warm-up: they arrive, but are not measured.
+        """Return the run with its first `count` requests by arrival as a warm-up: they arrive, but are not measured.
 
         Raises:
             ConfigError: no request would be left.
@@ -209,7 +213,7 @@ LEAST_TICKS = 3
 
 
 class BlockEstimate(NamedTuple):
-    """KV blocks of one instance, or None, and where the number comes from."""
+    """The KV blocks of one instance, or None, and the source of this number."""
 
     blocks: int | None
     words: str
@@ -221,12 +225,11 @@ def blocks_from_series(
     settings: ServerSettings,
     num_fitted: int | None = None,
 ) -> BlockEstimate:
-    """Estimate the KV blocks of an instance: the median over ticks of blocks held ÷ logged use.
+    """Return an estimate of an instance's KV blocks: the median over ticks of held blocks ÷ logged utilization.
 
-    What a request holds is worked out from its measured times: its prompt from the first token on,
-    outputs at even gaps until the last. Prompts that are still in prefill are not counted, so
-    ticks in which prompts wait are left out. Only the first `num_fitted` requests by arrival are
-    looked at, and of the series only the ticks before the next request arrives.
+    The blocks that a request holds follow from its measured times: its prompt from the first token on, and outputs at
+    even gaps until the last token. Prompts still in prefill are not counted, so ticks in which prompts wait are left
+    out. Only the first `num_fitted` requests by arrival are used, and only the ticks before the next request arrives.
     """
     series = pandas.read_csv(path)
     if not {"t", "kv_cache_pct", "waiting"} <= set(series.columns):
@@ -256,7 +259,7 @@ def blocks_from_series(
 def _fitted_only(
     columns: Mapping[str, np.ndarray], num_fitted: int | None
 ) -> tuple[dict[str, np.ndarray], float]:
-    """Return the columns of the fitted requests, and when the first request that is held out arrives."""
+    """Return the columns of the fitted requests, and the arrival of the first held-out request."""
     order = np.argsort(columns["queued_ts"], kind="stable")
     fitted = {name: values[order[:num_fitted]] for name, values in columns.items()}
     held_out = columns["queued_ts"][order][len(fitted["queued_ts"]) :]
@@ -273,7 +276,7 @@ def _why_unknown(use: np.ndarray, until: float) -> str:
 def held_blocks(
     times: np.ndarray, columns: Mapping[str, np.ndarray], block_size: int
 ) -> np.ndarray:
-    """Count the blocks that all running requests hold at each time."""
+    """Return the number of blocks that all running requests hold at each time."""
     first, last = columns["first_token_ts"], columns["last_token_ts"]
     at = times[:, None]
     is_running = (at >= first) & (at <= last)
@@ -286,7 +289,9 @@ COLUMNS = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_tok
 
 
 def read_engine_log(path: Path, num_fitted: int | None) -> MeasuredRun:
-    """Read vLLM's engine log: a request arrives when the engine queues it, and its TTFT counts from there."""
+    """Return a run from vLLM's engine log: a request arrives when the engine queues it, and its TTFT counts from that
+    time.
+    """
     columns = _json_lines(path)
     first = columns["queued_ts"].min()
     rows = make_rows(
@@ -325,7 +330,7 @@ def _json_lines(path: Path) -> dict[str, np.ndarray]:
 def _beside(
     path: Path, columns: Mapping[str, np.ndarray], num_fitted: int | None
 ) -> tuple[ServerSettings, tuple[str, ...]]:
-    """Return settings from meta.json, KV blocks from timeseries.csv if meta.json has none."""
+    """Return settings from meta.json, with KV blocks estimated from timeseries.csv if meta.json has none."""
     meta = path.parent / "meta.json"
     if not meta.is_file():
         return ServerSettings(), (f"no meta.json beside {path.name}: give the server's settings",)

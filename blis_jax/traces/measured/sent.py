@@ -1,4 +1,4 @@
-"""What the result file of a benchmark client is read into, and the checks that all clients share."""
+"""Requests and loads read from benchmark clients' result files, and checks that all clients share."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from blis_jax.traces.rows import LATEST_US, MOST_TOKENS, make_rows
 
 
 def no_requests(path: Path | str, summary: Summary) -> str:
-    """Return why nothing can be fitted to a summary."""
+    """Return the message that a summary without requests cannot be fitted."""
     return f"{path} has figures of {summary.tool} but no requests to fit coefficients to: {summary.lacking}"
 
 
 def parse(path: Path) -> Any:
-    """Return a document; a tuple of documents for JSON lines; None for a text that is none of these.
+    """Return the document in a file; a tuple for several JSON documents; None for a file that is neither YAML nor JSON.
 
     Raises:
-        ConfigError: it begins as JSON but is damaged.
+        ConfigError: the text begins as JSON but is damaged.
     """
     text = input_files.read_text(path, "a measured run")
     if path.suffix in (".yaml", ".yml"):
@@ -40,7 +40,7 @@ def parse(path: Path) -> Any:
 
 
 def _documents(text: str, path: Path) -> tuple[Any, ...]:
-    """Return all documents of a text, one after the other, whatever lies between them and however they are indented."""
+    """Return all JSON documents of a text in order, whatever separates them and however they are indented."""
     documents: list[Any] = []
     place, decoder = 0, json.JSONDecoder()
     while (start := _BLANK.match(text, place).end()) < len(text):  # type: ignore[union-attr]
@@ -76,7 +76,7 @@ TO_MS = {
 
 
 class Load(NamedTuple):
-    """The load that a client reports to have sent; NaN where its file is silent."""
+    """The load that a client reports; NaN where its file does not state it."""
 
     num_requests: float = math.nan
     rate_per_s: float = math.nan  # stated; NaN where the answers set the pace
@@ -89,7 +89,7 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures of a run whose requests the file does not have."""
+    """Aggregate figures of a run, read from a file that does not list its requests."""
 
     tool: str
     figures: Mapping[tuple[str, str], float]  # by latency (ttft_ms) and statistic (p99), ms
@@ -100,7 +100,7 @@ class Summary:
 
     @property
     def remarks(self) -> list[str]:
-        """Return what a reader of the figures must know."""
+        """Return remarks that a reader of the figures needs."""
         remarks = []
         if self.num_failed > 0:
             among = self.num_failed + self.load.num_requests
@@ -121,7 +121,7 @@ class Summary:
 
 
 class Benchmark(NamedTuple):
-    """One run in a file, with the words that tell it from the others there."""
+    """One run in a file, with the words that distinguish it from the file's other runs."""
 
     label: str
     read: Callable[[], MeasuredRun | Summary]
@@ -129,7 +129,7 @@ class Benchmark(NamedTuple):
 
 @dataclass
 class Sent:
-    """Requests as a client saw them, one entry a request; NaN where it does not know."""
+    """Requests as a client saw them, one entry per request; NaN where a value is unknown."""
 
     start_s: list[float] = field(default_factory=list)  # sent, on any clock
     input_tokens: list[float] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Sent:
     gaps: list[tuple[float, float]] = field(default_factory=list)  # seen, and between its tokens
 
     def add(self, start_s: float, tokens: tuple[float, float], ttft_s: float, e2e_s: float) -> None:
-        """Add a request that was answered; `tokens` are the counts of its prompt and of its output."""
+        """Add an answered request; `tokens` has the counts of its prompt and of its output."""
         if not (math.isfinite(start_s) and all(count >= 1 for count in tokens)):
             is_uncounted = any(map(math.isnan, tokens)) or (ttft_s > 0 and 0 in tokens)
             lacks_lengths = math.isfinite(start_s) and is_uncounted
@@ -171,7 +171,7 @@ class Sent:
         notes: Sequence[str] = (),
         lasted_s: float = math.nan,
     ) -> MeasuredRun:
-        """Return the requests as a measured run; `lasted_s` is how long the client says that it lasted.
+        """Return the requests as a measured run; `lasted_s` is the run's duration as the client states it.
 
         Raises:
             ConfigError: no request was answered, or none was streamed.
@@ -215,7 +215,7 @@ class Sent:
         )
 
     def _too_long(self, lasted_s: float) -> list[str]:
-        """Return a remark where requests end well after the run did."""
+        """Return a remark if requests end well after the stated end of the run."""
         took_s = float(np.nanmax(np.add(self.start_s, self.e2e_s))) - min(self.start_s)
         if not took_s > TOO_LONG * lasted_s:
             return []
@@ -225,7 +225,7 @@ class Sent:
         ]
 
     def _check(self, source: str, span_s: float) -> None:
-        """Refuse times and lengths beyond what a table of requests holds."""
+        """Refuse times and lengths that a request table cannot hold."""
         longest = max(*self.input_tokens, *self.output_tokens)
         if longest > MOST_TOKENS:
             raise ConfigError(
@@ -295,7 +295,7 @@ FEW_GAPS = 0.8  # of the gaps between tokens
 
 
 def few_gaps(gaps: Sequence[tuple[float, float]]) -> list[str]:
-    """Return a remark where requests have far fewer gaps than their tokens; pairs of those seen and those due."""
+    """Return a remark if requests have far fewer gaps than tokens; `gaps` has pairs of observed and expected gaps."""
     seen, due = (sum(column) for column in zip(*gaps, strict=True)) if gaps else (0.0, 0.0)
     if not seen < FEW_GAPS * due:
         return []
@@ -309,7 +309,7 @@ LEAST_TPOT_MS, MOST_TPOT_MS = 0.05, 2000.0  # of servers of language models
 
 
 def unlikely(tpot_ms: float) -> list[str]:
-    """Return a remark where a mean TPOT is that of no server."""
+    """Return a remark if a mean TPOT is implausible for a server."""
     if not (tpot_ms < LEAST_TPOT_MS or tpot_ms > MOST_TPOT_MS):
         return []
     return [
@@ -319,13 +319,13 @@ def unlikely(tpot_ms: float) -> list[str]:
 
 
 def none_answered(source: str, num_failed: float) -> str:
-    """Return the sentence on a run of which no request was answered."""
+    """Return the message for a run in which no request was answered."""
     what = f"all {num_failed:.0f} requests have failed" if num_failed else "no request was answered"
     return f"{source}: {what}, so there is nothing to fit or compare; see the server's log"
 
 
 def closed_loop(limit: float | None) -> str:
-    """Return the remark on a client that waits for answers before it sends on."""
+    """Return the remark that a client waits for answers before it sends further requests."""
     most = "" if limit is None or not math.isfinite(limit) else f" (at most {limit:.0f} open)"
     return (
         f"the client waited for answers before it sent on{most}: requests are replayed at the times at "
@@ -334,7 +334,7 @@ def closed_loop(limit: float | None) -> str:
 
 
 def number(value: object, what: str) -> float:
-    """Return a number, NaN for none; `what` it is, and where, is said if it is something else."""
+    """Return a value as a number, NaN for none; `what` names the value in errors."""
     if value is None:
         return math.nan
     if isinstance(value, str) and value.strip().lower() in ("nan", "null", "none"):
@@ -345,7 +345,7 @@ def number(value: object, what: str) -> float:
 
 
 def numbers_in(values: object, what: str) -> list[float]:
-    """Return the numbers of a list, NaN for none; `what` it is, and where, is said if it is something else."""
+    """Return the numbers in a list, NaN for none; `what` names the list in errors."""
     if not isinstance(values, list):
         raise ConfigError(f"{what} is {shortened(values)}; give a list of numbers")
     return [number(value, what) for value in values]

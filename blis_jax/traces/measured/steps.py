@@ -1,8 +1,8 @@
-"""Measured steps of engines as one table: what each batch held, and how long the step took.
+"""Measured engine steps as a table: what each step's batch contained, and how long the step took.
 
-Read are a table (CSV, Parquet) with the columns of `COLUMNS`, Dynamo's forward-pass metrics (`fpm_metrics_detail.csv`
-with `vllm_metadata.json` beside it), folders of such files, one a deployment, and the lines that vLLM logs with
-`--enable-logging-iteration-details`.
+Known inputs are a table (CSV, Parquet) with the columns of `COLUMNS`, Dynamo's forward-pass metrics
+(`fpm_metrics_detail.csv` with `vllm_metadata.json` beside it), folders of such files, one per deployment, and the lines
+that vLLM logs with `--enable-logging-iteration-details`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RANK = re.compile(r"EngineCore_DP(\d+)")
 
 
 class MeasuredEngine(NamedTuple):
-    """What ran the steps: the model and how it is spread over GPUs."""
+    """The engine that ran the steps: its model and how the model is spread over GPUs."""
 
     model: str
     tp: int = 1
@@ -56,14 +56,16 @@ class MeasuredEngine(NamedTuple):
     ep: int = 1  # GPUs that share the experts; 1: no expert parallelism
 
     def __str__(self) -> str:
-        """Return a text such as `Qwen/Qwen3-32B, TP 2`."""
+        """Return the engine as text, such as `Qwen/Qwen3-32B, TP 2`."""
         further = [f"DP {self.dp}"] * (self.dp > 1) + [f"EP {self.ep}"] * (self.ep > 1)
         return ", ".join([self.model or "unnamed model", f"TP {self.tp}", *further])
 
 
 @dataclass(frozen=True)
 class EngineSteps:
-    """Steps of one deployment in the order of their numbers, or of their file; `rows` are their places in it."""
+    """The steps of one deployment in the order of their numbers or of their file; `rows` has their row numbers in the
+    file.
+    """
 
     run: str
     engine: MeasuredEngine
@@ -78,12 +80,12 @@ class EngineSteps:
 
     @property
     def phase(self) -> np.ndarray:
-        """Return the place in `PHASES` of each step."""
+        """Return the index in `PHASES` of each step."""
         has_prompt, has_decode = self.sums.prompt_tokens > 0, self.sums.decodes > 0
         return np.where(has_prompt, np.where(has_decode, 2, 1), 0)
 
     def part(self, chosen: np.ndarray) -> EngineSteps:
-        """Return some of the steps, as a mask or places say."""
+        """Return the steps that a mask or positions select."""
         sums = StepSums(*(values[chosen] for values in self.sums))
         arrays = {
             name: getattr(self, name)[chosen] for name in ("rows", "sequence", "number", "ms")
@@ -92,7 +94,7 @@ class EngineSteps:
 
 
 class StepFile(NamedTuple):
-    """All deployments of a file or folder, and its rows as they were given."""
+    """All deployments of a file or folder, and the file's rows unchanged."""
 
     runs: tuple[EngineSteps, ...]
     table: pandas.DataFrame
@@ -100,7 +102,7 @@ class StepFile(NamedTuple):
 
 
 def holds_steps(path: Path) -> bool:
-    """Return whether a file or folder has measured steps rather than requests."""
+    """Return whether a file or folder has measured steps, not requests."""
     if path.is_dir():
         return next(path.rglob(DYNAMO), None) is not None
     if path.suffix == ".parquet":
@@ -115,14 +117,14 @@ def holds_steps(path: Path) -> bool:
 
 
 def read_steps(path: Path, engine: Mapping[str, str | int] | None = None) -> StepFile:
-    """Read measured steps.
+    """Return the measured steps in a file or folder.
 
     Args:
         path: a table, a log, or a folder of Dynamo's files.
-        engine: `model`, `tp`, `dp`, `ep` that the files do not say, or say wrongly.
+        engine: values of `model`, `tp`, `dp`, `ep` that replace those of the files.
 
     Raises:
-        ConfigError: the file cannot be read, lacks a column, or has a value that cannot be.
+        ConfigError: the file cannot be read, lacks a column, or has an impossible value.
     """
     if path.is_dir():
         files = sorted(path.rglob(DYNAMO))
@@ -214,7 +216,9 @@ def _run_of(
 
 
 def _in_order(steps: EngineSteps) -> np.ndarray:
-    """Return the places of steps in the order in which each worker made them: that of the file, or of their numbers."""
+    """Return the positions that order steps as each worker made them: by file or, if numbers go back within one file,
+    by number.
+    """
     goes_back = (np.diff(steps.number) < 0) & (np.diff(steps.sequence) == 0)
     places = np.arange(len(steps))
     return np.lexsort((places, steps.number)) if goes_back.any() else places
@@ -233,7 +237,7 @@ def _refuse_other_units(path: Path, steps: EngineSteps) -> None:
 def _numbers(
     path: Path, table: pandas.DataFrame, name: str, rows: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return a column as numbers; `rows` are places in the file where the table is a part of it."""
+    """Return a column as numbers; `rows` has the row numbers in the file if `table` is only a part of it."""
     if name not in table:
         usual = COLUMNS[name]
         if usual is None:
@@ -260,7 +264,7 @@ def _needed() -> list[str]:
 
 
 def _table(path: Path) -> Any:
-    """Return the rows of one file, with what the files beside it say of the engine."""
+    """Return the rows of one file, with the engine that the files beside it describe."""
     if path.suffix == ".parquet":
         try:
             table = pandas.read_parquet(check_regular(path))
@@ -304,7 +308,7 @@ def _logged(path: Path, most: int | None = None) -> list[dict[str, Any]]:
 
 
 def _of_metadata(path: Path) -> dict[str, Any]:
-    """Return model, tp, dp and ep as Dynamo's `vllm_metadata.json` states them."""
+    """Return model, tp, dp and ep stated in Dynamo's `vllm_metadata.json`."""
     document = read_json(path, "the vllm_metadata.json that Dynamo wrote")
     try:
         effective, requested = document["effective_config"], document["requested"]
