@@ -1,7 +1,7 @@
-"""What a search's evaluator is: it hands programs to a server of its task; `blis-jax evolve evaluator` writes it down.
+"""The client in a search's evaluator: send programs to a server of the task. `blis-jax evolve evaluator` writes it out.
 
-It needs Python alone. The search may run where blis_jax is not, and no process of it loads JAX, so it may fork.
-All processes of a search share one server, which the first of them starts.
+The client needs Python alone. The search may run where blis_jax is not installed. None of its processes loads JAX, so
+the search may fork. All processes of a search share one server, which the first of them starts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Formulas that score instances, as bred by a search without a language model; the best active instance is chosen.
 
-A formula is written as a policy of Python, which is what runs, and as a block of Go, which decides alike.
+Each formula can be written as a policy in Python, which the search runs, and as a block of Go that decides alike.
 """
 
 from __future__ import annotations

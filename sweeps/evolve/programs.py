@@ -32,7 +32,7 @@ class EvolvedRouter:
         file: the file name that error messages give; for a router of the package, the router's name.
         router: the value of the setting `routing_policy`.
         notes: sentences that the user should read.
-        is_go: whether it was read from Go.
+        is_go: whether the router was translated from Go.
         chosen: the policy's name where the user gave one as `FILE.py:NAME`; else empty.
     """
 
@@ -87,7 +87,7 @@ def read_program(named: str, folder: Path) -> EvolvedRouter:
     """Read the program in a file, `FILE[:NAME]`; the policy is kept below `folder` in a file named after its content.
 
     Raises:
-        ConfigError: there is no such file, or it has no routing function that can be read.
+        ConfigError: the file does not exist, or has no routing function that can be read.
     """
     text, _, name = named.partition(":") if ".py:" in named else (named, "", "")
     path = Path(text)

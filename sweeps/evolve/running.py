@@ -1,7 +1,7 @@
 """The runtime of a policy that was read from Go: Go's slice of snapshots, growing slices, and sums in Go's order.
 
-Instances that a request may go to are numbered from 0 in their order, as Go's slice has them; vectors are `[instance]`
-in that order. An instance's ID is its number there, and -1 stands for the empty string and for nil.
+Active instances are numbered from 0 in their order, as in Go's slice of snapshots; vectors have the shape `[instance]`
+in that order. An instance's ID is its number; -1 stands for the empty string and for nil.
 """
 
 from __future__ import annotations

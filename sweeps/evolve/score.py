@@ -291,7 +291,7 @@ class TaskRuns:
     """Run routers on a task's workloads.
 
     Requests are drawn once. Routers that can be written as tables of operations share one compiled engine; others are
-    compiled, each once for all workloads and seeds. Each run of a router is made once.
+    compiled, each once for all workloads and seeds. Runs are kept and never repeated.
     """
 
     def __init__(self, task: Task, seeds: Sequence[int]) -> None:

@@ -1,7 +1,8 @@
 """`python -m sweeps.evolve.server TASK.yaml FOLDER`: evaluate one program after another, for the clients of a task.
 
-It listens on a socket in the folder. Each connection has one program; it is told when the program is taken in, when it
-begins, and what it is worth. The process ends where a program is late, after many programs, and after a time without.
+The server listens on a socket in the folder. Each connection sends one program. The server answers when the program is
+accepted, when it starts, and with its score. The process ends when a program exceeds its limit, after many programs,
+and after a time without programs.
 """
 
 from __future__ import annotations

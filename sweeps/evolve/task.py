@@ -151,7 +151,7 @@ def load_task(path: str | Path) -> Task:
     """Read and check a TASK.yaml.
 
     Raises:
-        ConfigError: the file cannot be read, or something in it is wrong; the sentence says what.
+        ConfigError: the file cannot be read, or an entry is wrong; the sentence says which.
     """
     path = Path(path)
     where = path.name

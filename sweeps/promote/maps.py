@@ -149,7 +149,7 @@ def setting_row(name: str) -> SettingRow:
     """Return the row for a setting, a scorer's weight, or a policy's number.
 
     Raises:
-        ConfigError: no row has it.
+        ConfigError: the setting has no row.
     """
     known = {setting: row for row in rows_of(SettingRow) for setting in row.settings}
     name = today(name)

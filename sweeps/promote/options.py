@@ -112,7 +112,7 @@ class StageOptions(TargetOptions, _ImageOptions, FolderOptions, _StageSwitches):
     strategy: str | None = word("STRATEGY", _FORM)
 
     def promotion(self, store: PromotionStore, *, may_be_its_baseline: bool = False) -> Promotion:
-        """Return what is promoted."""
+        """Return the promotion that the options describe, with the folder's values as defaults."""
         return promotion_of(
             store, self.strategy, self.baseline, self.target, self.image,
             may_be_its_baseline=may_be_its_baseline,

@@ -244,7 +244,7 @@ class GoProgram:
 
 
 def read(path: str | Path) -> GoProgram:
-    """Read a routing function: a whole `routing.go`, the block between its marks, or a Python file that holds either.
+    """Read a Go routing function from a whole `routing.go`, the block between its marks, or a Python file with either.
 
     Raises:
         ConfigError: the file cannot be read or parsed, or has no routing function.

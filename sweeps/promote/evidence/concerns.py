@@ -260,7 +260,7 @@ _VARIANTS = (
 
 
 def concerns() -> tuple[Concern, ...]:
-    """Return one concern for each row of Map C, each followed by its variants."""
+    """Return the target's own signals as a concern, then a concern per row of Map C, each followed by its variants."""
     all_concerns = [
         Concern(
             TARGET_PROFILE, "", "The signals of the target's own scheduler",

@@ -201,7 +201,7 @@ def _measured(
 def _lacking_reports(
     hypothesis: TransferHypothesis, arm: str, scenes: Mapping[str, SceneRuns]
 ) -> str:
-    """Say which reports of a scene are missing, where they belong, and which folder may be meant for it."""
+    """Return a sentence: which reports of a scene are missing, their right place, and a folder with a similar name."""
     scene = hypothesis.scene
     if scene not in scenes:
         return (

@@ -77,7 +77,7 @@ class ConfirmedClaim:
 def confirmed_claims(
     promotion: Promotion, folder: Path
 ) -> tuple[list[ConfirmedClaim], list[NotTransferred]]:
-    """Return the claims of ledger rows that confirm the strategy at these settings; and the rows left out, with why.
+    """Return the claims of ledger rows that confirm the strategy at these settings, and rows left out, with reasons.
 
     Args:
         promotion: the strategy.
@@ -251,7 +251,7 @@ def traffic_of(
 
     Args:
         spec: the workload.
-        name: its name in the simulator.
+        name: the workload's name in the simulator.
         rate: requests per second; None for the workload's own rate.
         files: the files of earlier stages, from which the priorities of the classes are read.
         headers: by class, the deadline that requests send to the router's queue, ms.

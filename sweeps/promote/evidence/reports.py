@@ -313,7 +313,7 @@ def _errors(report: BenchReport, slo_class: str) -> int:
 def of_served(
     report: BenchReport, slo_class: str | None, key: str, statistic: str, unit: str
 ) -> FigureReading:
-    """Return a latency over the served requests, of one class or of all, computed from their rows."""
+    """Return a latency over the served requests, of one class or of all, computed from the rows of requests."""
     where = f"{report.source}: {key} of {slo_class or 'all requests'}"
     rows = rows_of(report, slo_class)
     if not rows:

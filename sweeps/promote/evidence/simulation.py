@@ -1,4 +1,4 @@
-"""Benchmark reports made by simulation: version 0.2.1, and priority-mix's results for the classes.
+"""Simulate benchmark reports: reports of version 0.2.1, and priority-mix's results by class.
 
 A run is one seed of one arm in one scene. Its reports have the form of a real cluster's reports and the keyword
 `evidence: simulated`, so that nothing derived from them can pass for a measurement.

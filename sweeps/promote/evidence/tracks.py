@@ -106,7 +106,7 @@ class TrackMaker:
 
 
 def track_a(maker: TrackMaker, claims: Sequence[ConfirmedClaim]) -> Iterator[TransferHypothesis]:
-    """Yield a hypothesis per confirmed claim, one for the objective if no claim is a change, and the control's."""
+    """Yield a hypothesis per confirmed claim; one for the objective if no claim is a change; one for control."""
     for claim in claims:
         yield _of_claim(maker, claim)
     if not any(claim.direction != "same" for claim in claims):

@@ -28,7 +28,7 @@ Scorers = Sequence[tuple[Policy, float]]  # with their weights
 
 @dataclass(frozen=True)
 class ScoredRouter:
-    """A router that is an arg max of scores.
+    """A router that chooses the arg max (or arg min) of scores.
 
     Attributes:
         policy: the router.

@@ -231,7 +231,7 @@ class Lowering:
     # --- what differs between the two sizes --------------------------------------------------------
 
     def merged(self, first: Any, other: Any) -> Any:
-        """Merge two parameters: equal ones as they are; ones that grow with the number of endpoints as its offset."""
+        """Merge a parameter's values at both sizes: equal ones stay as they are, growing ones become an `Affine`."""
         if isinstance(first, (tuple, list)) and isinstance(other, (tuple, list)):
             if len(first) == len(other):
                 return tuple(self.merged(a, b) for a, b in zip(first, other, strict=True))

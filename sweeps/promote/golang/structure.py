@@ -1,5 +1,4 @@
-"""The primitives of a jaxpr that have a Go counterpart, in one table; and those that are more than an operation
-element by element: choices, reductions, draws.
+"""The primitives of a jaxpr that have a Go counterpart, in one table: elementwise ones, choices, reductions, draws.
 
 Each translation returns the value of a `Use` of its primitive, or None if Go has no counterpart for that use.
 """

@@ -295,7 +295,7 @@ class FlatJaxpr:
         self.outputs = self._run(jaxpr.jaxpr, jaxpr.jaxpr.constvars, jaxpr.jaxpr.invars)
 
     def _run(self, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        """Add the equations of a function; return its results."""
+        """Add the equations of a function with its calls inlined; return the function's results."""
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
 
         def of(atom: Any) -> Any:

@@ -17,7 +17,7 @@ Length = int | str
 
 @dataclass(frozen=True)
 class Affine:
-    """Hold a number that is the number of endpoints plus `offset`."""
+    """Hold a number that equals the number of endpoints plus `offset`."""
 
     offset: int
 
