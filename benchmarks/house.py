@@ -1,4 +1,4 @@
-"""How the house is built: sizes, layers, circles and copies of one idea, each with the number it is to come to.
+"""How the source tree is built: sizes, layers, import circles and copies of one idea, each with its target.
 
 python -m benchmarks.house           the table in Markdown on stdout
 python -m benchmarks.house --write   the same, and into docs/results/house.md between its markers
@@ -116,7 +116,7 @@ def repairing_loops(tree: Tree) -> Row:
 
 
 def jit_sites(tree: Tree) -> Row:
-    """Count where `jax.jit` stands in the code."""
+    """Count the places in the code that call `jax.jit`."""
     sites = Counter(
         name
         for name, module in inside(tree, "blis_jax").items()
@@ -270,7 +270,7 @@ def feature_tests(tree: Tree) -> Row:
 
 
 def step_ladders(tree: Tree) -> Row:
-    """Count lines of the scan step and of the calendar, with the functions of their own modules that they call."""
+    """Count lines of the scan step and of the calendar, and of the functions that they call in their own modules."""
     total = 0
     for module in inside(tree, "blis_jax").values():
         functions = {f.name: f for f in module.body if isinstance(f, ast.FunctionDef)}

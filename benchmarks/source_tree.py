@@ -98,7 +98,7 @@ def shortest(edges: Mapping[str, set[str]], start: str, end: str) -> list[str]:
 
 
 def reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
-    """Return what the module imports, directly or not, with itself."""
+    """Return the modules that a module imports, directly or not, and the module itself."""
     modules, todo = {start}, [start]
     while todo:
         new = edges.get(todo.pop(), set()) - modules

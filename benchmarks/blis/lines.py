@@ -1,6 +1,7 @@
 """Random command lines of BLIS's revision of August 2026, for `benchmarks.blis`: every option that changes results.
 
-What decides the compiled program is drawn once for `LINES` lines in turn, whose numbers and workloads differ.
+Options that decide the compiled program are drawn once for `LINES` consecutive lines; numbers and workloads differ
+between these lines.
 """
 
 from __future__ import annotations

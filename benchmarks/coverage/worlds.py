@@ -63,7 +63,7 @@ def normal(rng: np.random.Generator, shape: tuple[int, int], effect: float = 0.0
 def recorded(
     rng: np.random.Generator, shape: tuple[int, int], first: np.ndarray, second: np.ndarray
 ) -> Pairs:
-    """Draw from a bootstrap world: the seeds of a recorded comparison are all the seeds that there are."""
+    """Draw with replacement from the seeds of a recorded comparison, as if no other seeds existed."""
     chosen = rng.integers(0, len(first), shape)
     return Pairs(first[chosen], second[chosen], float((second - first).mean()))
 

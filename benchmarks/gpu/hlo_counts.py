@@ -202,7 +202,7 @@ def _inner(computations: Computations, instructions: Sequence[Instruction]) -> i
 
 
 def count(text: str) -> Counts:
-    """Count what one turn of the scan in a compiled module's text does."""
+    """Count the kernels and bytes of one turn of the scan in a compiled module's text."""
     computations = computations_of(text)
     instructions = computations[scan_body(computations)]
     body = {instruction.name: instruction for instruction in instructions}

@@ -117,7 +117,7 @@ class Parts:
         return function, (self.made_by("simulate").raw, tables[0], params, numbers)
 
     def measured(self, part: str) -> dict[str, Any]:
-        """Compile a part and time it; the whole also with what the host does from seeds to figures."""
+        """Compile a part and time it; the whole program is also timed with the host's work from seeds to figures."""
         function, arguments = self.program(part)
         began = time.perf_counter()
         program = jax.jit(function).lower(*arguments).compile()

@@ -210,9 +210,9 @@ def reference_of(plan: Plan) -> Point:
 def choose(
     plan: Plan, space: Space, all_searches: Sequence[Search], num_seeds: int
 ) -> Mapping[str, Any]:
-    """Write the best of all ends and the reference so far down, by seeds that judge nothing.
+    """Write down the best among all ends and the earlier reference, chosen on seeds that judge nothing else; return it.
 
-    Every candidate runs on a quarter of the seeds; those that are then in front run on all of them.
+    Every candidate runs on a quarter of the seeds; the candidates then in front run on all seeds.
     """
     valuation = Valuation(plan.strategy)
     ends = {

@@ -240,7 +240,7 @@ class Plan:
         return self.strategy.search.calls
 
     def record(self, engine: str, repetition: int) -> Path:
-        """Return where one search writes what it tried."""
+        """Return the file to which one search writes the points that it tries."""
 
         return self.folder / f"{searched(engine)}_{repetition:02d}.jsonl"
 
@@ -279,7 +279,7 @@ def further_seeds(
 
 
 def branches_of(space: Space) -> list[tuple[str, Any]]:
-    """Return the (parameter, value) pairs that open a branch of the space; every engine is told them."""
+    """Return the (parameter, value) pairs that open a branch of the space; every engine gets these pairs."""
     return [(space.names[column], value) for column, value in Encoding(space).branches]
 
 

@@ -64,7 +64,7 @@ def _read(file: str, block_size: int) -> tuple[RequestTable, float]:
 def trace(name: str, window: int | None = None, repeats: int = 3) -> Timed:
     """Time whole simulated runs of a trace, ties put in the reference's order and records made on the host.
 
-    Compilation is what the first run takes longer than the best of the others.
+    The seconds of compiling are those of the first run less those of the best other run.
     """
     file, instances, policy, beside, changes = TRACES[name]
     config = ClusterConfig(num_instances=instances, routing_policy=policy, **changes)

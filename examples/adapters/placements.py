@@ -54,7 +54,7 @@ def homes_on(slots: int, capacity: int) -> str:
 
 
 def placements(capacity: int) -> dict[str, str]:
-    """Return the arms that are shown: by load alone, by what is loaded, and homes without and with replicas."""
+    """Return the arms to show: placed by load alone, by loaded adapters, and in homes without and with replicas."""
     load = f"adapters_affinity:lora_adapter_capacity={capacity};routing_scorers=queue-depth:1"
     return {
         "anywhere": load,

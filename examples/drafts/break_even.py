@@ -27,7 +27,7 @@ SPEC = load_spec(Path(__file__).with_name("workload.yaml"))
 
 
 def cluster(num: int, acceptance: float) -> ClusterConfig:
-    """Return one instance with so many drafts."""
+    """Return one instance that drafts `num` tokens, of which the share `acceptance` is accepted."""
     fit = lookup(MODEL, GPU, TP)
     return ClusterConfig(
         model=MODEL,

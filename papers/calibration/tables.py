@@ -147,7 +147,7 @@ def published(path: Path) -> dict[tuple[str, str], float]:
 
 
 def _verdicts(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Return how many runs keep the bars on the means of the requests held out, for each model."""
+    """Return for each model in how many runs the errors of the held-out requests' means are small enough."""
     lines = []
     for model in TERMS:
         within = [name for name in names if _is_within(rows, name, model)]

@@ -135,7 +135,7 @@ def _counted(claims: Sequence[Row]) -> list[str]:
 
 
 def _surprises(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
-    """Return what time to first token consists of where the defects turn a conclusion most."""
+    """Return the page's lines on the parts of TTFT where the defects turn a conclusion most."""
     reasons = texts_of("papers.corrected")["reasons"]
     lines = ["## The five largest turns, by the parts of TTFT", "", *_wrapped(_PARTS_WORDS), ""]
     places = dict.fromkeys((row["track"], row["row"], row["setting"]) for row in parts)

@@ -118,7 +118,7 @@ class ArmsAsk:
 
 
 def asks(groups: Sequence[ArmsOnWorkload], folder: Path) -> list[ArmsAsk]:
-    """Return all that is run, on published seeds and on new ones."""
+    """Return all runs to make, on published seeds and on new ones."""
     first = [ArmsAsk(group, group.seeds, list(group.arms), folder) for group in groups]
     quick = {id(group): [arm for arm in group.arms if arm not in group.slow] for group in groups}
     new = [ArmsAsk(group, NEW_SEEDS, quick[id(group)], folder) for group in groups]

@@ -116,7 +116,7 @@ def halves(runs: Sequence[ClusterRun]) -> list[str]:
 
 
 def _pools_alike(run: ClusterRun) -> str:
-    """Return the layout; pools of equal TP are one, because three of them measured nearly the same."""
+    """Return the layout; pools of equal TP form one layout, because three of them measured nearly the same."""
     pools = run.scene.server.pools
     if pools and len({pool.tp for pool in pools}) == 1:
         return f"{sum(pool.count for pool in pools)} instances in pools, TP {pools[0].tp}"

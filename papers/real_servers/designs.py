@@ -36,7 +36,7 @@ NEAR = 0.02  # laws that differ by less are not simulated again
 
 
 def deployment(run: VllmRun) -> str:
-    """Return what serves: model, GPU and TP."""
+    """Return a text with the model, GPU, TP and data parallelism of a run's server."""
     return deployment_key(run.scene.server)
 
 

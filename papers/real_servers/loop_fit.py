@@ -1,7 +1,8 @@
 """The step law and the entry of requests, fitted to measured closed loops by simulating them.
 
 Gauss-Newton in logarithms: every coefficient is moved a little, all runs are simulated again, and a linear model
-(`hierarchy`) says what the measured runs ask for. A run takes milliseconds (`papers.real_servers.predict.segments`).
+(`LoopPosterior`) says what the measured runs ask for. A run takes milliseconds
+(`papers.real_servers.predict.segments`).
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class LoopFit:
     view: LoopView
 
     def beta_on(self, hardware: str) -> tuple[float, ...]:
-        """Return the coefficients on such GPUs."""
+        """Return the step law's coefficients on this hardware."""
         return (*self.beta[:-1], 1.0 if hardware == REFERENCE_GPU else self.pace[hardware])
 
 
@@ -234,8 +235,9 @@ def _moved(
 
     Args:
         scene: a closed loop.
-        logs: those of the step law, the pace of its GPU unless it is the reference, and the two of the entry.
-        view: what is not fitted.
+        logs: logarithms of the step law's coefficients, of the GPU's pace unless it is the reference's, and of the
+            entry's two numbers.
+        view: the loop's numbers that are not fitted.
     """
 
     def at(vector: np.ndarray) -> Float[np.ndarray, "figure"]:
@@ -271,7 +273,7 @@ def shortened(scene: Scene) -> Scene:
 def fitted(law: LoopLaw) -> tuple[np.ndarray, list[SimulatedRequests]]:
     """Take one step of Gauss-Newton from the prior: return the vector, and the runs simulated by it.
 
-    More steps do not predict better: what a slightly other law leaves over goes to the groups.
+    More steps do not predict better: the groups take up what a slightly different law leaves.
     """
     errors, slopes = law.linear(law.prior)
     step = LoopPosterior(law.scenes, errors, slopes).coefficients()

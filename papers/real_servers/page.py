@@ -87,7 +87,7 @@ def make(folder: Path, parts: Sequence[str], writes: bool) -> None:
 
 
 def write_fits(path: Path, fits: Mapping[str, Mapping[str, Learned]]) -> None:
-    """Put the fits of these collections into the file; those of others stay."""
+    """Put the fits of these collections into the file; fits of other collections stay."""
     documents = yaml.safe_load(path.read_text("utf-8")) if path.exists() else {}
     for name, of_model in fits.items():
         documents[name] = {model: to_document(fit) for model, fit in of_model.items()}
@@ -323,7 +323,7 @@ def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:
 
 
 def coefficient_table(learned: Learned) -> str:
-    """Make the table of the coefficients fitted to all runs, beside those before any run."""
+    """Make the table of the coefficients fitted to all runs, beside their values before any run."""
     assert learned.beta is not None
     lines = []
     for words, before, value in zip(COEFFICIENTS[:-1], BETA, learned.beta, strict=False):

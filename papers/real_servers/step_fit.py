@@ -171,7 +171,7 @@ class StepFit:
     pace: Mapping[str, float]  # of GPUs other than the reference
 
     def beta_on(self, hardware: str) -> tuple[float, ...]:
-        """Return the coefficients on such GPUs."""
+        """Return the step law's coefficients on this hardware."""
         pace = 1.0 if hardware == REFERENCE_GPU else self.pace.get(hardware)
         return (*self.beta[:-1], usual_pace(gpu_description(hardware)) if pace is None else pace)
 
@@ -223,7 +223,7 @@ class StepLaw:
 
         Args:
             chosen: the runs that count.
-            absent: places of coefficients that the law does without.
+            absent: indices of coefficients that the law does without.
         """
         usual = [usual_pace(gpu_description(name)) for name in self.gpus]
         prior = np.log([*PRIOR[:-1], *usual])

@@ -106,7 +106,7 @@ def _survival_words(job: PaperJob) -> str:
 
 
 def _pooled_words(job: PaperJob, records: Sequence[tables.Record]) -> str:
-    """Return what the pooled column says, and for how many claims it decides otherwise."""
+    """Return what the pooled column shows, and for how many claims the pooled verdict differs."""
     aside = (
         " (of the cluster, also where the record has its worst instance)"
         if job.record.beside
@@ -214,7 +214,7 @@ def _data_of(job: PaperJob, figure: PaperFigure) -> Path:
 
 
 def plan(job: PaperJob) -> None:
-    """Print what would be simulated, without doing so."""
+    """Print the simulations to make, without making them."""
     for stream, seeds, some in _wanted(job):
         missing = job.runs(stream).missing(some, seeds, job.record.measurement)
         seconds = estimated_s(missing, len(seeds))

@@ -90,7 +90,7 @@ def shows(
     expected: Sequence[Expected] = (),
     **layout: Any,
 ) -> Callable[[Fill], PaperFigure]:
-    """Decorate a function that fills the panels of a record's figure, which is named after it."""
+    """Decorate a function that fills the panels of a record's figure; the figure is named after the function."""
     return lambda fill: PaperFigure(package, fill.__name__, what, size, fill, expected, layout)
 
 
@@ -297,7 +297,7 @@ def value_rows(samples: Mapping[str, SettingSample], metrics: Sequence[str]) -> 
 def changes_at(
     samples: Mapping[str, SettingSample], metrics: Sequence[str], reference: str
 ) -> list[Row]:
-    """Return changes in % against the reference policy at the same place."""
+    """Return changes in % against the reference policy at the same x."""
     rows = []
     for name, sample in samples.items():
         policy, x = place_of(name)

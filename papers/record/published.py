@@ -51,7 +51,7 @@ _NUMBERS = {2: "two", 3: "three"}
 
 @dataclass(frozen=True)
 class ReproducedClaim:
-    """One claim with what the simulator gives on the published seeds."""
+    """A claim with the published number, the simulated number on the same seeds, and how they differ."""
 
     claim: AnyClaim
     published: str

@@ -116,10 +116,10 @@ class Measured:
 
 
 class PaperRuns:
-    """Simulates what is not kept yet; every setting is written as soon as its seeds are done."""
+    """Simulates runs that are not kept yet; every setting is written as soon as its seeds are done."""
 
     def __init__(self, folder: Path, stream: str, is_fresh: bool = False) -> None:
-        """`stream` draws the requests, `reference` or `jax`; `is_fresh` ignores what is kept."""
+        """`stream` draws the requests, `reference` or `jax`; with `is_fresh`, kept runs are ignored."""
         self.folder, self.stream, self.is_fresh = folder, stream, is_fresh
         self.made: set[Path] = set()
 
@@ -149,7 +149,7 @@ class PaperRuns:
         measurement: Measurement,
         show: Callable[[int, str], object] = lambda done, what: None,
     ) -> Iterator[list[tuple[RunSetting, list[SettingRuns]]]]:
-        """Run settings on seeds, and yield them batch by batch; nothing is kept. `show` is told how many are done."""
+        """Run settings on seeds; yield batches of settings with their runs, unkept. `show` gets the number done."""
         settings = in_order(settings)
         work = _Work(settings, seeds, self.stream, measurement)
         for at in range(0, len(settings), work.settings_per_batch):
@@ -160,7 +160,7 @@ class PaperRuns:
     def missing(
         self, settings: Iterable[RunSetting], seeds: Sequence[int], measurement: Measurement
     ) -> list[RunSetting]:
-        """Return what is to be simulated, each once: workload by workload, those that need the largest tables first."""
+        """Return the settings to simulate, each once, workload by workload, those with the largest tables first."""
         wanted = {setting.identity: setting for setting in reversed(list(settings))}
         wanted = {
             identity: setting
@@ -209,7 +209,7 @@ class PaperRuns:
             return None
 
     def keep(self, sample: SettingSample, measurement: Measurement) -> None:
-        """Write the runs of a setting; those on other seeds that are there stay."""
+        """Write the runs of a setting; runs on other seeds that are in its file stay."""
         path = self.path(sample.setting, measurement)
         kept = None if self.is_fresh else self._read(sample.setting, measurement)
         if kept is not None:  # other seeds stay

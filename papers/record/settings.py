@@ -101,7 +101,7 @@ def of_arm(
 def of_groups(
     name: str, groups: Groups, names: Iterable[str], changes: Mapping[str, Any], workload: Any
 ) -> RunSetting:
-    """Make a setting of groups of settings in order, then single ones, on a workload."""
+    """Make a setting on a workload from groups of settings, in order, and then from single changes."""
     values: dict[str, Any] = {}
     for group in names:
         if group not in groups:

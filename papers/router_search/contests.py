@@ -112,7 +112,7 @@ def _task(
     bounded: list[str],
     folder: Path,
 ) -> Task:
-    """Return the task to beat a cluster's router by the score, and to make nothing of `bounded` worse."""
+    """Return the task to beat a cluster's router by the score, without making a metric of `bounded` worse."""
     guards = tuple(
         Guard(metric=metric, direction="min", change_percent=0.0, weight=0.25) for metric in bounded
     )
@@ -155,7 +155,7 @@ def tables(held: Iterable[Contest], programs: int, most_s: float) -> dict[str, l
 
 
 def judged_again(held: Iterable[Contest], rows: Sequence[Row]) -> list[Row]:
-    """Return what the formulas that were found are worth on the new seeds."""
+    """Return the gain and the changes by class of the found formulas, on the new seeds."""
     formulas = {row["contest"]: Formula.read(row["formula"]) for row in rows}
     return [
         row for contest in held for row in judged(contest, formulas[contest.name], is_short=True)[1]
@@ -221,7 +221,7 @@ def _without_idle(breeder: Breeder, formula: Formula, seeds: tuple[int, ...]) ->
 
 
 def _is_same(breeder: Breeder, first: Formula, second: Formula, seeds: tuple[int, ...]) -> bool:
-    """Return whether two formulas make the same figures; a few seeds are looked at first."""
+    """Return whether two formulas make the same figures; a few seeds are compared first."""
     task = breeder.runs.task
     for some in (seeds[:2], seeds):
         try:

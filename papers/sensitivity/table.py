@@ -113,7 +113,7 @@ def _line(name: str, cells: Sequence[str]) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    """Both indices, whether they meet, what was tested with noise, and whether that meets."""
+    """Return cells with both indices, whether they meet, what was tested with noise, and with what result."""
     agreement = _saved_agreement(row)
     if agreement is not None:
         return agreement_cells(agreement)

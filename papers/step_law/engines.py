@@ -68,7 +68,7 @@ def _line(seen: EngineSteps, wanted: EngineSteps) -> np.ndarray:
 
 
 def _from_sizes(steps: EngineSteps) -> dict[str, np.ndarray]:
-    """Return what laws from sizes say, ms, where the model has a description."""
+    """Return the predictions of laws from sizes, ms, where the model has a description."""
     sums, nothing = steps.sums, np.zeros(len(steps))
     as_batches = MeasuredSteps(
         steps.run, steps.engine.model, "", steps.engine.tp, len(steps), 0, 1e3 * steps.ms, nothing,
@@ -197,7 +197,7 @@ def _without(
 
 
 def _carried(source: TriedEngine, target: TriedEngine) -> np.ndarray:
-    """Return what the law of one deployment says of another's steps, µs, carried over as the description says."""
+    """Return the times of the target's steps, µs, by the source's law, carried over by the model's description."""
     steps, law = target.steps, law_us(source.fit.beta, target.steps.sums)
     description = _describe(steps.engine.model)
     if description is None:
@@ -206,7 +206,7 @@ def _carried(source: TriedEngine, target: TriedEngine) -> np.ndarray:
 
 
 def _from_one(runs: Sequence[TriedEngine]) -> str:
-    """Return how far deployments are off by the fit to another one of their model alone, means over all pairs."""
+    """Return the table of deployments' errors by the fit to another one of the same model, means over all pairs."""
     head = ["model", "pairs", "the other's law", "carried over by the description", "nearer so in"]
     rows = []
     for model in dict.fromkeys(run.steps.engine.model for run in runs):
@@ -233,7 +233,7 @@ def _from_one(runs: Sequence[TriedEngine]) -> str:
 
 
 def _models(runs: Sequence[TriedEngine]) -> str:
-    """Return how far models are off that were predicted from their descriptions, and what their intervals hold."""
+    """Return the table of errors of models predicted from their descriptions, and of what their intervals hold."""
     head = ["deployment", "from its description", "interval, a factor of", "steps that it holds"]
     rows, shares = [], []
     for steps, ms, factor in held_out([run.steps for run in runs], _describe):
@@ -252,7 +252,7 @@ def _models(runs: Sequence[TriedEngine]) -> str:
 
 
 def _servers(runs: Sequence[TriedEngine]) -> str:
-    """Return what the law of all measured models says of the decoding of servers of others, on the same GPUs."""
+    """Return the table of decode times of other models' servers on the same GPUs, by the law of all measured models."""
     law = fit_described([run.steps for run in runs], _describe)
     if law is None or not SERVERS.is_file():
         return "Servers of other models: their runs are not here."

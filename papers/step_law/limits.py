@@ -160,7 +160,7 @@ def between_halves(steps: EngineSteps) -> tuple[float, int]:
 
 
 def networks(runs: Sequence[TriedEngine]) -> str:
-    """Return what networks on the law bring, and what is left where a hold-out within the seen steps chooses them."""
+    """Return the table of errors with networks on the law, and with what a hold-out within the seen steps chooses."""
     residual = residual_of(NETWORKS)
     assert residual is not None
     head = ["deployment", "step law", "with networks", "chosen", "second half: step law"]

@@ -37,7 +37,7 @@ QUEUE = "queued_prefill_requests"  # column of a file, requests that wait for th
 
 @dataclass
 class Served:
-    """A request as the batches show it; steps are places in the file."""
+    """A request as the batches show it; steps are indices into the file."""
 
     user: int
     prompt: int
@@ -198,8 +198,8 @@ def simulated(
 
     Args:
         beta: the law.
-        requests: what is served.
-        arrivals: when they come, later ones as long after the answer before as there.
+        requests: the requests to serve.
+        arrivals: when they come; a later request keeps its distance to the answer before.
         engine: whose linear attention, if it has any, says where prompts are cut.
     """
     users = pandas.Series([request.user for request in requests])

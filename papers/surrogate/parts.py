@@ -243,7 +243,7 @@ def _bars(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 
 
 def _common_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    """Return the sets beside the pool, then those of the further points."""
+    """Return the sets of seeds beside the pool, then the sets of the further points."""
     further = load_data(job.common)
     assert data.seeds is not None and further.seeds is not None
     beside = np.setdiff1d(data.seeds.seeds, data.pool)

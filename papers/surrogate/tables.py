@@ -121,7 +121,7 @@ LEVEL = 0.01
 
 
 def bars(table: pd.DataFrame) -> list[str]:
-    """Write R² of every output beside its ceiling, and what falls short."""
+    """Write R² of every output beside its ceiling, and which outputs fall short of their bar."""
     first = table.iloc[0]
     head = (
         "output", "unit", "mean", "sd over points", "RMSE", "noise between points",

@@ -81,7 +81,7 @@ class JointCell:
 
     @property
     def setting(self) -> RunSetting:
-        """Return what is simulated: the arm's policies on the cluster of the workload's track."""
+        """Return the setting to simulate: the arm's policies on the cluster of the workload's track."""
         cluster = CLUSTERS[WORKLOADS[self.workload]]
         changes = ";".join(f"{name}={value}" for name, value in cluster.items())
         return of_arm(
@@ -95,7 +95,7 @@ def cells() -> list[JointCell]:
 
 
 def measurement() -> Measurement:
-    """Return what is kept of a run: metrics, and the share of requests that missed the track's targets."""
+    """Return the measurement of a run: metrics, and the share of requests that missed the track's targets."""
     registered = scalars(METRICS)
 
     def compute(record: RunRecord) -> np.ndarray:

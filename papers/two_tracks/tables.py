@@ -236,7 +236,7 @@ class RobustnessMap:
 
 
 def check_disjoint(built: RobustnessMap, other: RobustnessMap) -> None:
-    """Refuse a check on what the tree was built from."""
+    """Refuse maps with different arms or objectives, and maps that share seeds or cells."""
     if built.arms != other.arms or built.objective != other.objective:
         raise ConfigError(
             "the two maps have other strategies or another objective; make both with the same"
@@ -311,7 +311,7 @@ def _tables(
 
 
 def asks(options: TwoTracksOptions, folder: Path) -> list[SettingsAsk]:
-    """Return what the joint table simulates."""
+    """Return the runs that the joint table needs."""
     count = joint.NUM_SEEDS if options.seeds is None else options.seeds
     seeds = tuple(range(joint.FIRST_SEED, joint.FIRST_SEED + count))
     runs = PaperRuns(Path(options.parts or folder / "parts"), "jax")

@@ -61,7 +61,7 @@ def learn(
 
 
 def calibrated(raw: Surrogate, data: Data, samples: Samples, main: str | None = None) -> Surrogate:
-    """Return the same surrogate with the scores of the calibration points and its domain."""
+    """Return the surrogate with the scores of the calibration points and its domain."""
     train = raw.standard(data.train.inputs[: len(samples.means)])
     residuals = np.abs(train.mean - np.asarray(samples.means))
     floor = np.maximum(FLOOR_SHARE * np.median(residuals, axis=0), LEAST_FLOOR)

@@ -133,7 +133,7 @@ def predict_any(
         the seeds: their requests (`given`), the baseline's runs too (`simulated`), or nothing (`unknown`).
 
     Raises:
-        ConfigError: the surrogate knows only its pool, or does not know how runs go with those of the baseline;
+        ConfigError: the surrogate knows only its pool, or has no scores for a simulated baseline;
             an argument is out of range, or the lengths do not agree.
     """
     _check(confidence, num_seeds)

@@ -84,7 +84,7 @@ class Modelled(Listed):
     """An engine that asks for the points of a list, and recommends one by the processes of the engine `denoised`."""
 
     def ranked(self, told: Sequence[Told]) -> list[int]:
-        """Return the places of the points, the best ones first."""
+        """Return the indices of the points, the best ones first."""
         return ranked(told, modelled_of(Places(len(self.points)), told))
 
 

@@ -101,7 +101,7 @@ Runs = Sequence[RunSummary]
 
 
 def of_counts(pair: Pair) -> np.ndarray:
-    """Return the numbers of requests above common values, of a pooled percentile."""
+    """Return a pair's numbers of requests above common values, by which a pooled percentile is tested."""
     assert pair.excess is not None
     return pair.excess
 
@@ -177,7 +177,7 @@ def worlds(arms: Sequence[Runs], kind: str) -> list[tuple[Runs, Runs]]:
 
 
 def print_answers(arms: Sequence[Runs], num_samples: int) -> None:
-    """Print how often an answer names a difference, the pairs of strategies by turns."""
+    """Print how often an answer names a difference; each sample takes the next pair of strategies."""
     every = [count for count in looks() if count <= MOST_SEEDS]
     print_rows(("answer", "arms", "answers", *(f"{n} seeds" for n in SEEDS), "--decide"), ())
     for family, names in FAMILIES.items():

@@ -49,12 +49,12 @@ class PredictedUnit:
 def predict(
     units: Sequence[Unit], learned: Learned, told: Callable[[int], None] = lambda done: None
 ) -> list[PredictedUnit]:
-    """Predict all units; one that cannot be predicted says why, and the others go on.
+    """Predict all units; a unit that cannot be predicted has the reason, and the others go on.
 
     Args:
         units: what is asked for.
         learned: coefficients, and how far predictions were off.
-        told: is told after every unit how many are done.
+        told: is called after every unit with the number of units done.
     """
     known: dict[Scene, SimulatedRequests] = {}
     predictions = []

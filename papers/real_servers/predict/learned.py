@@ -106,7 +106,7 @@ class Learned:
         return replace(self.client, ttft_factor=ttft, itl_factor=itl)
 
     def beta_on(self, hardware: str) -> tuple[float, ...] | None:
-        """Return the coefficients on such GPUs; None if the fit has none.
+        """Return the step law's coefficients on this hardware; None if the fit has none.
 
         Raises:
             ConfigError: the GPU has no description.
@@ -122,7 +122,7 @@ class Learned:
         Args:
             figure: its name, such as `ttft_mean`.
             value: the prediction.
-            scene: what the fit has not seen of it says which runs held out count.
+            scene: its kind, by what the fit has not seen, selects the runs held out that count.
         """
         halves = [self._half(figure, kind, scene) for kind in self.seen.unseen(scene)]
         half = math.hypot(*halves)
@@ -150,13 +150,13 @@ def _at_once(scene: Scene) -> float:
 
 
 def deployment_key(server: RealServer) -> str:
-    """Make a text for a model on such GPUs."""
+    """Return a text with the server's model, GPU, TP, data parallelism, and whether it has pools."""
     pools = " pools" if server.pools else ""
     return f"{server.model.lower()} {server.hardware} tp{server.tp} dp{server.data_parallel}{pools}"
 
 
 def software_key(server: RealServer) -> str:
-    """Make a text for a model and the version of what serves it."""
+    """Return a text that names the server's model and its serving software's version."""
     return f"{server.model.lower()} {server.variant.partition(' ')[0]}".strip()
 
 
@@ -191,7 +191,7 @@ def learned(collection: str, model: str) -> Learned:
 
 
 def from_document(document: Mapping[str, Any]) -> Learned:
-    """Read what was learned from the form of the file."""
+    """Read a fit from the document of its file."""
     return Learned(
         tuple(document["beta"]) if document["beta"] else None,
         document["pace"],
@@ -209,7 +209,7 @@ def from_document(document: Mapping[str, Any]) -> Learned:
 
 
 def to_document(learned: Learned) -> dict[str, Any]:
-    """Write what was learned in the form of the file, with five digits."""
+    """Write a fit as the document of its file, numbers with five digits."""
 
     def short(value: Any) -> Any:
         """Return a value whose numbers have five digits."""

@@ -190,7 +190,7 @@ class Unit:
 def unit_for_each(
     rows: Sequence[Row], scene_of: Callable[[Row], Scene], figures: Mapping[str, str]
 ) -> list[Unit]:
-    """Return one simulation for each row; `figures` are the columns that it fills, with what stands in them."""
+    """Return a unit for each row; `figures` are the columns that it fills, with what stands in them."""
     units = []
     for place, row in enumerate(rows):
         try:

@@ -197,12 +197,12 @@ def run_loop(
     seed: int = 0,
     entry_us: float = 0.0,
 ) -> None:
-    """Send requests in order, so many at once, and fill in their times.
+    """Send requests in order, `concurrency` of them at once, and fill in their times.
 
     Args:
         instances: idle.
         requests: in the order of sending.
-        concurrency: how many are under way at once; whoever ends brings the next.
+        concurrency: how many are under way at once; a request that ends starts the next.
         seed: of the draws, by which every request gets its instance.
         entry_us: from sending a request until an instance can take it.
 

@@ -294,7 +294,7 @@ def simulated_loop(
     Args:
         scene: with a `ClosedLoad`.
         beta: coefficients of `served-physics` on these GPUs.
-        view: what is known of such loops.
+        view: the loop's delays beside the servers' steps.
         seeds: runs; one is enough for large loads.
 
     Raises:
