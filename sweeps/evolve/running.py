@@ -282,7 +282,7 @@ def lanes(values: Any, size: int) -> jax.Array:
 def _rows_where(mask: jax.Array) -> jax.Array:
     """Return the indexes where a mask holds, in order, padded with zeros.
 
-    Each index is found by bisection. A scatter would be shorter, but XLA would no longer fuse the run.
+    Each index is found by bisection. A scatter would keep XLA from compiling the run as one function.
     """
     size = mask.shape[0]
     count, place = jnp.cumsum(mask, dtype=jnp.int32), lax.iota(jnp.int32, size)

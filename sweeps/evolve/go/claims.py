@@ -83,7 +83,7 @@ class Claims:
             self.is_free = all(node.id in self.claimed for node in names)
 
     def _acts(self, nodes: list[Node]) -> bool:
-        """Return whether the nodes call something that draws, copies, appends or has a loop of its own."""
+        """Return whether the nodes call something that fixes the order of passes: a draw, copy, append or loop."""
         for node in nodes:
             if node.type != "call_expression":
                 continue

@@ -197,7 +197,7 @@ _STATISTICS = ("mean", "stddev", "min", "max", *QUANTILES)
 
 
 def metric_problem(metric: MetricPath, classes: Sequence[str]) -> str:
-    """Return why reports have no such figure, or which of its words is wrong; empty if the metric is fine."""
+    """Return why no report has the figure, or what is wrong with its statistic, unit or direction; empty if fine."""
     share = ("higher", ("fraction", "ratio", "percent"))
     known: dict[str, tuple[str, tuple[str, ...]]] = {
         figure.path: (figure.better, figure.units) for figure in FIGURES

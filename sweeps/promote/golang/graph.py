@@ -17,7 +17,7 @@ INPUTS = ("input", "param", "state", "literal", "length", "draw")
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Hold one value; nodes are compared by identity, as equal values share a node."""
+    """Hold one value; nodes are compared by identity, because equal values share a node."""
 
     op: str
     args: tuple[Node, ...]

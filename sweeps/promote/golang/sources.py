@@ -365,7 +365,7 @@ def _functions(plugin: Plugin) -> list[str]:
 
 
 def _codes(inputs: tuple[Input, ...]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of a condition on the priority, "" for any other priority, and the constant of its SLO class."""
+    """Yield (condition on the priority, constant of the SLO class); an empty condition covers all other priorities."""
     signs = {"equals": "==", "at_least": ">=", "at_most": "<="}
     coded = next((read for read in inputs if read.signal.is_code), None)
     for case in coded.signal.declared["codes"] if coded is not None else ():

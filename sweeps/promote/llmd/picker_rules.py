@@ -250,7 +250,7 @@ def _handlers(config: PickerConfig) -> Iterator[Broken]:
 
 
 def _role_filters(config: PickerConfig) -> Iterator[Broken]:
-    """Yield profiles without the filter of the role that they choose pods for; without a handler the role is decode."""
+    """Yield profiles without the filter of the role whose pods they choose; without a handler the role is decode."""
     run = {config.parameter(HANDLER, "profiles", role) or role: role for role in FILTERS}
     has_filters = set(config.types) & {*FILTERS.values(), "encode-filter"}
     if not has_filters and HANDLER not in config.types:
