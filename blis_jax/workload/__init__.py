@@ -1,1 +1,1 @@
-"""Request tables, from wherever they come: golden files, YAML specifications, device draws."""
+"""Request tables, built from golden files, YAML specifications, or draws on the device."""

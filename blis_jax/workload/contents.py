@@ -1,7 +1,7 @@
 """Shared contents of token sequences, folded into the radix nodes of a request table.
 
-A token sequence is a prompt and the output after it. What sequences share is given as segments, and
-folded run by run: a run is a number of consecutive KV blocks with the same holders.
+A token sequence is a prompt and the output after it. Shared contents are given as segments, and folded run by run: a
+run is a number of consecutive KV blocks held by the same sequences.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ NO_NODE = np.int32(-1)  # end of a request's path
 class Segments:
     """The beginning of every sequence as segments of named contents; the rest is private.
 
-    Two sequences share tokens as far as their segments, from the first on, have the same content
-    and the same start. The last common segment may end earlier in one of them.
+    Two sequences share tokens as far as their segments, from the first on, have the same content and the same start.
+    The last common segment may be shorter in one of the two sequences.
     """
 
     ptr: Int64[np.ndarray, " offset"]  # segments of request r are ptr[r] to ptr[r + 1]
@@ -38,7 +38,7 @@ class Segments:
 
 
 class Folded(NamedTuple):
-    """The columns of a request table that say which contents are shared."""
+    """The columns of a request table that describe shared contents."""
 
     path_nodes: Int32[np.ndarray, "request depth"]
     node_start: Int32[np.ndarray, " node"]
@@ -47,7 +47,7 @@ class Folded(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Consecutive blocks with the same content, by request and position."""
+    """Runs of consecutive blocks with the same content, in order of request and position."""
 
     row: Int64[np.ndarray, " run"]
     content: Int64[np.ndarray, " run"]  # dense; stands for the whole prefix up to the run's end
@@ -60,8 +60,8 @@ def fold_segments(
 ) -> Folded:
     """Fold segments into nodes, paths and prompt keys at blocks of `block_size` tokens.
 
-    A block's content is that of the segment which holds its last token, so segments of any length
-    fit blocks of any length.
+    A block has the content of the segment that holds its last token, so segment lengths need not be multiples of the
+    block size.
     """
     input_len = np.asarray(input_len, np.int64)
     prompt_blocks = input_len // block_size
@@ -90,10 +90,11 @@ def fold_runs(
 ) -> tuple[
     Int32[np.ndarray, "request depth"], Int32[np.ndarray, " node"], Int32[np.ndarray, " node"]
 ]:
-    """Fold runs into path nodes [request, depth], first block [node] and length [node], numbered by first use.
+    """Return path nodes [request, depth], and each node's first block [node] and length in blocks [node], numbered by
+    first use.
 
-    A run's content stands for the whole prefix up to its end, so its requests are among those of
-    the run before it, and equal counts mean equal sets.
+    A run's content stands for the whole prefix up to its end, so the requests that hold a run also hold the run before
+    it, and two runs with equally many holders have the same holders.
     """
     num_requests = len(prompt_blocks)
     row, content, position, blocks = runs
@@ -127,7 +128,9 @@ def fold_runs(
 def prompt_keys(
     contents: Int64[np.ndarray, " request"], is_private: np.ndarray | None = None
 ) -> Int32[np.ndarray, " request"]:
-    """Return dense keys by first use: equal where the contents are and neither is private."""
+    """Return dense keys by first use: two requests have equal keys if their contents are equal and neither is
+    private.
+    """
     if is_private is not None:
         contents = np.where(
             is_private, contents.max(initial=0) + 1 + np.arange(len(contents)), contents
@@ -136,13 +139,13 @@ def prompt_keys(
 
 
 def dense_by_first_use(names: Int64[np.ndarray, " entry"]) -> Int32[np.ndarray, " entry"]:
-    """Return names as numbers from 0 on, in the order in which they first occur."""
+    """Return a number from 0 on for each entry, equal for equal entries, in the order of their first occurrence."""
     _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
     return ranks(np.argsort(first))[inverse]
 
 
 def ranks(order: Int[np.ndarray, " entry"] | list[int]) -> Int32[np.ndarray, " entry"]:
-    """Return the place that each entry has in an order of all entries."""
+    """Return the position of each entry in `order`, which lists all entries."""
     rank = np.empty(len(order), np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     return rank
@@ -151,9 +154,9 @@ def ranks(order: Int[np.ndarray, " entry"] | list[int]) -> Int32[np.ndarray, " e
 def chain_numbers(
     segments: Segments,
 ) -> tuple[Int64[np.ndarray, " segment"], Int64[np.ndarray, " segment"]]:
-    """Return the first token of every segment, and dense numbers by which equal chains can be told.
+    """Return the first token of every segment, and a dense number per segment that is equal for equal chains.
 
-    A chain is a segment's content and start, and those of all segments before it.
+    A chain consists of the contents and starts of a segment and of all segments before it.
     """
     start = _starts(segments)
     return start, _chains(segments, start)
@@ -199,7 +202,7 @@ def _cut_into_runs(
     last: Int64[np.ndarray, " segment"],
     prompt_blocks: Int64[np.ndarray, " request"],
 ) -> Runs:
-    """Blocks `first` to `last` of every segment, cut where any holder's segment or prompt ends."""
+    """Return the blocks `first` to `last` of every segment as runs, cut where any holder's segment or prompt ends."""
     has_block = last > first
     row, chain, first, last = row[has_block], chain[has_block], first[has_block], last[has_block]
     width = int(last.max(initial=0)) + 1

@@ -25,7 +25,7 @@ NO_REQUEST = (
 
 
 def refuse_endless(num_requests: int, horizon_us: float) -> None:
-    """Refuse a workload that nothing ends; 0 is no limit."""
+    """Refuse a workload without an end, with neither a number of requests nor a horizon; 0 is no limit."""
     if not num_requests and not horizon_us:
         raise ConfigError(
             "num_requests: neither a number of requests nor a horizon ends the workload; "
@@ -34,12 +34,14 @@ def refuse_endless(num_requests: int, horizon_us: float) -> None:
 
 
 def is_gamma_too_bursty(cv: float | None) -> bool:
-    """Return whether the reference draws exponential gaps for a gamma law of this coefficient."""
+    """Return whether the reference draws exponential gaps in place of a gamma law with this coefficient of
+    variation.
+    """
     return cv is not None and 1.0 / (cv * cv) < LEAST_GAMMA_SHAPE
 
 
 def prefix_lengths(clients: Iterable[ClientSpec]) -> dict[str, int]:
-    """Return the tokens of each prefix group's one prefix, given by the group's first client."""
+    """Return the prefix tokens of each prefix group, taken from the group's first client."""
     lengths: dict[str, int] = {}
     for client in clients:
         if client.prefix_group:
@@ -60,9 +62,9 @@ class GaussianLengths:
     def of(
         cls, numbers: Mapping[str, int], kind: str, usual: GaussianLengths | None = None
     ) -> GaussianLengths:
-        """Return the lengths of a `kind`, prompt or output, by BLIS's names, such as `prompt_tokens_min`.
+        """Return the lengths of `kind`, prompt or output, from numbers under BLIS's names, such as `prompt_tokens_min`.
 
-        `usual` has what `numbers` lack.
+        `usual` supplies the values that `numbers` lacks.
         """
         usual = usual or cls(0, 0, 0, 0)
         ends = {field.name: f"_{field.name}" for field in fields(cls)} | {"mean": ""}
@@ -75,7 +77,7 @@ class GaussianLengths:
 
     @property
     def drawn_mean(self) -> float:
-        """Return the mean of what is drawn, which the bounds move away from `mean`."""
+        """Return the mean of the clamped lengths, which differs from `mean`."""
         if self.stdev == 0 or self.min == self.max:
             return float(min(max(self.mean, self.min), self.max))
         low, high = ((end - self.mean) / self.stdev for end in (self.min, self.max))
@@ -123,7 +125,9 @@ class Distribution:
 
 @dataclass(frozen=True)
 class RevisedDistribution(Distribution):
-    """Likewise under the rules of August 2026: a length has a token, and a deviation of 0 makes it constant."""
+    """A `Distribution` under the rules of August 2026: a length is at least 1 token, and a deviation of 0 makes it
+    constant.
+    """
 
     def _check_lengths(self, option: str, lengths: GaussianLengths) -> None:
         for end in ("min", "max"):
@@ -134,7 +138,7 @@ class RevisedDistribution(Distribution):
 
 
 def _check_lengths(option: str, lengths: GaussianLengths) -> None:
-    """The reference's bounds, which hold for the standard deviation too."""
+    """Refuse lengths out of the reference's bounds, which also apply to the standard deviation."""
     for field in fields(lengths):
         value = getattr(lengths, field.name)
         path = option if field.name == "mean" else f"{option}-{field.name}"

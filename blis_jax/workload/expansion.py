@@ -1,4 +1,4 @@
-"""The clients that a workload comes down to, in the order in which BLIS draws them."""
+"""Expand a workload into clients, in the order in which BLIS draws them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Expansion:
 
 
 def expanded(spec: WorkloadSpec) -> Expansion:
-    """Return the workload as clients.
+    """Return the clients into which a workload expands.
 
     Raises:
         UnsupportedError: requests come from ServeGen data.
@@ -72,7 +72,9 @@ def expanded(spec: WorkloadSpec) -> Expansion:
 
 
 def _by_adapter(made: Expansion, adapters: AdapterPopularity) -> Expansion:
-    """The clients with one in place of each that names no adapter for every adapter, at its share of the rate."""
+    """Return the clients, with each one that names no adapter split into one client per adapter, at its share of the
+    rate.
+    """
     clients: list[ClientSpec] = []
     paces: list[Pace | None] = []
     for client, pace in zip(made.clients, made.paces, strict=True):
@@ -107,7 +109,7 @@ def refuse_adapters(spec: WorkloadSpec) -> None:
     """Refuse a workload whose requests name LoRA adapters.
 
     Raises:
-        UnsupportedError: a client or cohort names one.
+        UnsupportedError: a client or cohort names an adapter.
     """
     why = "LoRA adapters belong to a cluster; draw the requests with `drawn`, and give them to a run with `placed`"
     if getattr(spec, "adapters", None) is not None:
@@ -119,7 +121,7 @@ def refuse_adapters(spec: WorkloadSpec) -> None:
 
 
 def _client(source: str, document: Mapping[str, Any]) -> RevisedClient:
-    """Return a client that `source` comes down to; what it must not say is said of the source."""
+    """Return a client built from `document`; errors name `source`, from which it was expanded."""
     try:
         return RevisedClient.model_validate(document)
     except ValidationError as error:
@@ -127,7 +129,7 @@ def _client(source: str, document: Mapping[str, Any]) -> RevisedClient:
 
 
 def _members(cohort: CohortSpec, place: str) -> Iterator[RevisedClient]:
-    """Clients that differ in their ids and, if asked for, in their prefixes."""
+    """Yield a cohort's clients, which differ in their ids and, if requested, in their prefixes."""
     shared = {name: getattr(cohort, name) for name in RevisedSource.model_fields}
     windows = _windows(cohort, place)
     shared["lifecycle"] = RevisedLifecycle(windows=windows) if windows else None
@@ -140,7 +142,7 @@ def _members(cohort: CohortSpec, place: str) -> Iterator[RevisedClient]:
 
 
 def _windows(cohort: CohortSpec, place: str) -> tuple[RevisedWindow, ...]:
-    """Spans of the day, the spike and the drain, in this order."""
+    """Return a cohort's windows of the day, the spike and the drain, in this order."""
     for name, span in (("spike", "duration_us"), ("drain", "ramp_duration_us")):
         part = getattr(cohort, name)
         if part is not None and part.start_time_us + getattr(part, span) >= LATEST_US:
@@ -158,7 +160,7 @@ def _windows(cohort: CohortSpec, place: str) -> tuple[RevisedWindow, ...]:
 
 
 def _diurnal_windows(diurnal: DiurnalSpec) -> Iterator[RevisedWindow]:
-    """A part of every hour, whole at the peak and least twelve hours from it."""
+    """Yield the active part of every hour: the whole hour at the peak, and the least part twelve hours from it."""
     least = 1.0 / diurnal.peak_to_trough_ratio
     for hour in range(HOURS):
         angle = 2.0 * math.pi * float(hour - diurnal.peak_hour) / float(HOURS)
@@ -174,7 +176,7 @@ def _spike_window(spike: SpikeSpec, population: int) -> RevisedWindow:
 
 
 def _drain_windows(drain: DrainSpec) -> Iterator[RevisedWindow]:
-    """Everything before the drain, then ten spans of equal distance and falling length."""
+    """Yield the window before the drain, then ten equally spaced windows of falling length."""
     if drain.start_time_us > 0:
         yield RevisedWindow(start_us=0, end_us=drain.start_time_us)
     span_us = max(drain.ramp_duration_us // DRAIN_PARTS, 1)

@@ -1,8 +1,8 @@
-"""Arithmetic that Go does in its own way.
+"""Arithmetic that Go does differently from Python and C.
 
-Where requests are drawn, logarithm and exponential are taken from Python. They may differ from Go's in the last bit,
-about one part in 2^52. Their results end up truncated to microseconds or rounded to tokens: of a gap of a second, a
-last bit moves one in 4e9 over an edge, of a length of a thousand tokens one in 4e12. `log` has Go's bits.
+Drawing requests uses Python's logarithm and exponential, which may differ from Go's in the last bit, about one part in
+2^52. Their results are truncated to microseconds or rounded to tokens; the last bit changes one in 4e9 gaps of a
+second, and one in 4e12 lengths of a thousand tokens. `log` has Go's bits.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ LEAST_POSITIVE = 5e-324  # stands for a uniform number of 0 where it would divid
 
 
 def to_int64(value: float) -> int:
-    """Truncate; what does not fit becomes the least number, as the processor has it."""
+    """Return the truncated value; a value that does not fit becomes the least int64, as on the processor."""
     if not -(2.0**63) <= value < 2.0**63:
         return LEAST_INT64
     return int(value)
 
 
 def round_half_away(value: float) -> float:
-    """Return the nearest whole number, halves away from zero; infinities and NaN stay."""
+    """Return the nearest whole number, halves away from zero; infinities and NaN are returned unchanged."""
     if not math.isfinite(value):
         return value
     whole = math.trunc(value)
@@ -35,7 +35,7 @@ def round_half_away(value: float) -> float:
 
 
 def exp(value: float) -> float:
-    """Return the exponential, infinite where it overflows."""
+    """Return the exponential; infinity where it overflows."""
     try:
         return math.exp(value)
     except OverflowError:
@@ -43,9 +43,9 @@ def exp(value: float) -> float:
 
 
 def power(base: float, exponent: float) -> float:
-    """Return a positive number to a positive power: squarings for the whole part, as in Go.
+    """Return a positive number raised to a positive power, by repeated squaring for the whole part, as in Go.
 
-    Their rounding adds up to as many last bits as the exponent counts, unlike that of C's pow.
+    The rounding error grows to as many units of the last place as the exponent, unlike that of C's pow.
     """
     if base == 1.0 or not math.isfinite(exponent):
         return 1.0 if base == 1.0 else (0.0 if base < 1.0 else math.inf)
@@ -75,7 +75,9 @@ def power(base: float, exponent: float) -> float:
 
 
 def log(value: float) -> float:
-    """Return the natural logarithm of a positive number to Go's last bit: the series of FreeBSD's e_log.c."""
+    """Return the natural logarithm of a positive number, equal to Go's to the last bit: the series of FreeBSD's
+    e_log.c.
+    """
     factor, exponent = math.frexp(value)
     if factor < math.sqrt(0.5):
         factor, exponent = 2.0 * factor, exponent - 1

@@ -27,7 +27,7 @@ def subsystem_seed(master_seed: int, name: str) -> int:
 
 
 def signed(number: int) -> int:
-    """Return what is left of a number in 64 bits, as Go's integers wrap."""
+    """Return a whole number wrapped to 64 signed bits, as Go's integers wrap."""
     unsigned = number % 2**64
     return unsigned - 2**64 if unsigned >= 2**63 else unsigned
 
@@ -59,13 +59,13 @@ FIRST_FEED = LENGTH - TAP  # index into the state that the first step counts dow
 
 
 def seed_state(seed: int) -> UInt64[np.ndarray, " lag"]:
-    """Return the 607 numbers before the first output of a source with this seed, oldest first."""
+    """Return the 607 numbers of state before the first output of a source with this seed, oldest first."""
     state = _spread(seed, (40, 20, 0)) ^ _table()
     return state[_state_index(np.arange(1, LENGTH + 1))]
 
 
 def extend(numbers: UInt64[np.ndarray, " n"], start: int) -> None:
-    """Fill `numbers` from `start` on by the recurrence; the 607 before are given."""
+    """Fill `numbers` from `start` on by the recurrence; the 607 numbers before `start` must be given."""
     for first in range(start, len(numbers), TAP):
         last = min(first + TAP, len(numbers))
         np.add(
@@ -76,7 +76,7 @@ def extend(numbers: UInt64[np.ndarray, " n"], start: int) -> None:
 
 
 def _spread(seed: int, shifts: tuple[int, int, int]) -> UInt64[np.ndarray, " lag"]:
-    """State made from a seed alone: three consecutive 31-bit numbers per entry."""
+    """Return a state derived from the seed alone: three consecutive 31-bit numbers, shifted, per entry."""
     first = seed % SEED_MODULUS or SEED_OF_ZERO
     numbers = np.uint64(first) * _multipliers() % np.uint64(SEED_MODULUS)
     triples = numbers.reshape(LENGTH, 3) << np.array(shifts, np.uint64)
@@ -85,7 +85,7 @@ def _spread(seed: int, shifts: tuple[int, int, int]) -> UInt64[np.ndarray, " lag
 
 @functools.cache
 def _multipliers() -> UInt64[np.ndarray, " draw"]:
-    """Return what a seed is multiplied by for each of its used numbers."""
+    """Return the factors by which a seed is multiplied to give each number that the state uses."""
     powers = []
     power = pow(SEED_MULTIPLIER, SEED_SKIPPED, SEED_MODULUS)
     for _ in range(3 * LENGTH):
@@ -95,13 +95,13 @@ def _multipliers() -> UInt64[np.ndarray, " draw"]:
 
 
 def _state_index(step: np.ndarray) -> np.ndarray:
-    """Where the state keeps output number `step`, counted from 1, and kept its predecessor."""
+    """Return the index in the state of output number `step`, counted from 1, which replaces an older number."""
     return (FIRST_FEED - step) % LENGTH
 
 
 @functools.cache
 def _table() -> UInt64[np.ndarray, " lag"]:
-    """Return the fixed table that every seed is combined with."""
+    """Return the fixed table with which every seed is combined."""
     start = _spread(TABLE_SEED, (20, 10, 0))
     numbers = np.empty(2 * LENGTH, np.uint64)
     numbers[:LENGTH] = start[_state_index(np.arange(1, LENGTH + 1))]
@@ -117,7 +117,7 @@ def _table() -> UInt64[np.ndarray, " lag"]:
 
 
 def _power_of_t(exponent: int) -> UInt64[np.ndarray, " lag"]:
-    """Coefficients of t^exponent modulo t^607 - t^334 - 1, lowest first, by repeated squaring."""
+    """Return the coefficients of t^exponent modulo t^607 - t^334 - 1, lowest first, by repeated squaring."""
     power = np.zeros(LENGTH, np.uint64)
     power[0] = 1
     for bit in f"{exponent:b}":
@@ -128,7 +128,7 @@ def _power_of_t(exponent: int) -> UInt64[np.ndarray, " lag"]:
 
 
 def _reduced(product: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " lag"]:
-    """Replace t^(607+k) by t^(334+k) + t^k until the degree is below 607."""
+    """Return a product with t^(607+k) replaced by t^(334+k) + t^k until its degree is below 607."""
     while len(product) > LENGTH:
         high, product = product[LENGTH:], product[:LENGTH].copy()
         product[: len(high)] += high
@@ -154,7 +154,7 @@ EXPONENTIAL_AREA = 3.949659822581572e-3
 
 @dataclass(frozen=True)
 class Ziggurat:
-    """One distribution's layers; layer 0 is the base with the tail."""
+    """The layers of one distribution; layer 0 is the base with the tail."""
 
     thresholds: tuple[int, ...]  # integers below it need no test
     widths: tuple[float, ...]  # single precision; what an integer is multiplied by
@@ -163,7 +163,7 @@ class Ziggurat:
 
 @functools.cache
 def normal() -> Ziggurat:
-    """Return 128 layers over half a normal density, for integers below 2^31 in absolute value."""
+    """Return 128 layers over half a normal density, for integers with absolute values below 2^31."""
     return _layers(
         num=128,
         scale=2.0**31,
@@ -221,7 +221,7 @@ LARGEST_INT63 = 2**63 - 1
 
 
 class Stream:
-    """`rand.New(rand.NewSource(seed))`; seeds that agree modulo 2^31 - 1 give the same stream."""
+    """The stream `rand.New(rand.NewSource(seed))`; seeds that are equal modulo 2^31 - 1 give the same stream."""
 
     def __init__(self, seed: int) -> None:
         self._raw = seed_state(seed)
@@ -231,7 +231,7 @@ class Stream:
         self._below: tuple[int, Int32[np.ndarray, " raw"], list[int]] | None = None
 
     def _refill(self) -> None:
-        """Make the next block; blocks grow, since many clients of a workload draw little."""
+        """Generate the next block; blocks grow, since many clients of a workload draw little."""
         before = self._raw[-LENGTH:]
         self._raw = np.empty(LENGTH + self._block, np.uint64)
         self._raw[:LENGTH] = before
@@ -257,7 +257,9 @@ class Stream:
         return self.int63() >> 32
 
     def intn(self, limit: int) -> int:
-        """Return a uniform number below `limit`, from 31 bits if they suffice; the unequal rest is drawn again."""
+        """Return a uniform number below `limit`, from 31 bits if they suffice; numbers of an incomplete last interval
+        are drawn again.
+        """
         draw, size = (self.int31, 2**31) if limit <= LARGEST_INT31 else (self.int63, 2**63)
         value = draw()
         while value >= size - size % limit:
@@ -265,7 +267,7 @@ class Stream:
         return value % limit
 
     def shuffled(self, count: int) -> list[int]:
-        """Return the numbers below `count` as `Shuffle` leaves them."""
+        """Return the numbers below `count` in the order in which Go's `Shuffle` leaves them."""
         order = list(range(count))
         for last in range(count - 1, 0, -1):
             product = self.uint32() * (last + 1)
@@ -276,7 +278,7 @@ class Stream:
         return order
 
     def intn_vector(self, limit: int, count: int) -> Int32[np.ndarray, " draw"]:
-        """Return `count` draws of `intn(limit)`, for a limit below 2^31; not to be written to."""
+        """Return `count` draws of `intn(limit)`, for a limit below 2^31; the caller must not write to the array."""
         parts, missing = [], count
         while missing > 0:
             if self._next == len(self._raw):
@@ -295,7 +297,9 @@ class Stream:
         return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
     def _made_below(self, limit: int) -> tuple[Int32[np.ndarray, " raw"], list[int]]:
-        """Return what `intn(limit)` makes of every number at hand, and where it draws again."""
+        """Return the result of `intn(limit)` for each raw number of the block, and the positions of the numbers that it
+        rejects.
+        """
         if self._below is None or self._below[0] != limit:
             values = (self._raw >> np.uint64(32)).astype(np.uint32) & np.uint32(LARGEST_INT31)
             refused = np.flatnonzero(values >= 2**31 - 2**31 % limit).tolist()
@@ -305,14 +309,14 @@ class Stream:
         return self._below[1:]
 
     def float64(self) -> float:
-        """Return a uniform number in [0, 1); a number that rounds to 1 is drawn again."""
+        """Return a uniform number in [0, 1); if rounding gives 1, the number is drawn again."""
         value = self.int63() * 2.0**-63
         while value == 1.0:
             value = self.int63() * 2.0**-63
         return value
 
     def norm_float64(self) -> float:
-        """Draw from the standard normal law."""
+        """Return a draw from the standard normal law."""
         layers = normal()
         while True:
             bits = self.uint32()
@@ -335,7 +339,7 @@ class Stream:
                 return beyond
 
     def exp_float64(self) -> float:
-        """Draw from the exponential law with mean 1."""
+        """Return a draw from the exponential law with mean 1."""
         layers = exponential()
         while True:
             bits = self.uint32()
@@ -349,10 +353,10 @@ class Stream:
                 return value
 
     def _is_under(self, layers: Ziggurat, layer: int, density: float) -> bool:
-        """Return whether a point drawn beside the inner part of a layer lies under the density.
+        """Return whether a point drawn in the outer part of a layer lies under the density.
 
-        In single precision as in Go, where an exp with another last bit decides one in 10^8 of these
-        tests (which one draw in a hundred comes to) differently at most.
+        It is computed in single precision as in Go. A different last bit of exp changes at most one in 10^8 of these
+        tests, which one in a hundred draws needs.
         """
         low, high = layers.heights[layer], layers.heights[layer - 1]
         return bool(low + np.float32(self.float64()) * (high - low) < np.float32(density))

@@ -1,8 +1,8 @@
-"""Workloads in the compact form of inference-perf, and the clients that BLIS makes of them.
+"""Workloads in the compact form of inference-perf, and the clients that BLIS derives from them.
 
-Every user of every shared system prompt becomes a client. BLIS's two revisions make different
-clients: the first gives all of them one rate and the stages as windows; the second gives each
-stage its own clients, which keep to the stage's numbers exactly.
+Every user of every shared system prompt becomes a client. BLIS's two revisions make different clients: the first gives
+all clients one rate, with the stages as windows; the second gives each stage its own clients, which follow the stage's
+numbers exactly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_OF_CLIENT = 10_000_000  # requests of one client, the reference's limit
 
 
 class StageSpec(Strict):
-    """A span of constant rate."""
+    """A stage: a span of time with a constant rate."""
 
     rate: Positive  # requests/s
     duration: Annotated[Whole, Field(ge=1)]  # s
@@ -54,13 +54,13 @@ class InferencePerfSpec(Strict):
 
     @property
     def is_chat(self) -> bool:
-        """Return whether users hold conversations of several turns."""
+        """Return whether users hold multi-turn conversations."""
         return self.shared_prefix.enable_multi_turn_chat
 
 
 @dataclass(frozen=True)
 class ExactCount:
-    """So many requests, whose gaps are scaled to fill the span."""
+    """A pace with an exact number of requests, whose gaps are scaled to fill the span."""
 
     count: int
     duration_us: int
@@ -68,7 +68,7 @@ class ExactCount:
 
 @dataclass(frozen=True)
 class OwnRate:
-    """Exponential gaps at a rate that no other client's share changes."""
+    """A pace with exponential gaps, at a rate that other clients' shares do not change."""
 
     rate_us: float  # requests per microsecond
 
@@ -77,14 +77,14 @@ Pace = ExactCount | OwnRate  # in place of a client's arrival law and its share 
 
 
 class PacedClient(NamedTuple):
-    """A client as a document of the YAML format, and its pace; None: that of its arrival law."""
+    """A client as a document of the YAML format, and its pace; None for the pace of its arrival law."""
 
     document: dict[str, Any]
     pace: Pace | None
 
 
 def check_clients(workload: InferencePerfSpec) -> None:
-    """Refuse a workload of which the revised form makes no clients.
+    """Refuse a workload from which the revised form derives no clients.
 
     Raises:
         ConfigError: there are too many users, or too few or too many requests for each.
@@ -111,7 +111,7 @@ def first_clients(workload: InferencePerfSpec) -> tuple[float, list[dict[str, An
 
 
 def revised_clients(workload: InferencePerfSpec) -> tuple[float, list[PacedClient]]:
-    """Return the sum of the stages' rates in requests/s and the clients of BLIS's revised form."""
+    """Return the sum of the stages' rates in requests/s, and the clients of BLIS's revised form."""
     _check_size(workload)
     rate = 0.0
     clients: list[PacedClient] = []
@@ -124,7 +124,7 @@ def revised_clients(workload: InferencePerfSpec) -> tuple[float, list[PacedClien
 def _stage_clients(
     workload: InferencePerfSpec, index: int, window: dict[str, int]
 ) -> Iterator[PacedClient]:
-    """The clients of one stage; the only stage of a workload has no window."""
+    """Return the clients of one stage; the only stage of a workload has no window."""
     stage, is_only = workload.stages[index], len(workload.stages) == 1
     share = 1.0 / workload.num_users if is_only else 1.0
     more: dict[str, Any] = {"slo_class": "standard", "rate_fraction": share}
@@ -145,7 +145,7 @@ def _stage_clients(
 
 
 def _users(workload: InferencePerfSpec, least: int = 1) -> Iterator[dict[str, Any]]:
-    """What the clients of every stage and revision have in common, prompt by prompt; lengths from `least` on."""
+    """Yield the client keys common to every stage and revision, prompt by prompt; lengths are raised to `least`."""
     shared = workload.shared_prefix
     for prompt in range(shared.num_unique_system_prompts):
         for user in range(shared.num_users_per_system_prompt):
@@ -161,12 +161,12 @@ def _users(workload: InferencePerfSpec, least: int = 1) -> Iterator[dict[str, An
 
 
 def _constant(tokens: int) -> dict[str, Any]:
-    """Return a fixed length; the reference raises it to 1."""
+    """Return a constant length law; the reference raises a length of 0 to 1."""
     return {"type": "constant", "params": {"value": tokens}}
 
 
 def _chat(rate: float, num_users: int, rounds: int) -> dict[str, Any]:
-    """Return one conversation whose rounds follow each other as often as all users together allow."""
+    """Return the client keys of one conversation, paced so that all users together send at `rate`."""
     turns = {
         "max_rounds": rounds,
         "think_time_us": int(num_users / rate * 1e6),
@@ -176,12 +176,12 @@ def _chat(rate: float, num_users: int, rounds: int) -> dict[str, Any]:
 
 
 def _is_counted(workload: InferencePerfSpec) -> bool:
-    """Return whether users have exact numbers of requests, not a rate."""
+    """Return whether users have exact numbers of requests instead of a rate."""
     return workload.is_chat or len(workload.stages) == 1
 
 
 def _counts(workload: InferencePerfSpec, index: int) -> list[int]:
-    """Return the stage's requests shared out evenly; the first users get what is left over."""
+    """Return the stage's requests divided evenly among the users; the first users get the remainder."""
     stage, num_users = workload.stages[index], workload.num_users
     total = int(min(stage.rate * stage.duration, 2.0**63))
     each, more = divmod(total, num_users)
@@ -201,7 +201,7 @@ def _counts(workload: InferencePerfSpec, index: int) -> list[int]:
 
 
 def _windows(workload: InferencePerfSpec) -> list[dict[str, int]]:
-    """Return the stages' spans one after the other."""
+    """Return the stages' spans, one after the other."""
     windows, start_us = [], 0
     for stage in workload.stages:
         end_us = start_us + stage.duration * US_PER_S

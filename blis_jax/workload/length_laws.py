@@ -1,8 +1,8 @@
-"""Length laws of the YAML specification, and what all its parts share.
+"""Length laws of the YAML specification, and helpers for all its parts.
 
-The laws named `Revised…` are those that the revision of August 2026 adds or changes. It reads numbers that the first
-revision's files should not have, and so do they: lengths below 1 become 1; keys of `params` that a law does not have
-change nothing, which is said.
+The laws named `Revised…` are added or changed by the revision of August 2026. As that revision does, they accept
+numbers that the first revision's files should not have: lengths below 1 become 1, and unknown number keys of `params`
+are ignored with a warning.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from blis_jax.errors import ConfigWarning, closest, shortened
 
 
 def no_boolean(value: object) -> object:
-    """Refuse true and false, which would pass as 1 and 0."""
+    """Refuse true and false, which would otherwise count as 1 and 0."""
     if isinstance(value, bool):
         raise PydanticCustomError("boolean", f"got {str(value).lower()}, allowed is a number")
     return value
 
 
 def power_of_ten(value: object) -> object:
-    """Return numbers such as 1e6, which YAML reads as text."""
+    """Return a number such as 1e6 as a float, since YAML reads it as text."""
     if isinstance(value, str) and "e" in value.lower():
         with contextlib.suppress(ValueError):
             return float(value)
@@ -42,12 +42,12 @@ def power_of_ten(value: object) -> object:
 
 
 def _whole_part(value: object, info: ValidationInfo) -> object:
-    """Cut the fraction of a token off, as the reference does, and say so."""
+    """Return a number of tokens without its fraction, with a warning, as the reference does."""
     return signed_whole_part(value, info) if isinstance(value, float) and value >= 0 else value
 
 
 def signed_whole_part(value: object, info: ValidationInfo) -> object:
-    """Cut a number, which may be negative, to its whole part as BLIS does, with a warning."""
+    """Return the whole part of a number, which may be negative, with a warning, as BLIS does."""
     if not isinstance(value, float) or not math.isfinite(value) or value.is_integer():
         return value
     whole = math.trunc(value)
@@ -79,7 +79,7 @@ UNKNOWN_KEY = "unknown_key"  # type of a pydantic error
 
 
 class Strict(BaseModel):
-    """A frozen part of the specification that names unknown keys; an empty value counts as not given, as in BLIS."""
+    """A frozen part of the specification that refuses unknown keys; an empty value counts as not given, as in BLIS."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -139,7 +139,7 @@ class ConstantParams(Strict):
 
 
 class Law(Strict):
-    """The common part of all laws of lengths: none of them reads values from a file."""
+    """The common base of all length laws, none of which reads values from a file."""
 
     file: None = None
 
@@ -210,7 +210,7 @@ LengthLaw = Annotated[
 
 
 def problem_at(below: list[str | int], text: str) -> PydanticCustomError:
-    """Return an error at a key below the one whose validator raises it."""
+    """Return an error located at a key below the part whose validator raises it."""
     return PydanticCustomError("value", "{text}", {"below": below, "text": text})
 
 
@@ -233,7 +233,7 @@ SignedTokens = Annotated[
 
 
 class _Params(Strict):
-    """Parameters among which further numbers may stand."""
+    """Parameters that may be accompanied by unknown numbers, which have no effect and cause a warning."""
 
     law: ClassVar[str]
 
@@ -274,7 +274,7 @@ class RevisedGaussianLaw(GaussianLaw):
 
 
 class _Bounds(_Params):
-    """Bounds in tokens after rounding; 0: none."""
+    """Bounds in tokens, applied after rounding; 0 for none."""
 
     min: Tokens = 0
     max: Tokens = 0

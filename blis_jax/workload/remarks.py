@@ -1,4 +1,4 @@
-"""Settings of a workload that are valid and yet change nothing."""
+"""Warn of workload settings that are valid but have no effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODALITIES = ("image", "audio", "video")
 
 
 def ineffective_settings(spec: WorkloadSpec) -> list[str]:
-    """Return one sentence for each setting that changes nothing, whatever the number of its clients."""
+    """Return one sentence for each setting without effect, however many clients have it."""
     remarks = [
         f"{key} has no effect beside clients"
         for key in ("servegen_data", "inference_perf")
@@ -47,7 +47,9 @@ LEAST_OFF = 0.01  # of the sum of shares from 1
 
 
 def _shares(spec: WorkloadSpec) -> Iterator[str]:
-    """Shares that do not add up to 1, where all clients send at all times: BLIS divides them by their sum."""
+    """Yield a note on shares that do not add up to 1 although all clients always send: BLIS divides them by their
+    sum.
+    """
     cohorts = spec.cohorts if isinstance(spec, RevisedWorkload) else ()
     has_windows = cohorts or any(client.lifecycle is not None for client in spec.clients)
     total = sum(client.rate_fraction for client in spec.clients)
@@ -62,7 +64,7 @@ MOST_LISTED = 3  # clients by their places
 
 
 def _place(clients: Sequence[int]) -> str:
-    """Return where a setting stands in the file: `clients[3].`, `clients[1], [4], [5] and 7 more: `."""
+    """Return the position of a setting in the file: `clients[3].`, or `clients[1], [4], [5] and 7 more: `."""
     if len(clients) == 1:
         return f"clients[{clients[0]}]."
     left = len(clients) - MOST_LISTED
@@ -71,7 +73,7 @@ def _place(clients: Sequence[int]) -> str:
 
 
 def _revised(spec: RevisedWorkload) -> Iterator[str]:
-    """What BLIS's revision of August 2026 leaves out."""
+    """Yield notes on settings that BLIS's revision of August 2026 ignores."""
     if spec.inference_perf is not None and spec.aggregate_rate:
         yield "aggregate_rate has no effect beside inference_perf: the stages have the rates"
     if not has_own_windows(spec.clients):

@@ -1,7 +1,7 @@
 """The YAML workload specification as BLIS reads it since August 2026.
 
-What is not here is as in `blis_jax.workload.spec_parts`. New are cohorts, closed-loop sessions, pools of
-concurrent users, deadlines, windows with laws of their own, and workloads without a common rate.
+Parts that are not defined here are as in `blis_jax.workload.spec_parts`. New are cohorts, closed-loop sessions, pools
+of concurrent users, deadlines, windows with laws of their own, and workloads without a common rate.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ ABSOLUTE = "without an aggregate_rate every client needs rates of its own"
 
 
 def check_pace(client: RevisedClient) -> None:
-    """Refuse a client that has neither a share of the rate with an arrival law nor a number of
-    concurrent users, or has both.
-    """
+    """Refuse a client unless it has either a share of the rate with an arrival law, or a number of concurrent users."""
     if client.concurrency and client.rate_fraction:
         raise problem_at(
             ["concurrency"],
@@ -61,7 +59,9 @@ def check_pace(client: RevisedClient) -> None:
 
 
 def check_sources(workload: RevisedWorkload) -> None:
-    """Refuse a workload without one source of requests, or without all that its rates and classes need."""
+    """Refuse a workload without a source of requests, with two that exclude each other, or without settings that its
+    rates and classes need.
+    """
     sources = ("clients", "servegen_data", "inference_perf")
     present = [name for name in sources if getattr(workload, name)]
     if len(present) > 1:
@@ -115,7 +115,9 @@ def _check_absolute_cohort(cohort: CohortSpec, index: int) -> None:
 
 
 def _check_classes(workload: RevisedWorkload) -> None:
-    """All clients have a class or none has: the empty class counts as standard in BLIS's figures."""
+    """Refuse a workload in which only some clients have a class: the empty class counts as standard in BLIS's
+    figures.
+    """
     places: dict[bool, tuple[str, int]] = {}
     for name in ("clients", "cohorts"):
         for index, source in enumerate(getattr(workload, name)):
@@ -130,7 +132,7 @@ def _check_classes(workload: RevisedWorkload) -> None:
 
 
 def _check_sessions(workload: RevisedWorkload) -> None:
-    """Pools of users and sessions do not mix: BLIS cannot count their requests together."""
+    """Refuse pools of users together with sessions, because BLIS cannot count their requests together."""
     pools = [index for index, client in enumerate(workload.clients) if client.concurrency]
     if not pools:
         return
@@ -145,7 +147,7 @@ def _check_sessions(workload: RevisedWorkload) -> None:
 
 
 def _without_type(value: object) -> object:
-    """None for a law without a type, as BLIS writes one that is not there."""
+    """Return None for a law without a type, which is how BLIS writes a missing law."""
     return None if value == {"type": ""} else value
 
 
@@ -163,7 +165,7 @@ class RevisedArrival(ArrivalSpec):
 
     @property
     def is_fitted(self) -> bool:
-        """Return whether shape and scale are given; they count for gamma and weibull gaps."""
+        """Return whether shape and scale are given; they are used for gamma and weibull gaps."""
         return self.shape is not None and self.scale is not None
 
     @model_validator(mode="after")
@@ -174,7 +176,7 @@ class RevisedArrival(ArrivalSpec):
 
 
 class RevisedWindow(ActiveWindow):
-    """A span in which the client sends requests, in its own way if one of the last four is given."""
+    """A span in which the client sends requests; any of the last four fields replaces the client's own."""
 
     trace_rate: NonNegative | None = None  # weight, or requests/s without an aggregate_rate
     arrival: RevisedArrival | None = None
@@ -183,7 +185,7 @@ class RevisedWindow(ActiveWindow):
 
     @property
     def has_own_laws(self) -> bool:
-        """Return whether the window replaces something of the client's: its rate, arrivals or lengths."""
+        """Return whether the window replaces the client's rate, arrivals or lengths."""
         laws = (self.trace_rate, self.arrival, self.input_distribution, self.output_distribution)
         return any(value is not None for value in laws)
 
@@ -197,13 +199,13 @@ class RevisedWindow(ActiveWindow):
 
 
 class RevisedLifecycle(LifecycleSpec):
-    """Spans outside of which the client is silent."""
+    """The client's active spans, outside of which it is silent."""
 
     windows: Annotated[tuple[RevisedWindow, ...], Field(min_length=1)]
 
 
 class RevisedMultiTurn(MultiTurnSpec):
-    """Sessions; a later round waits for the one before and the think time, unless closed_loop is false."""
+    """Sessions; a later round waits for the previous answer and the think time, unless closed_loop is false."""
 
     max_rounds: AtLeastOne
     single_session: bool = False  # the client's first arrival begins its only session
@@ -219,7 +221,7 @@ class RevisedMultiTurn(MultiTurnSpec):
 
 
 class RevisedReasoning(ReasoningSpec):
-    """Share of reasoning tokens, which changes nothing, and sessions."""
+    """The share of reasoning tokens, which has no effect, and sessions."""
 
     reason_ratio_distribution: OptionalLaw = None  # type: ignore[assignment]
     multi_turn: RevisedMultiTurn | None = None
@@ -238,7 +240,7 @@ class RevisedMultimodal(MultimodalSpec):
 
 
 class RevisedSource(Strict):
-    """The requests' fields that a client gives, and a cohort for all its members."""
+    """The request fields that a client sets, or a cohort for all its members."""
 
     id: str = ""
     tenant_id: str = ""
@@ -260,7 +262,7 @@ class RevisedSource(Strict):
 
 
 class RevisedClient(RevisedSource, ClientSpec):  # type: ignore[misc]  # laws of its own
-    """One source of requests: at a share of the rate, or a pool of so many concurrent users."""
+    """One source of requests: at a share of the rate, or a pool of `concurrency` users."""
 
     sessions_are_bare: ClassVar[bool] = False
 
@@ -272,19 +274,19 @@ class RevisedClient(RevisedSource, ClientSpec):  # type: ignore[misc]  # laws of
 
     @property
     def is_closed_loop(self) -> bool:
-        """Return whether each round of the client's sessions waits for the answer to the round before."""
+        """Return whether each round of the client's sessions waits for the answer to the previous round."""
         return self.multi_turn is not None if self.closed_loop is None else self.closed_loop
 
     @property
     def has_single_session(self) -> bool:
-        """Return whether the client begins one session only."""
+        """Return whether the client begins only one session."""
         turns = self.reasoning.multi_turn if self.reasoning else None
         return turns is not None and turns.single_session
 
     @model_validator(mode="before")
     @classmethod
     def _without_process(cls, data: object) -> object:
-        """Without an arrival law that has no process, as BLIS writes it for pools."""
+        """Return the data without an arrival law that has no process, which is how BLIS writes pools."""
         if isinstance(data, dict) and data.get("arrival") == {"process": ""}:
             return {name: value for name, value in data.items() if name != "arrival"}
         return data
@@ -322,7 +324,7 @@ class DrainSpec(Strict):
 
 
 class CohortSpec(RevisedSource):
-    """Clients that are alike; id and windows of each follow from the cohort's."""
+    """Clients that are alike; each client's id and windows are derived from the cohort's."""
 
     population: Annotated[Whole, Field(ge=1, le=MOST_MEMBERS)]
     prefix_sharing: Literal["", "shared", "per_member"] = ""
@@ -341,7 +343,7 @@ class CohortSpec(RevisedSource):
 
 
 class ClassTargets(Strict):
-    """Bounds that a good request meets, in ms; 0: none."""
+    """Latency bounds in ms within which a request counts as good; 0 for none."""
 
     ttft_ms: NonNegative = 0.0
     itl_ms: NonNegative = 0.0
@@ -349,7 +351,7 @@ class ClassTargets(Strict):
 
 
 class RevisedServeGen(Strict):
-    """Recorded ServeGen data to take clients from; not simulated."""
+    """Recorded ServeGen data from which BLIS takes clients; not simulated."""
 
     path: str = ""
     time_window: str = ""
@@ -360,7 +362,7 @@ class RevisedServeGen(Strict):
 
 
 class RevisedWorkload(WorkloadSpec):
-    """A whole workload: clients and cohorts, or one of the forms that clients are made of."""
+    """A whole workload: clients and cohorts, or one of the compact forms that expand into clients."""
 
     revision: ClassVar[str] = REVISED
     law_types: ClassVar[tuple[str, ...]] = REVISED_LAW_TYPES
@@ -382,7 +384,7 @@ class RevisedWorkload(WorkloadSpec):
 
     @property
     def waits(self) -> bool:
-        """Return whether users or sessions wait for answers, or requests may be given up at a deadline."""
+        """Return whether users or sessions wait for answers, or requests may be dropped at a deadline."""
         return self.inference_perf is not None or any(
             sender.timeout or sender.reasoning is not None or getattr(sender, "concurrency", 0)
             for sender in (*self.clients, *self.cohorts)
@@ -390,7 +392,7 @@ class RevisedWorkload(WorkloadSpec):
 
     @property
     def has_rate(self) -> bool:
-        """Return whether some requests come at a rate: not those of users who wait for their answers."""
+        """Return whether some requests arrive at a rate, unlike those of users who wait for answers."""
         return not self.clients or not all(client.concurrency for client in self.clients)
 
     @model_validator(mode="after")

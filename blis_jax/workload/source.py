@@ -1,4 +1,4 @@
-"""Where the requests of a study come from: a workload draws them from a seed, a trace has them; by BLIS's revision."""
+"""Sources of a study's requests: a workload, which draws requests from a seed, or a recorded trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RequestSource(Protocol):
 
     @property
     def num_requests(self) -> int:
-        """Return the number of requests of all runs on one seed; 0 if the horizon alone ends them."""
+        """Return the number of requests in all runs of one seed; 0 if the horizon alone ends the workload."""
 
     @property
     def horizon(self) -> int:
@@ -24,11 +24,11 @@ class RequestSource(Protocol):
 
     @property
     def aggregate_rate(self) -> float | None:
-        """Return the requests per second; None if this is not known before they are drawn."""
+        """Return the requests per second; None if the rate is unknown before drawing."""
 
     @property
     def measure(self) -> MeasureSpec:
-        """Return the spans at the ends of the arrivals that are not measured."""
+        """Return the spans at the beginning and end of the arrivals that are not measured."""
 
     @property
     def slo_classes(self) -> tuple[str, ...]:
@@ -36,17 +36,19 @@ class RequestSource(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Return whether runs decide about requests, so that each is followed: some wait for the answers to others."""
+        """Return whether requests depend on the run, because some wait for the answers to others or may be dropped at a
+        deadline.
+        """
 
     def content(self) -> dict[str, Any]:
-        """Return everything that its requests depend on besides the seed, as plain data."""
+        """Return everything on which the requests depend besides the seed, as plain data."""
 
     def about(self) -> dict[str, Any]:
-        """Return what results say of it, as plain data."""
+        """Return the description of the source that results contain, as plain data."""
 
 
 def until_horizon(config: ClusterConfig, spec: RequestSource) -> ClusterConfig:
-    """Return the configuration with the workload's horizon, unless it has one of its own; as in BLIS."""
+    """Return the configuration with the workload's horizon, unless it has its own, as in BLIS."""
     if spec.horizon and config.horizon == NO_HORIZON:
         return config.replace(horizon=spec.horizon)
     return config

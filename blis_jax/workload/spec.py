@@ -1,4 +1,4 @@
-"""Reading workload specifications: a file of either version, a text, or one of the package; with keys replaced."""
+"""Read workload specifications: a file of either version, a text, or a workload of the package; and replace keys."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ _OF_CLIENTS = ({"target", "data"}, {"load", "data"})  # keys of their configurat
 def parse_spec(
     text: str, source: str = "workload specification", revision: str | None = FIRST_REVISION
 ) -> WorkloadSpec:
-    """Parse and check a YAML text; `source` names it in errors, `revision` the BLIS whose rules apply.
+    """Return the checked specification in a YAML text; `source` names it in errors, `revision` is the BLIS whose rules
+    apply.
 
-    None takes those of February, unless the text has a key that August alone knows. Files of version 1 are read as
-    version 2, with a ConfigWarning where names have changed.
+    With None, February's rules apply, unless the text has a key that only August has. Files of version 1 are converted
+    to version 2, with a ConfigWarning for each changed name.
     """
     kind = _spec_class(revision or FIRST_REVISION)
     read = read_mapping(text, source, TEXTS)
@@ -71,7 +72,7 @@ HINT = "did you mean"  # of `closest`
 
 
 def _has_later_key(error: ValidationError, data: object) -> bool:
-    """Return whether a key that February refuses is one of August's, or is nearly one."""
+    """Return whether a key that February refuses is a key of August's, or is close to one."""
     unknown, is_near = _unknown_keys(error), False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)
@@ -91,7 +92,7 @@ def _unknown_keys(error: ValidationError) -> set[tuple[int | str, ...]]:
 
 
 def _is_revised(data: object) -> bool:
-    """Return whether the rules of August take a content without a warning."""
+    """Return whether the content is valid under August's rules without a warning."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConfigWarning)
@@ -113,7 +114,7 @@ def _spec_class(revision: str) -> type[WorkloadSpec]:
 
 
 def _with_clients(spec: WorkloadSpec) -> WorkloadSpec:
-    """Return the same workload with the clients that the first revision makes of `inference_perf`."""
+    """Return the workload with its `inference_perf` form expanded into clients by the first revision's rules."""
     if spec.revision != FIRST_REVISION or spec.inference_perf is None or spec.clients:
         return spec
     mean_rate, clients = first_clients(spec.inference_perf)
@@ -123,16 +124,16 @@ def _with_clients(spec: WorkloadSpec) -> WorkloadSpec:
 
 
 def load_spec(path: str | Path, revision: str | None = FIRST_REVISION) -> WorkloadSpec:
-    """Read a workload file.
+    """Return the workload in a file.
 
     Args:
         path: a YAML file in BLIS's format, version 1 or 2.
         revision: the BLIS whose keys and rules apply, `blis-2026-02` or `blis-2026-08`; None: February's, unless the
-            file has a key that August alone knows.
+            file has a key that only August has.
 
     Raises:
-        ConfigError: the file cannot be read, a key is unknown, or a value is impossible; the sentence has the
-            path of the key.
+        ConfigError: the file cannot be read, a key is unknown, or a value is impossible; the message has the path of
+            the key.
     """
     try:
         text = check_regular(Path(path)).read_text(encoding="utf-8")
@@ -157,10 +158,10 @@ def override(spec: WorkloadSpec, **changes: Any) -> WorkloadSpec:
 
 
 def with_zipf(spec: WorkloadSpec, exponent: float) -> WorkloadSpec:
-    """Return the same workload whose adapters' popularity falls as 1 / place^exponent.
+    """Return the workload with adapters whose popularity falls as 1 / rank^exponent.
 
     Raises:
-        ConfigError: the workload spreads no requests over adapters.
+        ConfigError: the workload does not distribute requests over adapters.
     """
     adapters = getattr(spec, "adapters", None)
     if adapters is None:
@@ -171,14 +172,14 @@ def with_zipf(spec: WorkloadSpec, exponent: float) -> WorkloadSpec:
 
 
 def list_builtin() -> tuple[str, ...]:
-    """Return the names of the workloads that come with the package."""
+    """Return the names of the package's workloads."""
     return shipped_names("blis_jax", "data", "workloads")
 
 
 def load_builtin(name: str, revision: str | None = FIRST_REVISION) -> WorkloadSpec:
-    """Return a workload that comes with the package, such as `mixed`; `list_builtin` has the names.
+    """Return a workload of the package by name, such as `mixed`; `list_builtin` returns all names.
 
-    `revision` says which BLIS's rules apply.
+    `revision` is the BLIS whose rules apply.
 
     Raises:
         ConfigError: there is no such workload.
@@ -198,9 +199,9 @@ SECOND_VERSION = (2, "2", "2.0")
 
 
 def upgraded(data: Mapping[Any, Any], source: str) -> dict[Any, Any]:
-    """Return the same workload in version 2; a ConfigWarning for each class that has another name there.
+    """Return the same workload in version 2, with a ConfigWarning for each class whose name has changed.
 
-    BLIS looks at a version only to tell version 1, so any other one is read as version 2.
+    Like BLIS, this reads every version other than 1 as version 2.
     """
     version = data.get("version")
     if isinstance(version, bool) or not isinstance(version, str | int | float | None):

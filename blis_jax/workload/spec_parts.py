@@ -1,8 +1,8 @@
-"""The YAML workload specification (version "2" of the reference): its parts, checked; and what a client sees.
+"""The YAML workload specification (version "2" of the reference): its parts, with checks; and latencies at the client.
 
-Every key of the reference's format is known here, also those that no generator of ours supports
-yet. `measure` is an addition of ours: the reference refuses a file that has it. What BLIS's later
-revision reads differently is in `blis_jax.workload.revised_spec`.
+Every key of the reference's format is accepted here, even if no generator of this package supports it yet. `measure` is
+an addition of this package: the reference refuses a file that has this key. Differences in BLIS's later revision are in
+`blis_jax.workload.revised_spec`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ArrivalSpec(Strict):
         return self
 
     def check_cv(self) -> None:
-        """Refuse a cv for which the law has no shape."""
+        """Refuse a coefficient of variation for which the law has no shape."""
         low, high = CV_RANGES.get(self.process, (0.0, math.inf))
         if self.cv is not None and not low <= self.cv <= high:
             most = f" to {high:g}" if high < math.inf else " or more"
@@ -58,7 +58,7 @@ class ArrivalSpec(Strict):
 
 
 class NetworkSpec(Strict):
-    """Path between client and cluster; shifts client-side latencies only."""
+    """The network path between client and cluster, which affects only latencies measured at the client."""
 
     rtt_ms: NonNegative = 0.0
     bandwidth_mbps: NonNegative = 0.0  # 0: unlimited
@@ -80,13 +80,13 @@ class ActiveWindow(Strict):
 
 
 class LifecycleSpec(Strict):
-    """Spans outside of which the client is silent; without any it never sends."""
+    """The client's active spans, outside of which it is silent; without any span it never sends."""
 
     windows: tuple[ActiveWindow, ...]
 
 
 class MultiTurnSpec(Strict):
-    """Sessions: each arrival of the client begins one and is its first round."""
+    """Sessions: each arrival of the client begins a session and is its first round."""
 
     max_rounds: Count  # every session has as many; 0: the client never sends
     think_time_us: Count = 0  # the next round also waits 1 us for each output token
@@ -94,7 +94,7 @@ class MultiTurnSpec(Strict):
 
 
 class ReasoningSpec(Strict):
-    """Share of reasoning tokens, which changes nothing, and sessions."""
+    """The share of reasoning tokens, which has no effect, and sessions."""
 
     reason_ratio_distribution: LengthLaw | None = None
     multi_turn: MultiTurnSpec | None = None
@@ -113,7 +113,7 @@ class MultimodalSpec(Strict):
 
     @property
     def modalities(self) -> tuple[tuple[LengthLaw | None, LengthLaw | None], ...]:
-        """Return the laws of how many images, recordings and videos there are, and of the tokens of each."""
+        """Return, for images, recordings and videos, the law of their number and the law of their tokens."""
         return (
             (self.image_count_distribution, self.image_distribution),
             (self.audio_count_distribution, self.audio_distribution),
@@ -145,13 +145,13 @@ class ClientSpec(Strict):
 
     @property
     def multi_turn(self) -> MultiTurnSpec | None:
-        """Return how the client's sessions are made; None if its requests are single-turn, or none are sent."""
+        """Return the specification of the client's sessions; None if it sends single-turn requests or none at all."""
         turns = self.reasoning.multi_turn if self.reasoning else None
         return turns if turns and turns.max_rounds else None
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the client never sends: its sessions have no round, or no window is ever open."""
+        """Return whether the client never sends, because its sessions have no rounds or all its windows are empty."""
         turns = self.reasoning.multi_turn if self.reasoning else None
         if turns:
             return not turns.max_rounds
@@ -166,12 +166,12 @@ class ClientSpec(Strict):
 
     @property
     def has_single_session(self) -> bool:
-        """Return whether the client begins one session only: never, in this form of the file."""
+        """Return False: in this form of the file no client is limited to one session."""
         return False
 
     @property
     def active_windows(self) -> tuple[ActiveWindow, ...]:
-        """Return the spans in which the client sends; none if always. Bare sessions ignore them."""
+        """Return the spans in which the client sends; none if it always sends. Bare sessions ignore these spans."""
         if self.is_silent:
             return (ActiveWindow(start_us=0, end_us=0),)
         return self.lifecycle.windows if self.lifecycle and not self.has_bare_sessions else ()
@@ -193,7 +193,7 @@ class ClientSpec(Strict):
 
 
 class ServeGenSpec(Strict):
-    """Recorded ServeGen data to take clients from."""
+    """Recorded ServeGen data from which BLIS takes clients."""
 
     path: str
     span_start: Count = 0
@@ -201,14 +201,16 @@ class ServeGenSpec(Strict):
 
 
 class MeasureSpec(Strict):
-    """Spans at the ends of the arrivals that are simulated but left out of the metrics (ours)."""
+    """Spans at the beginning and end of the arrivals that are simulated but left out of the metrics (not in BLIS)."""
 
     warm_up_s: NonNegative = 0.0
     cool_down_s: NonNegative = 0.0
 
 
 class AdapterPopularity(Strict):
-    """LoRA adapters that share the requests of every client and cohort without one of its own (ours)."""
+    """LoRA adapters over which the requests of clients and cohorts without their own adapter are spread (not in
+    BLIS).
+    """
 
     names: Annotated[tuple[str, ...], Field(min_length=1)]  # the most popular one first
     zipf: NonNegative = 1.0  # popularity falls as 1 / place^zipf; 0: all alike
@@ -216,7 +218,7 @@ class AdapterPopularity(Strict):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Return the share of each name in the requests."""
+        """Return each adapter's share of the requests."""
         places = range(1, len(self.names) + 1)
         weights = self.weights or tuple(place**-self.zipf for place in places)
         return tuple(weight / math.fsum(weights) for weight in weights)
@@ -238,7 +240,7 @@ class AdapterPopularity(Strict):
 
 
 class WorkloadSpec(Strict):
-    """A whole workload: an aggregate rate shared out among clients."""
+    """A whole workload: clients that share an aggregate rate."""
 
     revision: ClassVar[str] = FIRST_REVISION  # of BLIS, whose rules apply
     law_types: ClassVar[tuple[str, ...]] = LAW_TYPES
@@ -279,21 +281,21 @@ class WorkloadSpec(Strict):
 
     @property
     def waits(self) -> bool:
-        """Return False: by February's rules all requests are known before the run."""
+        """Return False: under February's rules all requests are known before the run."""
         return False
 
     @property
     def has_rate(self) -> bool:
-        """Return whether some requests come at a rate."""
+        """Return whether some requests arrive at a rate."""
         return True
 
     def content(self) -> dict[str, Any]:
-        """Return everything that its requests depend on besides the seed, as plain data."""
+        """Return everything on which the requests depend besides the seed, as plain data."""
         rules = {} if self.revision == FIRST_REVISION else {"revision": self.revision}
         return rules | self.model_dump(mode="json")
 
     def about(self) -> dict[str, Any]:
-        """Return what results say of it, as plain data: everything but defaults."""
+        """Return the description of the workload that results contain: all values except defaults, as plain data."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -305,7 +307,7 @@ def client_ttft_us(
     input_len: Int[np.ndarray, " request"],
     network: NetworkSpec,
 ) -> Float[np.ndarray, " request"]:
-    """Return the time to first token at the client: the cluster's, a round trip and the prompt's transfer."""
+    """Return the time to first token at the client: the cluster's, plus a round trip and the prompt's transfer."""
     round_trip_us = network.rtt_ms * 1000.0
     return ttft_us + round_trip_us + _transfer_us(input_len, network)
 
@@ -316,8 +318,8 @@ def client_e2e_us(
     output_len: Int[np.ndarray, " request"],
     network: NetworkSpec,
 ) -> Float[np.ndarray, " request"]:
-    """Return the end-to-end latency at the client: the cluster's, a round trip, and the transfers of
-    prompt and output.
+    """Return the end-to-end latency at the client: the cluster's, plus a round trip and the transfers of prompt and
+    output.
     """
     return client_ttft_us(e2e_us, input_len, network) + _transfer_us(output_len, network)
 

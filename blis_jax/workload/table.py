@@ -1,8 +1,8 @@
 """The request table: every request of a workload as arrays, with shared contents as radix nodes.
 
-Tokens never appear. A *node* is a maximal run of consecutive KV blocks that the same requests (two
-or more) share, cut also where the prompt of one of them ends; so each request covers a node either
-wholly with its prompt or wholly with its output. Blocks outside all nodes are private.
+Tokens never appear. A *node* is a maximal run of consecutive KV blocks shared by the same two or more requests, and is
+also cut where the prompt of any of these requests ends; so in each request a node lies either wholly in the prompt or
+wholly in the output. Blocks outside all nodes are private.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RequestTable:
 
     @property
     def depth(self) -> int:
-        """Return the most nodes on one request's path."""
+        """Return the greatest number of nodes on one request's path."""
         return int(self.path_nodes.shape[-1])
 
 
@@ -81,43 +81,45 @@ FURTHER = {
 
 @functools.cache
 def _kind_with(names: tuple[str, ...]) -> type[RequestTable]:
-    """Return the class of tables that have these further columns."""
+    """Return the class of tables that have these additional columns."""
     words = "".join(part.capitalize() for name in names for part in name.split("_"))
     columns = {"__annotations__": dict.fromkeys(names, Any)}
     return pytree(type(f"RequestTableWith{words}", (RequestTable,), columns))
 
 
 def with_column(table: RequestTable, name: str, values: ArrayLike) -> RequestTable:
-    """Return the requests with a column of `FURTHER`, besides those that they have."""
+    """Return the table with an additional column of `FURTHER`; existing columns are kept."""
     columns = {field.name: getattr(table, field.name) for field in fields(table)}
     columns[name] = np.asarray(values, FURTHER[name])
     return _kind_with(tuple(column for column in FURTHER if column in columns))(**columns)
 
 
 def with_media(table: RequestTable, has_media: ArrayLike) -> RequestTable:
-    """Return the requests with what tells those with images or sound; as they are if there are none."""
+    """Return the table with a column that marks requests with images or sound; unchanged if there are none."""
     return with_column(table, "has_media", has_media) if np.any(has_media) else table
 
 
 def with_timeouts(table: RequestTable, timeout_us: ArrayLike) -> RequestTable:
-    """Return the requests with the time that each is given, 0 for any time."""
+    """Return the table with each request's time from arrival to deadline in µs, 0 for none."""
     return with_column(table, "timeout_us", timeout_us)
 
 
 def with_targets(table: RequestTable, target_us: np.ndarray | None) -> RequestTable:
-    """Add to each request its own TTFT target in µs (0 for none), by which the gateway's queue goes; None adds none."""
+    """Return the table with each request's own TTFT target in µs (0 for none), for the gateway's queue; unchanged for
+    None.
+    """
     return table if target_us is None else with_column(table, "slo_target_us", target_us)
 
 
 def with_models(
     table: RequestTable, models: np.ndarray | None, serves: Callable[[str], bool]
 ) -> RequestTable:
-    """Return the requests with what tells those whose model no instance has; as they are if there are none.
+    """Return the table with a column that marks requests whose model no instance serves; unchanged if there are none.
 
     Args:
         table: the requests.
-        models: text `[request]`, the model that each asks for; None if none does.
-        serves: which models instances have, `ClusterConfig.serves`.
+        models: text `[request]`, the model that each request names; None if no request names one.
+        serves: returns whether instances serve a model, `ClusterConfig.serves`.
     """
     known = {name: serves(name) for name in set(() if models is None else models.tolist())}
     if models is None or all(known.values()):
@@ -127,7 +129,7 @@ def with_models(
 
 @dataclass(frozen=True)
 class WorkloadNames:
-    """Texts behind the integer columns, and what the engine does not look at; they stay on the host."""
+    """Texts of the integer columns, and further host data that the engine does not read."""
 
     tenant_names: tuple[str, ...] = ()
     prefix_group_names: tuple[str, ...] = ()
@@ -144,7 +146,9 @@ class WorkloadNames:
 
 
 def tenant_order(name: str) -> str:
-    """Return what tenants are numbered by, so that policies which take turns do so in BLIS's order: their names."""
+    """Return the sort key by which tenants are numbered, so that policies that take turns do so in BLIS's order: the
+    name.
+    """
     return name or "default"
 
 
@@ -156,14 +160,14 @@ def tenants_in_order(names: Iterable[object]) -> tuple[np.ndarray, tuple[str, ..
 
 
 def text_rank(num_requests: int) -> np.ndarray:
-    """Return the rank of `request_<i>` among its peers in byte-wise text order, int32 [request]."""
+    """Return the rank of `request_<i>` in byte-wise text order, int32 [request]."""
     return ranks(np.argsort(np.arange(num_requests).astype(str), kind="stable"))
 
 
 def from_golden(
     arrays: Mapping[str, Any], block_size: int | None = None, least_prompt: int = 1
 ) -> RequestTable:
-    """Fold the block ids of a golden workload into radix nodes; arrays stay on the host.
+    """Return a golden workload as a request table, with block ids folded into radix nodes; arrays stay on the host.
 
     A prompt with fewer than `least_prompt` tokens is refused.
     """
@@ -207,7 +211,7 @@ def from_golden(
 
 
 def _tenants(arrays: Mapping[str, Any]) -> np.ndarray:
-    """Tenants numbered by name; the file numbers them by first use."""
+    """Return each request's tenant, numbered by name; the file numbers tenants by first use."""
     tenants = np.asarray(arrays["tenant"], np.int32)
     code, _ = tenants_in_order(arrays.get("tenant_names", ()))
     return code[tenants] if len(code) > tenants.max(initial=-1) else tenants
@@ -216,7 +220,7 @@ def _tenants(arrays: Mapping[str, Any]) -> np.ndarray:
 def load_table(
     path: str | Path, block_size: int | None = None
 ) -> tuple[RequestTable, WorkloadNames]:
-    """Read an npz file of the golden format."""
+    """Return the request table in an npz file of the golden format."""
     arrays = _read_arrays(Path(path))
     # recorded of August, whose policies do not tell short prompts apart
     if "deadline_us" in arrays:
@@ -242,7 +246,9 @@ def load_table(
 
 
 def pad_to(table: RequestTable, num_requests: int, num_nodes: int, depth: int) -> RequestTable:
-    """Add rows that never arrive and nodes that nobody holds, so that few sizes occur."""
+    """Return the table padded with rows that never arrive and nodes that no request holds, so that fewer programs are
+    compiled.
+    """
     for name, wanted, present in (
         ("num_requests", num_requests, table.num_rows),
         ("num_nodes", num_nodes, table.num_nodes),
@@ -277,7 +283,7 @@ def pad_to(table: RequestTable, num_requests: int, num_nodes: int, depth: int) -
 
 
 def _extended(column: np.ndarray, more: int, value: int | np.integer) -> np.ndarray:
-    """Return the column with `more` entries behind; `np.pad` takes ten times as long."""
+    """Return the column with `more` entries appended; `np.pad` takes ten times as long."""
     return np.concatenate([column, np.full(more, value, column.dtype)])
 
 
@@ -318,7 +324,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_range(arrays: Mapping[str, Any]) -> None:
-    """Refuse numbers that the table's types cannot hold, before they are converted."""
+    """Refuse numbers that the table's types cannot hold, before the numbers are converted."""
     for name in _PER_REQUEST:
         values, bits = np.asarray(arrays[name]), 63 if name == "arrival_us" else 31
         if values.dtype.kind not in "iuf":
@@ -335,7 +341,7 @@ def _check_range(arrays: Mapping[str, Any]) -> None:
 def _check_rows(
     arrays: Mapping[str, Any], arrival_us: np.ndarray, input_len: np.ndarray, least_prompt: int
 ) -> None:
-    """Refuse arrays that contradict each other; what they mean is not checked further."""
+    """Refuse arrays that contradict each other; their meaning is not checked further."""
     num_requests = len(arrival_us)
     for name in _PER_REQUEST:
         if np.shape(arrays[name]) != (num_requests,):
@@ -366,7 +372,7 @@ def _check_rows(
 
 
 def _block_runs(block_ptr: np.ndarray, block_ids: np.ndarray) -> Runs:
-    """Return every block as a run of its own."""
+    """Return every block as a separate run."""
     row = np.repeat(np.arange(len(block_ptr) - 1), np.diff(block_ptr))
     position = np.arange(len(block_ids)) - block_ptr[row]
     return Runs(row, block_ids, position, np.ones(len(block_ids), np.int64))
@@ -378,7 +384,7 @@ def _prompt_contents(
     prompt_blocks: np.ndarray,
     short_input_id: np.ndarray,
 ) -> np.ndarray:
-    """Content of the last full prompt block, or of the whole prompt where there is none."""
+    """Return the content of each prompt's last full block, or of the whole prompt if it has no full block."""
     content = -1 - short_input_id
     has_block = prompt_blocks > 0
     content[has_block] = block_ids[(block_ptr[:-1] + prompt_blocks - 1)[has_block]]

@@ -1,4 +1,4 @@
-"""A workload of August 2026 as the YAML text that BLIS writes: its keys, their order, its indents and numbers."""
+"""Write a workload of August 2026 as YAML text exactly as BLIS does: keys, order, indentation and numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLAIN = ("=", "<<")  # texts for BLIS, and not for PyYAML
 
 
 class _Key(NamedTuple):
-    """A key of a mapping: what stands there where nothing is given, and what is below it."""
+    """A key of a mapping: its default in the text, and the kind of mapping below it."""
 
     name: str
     default: object = None  # None: the key is left out
@@ -96,17 +96,17 @@ _POINTERS = ("cv", "shape", "scale", "trace_rate", "timeout", "slo_target_us", "
 
 
 def yaml_text(document: Mapping[str, Any]) -> str:
-    """Return the text of a workload given as the mapping of a YAML file that has been checked."""
+    """Return the YAML text of a checked workload, given as a mapping."""
     return as_blis_writes(_ordered(document, "workload"))
 
 
 def as_blis_writes(document: Mapping[str, Any]) -> str:
-    """Return the YAML text of a mapping as BLIS writes it, in the order that it has."""
+    """Return the YAML text of a mapping in BLIS's style, with keys in the order of the mapping."""
     return "".join(f"{line}\n" for line in _mapping(document, 0))
 
 
 def _ordered(mapping: Mapping[Any, Any], kind: str) -> dict[str, Any]:
-    """Return the mapping with the keys that BLIS writes, in its order."""
+    """Return the mapping with the keys that BLIS writes, in BLIS's order."""
     if kind == "params":
         return {str(name): float(mapping[name]) for name in sorted(mapping, key=_natural)}
     ordered: dict[str, Any] = {}
@@ -125,7 +125,7 @@ def _ordered(mapping: Mapping[Any, Any], kind: str) -> dict[str, Any]:
 
 
 def _natural(name: object) -> tuple[int, float, str]:
-    """Whole numbers by value, then names by letters."""
+    """Return a sort key: whole numbers by value, then names by letters."""
     text = str(name)
     return (0, int(text), "") if re.fullmatch(r"-?[0-9]+", text) else (1, 0, text)
 
@@ -160,7 +160,7 @@ def _scalar(value: object) -> str:
 
 
 def _text(value: str) -> str:
-    """Return the text plain where it stays a text, else in quotes."""
+    """Return a text without quotes if YAML reads it back as text, else in quotes."""
     if (
         not value
         or _OTHER.fullmatch(value.replace("_", "") if value[0] != "_" else "")
@@ -184,7 +184,7 @@ def _is_date(value: str) -> bool:
 
 
 def go_number(value: float) -> str:
-    """Return the shortest digits that give the number, as Go writes it: from a million on with an exponent."""
+    """Return the shortest digits that identify the number, as Go writes them: from a million on with an exponent."""
     if value == 0:
         return "0"
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()

@@ -1,1 +1,1 @@
-"""Requests drawn on the device: a plan of the workload, its numbers, and the draws from a key."""
+"""Requests drawn on the device: a plan of static sizes, the numbers of the workload, and the draws from a JAX key."""

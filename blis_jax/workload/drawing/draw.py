@@ -1,8 +1,8 @@
-"""From a JAX key to a request table on the device: a pure function to jit, map and vmap.
+"""Draw a request table on the device from a JAX key: a pure function for jit, vmap and map.
 
-Every client draws from keys of its own (client, then purpose), so a change of one client's law
-leaves the others' draws as they are; more draws per client extend the same stream. An arrival of a
-multi-turn client is a session, whose rounds are drawn with it.
+Every client draws from its own keys (client, then purpose), so a change of one client's law does not change other
+clients' draws; more draws per client extend the same stream. An arrival of a multi-turn client is a session, whose
+rounds are drawn together with the arrival.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MOST_PADDING = 2.25  # draws made over draws used, in clients that are drawn tog
 
 
 class _Stream(NamedTuple):
-    """One client's draws; rejected and inactive ones have arrival NEVER_US."""
+    """One client's draws; rejected and inactive draws have the arrival NEVER_US."""
 
     arrival_us: Int64[Array, "proposal round"]
     context_len: Int32[Array, "proposal round"]  # tokens of earlier rounds in the prompt
@@ -67,9 +67,9 @@ class _Stream(NamedTuple):
 def draw(
     shape: PlanShape, params: PlanParams, key: PRNGKeyArray
 ) -> tuple[RequestTable, Bool[Array, ""]]:
-    """Draw one workload; the flag says that a client had too few draws, and the table is wrong.
+    """Return a drawn request table, and a flag that is true if a client had too few draws, so that the table is wrong.
 
-    `shape` is static. A short table is repaired by a plan with more headroom and the same key.
+    `shape` is static. Draw again with the same key and a plan with more headroom if the flag is true.
     """
     if jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
         raise ConfigError("draw needs 64-bit numbers; call it inside `with jax.enable_x64(True):`")
@@ -110,7 +110,7 @@ def draw(
 
 
 def _draw_streams(shape: PlanShape, params: PlanParams, key: PRNGKeyArray) -> list[_Stream]:
-    """Return one stream per client; those of the same laws are drawn together and cut to length."""
+    """Return one stream per client; clients with the same laws are drawn together and cut to their own lengths."""
     means_us = _mean_gaps(params)
     streams: dict[int, _Stream] = {}
     for members in _batches(shape, params):
@@ -129,7 +129,9 @@ def _draw_streams(shape: PlanShape, params: PlanParams, key: PRNGKeyArray) -> li
 
 
 def _batches(shape: PlanShape, params: PlanParams) -> list[list[int]]:
-    """Clients that one graph draws, longest first: fewer graphs for some unused draws."""
+    """Return groups of clients that are drawn together, longest first: fewer graphs at the price of some unused
+    draws.
+    """
     alike = defaultdict(list)
     for index, (kind, client) in enumerate(zip(shape.clients, params.clients, strict=True)):
         laws = dataclasses.replace(kind, num_proposals=0, prefix_group=0)
@@ -150,7 +152,7 @@ def _batches(shape: PlanShape, params: PlanParams) -> list[list[int]]:
 
 
 def _mean_gaps(params: PlanParams) -> list[Float64[Array, ""]]:
-    """Mean gap of each client in microseconds, rounded as the reference rounds it."""
+    """Return the mean gap of each client in µs, rounded as the reference rounds it."""
     total = sum(
         (client.rate_fraction for client in params.clients[1:]), params.clients[0].rate_fraction
     )
@@ -170,7 +172,7 @@ def _draw_client(
     client: ClientParams,
     key: PRNGKeyArray,
 ) -> _Stream:
-    """Return all proposals of one client, and their rounds."""
+    """Return all proposed arrivals of one client, and their rounds."""
     num, num_rounds, latest_us = shape.num_proposals, shape.num_rounds, plan.latest_arrival_us
     key_gaps, key_input, key_output = jax.random.split(key, 3)
     input_len = whole_tokens(client.input_law.draw(key_input, num * num_rounds))
@@ -202,7 +204,7 @@ def _arrivals(
     client: ClientParams,
     key: PRNGKeyArray,
 ) -> tuple[Int64[Array, " proposal"], Bool[Array, " proposal"], Int64[Array, " proposal"]]:
-    """Times of the proposals, whether each arrives, and up to when all arrivals were drawn.
+    """Return the times of the proposals, whether each arrives, and the time up to which all arrivals have been drawn.
 
     Gaps are whole microseconds and at least 1.
     """
@@ -236,7 +238,9 @@ def _joined(streams: list[_Stream], name: str) -> Array:
 def _merge(
     shape: PlanShape, streams: list[_Stream]
 ) -> tuple[Int64[Array, " request"], Int64[Array, " request"]]:
-    """Index among all proposals and arrival of the first requests, ties in client order."""
+    """Return the index among all proposals, and the arrival, of the first requests; ties are in the order of
+    clients.
+    """
     arrival_us = _joined(streams, "arrival_us")
     index = jnp.arange(arrival_us.size, dtype=jnp.int64)
     packed = jnp.where(arrival_us == NEVER_US, NEVER_US, (arrival_us << shape.index_bits) | index)
@@ -253,7 +257,7 @@ def _is_short(
     streams: list[_Stream],
     arrival_us: Int64[Array, " request"],
 ) -> Bool[Array, ""]:
-    """Return whether an arrival that was not drawn could belong among the rows."""
+    """Return whether an arrival that was not drawn could be among the table's requests."""
     covered_us = jnp.min(jnp.stack([stream.covered_us[-1] for stream in streams]))
     if shape.is_capped:
         return covered_us < arrival_us[-1]
@@ -274,7 +278,7 @@ def _of_client(
 
 
 def _tie_rank(arrival_us: Int64[Array, " request"]) -> Int32[Array, " request"]:
-    """Rank by (arrival, id as text) of rows that are already sorted by arrival."""
+    """Return the rank by (arrival, id as text) of rows already sorted by arrival."""
     num = arrival_us.size
     rank_of_row = text_rank(num)
     row_of_rank = np.argsort(rank_of_row).astype(np.int32)
@@ -294,7 +298,7 @@ def _prompt_key(
     is_request: Bool[Array, " request"],
     first_alike: Int32[Array, " request"],
 ) -> Int32[Array, " request"]:
-    """Dense keys by first use: one per group for the prompts whose full blocks are all prefix."""
+    """Return dense keys by first use: one key per prefix group for all prompts whose full blocks are all prefix."""
     row = jnp.arange(group.size, dtype=jnp.int32)
     first_row = jnp.full(shape.num_groups + 1, group.size, jnp.int32)
     first_row = first_row.at[group].min(jnp.where(is_all_prefix, row, group.size))

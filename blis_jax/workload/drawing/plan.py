@@ -1,4 +1,4 @@
-"""From a specification to what a device draw needs: static sizes and a pytree of numbers."""
+"""Compile a specification into the inputs of a draw on the device: static sizes and a pytree of numbers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MOST_PATH_NODES = 2**24  # of all rows together
 
 @dataclass(frozen=True)
 class ClientShape:
-    """Static part of one client: which laws, how many draws."""
+    """The static part of one client: its laws and its number of draws."""
 
     gap_law: str
     input_law: str
@@ -70,13 +70,13 @@ class ClientShape:
 
     @property
     def num_draws(self) -> int:
-        """Return the number of requests of all proposals."""
+        """Return the number of requests in all proposals, one for each round."""
         return self.num_proposals * self.num_rounds
 
 
 @dataclass(frozen=True)
 class PlanShape:
-    """Static part of a draw; hashable, so it can be a static argument of `jax.jit`."""
+    """The static part of a draw; hashable, so it can be a static argument of `jax.jit`."""
 
     clients: tuple[ClientShape, ...]
     num_requests: int  # rows of the table
@@ -85,7 +85,7 @@ class PlanShape:
 
     @property
     def num_groups(self) -> int:
-        """Return the number of prefix groups, that of no group included."""
+        """Return the number of prefix groups, counting "no group" as one."""
         return 1 + max(client.prefix_group for client in self.clients)
 
     @property
@@ -95,57 +95,57 @@ class PlanShape:
 
     @property
     def accumulated_rounds(self) -> int:
-        """Return the largest number of rounds over which a session in the table accumulates its context, at least 1."""
+        """Return the most rounds over which a session in the table accumulates its context, at least 1."""
         rounds = [client.num_rounds for client in self.clients if client.is_accumulating]
         return max(min(max(rounds, default=1), self.num_requests), 1)
 
     @property
     def has_shared_outputs(self) -> bool:
-        """Return whether a later prompt may hold an earlier request's output."""
+        """Return whether a later prompt may contain an earlier request's output."""
         return self.accumulated_rounds > 1
 
     @property
     def num_session_nodes(self) -> int:
-        """Return the most nodes of sessions: two for each row with an earlier round, that round's
-        prompt and its output.
+        """Return the greatest number of session nodes: two for each row with an earlier round, for that round's prompt
+        and output.
         """
         fewest_first_rounds = -(-self.num_requests // self.accumulated_rounds)
         return 2 * (self.num_requests - fewest_first_rounds)
 
     @property
     def num_nodes(self) -> int:
-        """Return the number of node rows of the table, one if no content is shared."""
+        """Return the number of node rows of the table; 1 if no content is shared."""
         return max(self.num_groups + self.num_session_nodes, 1)
 
     @property
     def path_depth(self) -> int:
-        """Return the most nodes on one request's path."""
+        """Return the greatest number of nodes on one request's path."""
         return max(2 * (self.accumulated_rounds - 1), 1)
 
     @property
     def num_draws(self) -> int:
-        """Return the number of requests of all proposals of all clients."""
+        """Return the number of requests in all proposals of all clients."""
         return sum(client.num_draws for client in self.clients)
 
     @property
     def index_bits(self) -> int:
-        """Return the number of bits that hold the number of any draw."""
+        """Return the number of bits that the index of any draw needs."""
         return self.num_draws.bit_length()
 
     @property
     def latest_arrival_us(self) -> int:
-        """Return the time in µs from which on arrivals cannot be represented beside their index in 62 bits."""
+        """Return the first time in µs that does not fit into 62 bits together with a draw's index."""
         return int(2 ** (62 - self.index_bits))
 
     def session_limit(self, client: ClientShape) -> int | None:
-        """Return the largest number of sessions that a client begins; None without a limit."""
+        """Return the greatest number of sessions that a client begins; None without a limit."""
         has_limit = self.is_capped and client.session_rounds > 0
         return most_sessions(client.session_rounds, self.num_requests) if has_limit else None
 
 
 @dataclass(frozen=True)
 class DrawPlan:
-    """The shapes and numbers that `draw` needs, and the texts behind the numbers."""
+    """The static shape and the numbers that `draw` needs, and the texts of integer codes."""
 
     shape: PlanShape
     params: PlanParams
@@ -159,7 +159,7 @@ def compile_plan(
     block_size: int = 16,
     headroom: float = 1.0,
 ) -> DrawPlan:
-    """Size the draws of a specification; `headroom` multiplies the draws per client.
+    """Return a plan with the sizes of the draws for a specification; `headroom` multiplies the draws per client.
 
     `num_requests` replaces the specification's; 0 means that the horizon alone ends the workload.
     """
@@ -205,7 +205,7 @@ def compile_plan(
 
 
 def params_for(shape: PlanShape, spec: WorkloadSpec) -> PlanParams:
-    """Return the numbers of another specification with the same laws, for a draw already compiled."""
+    """Return the numbers of another specification with the same laws, for a draw that is already compiled."""
     other = compile_plan(spec, num_requests=shape.num_requests, block_size=shape.block_size).shape
     for index, (compiled, wanted) in enumerate(zip(shape.clients, other.clients, strict=False)):
         for part in _LAWS:
@@ -234,9 +234,10 @@ _LAWS = (
 
 
 def longest_node(plan: DrawPlan, chance: float = 1e-6) -> int:
-    """Return the blocks that no shared content of one drawn table exceeds, but with at most this probability.
+    """Return a number of blocks that a shared content of one drawn table exceeds with at most the probability `chance`.
 
-    0 if none is shared. Laws without a largest value leave the chance; the table's `node_blocks` tell.
+    It is 0 if no content is shared. The probability is above 0 only for laws without a largest value; the table's
+    `node_blocks` have the true lengths.
     """
     shape, block_size = plan.shape, plan.shape.block_size
     longest = int(np.max(plan.params.prefix_len, initial=0)) // block_size
@@ -255,9 +256,10 @@ def prefix_blocks(plan: DrawPlan) -> int:
 
 
 def longest_request(plan: DrawPlan, chance: float = 0.1) -> int:
-    """Return the blocks that no request of one drawn table exceeds, but with at most this probability.
+    """Return a number of blocks that a request of one drawn table exceeds with at most the probability `chance`.
 
-    Prompts that hold earlier rounds of a session, or other things than text, are left out; 1 if there is no other.
+    Prompts that contain earlier rounds of a session, images or sound are left out; the result is 1 if no other prompts
+    are left.
     """
     shape, longest = plan.shape, 1
     each = chance / (2 * shape.num_requests)
@@ -290,7 +292,7 @@ def _check_supported(spec: WorkloadSpec) -> None:
 
 
 def _check_items(shape: PlanShape, params: PlanParams) -> None:
-    """Refuse counts of images, recordings and videos that would not fit in memory."""
+    """Refuse counts of images, recordings and videos that would not fit into memory."""
     for index, (client, numbers) in enumerate(zip(shape.clients, params.clients, strict=True)):
         law = numbers.input_law
         if isinstance(law, Multimodal) and client.num_draws * law.draws_per_prompt > MOST_DRAWS:
@@ -302,7 +304,7 @@ def _check_items(shape: PlanShape, params: PlanParams) -> None:
 
 
 def _check_clock(spec: WorkloadSpec, shape: PlanShape) -> None:
-    """Refuse what would last longer than arrivals can be represented."""
+    """Refuse workloads longer than the largest representable arrival."""
     assert spec.aggregate_rate is not None
     longest_us = shape.latest_arrival_us / 8
     if shape.num_requests / spec.aggregate_rate * 1e6 > longest_us:
@@ -321,7 +323,7 @@ def _check_clock(spec: WorkloadSpec, shape: PlanShape) -> None:
 
 
 def _sizes(spec: WorkloadSpec, wanted: int) -> tuple[int, list[float]]:
-    """Return the rows of the table, and gaps to draw per client."""
+    """Return the number of rows in the table, and the number of gaps to draw per client."""
     traffic = traffic_of(spec, wanted)
     rate_us, cv, num_rounds = traffic.rate_us, traffic.cv, traffic.num_rounds
     is_windowed = spec.horizon > 0 or any(client.active_windows for client in spec.clients)
@@ -347,7 +349,9 @@ def _sizes(spec: WorkloadSpec, wanted: int) -> tuple[int, list[float]]:
 
 
 def _gaps_of_share(share: np.ndarray, cv: np.ndarray, num_requests: int) -> list[float]:
-    """Expected number of each client's requests in the table, plus SIGMAS deviations."""
+    """Return the gaps to draw per client: the expected number of its requests in the table, plus SIGMAS standard
+    deviations.
+    """
     variance = cv * cv * share * num_requests
     others = variance.sum() - variance
     deviation = np.sqrt((1 - share) ** 2 * variance + share**2 * others)
@@ -356,7 +360,7 @@ def _gaps_of_share(share: np.ndarray, cv: np.ndarray, num_requests: int) -> list
 
 
 def _latest_end(traffic: Traffic, horizon_us: float, wanted: int) -> float:
-    """Return a time by which the wanted requests have arrived with near certainty, or the horizon."""
+    """Return a time by which the wanted requests have almost certainly arrived, or the horizon."""
     if not wanted:
         return horizon_us
     rate_us = traffic.rate_us * traffic.num_rounds

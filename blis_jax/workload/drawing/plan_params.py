@@ -1,4 +1,4 @@
-"""The numbers of a draw, as a pytree, from a specification, and what clients send as far as its sizes depend on it."""
+"""The numbers of a draw, as a pytree built from a specification; and the clients' traffic, which decides the sizes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHANCE_OF_MORE = 1e-12  # that one prompt would have more items than are drawn
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Modality:
-    """Numbers of one kind of item."""
+    """The numbers of one modality of a multimodal prompt: items per prompt, and tokens per item."""
 
     count: LengthParams  # items per prompt
     size: LengthParams  # tokens per item
@@ -49,14 +49,14 @@ class Modality:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Multimodal:
-    """Numbers of all parts of a prompt."""
+    """The numbers of all parts of a multimodal prompt."""
 
     text: LengthParams | None
     modalities: tuple[Modality, ...]
 
     @property
     def name(self) -> str:
-        """Name what is static in the draw: the laws, and the number of items drawn for each modality."""
+        """Return the static part of the draw as text: the laws, and the number of items drawn for each modality."""
         text = "none" if self.text is None else self.text.name
         items = [
             f"up to {len(modality.item)} by {modality.count.name} of {modality.size.name}"
@@ -66,11 +66,11 @@ class Multimodal:
 
     @property
     def draws_per_prompt(self) -> int:
-        """Return the number of lengths that one prompt takes."""
+        """Return the number of lengths drawn for one prompt."""
         return 1 + sum(len(modality.item) for modality in self.modalities)
 
     def draw(self, key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:
-        """Draw tokens of all parts together; a prompt without any has length 0."""
+        """Draw `num` prompt lengths, each the sum of all its parts; a prompt without parts has length 0."""
         keys = jax.random.split(key, 1 + 2 * len(self.modalities))
         total = jnp.zeros(num, jnp.float64)
         if self.text is not None:
@@ -85,7 +85,7 @@ class Multimodal:
 
 
 def multimodal_params(spec: MultimodalSpec) -> Multimodal:
-    """Return the numbers of a specification; parts without tokens are left out."""
+    """Return the numbers of a multimodal specification; parts without tokens are left out."""
     modalities = []
     for count_law, size_law in spec.modalities:
         if count_law is None or size_law is None or _is_nothing(count_law) or _is_nothing(size_law):
@@ -99,12 +99,12 @@ def multimodal_params(spec: MultimodalSpec) -> Multimodal:
 
 
 def _is_nothing(law: LengthLaw) -> bool:
-    """Return a gaussian law whose bounds are both 0: the only one that the reference does not raise to 1."""
+    """Return whether a law is gaussian with a maximum of 0, the only law whose lengths the reference leaves below 1."""
     return law.type == "gaussian" and law.params.max == 0
 
 
 def _whole(key: PRNGKeyArray, num: int, params: LengthParams) -> Float[Array, " proposal"]:
-    """Rounded; only an empirical law may give 0."""
+    """Return drawn lengths rounded to whole numbers of at least 1; only an empirical law may return 0."""
     drawn = params.draw(key, num)
     if isinstance(params, Empirical):
         return drawn
@@ -117,7 +117,7 @@ InputParams = samplers.LengthParams | Multimodal
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ClientParams:
-    """Numbers of one client."""
+    """The numbers of one client's draws."""
 
     rate_fraction: Float[AnyArray, ""]  # normalised over clients when drawn
     gap_shape: Float[AnyArray, ""]  # from `gap_shape`: gamma 1/cv^2, weibull k
@@ -132,7 +132,7 @@ class ClientParams:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PlanParams:
-    """Numbers of a draw; replace fields for a sweep, shapes stay."""
+    """The numbers of a draw; a sweep may replace fields as long as their shapes stay."""
 
     aggregate_rate: Float[AnyArray, ""]  # requests/s, each session counted once
     horizon_us: Int64[AnyArray, ""]  # exclusive
@@ -141,7 +141,9 @@ class PlanParams:
 
 
 def gap_law(arrival: ArrivalSpec) -> str:
-    """Return the law that is drawn: the reference replaces a gamma law of too small a shape."""
+    """Return the name of the gap law that is drawn: the reference replaces a gamma law of too small a shape by
+    poisson.
+    """
     if arrival.process == "gamma" and is_gamma_too_bursty(arrival.cv):
         return "poisson"
     return arrival.process
@@ -168,12 +170,12 @@ def _weibull_shape(cv: float) -> float:
 
 
 def tenants_of(spec: WorkloadSpec) -> tuple[str, ...]:
-    """Return the names of the tenants in their order."""
+    """Return the names of the tenants in their numbered order."""
     return tuple(sorted({client.tenant_id for client in spec.clients}, key=tenant_order))
 
 
 def params_of(spec: WorkloadSpec) -> PlanParams:
-    """Return the numbers of a specification, on the host."""
+    """Return the numbers of a specification's draw, on the host."""
     tenants = tenants_of(spec)
     clients = tuple(
         ClientParams(
@@ -202,20 +204,20 @@ def _windows(client: ClientSpec) -> np.ndarray:
 
 
 def input_params(client: ClientSpec) -> InputParams:
-    """Return the numbers of a client's prompts, the prefix left out."""
+    """Return the numbers of the lengths of a client's prompts, without the prefix."""
     if client.multimodal is not None and not client.multi_turn:
         return multimodal_params(client.multimodal)
     return length_params(client.input_distribution)
 
 
 def most_sessions(num_rounds: int, num_requests: int) -> int:
-    """Return the sessions that a client begins before a workload of `num_requests` requests takes no more."""
+    """Return the greatest number of sessions that BLIS lets a client begin in a workload of `num_requests` requests."""
     return -(-CAP_PER_REQUEST * num_requests // num_rounds)
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The clients' traffic, as far as sizes depend on it; one entry per client."""
+    """The clients' traffic, as far as the sizes of a draw depend on it; one entry per client."""
 
     rate_us: np.ndarray  # arrivals per microsecond
     cv: np.ndarray  # of their gaps
@@ -226,7 +228,7 @@ class Traffic:
 
 
 def traffic_of(spec: WorkloadSpec, wanted: int) -> Traffic:
-    """Return the traffic of a specification of which `wanted` requests are wanted, 0 for all."""
+    """Return the traffic of a specification that must yield `wanted` requests, 0 for no limit."""
     assert spec.aggregate_rate is not None
     fractions = np.array([client.rate_fraction for client in spec.clients])
     num_rounds = [rounds_of(client) for client in spec.clients]
@@ -250,7 +252,7 @@ def traffic_of(spec: WorkloadSpec, wanted: int) -> Traffic:
 
 
 def expected_arrivals(traffic: Traffic, end_us: float) -> np.ndarray:
-    """Return the expected arrivals per client up to a time."""
+    """Return the expected number of each client's arrivals up to a time."""
     active_us = [
         sum(max(0.0, min(end, end_us) - start) for start, end in windows) if windows else end_us
         for windows in traffic.windows
@@ -259,7 +261,7 @@ def expected_arrivals(traffic: Traffic, end_us: float) -> np.ndarray:
 
 
 def expected_requests(traffic: Traffic, end_us: float) -> float:
-    """Return a lower bound of the requests expected up to a time: later rounds come at their mean times."""
+    """Return a lower bound of the number of requests expected up to a time; later rounds come at their mean times."""
     total = float(expected_arrivals(traffic, end_us).sum())
     for client in np.flatnonzero(traffic.num_rounds > 1):
         later = np.arange(1, traffic.num_rounds[client])
@@ -270,12 +272,12 @@ def expected_requests(traffic: Traffic, end_us: float) -> float:
 
 
 def last_end(windows: tuple[tuple[float, float], ...]) -> float:
-    """Return the end of the last window, infinite without any."""
+    """Return the end of the last window; infinity without windows."""
     return max((end for _, end in windows), default=math.inf)
 
 
 def rounds_of(client: ClientSpec) -> int:
-    """Return requests that each arrival of a client brings."""
+    """Return the number of requests that each arrival of a client brings."""
     return client.multi_turn.max_rounds if client.multi_turn else 1
 
 

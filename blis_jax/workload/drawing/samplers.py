@@ -1,7 +1,7 @@
-"""Laws of gaps and lengths: one small pure function each, its numbers in a pytree.
+"""Laws of gaps and lengths: one small pure function each, with the numbers in a pytree.
 
-A gap law returns *proposals* and a mask. Only the gamma law rejects any; the accepted ones, in
-their order, are independent gaps of exactly that law, so a fixed number of proposals needs no loop.
+A gap law returns *proposals* and a mask. Only the gamma law rejects proposals; its accepted proposals, in order, are
+independent gaps of exactly that law, so a fixed number of proposals needs no loop.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ class Gaussian:
         return jnp.clip(self.mean + self.std_dev * _normal(key, num), self.min, self.max)
 
     def expected(self) -> float:
-        """Return the mean of the law without its clamp, clamped."""
+        """Return the mean of the unclamped law, clamped to its bounds."""
         return float(np.clip(self.mean, self.min, self.max))
 
     def longest(self, chance: float) -> float:
-        """Return what one draw exceeds with at most this probability."""
+        """Return a length that one draw exceeds with at most the probability `chance`."""
         likely = self.mean - self.std_dev * NormalDist().inv_cdf(chance)
         return float(np.clip(likely, self.min, self.max))
 
@@ -123,11 +123,11 @@ class Exponential:
         return self.mean * _exponential(key, num)
 
     def expected(self) -> float:
-        """Return the mean."""
+        """Return the law's mean."""
         return float(self.mean)
 
     def longest(self, chance: float) -> float:
-        """Return what one draw exceeds with at most this probability."""
+        """Return a length that one draw exceeds with at most the probability `chance`."""
         return -float(self.mean) * math.log(chance)
 
 
@@ -152,7 +152,7 @@ class ParetoLognormal:
         return jnp.where(jnp.isfinite(length), length, 1.0)
 
     def expected(self) -> float:
-        """Return the mean, infinite for a Pareto tail of index 1 or less."""
+        """Return the law's mean; infinity for a Pareto tail of index 1 or less."""
         weight, alpha = float(self.mix_weight), float(self.alpha)
         lognormal = math.exp(min(float(self.mu) + float(self.sigma) ** 2 / 2.0, 700.0))
         if weight == 0.0:
@@ -161,7 +161,9 @@ class ParetoLognormal:
         return weight * pareto + (1.0 - weight) * lognormal
 
     def longest(self, chance: float) -> float:
-        """Return a bound of the same: the longer of the quantiles of the two parts."""
+        """Return a length that one draw exceeds with at most the probability `chance`: the longer of the two parts'
+        quantiles.
+        """
         log_longest = []
         if self.mix_weight > 0.0:
             log_longest.append(math.log(float(self.xm)) - math.log(chance) / float(self.alpha))
@@ -180,40 +182,40 @@ class Constant:
     value: Float[Number, ""]
 
     def draw(self, key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:
-        """Return the value so many times; `key` is not used."""
+        """Return `num` copies of the fixed length; `key` is not used."""
         return jnp.full(num, self.value, jnp.float64)
 
     def expected(self) -> float:
-        """Return the value."""
+        """Return the fixed length."""
         return float(self.value)
 
     def longest(self, chance: float) -> float:
-        """Return the value."""
+        """Return the fixed length."""
         return float(self.value)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Empirical:
-    """Token counts in increasing order and the probability of each or a smaller one."""
+    """Token counts in rising order, and their cumulative probabilities."""
 
     name: ClassVar[str] = "empirical"
     values: Float[Number, " bin"]
     cumulative: Float[Number, " bin"]  # ends with 1
 
     def draw(self, key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:
-        """Draw by inversion of the step function."""
+        """Draw by inverting the cumulative distribution."""
         method = "compare_all" if self.values.size <= 32 else "scan_unrolled"
         bins = jnp.searchsorted(self.cumulative, _uniform(key, num), method=method)
         return self.values[bins]
 
     def expected(self) -> float:
-        """Return the mean."""
+        """Return the law's mean."""
         weights = np.diff(np.asarray(self.cumulative), prepend=0.0)
         return float(np.sum(weights * np.asarray(self.values)))
 
     def longest(self, chance: float) -> float:
-        """Return the largest count."""
+        """Return the largest token count."""
         return float(np.max(self.values))
 
 
@@ -231,7 +233,7 @@ _LENGTH_LAWS = {
 
 
 def length_params(law: LengthLaw) -> LengthParams:
-    """Return the numbers of a length law of a specification."""
+    """Return the numbers of a specification's length law."""
     if law.type == "empirical":
         bins = sorted((count, weight) for count, weight in law.params.items() if weight > 0)
         cumulative = np.cumsum([weight for _, weight in bins])
@@ -243,10 +245,10 @@ def length_params(law: LengthLaw) -> LengthParams:
 
 
 def whole_tokens(length: Float[Array, " proposal"]) -> Int32[Array, " proposal"]:
-    """Round half away from zero, to at least 1."""
+    """Return lengths rounded to whole tokens, halves away from zero, and at least 1."""
     return jnp.clip(jnp.floor(length + 0.5), 1.0, LONGEST_TOKENS).astype(jnp.int32)
 
 
 def longest_length(law: LengthParams, chance: float) -> int:
-    """Return tokens that one draw exceeds with at most this probability."""
+    """Return a number of tokens that one draw exceeds with at most the probability `chance`."""
     return max(math.floor(min(law.longest(chance), LONGEST_TOKENS) + 0.5), 1)

@@ -1,9 +1,8 @@
 """Multi-turn sessions on the device: their rounds, and the contents that rounds share.
 
-A session that accumulates context is one growing text: a round's prompt is the previous round's
-prompt and output, and new tokens. So its blocks are cut at the ends of prompts and of outputs, and
-every row that has an earlier round in the table brings two nodes, that round's prompt (from where
-the round before it ended) and that round's output.
+A session that accumulates context is one growing text: a round's prompt consists of the previous round's prompt and
+output, and new tokens. So its blocks are cut at the ends of prompts and outputs, and every row with an earlier round in
+the table adds two nodes: the new part of the earlier round's prompt, and the earlier round's output.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def round_starts(
     output_len: Int32[Array, "session round"],
     think_time_us: Int64[Array, ""],
 ) -> Int64[Array, "session round"]:
-    """Return the arrival of every round: 1 µs per output token and the think time after the one before."""
+    """Return the arrival of every round in µs: after the previous arrival, 1 µs per output token and the think time."""
     gap_us = output_len.astype(jnp.int64) + think_time_us
     return first_us[:, None] + jnp.cumsum(gap_us, axis=1) - gap_us
 
@@ -39,7 +38,9 @@ def round_starts(
 def accumulated(
     new_len: Int32[Array, "session round"], output_len: Int32[Array, "session round"]
 ) -> tuple[Int32[Array, "session round"], Int32[Array, "session round"]]:
-    """Return the tokens of all earlier rounds, and with the new ones: the context and the prompt."""
+    """Return each round's context length (the tokens of all earlier rounds), and its prompt length (context plus new
+    tokens).
+    """
     round_len = new_len.astype(jnp.int64) + output_len.astype(jnp.int64)
     context_len = jnp.minimum(jnp.cumsum(round_len, axis=1) - round_len, LONGEST_TOKENS)
     prompt_len = jnp.minimum(context_len + new_len.astype(jnp.int64), LONGEST_TOKENS)
@@ -47,7 +48,7 @@ def accumulated(
 
 
 class Draws(NamedTuple):
-    """Tokens of all draws without prefixes, and which draws are the rows of the table."""
+    """Token counts of all draws without prefixes, and the draws that are the table's rows."""
 
     context_len: Int32[Array, " draw"]  # of all earlier rounds, 0 without accumulation
     prompt_len: Int32[Array, " draw"]
@@ -57,7 +58,7 @@ class Draws(NamedTuple):
 
 
 class SessionRows(NamedTuple):
-    """The part of the table that sessions determine; nodes follow those of the prefix groups."""
+    """The columns of the table that sessions determine; their nodes are numbered after those of the prefix groups."""
 
     session: Int32[Array, " request"]  # numbered by first appearance
     round_index: Int32[Array, " request"]
@@ -68,7 +69,7 @@ class SessionRows(NamedTuple):
 
 
 def no_sessions(shape: PlanShape) -> SessionRows:
-    """Return the rows of single-turn requests only."""
+    """Return the session columns of a table in which every row is a single-turn request."""
     num, nothing = shape.num_requests, jnp.zeros(0, jnp.int32)
     path = jnp.full((num, shape.path_depth), NO_NODE, jnp.int32)
     rows = jnp.arange(num, dtype=jnp.int32)
@@ -76,7 +77,7 @@ def no_sessions(shape: PlanShape) -> SessionRows:
 
 
 def session_rows(shape: PlanShape, draws: Draws) -> SessionRows:
-    """Return the sessions of the rows, and the contents that the rounds of one session share."""
+    """Return the sessions of the rows, and the contents shared by rounds of the same session."""
     num = shape.num_requests
     sizes = [client.num_draws for client in shape.clients]
     first_of_client = jnp.asarray(np.cumsum([0, *sizes[:-1]]), jnp.int64)[draws.client]
@@ -108,7 +109,7 @@ def session_rows(shape: PlanShape, draws: Draws) -> SessionRows:
 def _with_nodes(
     shape: PlanShape, draws: Draws, plain: SessionRows, row_of_round: Int32[Array, "request round"]
 ) -> SessionRows:
-    """Nodes, paths and equal prompts, from the rows of each row's session; absent ones count all."""
+    """Return `plain` with nodes, paths and equal prompts added; `row_of_round` has the rows of each row's session."""
     num, own_round = shape.num_requests, plain.round_index[:, None]
     has_previous = (row_of_round[:, 0] < num) & (plain.round_index > 0)
     previous = jnp.maximum(draws.draw - 1, 0)

@@ -1,4 +1,4 @@
-"""The reference's own requests: for a specification and a seed, equal to those that BLIS draws."""
+"""The reference's own requests: equal to those that BLIS draws for a specification and a seed."""
 
 from blis_jax.workload.reference.arrays import draw, golden_arrays
 from blis_jax.workload.reference.follow_up_table import ClosedLoop, draw_closed_loop

@@ -1,4 +1,4 @@
-"""Drawn requests as arrays of the golden format, and as the table that the engine takes."""
+"""Drawn requests as arrays of the golden format, and as the engine's request table."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ NOT_SHORT = -1
 def block_ids(
     rows: Sequence[Sequence[Tokens]], block_size: int
 ) -> tuple[Int64[np.ndarray, " offset"], Int64[np.ndarray, " block"]]:
-    """Return row pointers and the id of each full block, for requests given as parts of their tokens.
+    """Return row pointers and the id of each full block, for requests whose tokens are given in parts.
 
-    Blocks have equal ids if and only if the tokens up to their ends are equal; ids are numbered in
-    the order in which they occur first.
+    Blocks have equal ids if and only if the tokens up to their ends are equal; ids are numbered in the order of their
+    first occurrence.
     """
     kept = _kept_blocks(rows, block_size)
     for attempt in range(100):
@@ -52,7 +52,9 @@ def block_ids(
 
 @dataclass(frozen=True)
 class _KeptBlocks:
-    """The full blocks of all requests; of a first part that several requests share, those of its first request."""
+    """The full blocks of all requests; blocks of a shared first part are stored once, for the first request that has
+    the part.
+    """
 
     tokens: Int32[np.ndarray, "block token"]
     block_ptr: Int64[np.ndarray, " offset"]  # of all blocks
@@ -62,16 +64,16 @@ class _KeptBlocks:
 
     @property
     def before(self) -> Int64[np.ndarray, " request"]:
-        """Return the place of the block before each request's first one that is kept; -1 without one."""
+        """Return the index of the block before each request's first stored block; -1 if there is none."""
         return np.where(self.skipped > 0, self.kept_ptr[self.holder] + self.skipped - 1, -1)
 
     def position(self) -> Int64[np.ndarray, " block"]:
-        """Return which block of its request each one is."""
+        """Return each stored block's position in its request."""
         first = self.kept_ptr[:-1] - self.skipped
         return np.arange(len(self.tokens)) - np.repeat(first, np.diff(self.kept_ptr))
 
     def place_of_each(self) -> Int64[np.ndarray, " block"]:
-        """Return where each of all blocks is kept."""
+        """Return, for each block of all requests, the index of the stored block."""
         num_blocks = np.diff(self.block_ptr)
         position = np.arange(self.block_ptr[-1]) - np.repeat(self.block_ptr[:-1], num_blocks)
         place = np.repeat(self.kept_ptr[:-1] - self.skipped, num_blocks)
@@ -80,7 +82,7 @@ class _KeptBlocks:
 
 
 def _kept_blocks(rows: Sequence[Sequence[Tokens]], block_size: int) -> _KeptBlocks:
-    """Return the blocks that are compared, row after row."""
+    """Return the blocks to compare, request after request."""
     seen: dict[int, int] = {}
     holder = np.array([seen.setdefault(id(row[0]), at) for at, row in enumerate(rows)], np.int64)
     skipped = np.array([len(row[0]) // block_size for row in rows], np.int64)
@@ -113,7 +115,7 @@ def short_prompt_ids(
 def _hashed_ids(
     kept: _KeptBlocks, rng: np.random.Generator
 ) -> tuple[Int64[np.ndarray, " block"], Int64[np.ndarray, " id"]]:
-    """Ids by a 64-bit hash of all tokens up to a block's end, and the first block of each id."""
+    """Return block ids by a 64-bit hash of all tokens up to each block's end, and the first block of each id."""
     factors, position = _odd(rng, kept.tokens.shape[1]), kept.position()
     # the sum is what 1 more in each token adds, or else a block of zeros would not lengthen its prefix
     block_hash = kept.tokens.astype(np.uint64) @ factors + factors.sum()
@@ -136,7 +138,9 @@ def _odd(rng: np.random.Generator, count: int) -> UInt64[np.ndarray, " n"]:
 def _is_exact(
     kept: _KeptBlocks, ids: Int64[np.ndarray, " block"], first: Int64[np.ndarray, " id"]
 ) -> bool:
-    """Return whether blocks of one id agree in place, tokens and the id before; then so do all before."""
+    """Return whether all blocks with equal ids agree in position, tokens and preceding id, so that their prefixes are
+    also equal.
+    """
     repeated = np.flatnonzero(first[ids] != np.arange(len(ids)))
     original = first[ids[repeated]]
     position, none = kept.position(), len(ids)
@@ -153,9 +157,9 @@ def _is_exact(
 def draw(
     spec: WorkloadSpec, seed: int | None = None, block_size: int = 16
 ) -> tuple[RequestTable, WorkloadNames]:
-    """Draw the requests that BLIS draws, from Go's random streams.
+    """Return the requests that BLIS draws, from Go's random streams.
 
-    Of closed-loop sessions these are the first rounds; `draw_closed_loop` has the rest.
+    Of closed-loop sessions only the first rounds are returned; `draw_closed_loop` also returns the later rounds.
 
     Args:
         spec: the workload; its revision says whose rules apply.
@@ -163,10 +167,10 @@ def draw(
         block_size: tokens of a KV block, by which shared contents are cut.
 
     Returns:
-        The requests by arrival, numpy arrays `[request]`, and the texts behind their codes.
+        The requests by arrival, numpy arrays `[request]`, and the texts of their codes.
 
     Raises:
-        ConfigError: the workload needs a mechanism that is not there, or draws more tokens than allowed.
+        ConfigError: the workload needs a mechanism that is not supported, or draws more tokens than allowed.
     """
     refuse_adapters(spec)
     return table_of(drawn(spec, seed), block_size)
@@ -175,14 +179,14 @@ def draw(
 def run_of_reference(
     spec: WorkloadSpec, seed: int, block_size: int
 ) -> tuple[RequestTable, WorkloadNames | None]:
-    """Return the requests that BLIS draws from a seed, with the names of clients that are August's."""
+    """Return the requests that BLIS draws from a seed, and the texts of their codes, None under February's revision."""
     if spec.revision == FIRST_REVISION:
         return draw(spec, seed, block_size)[0], None
     return table_of(drawn(spec, seed), block_size)
 
 
 def table_of(workload: DrawnWorkload, block_size: int) -> tuple[RequestTable, WorkloadNames]:
-    """Return the requests that arrive by themselves, of a workload that is drawn."""
+    """Return the table and the texts of a drawn workload's requests that arrive without waiting for others."""
     arrays = arrays_of(workload, block_size)
     names = names_of(arrays)
     models, adapters = (
@@ -195,7 +199,9 @@ def table_of(workload: DrawnWorkload, block_size: int) -> tuple[RequestTable, Wo
 def named_by(
     clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest], what: str
 ) -> np.ndarray | None:
-    """Return the `model` or `adapter` that each request names, text `[request]`; None if none does."""
+    """Return the `model` or `adapter` that each request's client names, text `[request]`; None if no client names
+    one.
+    """
     of_client = [getattr(client, what, "") for client in clients]
     if not any(of_client):
         return None
@@ -203,7 +209,7 @@ def named_by(
 
 
 def names_of(arrays: dict[str, np.ndarray]) -> WorkloadNames:
-    """Return the texts behind the codes of golden arrays, and deadlines and bounds if there are any."""
+    """Return the texts of the codes in golden arrays, and deadlines and bounds if there are any."""
     deadline_us, target_us = arrays["deadline_us"], arrays["slo_target_us"]
     return WorkloadNames(
         slo_target_us=target_us if target_us.any() else None,
@@ -219,20 +225,20 @@ def golden_arrays(
 ) -> dict[str, np.ndarray]:
     """Return the reference's requests in the golden format, as recorded workload files hold them.
 
-    `timeout_us` replaces the deadlines of the file, as `--timeout` does; 0 takes them away.
+    `timeout_us` replaces the deadlines of the file, as `--timeout` does; 0 removes the deadlines.
     """
     return arrays_of(drawn(spec, seed, timeout_us), block_size)
 
 
 def arrays_of(workload: DrawnWorkload, block_size: int) -> dict[str, np.ndarray]:
-    """Return the arrays of requests that are drawn."""
+    """Return a drawn workload's requests as arrays of the golden format."""
     return request_arrays(workload.clients, workload.requests, block_size)
 
 
 def request_arrays(
     clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest], block_size: int
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of requests of these clients, in this order."""
+    """Return requests of these clients as arrays of the golden format, in the given order."""
     senders = [clients[request.client] for request in requests]
     tenant, tenant_names = _numbered([client.tenant_id for client in senders])
     group, group_names = _numbered([request.prefix_group for request in requests], none="")
@@ -251,19 +257,19 @@ def request_arrays(
 
 
 def has_stream(client: ClientSpec, request: DrawnRequest) -> bool:
-    """Return whether BLIS marks the request as streaming: not as a round of a session."""
+    """Return whether BLIS marks the request as streaming, which it never does for rounds of a session."""
     return client.streaming and not client.multi_turn and not request.round_index
 
 
 def _numbered(names: Sequence[str], none: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers by first appearance, -1 for `none`, and the names in that order."""
+    """Return numbers by first appearance, with -1 for the name `none`, and the names in that order."""
     seen = list(dict.fromkeys(name for name in names if name != none))
     number = {name: index for index, name in enumerate(seen)}
     return np.array([number.get(name, -1) for name in names], np.int32), np.array(seen, np.str_)
 
 
 def content_arrays(requests: Sequence[DrawnRequest], block_size: int) -> dict[str, np.ndarray]:
-    """Return the arrays that follow from the requests alone."""
+    """Return the arrays that depend on the requests alone, not on their clients."""
     input_len = np.array([request.input_len for request in requests], np.int64)
     output_len = np.array([len(request.output) for request in requests], np.int64)
     _check_requests(requests, input_len, output_len)

@@ -1,4 +1,4 @@
-"""What one client of a specification sends, request by request, from its own stream."""
+"""The requests that one client of a specification sends, drawn one by one from the client's own stream."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MOST_TOKENS = 2**28  # of one workload; they are held in memory to tell which co
 
 
 class DrawnContents(NamedTuple):
-    """The drawn prompt and output of one request."""
+    """The drawn contents of one request's prompt and output."""
 
     new: Tokens  # without a shared prefix or earlier rounds
     output: Tokens
@@ -58,7 +58,7 @@ Parts = Callable[[Stream], tuple[int, int, int, int]]
 
 
 def drawer_of(client: ClientSpec) -> Drawer:
-    """Return what draws the lengths and tokens of the client's prompts and outputs."""
+    """Return the function that draws lengths and tokens of the client's prompts and outputs from a stream."""
     if client.multimodal is None or client.multi_turn:
         return language(client.input_distribution, client.output_distribution)
     prompt_parts = modality_parts(client.multimodal)
@@ -73,7 +73,7 @@ def drawer_of(client: ClientSpec) -> Drawer:
 
 
 def language(input_law: AnyLaw, output_law: AnyLaw) -> Drawer:
-    """Return what draws prompts of text alone: both lengths, then both contents."""
+    """Return the function that draws text prompts and outputs: both lengths, then both contents."""
     input_length, output_length = length_law(input_law), length_law(output_law)
 
     def contents(stream: Stream) -> DrawnContents:
@@ -84,7 +84,7 @@ def language(input_law: AnyLaw, output_law: AnyLaw) -> Drawer:
 
 
 def draw_tokens(stream: Stream, count: int) -> Tokens:
-    """Draw the token ids of a new content.
+    """Return the drawn token ids of a new content.
 
     Raises:
         ConfigError: the content has more tokens than a whole workload may have.
@@ -98,7 +98,7 @@ def draw_tokens(stream: Stream, count: int) -> Tokens:
 
 
 def modality_parts(spec: MultimodalSpec) -> Parts:
-    """Return the tokens of text, and of all images, recordings and videos."""
+    """Return a function that draws the token counts of text, and of all images, recordings and videos."""
     text = None if spec.text_distribution is None else length_law(spec.text_distribution)
     modalities = [_items(count, size) for count, size in spec.modalities]
 
@@ -111,7 +111,7 @@ def modality_parts(spec: MultimodalSpec) -> Parts:
 
 
 def _items(number: AnyLaw | None, size: AnyLaw | None) -> Length:
-    """Return the tokens of all items of one kind."""
+    """Return the token count of all items of one kind."""
     if number is None or size is None:
         return lambda stream: 0
     count, length = length_law(number), length_law(size)
@@ -123,7 +123,7 @@ def _items(number: AnyLaw | None, size: AnyLaw | None) -> Length:
 
 
 class Sender:
-    """One client, ready to send so many arrivals per microsecond, or at a pace of its own."""
+    """A client that sends a number of arrivals per µs, or follows its own pace."""
 
     def __init__(
         self, index: int, spec: ClientSpec, rate_us: float, prefix: Tokens, pace: Pace | None = None
@@ -153,7 +153,7 @@ class Sender:
         return not self._windows or any(start <= time_us < end for start, end in self._windows)
 
     def _requests(self, stream: Stream, gap: Gap, limits: ClientLimits) -> Iterator[RequestBatch]:
-        """Single-turn requests; an arrival outside the client's windows draws only its gap."""
+        """Yield single-turn requests; an arrival outside the client's windows uses only the draw of its gap."""
         draw = drawer_of(self.spec)
         arrival_us, num_sent = 0, 0
         while num_sent < limits.most_requests:
@@ -171,7 +171,7 @@ class Sender:
     def _sessions(
         self, stream: Stream, gap: Gap, limits: ClientLimits, turns: MultiTurnSpec
     ) -> Iterator[RequestBatch]:
-        """Sessions, which overlap; or the first one alone, from the first window on."""
+        """Yield sessions, which may overlap; for a single session only the first one, from the first window on."""
         draw = session_drawer(self.spec, drawer_of(self.spec))
         is_single = self.spec.has_single_session
         begins_us = self._windows[0][0] if is_single and self._windows else 0
@@ -193,7 +193,9 @@ class Sender:
                 return
 
     def _kept(self, rounds: list[DrawnRequest], limits: ClientLimits) -> list[DrawnRequest]:
-        """Return the rounds that begin in time; all of a bare session."""
+        """Return the rounds that arrive before the horizon and inside the client's windows; all rounds of a bare
+        session.
+        """
         if self.spec.has_bare_sessions:
             return rounds
         return [
@@ -206,7 +208,7 @@ class Sender:
 def single_request(
     client: int, spec: ClientSpec, arrival_us: int, contents: DrawnContents, prefix: Tokens
 ) -> DrawnRequest:
-    """Return a request of its own, behind the prefix that its group shares."""
+    """Return a single-turn request, whose prompt begins with its group's prefix."""
     return DrawnRequest(
         arrival_us,
         client,
@@ -224,14 +226,14 @@ SessionDrawer = Callable[[Stream], tuple[str, list[DrawnContents]]]
 
 
 def session_drawer(spec: ClientSpec, draw: Drawer) -> SessionDrawer:
-    """Return what draws a session's name and the contents of its rounds."""
+    """Return the function that draws a session's name and the contents of its rounds."""
     turns, reasoning = spec.multi_turn, spec.reasoning
     assert turns is not None and reasoning is not None
     ratio = reasoning.reason_ratio_distribution
     reason_ratio = None if ratio is None else length_law(ratio)
 
     def session(stream: Stream) -> tuple[str, list[DrawnContents]]:
-        """Draw the name and the rounds of one session."""
+        """Return the drawn name and round contents of one session."""
         name = f"sess_{stream.int63()}"
         rounds: list[DrawnContents] = []
         for _ in range(turns.max_rounds):
@@ -251,7 +253,7 @@ def session_requests(
     rounds: Sequence[DrawnContents],
     prefix: Tokens,
 ) -> list[DrawnRequest]:
-    """Return all rounds of a session; each waits for the output before it, at 1 us a token, and a think time."""
+    """Return all rounds of a session; each begins after the previous output, at 1 µs per token, and the think time."""
     turns = spec.multi_turn
     assert turns is not None
     history = np.concatenate([prefix, *(part for turn in rounds for part in turn[:2])])
@@ -285,7 +287,7 @@ def session_requests(
 
 
 class WindowSender:
-    """One client that is drawn window by window, from one stream."""
+    """A client whose requests are drawn window by window from one stream."""
 
     def __init__(
         self, index: int, clients: Sequence[ClientSpec], aggregate_rate: float, prefix: Tokens
@@ -312,7 +314,7 @@ class WindowSender:
         return RequestBatch(0, requests, num_tokens)
 
     def _window(self, stream: Stream, window: RevisedWindow) -> list[DrawnRequest]:
-        """Return the requests of one window; gaps come first, the last one reaching the window's end."""
+        """Return the requests of one window; its gaps are drawn first, and the last gap reaches the window's end."""
         rate = window_rate(self._spec, window, self._clients, self._aggregate_rate)
         span_us = window.end_us - window.start_us
         expected = max(rate, 0.0) * (float(span_us) / 1e6)
@@ -356,7 +358,7 @@ class WindowSender:
 
 
 def scaled(gaps_us: list[int], span_us: int) -> list[int]:
-    """Scale gaps so that they fill a span in µs; the last one takes what truncation leaves."""
+    """Return gaps scaled so that they fill a span in µs; the last gap takes the remainder of truncation."""
     scale = float(span_us) / float(sum(gaps_us))
     whole = [to_int64(float(gap) * scale) for gap in gaps_us]
     whole[-1] += span_us - sum(whole)

@@ -1,7 +1,7 @@
-"""Requests of the reference's simple workloads.
+"""Requests of the reference's simple workloads without classes.
 
-The first revision draws them from a stream of the master seed itself, the revision of August 2026
-as the requests of a specification with one client.
+The first revision draws them from a stream of the master seed itself; the revision of August 2026 draws them as a
+specification with one client.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def draw_distribution(
     block_size: int = 16,
     revision: str = FIRST_REVISION,
 ) -> tuple[RequestTable, WorkloadNames]:
-    """Return the reference's requests for a seed; they begin before the horizon."""
+    """Return the reference's requests for a seed; requests arrive before the horizon."""
     if revision == FIRST_REVISION:
         arrays = distribution_arrays(distribution, seed, horizon_us, block_size)
         return from_golden(arrays), WorkloadNames(tenant_names=("",))
@@ -49,9 +49,9 @@ def as_spec(
     concurrency: int = 0,
     think_time_us: int = 0,
 ) -> RevisedWorkload:
-    """Return the workload as the revision of August 2026 writes it out.
+    """Return the workload as a specification, as the revision of August 2026 writes it.
 
-    With `concurrency` so many users take the place of the rate; each thinks for `think_time_us`.
+    With `concurrency`, this number of users replaces the rate; each user thinks for `think_time_us`.
     """
     pace: dict[str, Any] = {"rate_fraction": 1.0}
     if concurrency:
@@ -119,7 +119,7 @@ def distribution_arrays(
 
 
 def _length(lengths: GaussianLengths, stream: Stream) -> int:
-    """Return one length, which may be 0; equal bounds draw nothing."""
+    """Return one drawn length, which may be 0; equal bounds use no draw."""
     if lengths.min == lengths.max:
         return lengths.min
     drawn = stream.norm_float64() * float(lengths.stdev) + float(lengths.mean)

@@ -1,8 +1,8 @@
-"""Closed-loop sessions as a table: every round, and the round whose completion brings it.
+"""Closed-loop sessions as a table: every round, and the earlier round whose completion triggers it.
 
-An engine with tables of fixed size needs all rows before the run. Lengths and contents of later
-rounds are known then, only their arrivals are not: row i arrives `think_time_us[i]` after the end
-of the last step of row `parent[i]`, if that one completes.
+An engine with tables of fixed size needs all rows before the run. Lengths and contents of later rounds are known before
+the run, only their arrivals are not: row i arrives `think_time_us[i]` after the end of the last step of row
+`parent[i]`, if that row completes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SPARE_ROUNDS = 8  # of a pool's user, besides twice the mean
 
 @dataclass(frozen=True)
 class ClosedLoop:
-    """All rows of a workload with sessions; those without a parent come first, by arrival.
+    """All rows of a workload with sessions; rows without a parent come first, by arrival.
 
-    Rows with a parent have the arrival NEVER_US. Their deadlines count from the arrival that the run
-    gives them. Their prompts hold what earlier rounds answer when they complete.
+    Rows with a parent have the arrival NEVER_US. Their deadlines count from the arrival in the run. Their prompts
+    contain the answers of earlier rounds that complete.
     """
 
     table: RequestTable
@@ -60,18 +60,18 @@ def draw_closed_loop(
     timeout_us: int | None = None,
     most_rounds: int | None = None,
 ) -> ClosedLoop:
-    """Draw all rounds of all sessions.
+    """Return all rounds of all sessions as a table.
 
     Args:
         spec: the workload, of the revision of August 2026.
         seed: seed of the streams; the specification's if None.
         block_size: tokens of a KV block, by which shared contents are cut.
-        timeout_us: time from each arrival to its deadline, 0 for none; that of the clients if None.
-        most_rounds: rounds of a session that the table holds; for a pool's user about twice the mean
-            of the budget if None. Where `is_cut` rows complete, draw again with more.
+        timeout_us: time from each arrival to its deadline, 0 for none; the clients' own timeouts if None.
+        most_rounds: rounds per session in the table; if None, a pool's user gets about twice the mean of the budget. If
+            `is_cut` rows complete in the run, draw again with more.
 
     Raises:
-        ConfigError: as `draw`, and where a pool has neither a number of requests nor `most_rounds`.
+        ConfigError: as in `draw`, or a pool has neither a number of requests nor `most_rounds`.
     """
     return closed_loop_table(drawn(spec, seed, timeout_us), block_size, most_rounds)
 
@@ -82,9 +82,9 @@ def closed_loop_table(
     most_rounds: int | None = None,
     answers: Mapping[tuple[str, int], int] | None = None,
 ) -> ClosedLoop:
-    """Return the table of a workload that is drawn.
+    """Return the table of a drawn workload.
 
-    `answers` are output tokens, by session and round, that a run made where it was not `generated`.
+    `answers` has output token counts, by session and round, of rounds for which a run differed from `generated`.
     """
     limit = _most_later_rounds(workload, most_rounds)
     requests = list(workload.requests)
@@ -165,10 +165,10 @@ def _table(
 
 
 def ids_of(requests: Sequence[DrawnRequest], is_later: np.ndarray) -> list[str]:
-    """Return BLIS's ids of requests, as far as they decide an order.
+    """Return BLIS's request ids, as far as they decide an order.
 
-    BLIS ends the id of a later round with a counter of the run. It never decides, since no two
-    rounds share all that comes before it.
+    BLIS ends the id of a later round with a counter of the run. The counter, left out here, never decides an order,
+    since no two rounds share the text before it.
     """
     return [
         f"session_{request.session}_round_{request.round_index}_"
@@ -179,6 +179,6 @@ def ids_of(requests: Sequence[DrawnRequest], is_later: np.ndarray) -> list[str]:
 
 
 def _id_rank(requests: list[DrawnRequest], is_later: np.ndarray) -> np.ndarray:
-    """Rank of the ids as texts."""
+    """Return the rank of each id among the ids as texts."""
     ids = ids_of(requests, is_later)
     return ranks(sorted(range(len(ids)), key=ids.__getitem__))

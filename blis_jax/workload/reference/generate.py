@@ -1,7 +1,7 @@
-"""From a specification and a seed to the reference's requests, and to the sessions that go on as they complete.
+"""Draw the reference's requests from a specification and a seed, and the sessions whose later rounds follow in the run.
 
-Clients are drawn side by side and only as far as the cut needs them. The reference draws each one
-to its end, sorts all requests by arrival and cuts then; streams of clients do not touch.
+Clients are drawn in parallel and only as far as the wanted number of requests needs. The reference draws each client to
+its end, sorts all requests by arrival and then cuts; the result is the same, because clients' streams are independent.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DrawnWorkload:
-    """The requests of a workload before any run."""
+    """The requests of a workload, as drawn before any run."""
 
     clients: tuple[ClientSpec, ...]
     requests: list[DrawnRequest]  # by arrival; of closed-loop sessions the first rounds
@@ -77,10 +77,10 @@ def drawn(
     Args:
         spec: the workload.
         seed: seed of the streams; the specification's if None.
-        timeout_us: time from each arrival to its deadline, 0 for none; that of the clients if None.
+        timeout_us: time from each arrival to its deadline, 0 for none; the clients' own timeouts if None.
 
     Raises:
-        ConfigError: the workload needs a mechanism that is not there, or draws more tokens than allowed.
+        ConfigError: the workload needs a mechanism that is not supported, or draws more tokens than allowed.
     """
     _check(spec)
     seed = spec.seed if seed is None else seed
@@ -142,7 +142,7 @@ def _check_drawn(
 def _batches(
     spec: WorkloadSpec, expansion: Expansion, prefixes: Mapping[str, Tokens], stream: Stream
 ) -> Iterator[Iterator[RequestBatch]]:
-    """What each client sends, its seed taken from the stream in the order of the clients."""
+    """Yield the request batches of each client, whose seed is drawn from the stream in the order of the clients."""
     nothing = np.empty(0, np.int32)
     clients, rate = expansion.clients, expansion.aggregate_rate
     horizon_us = spec.horizon or math.inf
@@ -166,9 +166,9 @@ def _batches(
 
 
 def merged(clients: Sequence[Iterator[RequestBatch]], most: float) -> list[DrawnRequest]:
-    """Return the first requests of all clients by arrival; on a tie in the order of the clients.
+    """Return the first `most` requests of all clients by arrival; ties are in the order of the clients.
 
-    Stops as soon as enough requests precede whatever a client may still send.
+    Drawing stops once enough requests precede every request that a client may still send.
     """
     sent: list[list[DrawnRequest]] = [[] for _ in clients]
     waiting: list[int] = []  # arrivals that a client might still precede
@@ -210,7 +210,7 @@ POOL_SEED = 10007  # added to the workload's for the seeds of concurrent users
 
 
 class Recorded(NamedTuple):
-    """A later round that is known in advance."""
+    """A later round whose contents are known in advance."""
 
     think_time_us: int  # from the answer before it
     contents: DrawnContents
@@ -218,7 +218,7 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True)
 class Session:
-    """One session that goes on as its rounds complete."""
+    """A session whose next round is sent when a round completes."""
 
     name: str
     client: int
@@ -233,13 +233,13 @@ class Session:
     later: tuple[Recorded, ...] = ()  # rounds of a trace, which nobody draws
 
     def think_after(self, round_index: int) -> int:
-        """Return the time from the answer to this round until the next one arrives, µs."""
+        """Return the time from the answer to this round until the next round arrives, µs."""
         return self.later[round_index].think_time_us if self.later else self.think_time_us
 
 
 @dataclass(frozen=True)
 class UserPools:
-    """The users of all clients that keep a number of requests in the cluster."""
+    """The users of all clients with a fixed number of concurrent users."""
 
     requests: list[DrawnRequest]  # each user's first one
     sessions: list[Session]
@@ -249,9 +249,9 @@ class UserPools:
 def sessions_of(
     clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest], seed: int
 ) -> dict[str, Session]:
-    """Return the closed-loop sessions that these requests begin, by name.
+    """Return, by name, the closed-loop sessions that these requests begin.
 
-    Clients with one id have their sessions in common, and the last of them says how these go on.
+    Clients with the same id share their sessions, and the last of these clients decides how the sessions continue.
     """
     firsts: dict[str, list[DrawnRequest]] = {}
     for request in requests:
@@ -282,7 +282,7 @@ def sessions_of(
 
 
 def _prefix(client: RevisedClient, begun: Sequence[DrawnRequest]) -> Tokens:
-    """Return the shared tokens before later rounds: none if the client leaves their number to the default."""
+    """Return the shared tokens before later rounds: empty if the client leaves the prefix length to its default."""
     if client.prefix_group and begun:
         prompt = np.concatenate(begun[0].prompt)
         if client.prefix_length <= len(prompt):
@@ -293,7 +293,9 @@ def _prefix(client: RevisedClient, begun: Sequence[DrawnRequest]) -> Tokens:
 def pools_of(
     clients: Sequence[ClientSpec], prefixes: Mapping[str, Tokens], seed: int, most: float
 ) -> UserPools:
-    """Draw concurrent users and their first requests, spread over one think time; at most `most` requests."""
+    """Return the drawn concurrent users with their first requests, spread over one think time; at most `most`
+    requests.
+    """
     seeds = Stream(signed(seed + POOL_SEED))
     pools = UserPools([], [], sum(map(_num_users, clients)))
     names: dict[str, int] = {}
@@ -338,7 +340,7 @@ def _num_users(client: ClientSpec) -> int:
 
 
 class Rounds:
-    """The rounds of one session after the first, drawn one by one."""
+    """Draws the rounds of one session after the first, one by one."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -346,7 +348,7 @@ class Rounds:
         self._history: Tokens | None = None  # of growing sessions, from the first completion on
 
     def after(self, request: DrawnRequest, arrival_us: int, num_generated: int) -> DrawnRequest:
-        """Return the round that follows a request of which so many output tokens were generated."""
+        """Return the round after `request`, of which `num_generated` output tokens were generated."""
         session = self._session
         known = session.later
         contents = known[request.round_index].contents if known else session.draw(self._stream)
@@ -370,9 +372,10 @@ class Rounds:
         )
 
     def _told(self, first: DrawnRequest) -> Tokens:
-        """Return the first prompt behind the client's prefix, which may hold tokens of the client's first session.
+        """Return the session's prefix, then the first prompt's tokens after it; they may belong to the client's first
+        session.
 
-        Where the prompt is shorter than the prefix, BLIS takes nothing off it.
+        If the prompt is shorter than the prefix, BLIS keeps the whole prompt.
         """
         prefix, prompt = self._session.prefix, np.concatenate(first.prompt)
         rest = prompt if len(prompt) < len(prefix) else prompt[len(prefix) :]
@@ -380,17 +383,17 @@ class Rounds:
 
 
 def generated(request: DrawnRequest) -> int:
-    """Return the output tokens that count as generated when a request completes: BLIS leaves out the last one."""
+    """Return the number of output tokens that count as generated at completion: all but the last one, as in BLIS."""
     return max(len(request.output) - 1, 0)
 
 
 def rounds_after(
     session: Session, first: DrawnRequest, most: float, answers: Mapping[tuple[str, int], int]
 ) -> Iterator[DrawnRequest]:
-    """Yield the rounds after the first one, up to round index `most`, as if all complete; arrivals
-    stay those of the first.
+    """Yield the rounds after `first`, up to round index `most`, as if every round completed; all have the arrival of
+    `first`.
 
-    `answers` are output tokens to go on from, by session and round, where they are not `generated`.
+    `answers` has output token counts of rounds, by session and round, that replace `generated`.
     """
     rounds, request = Rounds(session), first
     while request.round_index + 1 < session.num_rounds and request.round_index < most:

@@ -1,4 +1,4 @@
-"""Laws that the reference draws from: deadlines, rates, gaps, lengths."""
+"""Laws from which the reference draws: deadlines, rates, gaps, lengths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SESSION_TIMEOUT_US = 300_000_000  # of requests that others wait for
 
 
 def timeout_of(spec: ClientSpec, is_round: bool) -> int:
-    """Return the microseconds from an arrival to its deadline; 0: none.
+    """Return the time from an arrival to its deadline in µs; 0 for none.
 
     Rounds of sessions, and all requests of a closed loop, have a deadline unless the file says otherwise.
     """
@@ -44,7 +44,7 @@ def slo_target_us(spec: ClientSpec) -> int:
 
 
 def deadline_us(spec: ClientSpec, arrival_us: int, is_round: bool) -> int:
-    """Return the deadline of a request that arrives at this time, NO_DEADLINE for none."""
+    """Return the deadline of a request that arrives at this time; NO_DEADLINE for none."""
     timeout_us = timeout_of(spec, is_round)
     return arrival_us + timeout_us if timeout_us else NO_DEADLINE
 
@@ -58,8 +58,8 @@ Spans = tuple[tuple[int, int], ...]  # start and end in us; none: always
 def shared_rates(clients: Sequence[ClientSpec], aggregate_rate: float) -> list[float]:
     """Return the arrivals per microsecond of each client.
 
-    A client shares the rate with all clients that are active at some moment at which it is. BLIS's
-    first revision takes every client for active at any time.
+    A client shares the rate with all clients whose active windows overlap its own. BLIS's first revision treats every
+    client as always active.
     """
     spans = [tuple(map(_span, _windows(client))) for client in clients]
     total_of: dict[Spans, float] = {}
@@ -79,7 +79,7 @@ def shared_rates(clients: Sequence[ClientSpec], aggregate_rate: float) -> list[f
 
 
 def has_own_windows(clients: Sequence[ClientSpec]) -> bool:
-    """Return whether some window replaces its client's rate or laws; then all are drawn window by window."""
+    """Return whether any window replaces its client's rate or laws, so that all clients are drawn window by window."""
     return any(
         isinstance(window, RevisedWindow) and window.has_own_laws
         for client in clients
@@ -93,10 +93,11 @@ def window_rate(
     clients: Sequence[ClientSpec],
     aggregate_rate: float,
 ) -> float:
-    """Return requests per second in one window: its weight among the windows that it overlaps.
+    """Return the requests per second in one window: the aggregate rate times the window's share of the overlapping
+    windows' weights.
 
-    Of each client the first overlapping window counts. Without an aggregate rate the window's own
-    rate is taken.
+    Only the first overlapping window of each client counts. Without an aggregate rate, the window's own rate is
+    returned.
     """
     if not aggregate_rate and window.trace_rate is not None:
         return window.trace_rate
@@ -118,7 +119,7 @@ def _weight(client: ClientSpec, window: ActiveWindow) -> float:
 
 
 def _windows(client: ClientSpec) -> tuple[ActiveWindow, ...]:
-    """Return the windows that divide the rate; none for a client that is always active."""
+    """Return the client's windows over which the rate is divided; none for a client that is always active."""
     if isinstance(client, RevisedClient) and client.lifecycle is not None:
         return client.lifecycle.windows
     return ()
@@ -150,7 +151,7 @@ WEIBULL_BISECTIONS = 100
 
 
 def gap_law(arrival: ArrivalSpec, rate_us: float) -> Gap:
-    """Return the law of a client that sends so many requests per microsecond."""
+    """Return the gap law of a client with this arrival law and `rate_us` requests per µs."""
     fitted = _fitted_law(arrival)
     if fitted is not None:
         return fitted
@@ -168,7 +169,7 @@ def gap_law(arrival: ArrivalSpec, rate_us: float) -> Gap:
 
 
 def _fitted_law(arrival: ArrivalSpec) -> Gap | None:
-    """Return the law of given shape and scale, whatever the rate."""
+    """Return the gap law with the given shape and scale, independent of the rate; None if they are not both given."""
     if not isinstance(arrival, RevisedArrival) or arrival.shape is None or arrival.scale is None:
         return None
     laws = {"gamma": _gamma, "weibull": _weibull}
@@ -177,14 +178,14 @@ def _fitted_law(arrival: ArrivalSpec) -> Gap | None:
 
 
 def paced_gaps(pace: Pace, stream: Stream) -> Gap:
-    """Return the gaps of a client with a pace of its own, for which it may use a stream of its own."""
+    """Return the gap law of a client with its own pace; for an exact count, draw its gaps from `stream` at once."""
     if isinstance(pace, ExactCount):
         return _listed(exact_gaps(pace, stream))
     return _poisson(pace.rate_us)
 
 
 def exact_gaps(pace: ExactCount, stream: Stream) -> list[int]:
-    """Draw exponential gaps, scaled so that together they fill the span."""
+    """Return drawn exponential gaps, scaled so that together they fill the span."""
     rate_us = float(pace.count) / float(pace.duration_us)
     raw = [stream.exp_float64() / rate_us for _ in range(pace.count)]
     total = 0.0
@@ -237,7 +238,7 @@ def _weibull(shape: float, scale_us: float) -> Gap:
 
 
 def gamma(stream: Stream, shape: float, scale: float) -> float:
-    """Draw from a gamma law by the rejection method of Marsaglia and Tsang (ACM TOMS 26, 2000).
+    """Return a draw from a gamma law by the rejection method of Marsaglia and Tsang (ACM TOMS 26, 2000).
 
     A shape below 1 is drawn as shape + 1 times a power of a uniform number, which comes first.
     """
@@ -269,7 +270,7 @@ AnyLaw = length_laws.LengthLaw | RevisedLengthLaw
 
 
 def length_law(law: AnyLaw) -> Length:
-    """Return the law as a function of a stream; a law with one possible value draws nothing."""
+    """Return the law as a function that draws from a stream; a law with one possible value uses no draw."""
     if isinstance(law, length_laws.GaussianLaw):
         return _gaussian(law.params)
     if isinstance(law, BoundedExponentialLaw):
@@ -306,13 +307,13 @@ def _lognormal(params: LognormalParams) -> Length:
 
 
 def _within(tokens: int, low: int, high: int) -> int:
-    """Raised to the lower bound, then lowered to the upper one if there is one; at least 1."""
+    """Return tokens raised to the lower bound, then lowered to the upper bound if there is one; at least 1."""
     raised = max(tokens, low)
     return max(min(raised, high) if high else raised, 1)
 
 
 def whole_tokens(length: float) -> int:
-    """Round half away from zero, to at least 1; to 1, too, where the number does not fit."""
+    """Return a length rounded to whole tokens, halves away from zero; 1 if it is below 1 or does not fit."""
     return max(to_int64(round_half_away(length)), 1)
 
 

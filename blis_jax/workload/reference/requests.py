@@ -1,4 +1,4 @@
-"""One request as it is drawn: when it comes, and with which contents."""
+"""A drawn request: its arrival and its contents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_PARTS = (0, 0, 0, 0)
 
 
 class DrawnRequest(NamedTuple):
-    """One request with its contents; parts of a prompt may be shared with other requests."""
+    """A request with its contents; parts of its prompt may be shared with other requests."""
 
     arrival_us: int
     client: int
@@ -42,7 +42,7 @@ class DrawnRequest(NamedTuple):
 
 
 class RequestBatch(NamedTuple):
-    """Requests that a client draws together: one, a session, or all of them."""
+    """Requests that a client draws together: a single request, a session, or all of its requests."""
 
     begins_us: int  # no request of a later batch arrives before
     requests: list[DrawnRequest]
@@ -51,7 +51,7 @@ class RequestBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """The horizon and the number at which a client's requests end."""
+    """The horizon and the greatest number of requests at which a client's requests end."""
 
     horizon_us: float  # exclusive, infinite without one
     most_requests: float  # per client, infinite without a limit; a session is not cut
