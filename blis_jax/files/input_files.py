@@ -59,7 +59,7 @@ def check_regular(path: Path) -> Path:
 
 
 def refuse_half_characters(text: str, document: object, source: str) -> None:
-    """Refuse escapes such as \ud800, which stand for half a character and cannot be encoded."""
+    """Refuse escapes such as \\ud800, which stand for half a character and cannot be encoded."""
     if not _SURROGATE_ESCAPE.search(text):
         return
     for word in _texts(document):
