@@ -114,7 +114,7 @@ def _completion_rate(measured: MeasuredRequests) -> float:
 
 
 def _mean_waiting(record: RunRecord) -> float:
-    """Return the mean length of the wait queues over the steps begun until the last arrival."""
+    """Wait-queue length in the mean over the steps begun until the last arrival."""
     steps = record.steps
     is_early = steps.start_us <= int(record.requests.arrival_us.max(initial=0))
     weight = np.where(is_early, steps.num_steps, 0)
@@ -122,20 +122,20 @@ def _mean_waiting(record: RunRecord) -> float:
 
 
 def _busiest_share(record: RunRecord) -> float:
-    """Return the busiest instance's requests ÷ the mean per instance: 1 is even."""
+    """Return requests of the busiest instance ÷ those of an instance in the mean: 1 is even."""
     instance = record.requests.instance
     counts = np.bincount(instance[instance >= 0], minlength=len(record.instances.step_count))
     return float(counts.max() / counts.mean()) if counts.any() else math.nan
 
 
 def _same_instance_rate(record: RunRecord) -> float:
-    """Return the share of requests routed to the same instance as the request before."""
+    """Return how often a request goes to the instance of the one before it."""
     instance = record.requests.instance[record.requests.instance >= 0]
     return float(np.mean(instance[1:] == instance[:-1])) if len(instance) > 1 else math.nan
 
 
 def _load_swing(record: RunRecord) -> float:
-    """Return the spread (largest − smallest) of instances' numbers of requests ÷ their mean, over all arrivals."""
+    """Largest minus smallest number of requests on an instance ÷ their mean, over all arrivals."""
     requests = record.requests
     counts = []
     for instance in range(len(record.instances.step_count)):
@@ -149,7 +149,7 @@ def _load_swing(record: RunRecord) -> float:
 
 
 def _utilization_spread(record: RunRecord) -> float:
-    """Return the largest difference in KV utilisation between two instances, at the starts of all steps."""
+    """Largest difference between two instances' KV utilisation, over the starts of all steps."""
     steps, total = record.steps, record.instances.total_kv_blocks
     order = np.argsort(steps.start_us, kind="stable")
     used = np.zeros(len(total))
@@ -161,7 +161,7 @@ def _utilization_spread(record: RunRecord) -> float:
 
 
 def _phantom_request_rate(record: RunRecord) -> float:
-    """Return the share of scheduled requests that found fewer cached tokens than the router predicted."""
+    """Scheduled requests that found fewer cached tokens than the router predicted ÷ scheduled ones."""
     is_scheduled = record.requests.first_sched_delay_us >= 0
     is_phantom = cached_tokens(record).phantom > 0
     return float(is_phantom.sum() / is_scheduled.sum()) if is_scheduled.any() else math.nan
@@ -183,7 +183,7 @@ def _entropy(shares: Float[np.ndarray, "label"]) -> float:
 
 
 def _token_hit_rate(record: RunRecord) -> float:
-    """Return prompt tokens found in the cache ÷ prompt tokens, over the scheduled requests."""
+    """Prompt tokens found in the cache ÷ prompt tokens of the scheduled requests."""
     is_scheduled = record.requests.first_sched_delay_us >= 0
     prompts = int(record.requests.input_len[is_scheduled].sum())
     return int(cached_tokens(record).actual.sum()) / prompts if prompts else math.nan
@@ -195,13 +195,13 @@ def _routed(record: RunRecord) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _class_information(record: RunRecord) -> float:
-    """Return the instance's information about the class ÷ the class's entropy: 1 if no classes share instances."""
+    """Return the information of the instance about the class ÷ the class's entropy: 1 if classes have their own."""
     bits, entropy = information(*_routed(record))
     return bits / entropy if entropy else math.nan
 
 
 def _shuffled_information(record: RunRecord) -> float:
-    """Return `_class_information` with shuffled classes, the largest of 200 shuffles: the level of chance."""
+    """Return the same with the classes shuffled, the largest of 200: what chance alone reaches."""
     codes, instance = _routed(record)
     generator = np.random.default_rng(SHUFFLE_SEED)
     shuffled = [information(generator.permutation(codes), instance) for _ in range(NUM_SHUFFLES)]

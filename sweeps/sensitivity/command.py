@@ -76,19 +76,19 @@ class _Job:
 
     @property
     def requests(self) -> StudyRequests:
-        """Return what every point serves."""
+        """Return the requests that every point serves."""
         return self.experiment.requests
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Return the models looked at, the simulator first."""
+        """Return the models that are studied, the simulator first."""
         usual = "both" if self.surrogate is not None else SIMULATOR
         wanted = self.options.model or usual
         return (SIMULATOR, SURROGATE) if wanted == "both" else (wanted,)
 
 
 def study_parameters(options: SensitivityOptions) -> int:
-    """Make the study that the options describe, and write and print it; return the exit code."""
+    """Make the study that the options describe, and write and print the findings; return the exit code."""
     job = _job(options)
     if options.plan:
         print(_plan_words(job))
@@ -105,7 +105,7 @@ def study_parameters(options: SensitivityOptions) -> int:
 
 
 def _made_part(job: _Job, journal: Journal, part: RunPart) -> int:
-    """Make a part of the points of the first designs, on which the others depend; return the exit code."""
+    """Run a part of the points of the designs that depend on no run; return the exit code."""
     batches = batches_of(job.space, first_designs(_study_of(job)))
     plan = [(number, len(points), 1) for number, points in enumerate(batches)]
     total = sum(map(len, batches))
@@ -180,14 +180,14 @@ def _plan_words(job: _Job) -> str:
 
 
 def _most_runs(job: _Job) -> int:
-    """Return how many runs the designs ask for, those counted twice that two of them share."""
+    """Return the most runs that the designs need; points that two designs share count twice."""
     return job.sizes.num_points(len(job.space.dimensions), len(job.regions)) * len(
         job.requests.seeds
     )
 
 
 def _journal(job: _Job) -> Journal:
-    """Return the points that were run: of any design, on these requests and with these metrics."""
+    """Return the journal of the points of all designs, run on these requests and with these metrics."""
     texts = {"source", "folder", "description", "prior_findings", "deviations", "points", "search"}
     content = job.strategy.model_dump(mode="json", exclude=texts | {"parameter_paths"})
     path, names = job.folder / "record.jsonl", job.experiment.names
@@ -198,7 +198,7 @@ def _journal(job: _Job) -> Journal:
 
 
 def _check_folder(job: _Job, journal: Journal) -> None:
-    """Refuse to replace results, unless asked to."""
+    """Refuse to replace results unless the options ask for that."""
     options, folder = job.options, job.folder
     cli.check_writable(folder, is_folder=True)
     files = journal.path, folder / "dataset.zarr"
@@ -219,7 +219,7 @@ def _study_of(job: _Job) -> SensitivityStudy:
 
 
 def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[str, int]]:
-    """Return the study with all its findings, and the runs that failed."""
+    """Return the study with all its findings, and the numbers of runs that failed."""
     study = _study_of(job)
     valuation, failures = Valuation(job.strategy), dict[str, int]()
     total = job.sizes.num_points(len(job.space.dimensions), len(job.regions))
@@ -253,7 +253,7 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
 
 
 def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], device: str) -> int:
-    """Write the files, print the words, and return the exit code."""
+    """Write the files, print the findings, and return the exit code."""
     folder = job.folder
     first, *_, last = job.requests.seeds
     which = f"seeds {first} to {last}, drawn by {job.requests.stream}"

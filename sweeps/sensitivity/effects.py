@@ -1,4 +1,4 @@
-"""Effects of one and two parameters over all others, where the best points are, and total indices in a region."""
+"""Effects of one and two parameters averaged over all others, ranges of the best points, total indices in a region."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANYWHERE, LOWER, UPPER, INSIDE = "anywhere", "lower bound", "upper bound", "insi
 
 @dataclass(frozen=True)
 class Effect:
-    """Means along one parameter, all others drawn; arrays are `[metric, level]`."""
+    """The effect of one parameter: means at each level, over random values of the others; arrays `[metric, level]`."""
 
     shares: np.ndarray  # [level]
     mean: np.ndarray
@@ -56,7 +56,7 @@ def effect_of(
     num_bases: int,
     resampling: Resampling,
 ) -> Effect:
-    """Measure the effect of one parameter; the points averaged over are the same for all levels."""
+    """Measure the effect of one parameter; all levels are averaged over the same points."""
     levels = levels_of(dimensions[place], num_levels)
     points = points_along(dimensions, place, num_levels, num_bases, resampling.state)
     values = response.evaluate(points)
@@ -75,7 +75,7 @@ def effect_of(
 
 
 def _mean(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return the mean of those that are there, NaN where none is."""
+    """Return the mean over finite values, NaN where there are none."""
     is_there = np.isfinite(values)
     count = is_there.sum(axis=axis)
     total = np.where(is_there, values, 0).sum(axis=axis)
@@ -83,7 +83,7 @@ def _mean(values: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _half_interval(values: np.ndarray, axis: int, confidence: float) -> np.ndarray:
-    """Return half the interval of the mean along an axis; zero where there is one value."""
+    """Return half the width of the mean's interval along an axis; zero where there is one value."""
     if values.shape[axis] < 2:
         return np.zeros(np.delete(values.shape, axis))
     return half_width(values, confidence, axis)
@@ -127,10 +127,10 @@ def best_ranges(
     num_rows: int,
     resampling: Resampling,
 ) -> list[BestRange]:
-    """Return the middle nine tenths of the best `BEST_SHARE` of the points, by parameter.
+    """Return, by parameter, the range of the middle nine tenths of the best `BEST_SHARE` of the points.
 
     `shares` is `[point, parameter]`, `scores` `[point]` with small ones better and NaN for failures;
-    the points form `num_rows` rows that are drawn as wholes.
+    the points form `num_rows` rows, each resampled as a whole.
     """
     order = np.where(np.isfinite(scores), scores, np.inf)
     if not np.isfinite(order).any():
@@ -154,7 +154,7 @@ def best_ranges(
 
 
 def _best(order: np.ndarray) -> np.ndarray:
-    """Places of the best points that did not fail."""
+    """Return the indices of the best points that did not fail."""
     count = max(int(np.ceil(BEST_SHARE * len(order))), 1)
     places = np.argsort(order, kind="stable")[:count]
     chosen: np.ndarray = places[np.isfinite(order[places])]
@@ -183,7 +183,7 @@ def _range(
 
 
 def _where(intervals: np.ndarray) -> str:
-    """Return how the range `[end, figure]` lies in that of the parameter."""
+    """Return the position of a range `[end, figure]` within the parameter's range: anywhere, lower, upper or inside."""
     reaches_low = intervals[0, 1] <= NEAR
     reaches_high = intervals[1, 2] >= 1 - NEAR
     if reaches_low and reaches_high:
@@ -201,20 +201,20 @@ BEST, WHOLE, NONE = "best quarter", "whole space", "none"
 
 @dataclass(frozen=True)
 class Region:
-    """A box in the unit cube; `low` and `high` are shares of the ranges, by parameter."""
+    """A box in the unit cube; `low` and `high` are shares of the parameters' ranges, by parameter."""
 
     name: str
     low: tuple[float, ...]
     high: tuple[float, ...]
 
     def inside(self, shares: np.ndarray) -> np.ndarray:
-        """Draw points of the unit cube `[point, parameter]` together into the box."""
+        """Map points of the unit cube `[point, parameter]` linearly into the box."""
         low, high = np.array(self.low), np.array(self.high)
         points: np.ndarray = low + shares * (high - low)
         return points
 
     def words(self, dimensions: Sequence[Dimension]) -> str:
-        """Describe the values that the box leaves, of the parameters that it narrows."""
+        """Return a text with the values inside the box, for the parameters that it narrows."""
         parts = [
             f"{dimension.name} {_shown(dimension.at(low))} to {_shown(dimension.at(high))}"
             for dimension, low, high in zip(dimensions, self.low, self.high, strict=True)
@@ -225,7 +225,7 @@ class Region:
 
 @dataclass(frozen=True)
 class RegionIndices:
-    """Total indices in a region by metric, of the metric and of its logarithm."""
+    """Total indices in a region by metric: those of the metric and those of its logarithm."""
 
     region: Region
     plain: Mapping[str, TotalIndices]
@@ -235,9 +235,10 @@ class RegionIndices:
 def region_indices(
     region: Region, metrics: Sequence[str], values: np.ndarray, size: int, resampling: Resampling
 ) -> RegionIndices:
-    """Compute indices of values `[point, seed, metric]` at a Saltelli design in the region, `size` points per row.
+    """Return the indices of values `[point, seed, metric]` at a Saltelli design in the region, with `size` points per
+    row.
 
-    A metric that is 0 or less somewhere has no logarithm, one that does not vary no index.
+    A metric that is 0 or less somewhere has no logarithm; a metric that does not vary has no index.
     """
     plain, log, count = {}, {}, len(region.low)
     for place, metric in enumerate(metrics):
@@ -254,15 +255,15 @@ def region_indices(
 
 
 def whole(count: int) -> Region:
-    """Return the region that is all of the space."""
+    """Return the region that is the whole space of `count` parameters."""
     return Region(WHOLE, (0.0,) * count, (1.0,) * count)
 
 
 def best_region(dimensions: Sequence[Dimension], shares: np.ndarray, scores: np.ndarray) -> Region:
     """Return the box of the middle nine tenths, by parameter, of the best quarter of the points.
 
-    `shares` is `[point, parameter]`, `scores` `[point]` with small ones better and NaN for failures. A
-    choice keeps all its values.
+    `shares` is `[point, parameter]`, `scores` `[point]` with small ones better and NaN for failures. All values of a
+    choice stay in the region.
     """
     order = np.where(np.isfinite(scores), scores, np.inf)
     chosen = shares[np.argsort(order, kind="stable")[: max(int(REGION_SHARE * len(order)), 1)]]
@@ -276,10 +277,10 @@ def best_region(dimensions: Sequence[Dimension], shares: np.ndarray, scores: np.
 
 
 def regions_of(text: str, dimensions: Sequence[Dimension]) -> tuple[Region, ...]:
-    """Return the regions that `--within` names; `BEST` comes without a box, which needs scores first.
+    """Return the regions that `--within` names; `best` has no box yet, because the box depends on scores.
 
-    `best` or `none`, or PARAMETER=LOW:HIGH with commas, LOW or HIGH left out for the end of the range;
-    regions are parted by semicolons.
+    The text is `best`, `none`, or PARAMETER=LOW:HIGH separated by commas, where an omitted LOW or HIGH is the end of
+    the range; semicolons separate regions.
     """
     parts = [part.strip() for part in text.split(";") if part.strip()]
     if parts in ([], [NONE]):
@@ -309,7 +310,7 @@ def _box(text: str, dimensions: Sequence[Dimension]) -> Region:
 
 
 def _window(dimension: Dimension, window: str) -> tuple[float, float]:
-    """Shares of the range at the two ends of `LOW:HIGH`."""
+    """Return the shares of the range at the two ends of `LOW:HIGH`."""
     if dimension.kind == "categorical":
         raise ConfigError(f"--within: {dimension.name} is a choice, which has no range to narrow")
     ends = []

@@ -41,7 +41,7 @@ Totals = Mapping[
 
 
 def pictures(study: SensitivityStudy, strategy: str) -> tuple[Picture, ...]:
-    """Return what every model has to show of a strategy, each picture named as its file."""
+    """Return the pictures of every model's findings on a strategy, each named like its file."""
     drawn: list[Picture | None] = []
     for model in study.findings:
         suffix, by = ("_surrogate", ", by the surrogate") if model == SURROGATE else ("", "")
@@ -53,7 +53,7 @@ def pictures(study: SensitivityStudy, strategy: str) -> tuple[Picture, ...]:
 
 
 def indices(study: SensitivityStudy, model: str, strategy: str, name: str) -> Picture | None:
-    """Return first and total indices of every metric, with intervals; None if there are none."""
+    """Return the picture of first-order and total indices of every metric, with intervals; None without indices."""
     sobol = study.findings[model].sobol
     if not sobol:
         return None
@@ -95,7 +95,7 @@ def _bars(study: SensitivityStudy, model: str, metric: str, is_first: bool) -> P
 
 
 def morris(study: SensitivityStudy, model: str, strategy: str, name: str) -> Picture | None:
-    """Return the mean size of elementary effects against their spread; None if there are none."""
+    """Return the picture of the mean size of elementary effects against their spread; None without effects."""
     effects = study.findings[model].morris
     if not effects:
         return None
@@ -123,7 +123,7 @@ def _plane(study: SensitivityStudy, model: str, metric: str) -> Panel:
 
 
 def effects(study: SensitivityStudy, model: str, strategy: str, name: str) -> Picture | None:
-    """Return means along the parameters that matter most, a line a class; None if there are none."""
+    """Return the picture of means along the parameters that matter most, one line per class; None without effects."""
     strong = influential(study, model)[:MOST_PARAMETERS]
     families = _families(study, model)
     if not strong or not families:
@@ -149,7 +149,7 @@ def effects(study: SensitivityStudy, model: str, strategy: str, name: str) -> Pi
 def _curves(
     study: SensitivityStudy, model: str, name: str, metrics: Sequence[str], row: int, column: int
 ) -> Panel:
-    """Return means along one parameter; row 0 is the last, which names the parameter."""
+    """Return a panel of means along one parameter; row 0 is the bottom row, which shows the parameter's name."""
     place = study.names.index(name)
     effect, dimension = study.findings[model].effects[place], study.dimensions[place]
     across = _positions(dimension, effect.shares).tolist()
@@ -171,7 +171,7 @@ def _curves(
 
 
 def pairs(study: SensitivityStudy, model: str, strategy: str, name: str) -> Picture | None:
-    """Return means over two parameters as maps, for pairs that act together beyond noise; None if none does."""
+    """Return maps of means over two parameters, for pairs that interact beyond noise; None if no pair does."""
     effects, sobol = study.findings[model].pairs, study.findings[model].sobol
     maps = [
         (float(indices.second[pair.places][0]), metric, pair)
@@ -212,7 +212,7 @@ def _map(study: SensitivityStudy, metric: str, pair: Any, second: np.ndarray) ->
 
 
 def _edges(places: np.ndarray, is_log: bool) -> list[float]:
-    """Return the ends of tiles around these places."""
+    """Return the edges of tiles around these positions."""
     at = np.log(places) if is_log else places
     middles = (at[1:] + at[:-1]) / 2
     ends = np.concatenate([[2 * at[0] - middles[0]], middles, [2 * at[-1] - middles[-1]]])
@@ -221,7 +221,7 @@ def _edges(places: np.ndarray, is_log: bool) -> list[float]:
 
 
 def _agreement(study: SensitivityStudy, strategy: str) -> Picture | None:
-    """Return total indices of both models against each other; None if they share no metric."""
+    """Return the picture of both models' total indices against each other; None if the models share no metric."""
     both = study.findings[SIMULATOR].sobol, study.findings[SURROGATE].sobol
     shared = {
         metric: (both[0][metric].total, both[1][metric].total)
@@ -234,7 +234,7 @@ def _agreement(study: SensitivityStudy, strategy: str) -> Picture | None:
 def totals(
     names: Sequence[str], indices_of: Totals, models: tuple[str, str], strategy: str
 ) -> Picture:
-    """Return total indices of two models, one against the other."""
+    """Return the picture of the total indices of two models, one model per axis."""
     first, other = models
     panels = []
     for place, (metric, (across, up)) in enumerate(indices_of.items()):
@@ -255,14 +255,14 @@ def totals(
 
 
 def _grid(title: str, caption: str, panels: Sequence[Panel], height: float, name: str) -> Picture:
-    """Return panels beside each other, row by row."""
+    """Return a picture of panels in a grid, row by row."""
     rows = [panels[at : at + COLUMNS] for at in range(0, len(panels), COLUMNS)]
     filled = [[*row, *[None] * (COLUMNS - len(row))] for row in rows]
     return Picture(title, caption, filled, [height + WORDS_INCHES] * len(rows), name=name)
 
 
 def _points(names: Sequence[str], across: np.ndarray, up: np.ndarray) -> Iterator[Series]:
-    """Yield a point with bars for each parameter, from `[parameter, figure]`."""
+    """Yield a point with error bars for each parameter, from `[parameter, figure]`."""
     palette = STRATEGY_COLOURS[1:]  # grey is the bars'
     (x, x_low, x_high), (y, y_low, y_high) = _columns(across), _columns(up)
     for at, name in enumerate(names):
@@ -274,13 +274,13 @@ def _points(names: Sequence[str], across: np.ndarray, up: np.ndarray) -> Iterato
 
 
 def _columns(values: np.ndarray) -> tuple[list[float], list[float], list[float]]:
-    """Return estimates and the ends of their intervals, which hold them."""
+    """Return estimates and the ends of their intervals, widened to contain the estimates."""
     estimate, low, high = values.T
     return plain(estimate), plain(np.minimum(low, estimate)), plain(np.maximum(high, estimate))
 
 
 def _families(study: SensitivityStudy, model: str) -> list[list[str]]:
-    """Return metrics that differ in their class only, together; those that never vary are left out."""
+    """Return groups of metrics that differ in their class only; metrics that never vary are left out."""
     families: dict[str, list[str]] = {}
     for metric in study.findings[model].sobol:
         families.setdefault(lookup(metric)[0].name, []).append(metric)
@@ -288,7 +288,7 @@ def _families(study: SensitivityStudy, model: str) -> list[list[str]]:
 
 
 def _parameter_words(dimension: Dimension, between: str = " ") -> str:
-    """Return a parameter's name with the unit of its values."""
+    """Return a parameter's name, followed by the unit of its values if it has one."""
     known = registry.settings().get(dimension.target)
     unit = known.number.unit if known is not None and known.number is not None else ""
     for start, of_setting in UNITS.items():
@@ -298,7 +298,7 @@ def _parameter_words(dimension: Dimension, between: str = " ") -> str:
 
 
 def _positions(dimension: Dimension, shares: np.ndarray) -> np.ndarray:
-    """Return where values stand on an axis: choices one after the other."""
+    """Return the positions of values on an axis; choices are evenly spaced."""
     if dimension.kind == "categorical":
         return np.arange(len(shares), dtype=float)
     return np.array([dimension.at(float(share)) for share in shares], float)

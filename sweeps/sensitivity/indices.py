@@ -1,7 +1,7 @@
-"""Indices with bootstrap intervals from the responses at a design; arrays end in `FIGURES`.
+"""Sensitivity indices with bootstrap intervals from the responses at a design; arrays end in the axis `FIGURES`.
 
-A dummy parameter says what noise alone gives: one that does nothing but draw the seeds anew. A
-parameter that does nothing at all would leave every run as it is and get exactly nothing.
+A dummy parameter, which only draws new seeds, shows the index that noise alone gives. A parameter without any
+effect would leave every run unchanged, so its index would be exactly 0.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ NO_EFFECT, NOISE, MATTERS = "no effect", "not distinguishable from noise", "matt
 
 @dataclass(frozen=True)
 class Resampling:
-    """A resampling of the rows of a design, for percentile intervals."""
+    """A bootstrap of the rows of a design, for percentile intervals."""
 
     confidence: float = 0.95
     resamples: int = 1000
     state: int = 0
 
     def interval(self, estimate: Any, drawn: np.ndarray) -> np.ndarray:
-        """Return `[…, figure]` of estimates and what the resamples gave, `[resample, …]`."""
+        """Return `[…, figure]`: estimates with percentile ends of their resampled values, `[resample, …]`."""
         low, high = percentile_ends(drawn, self.confidence)
         return np.stack([np.asarray(estimate, float), low, high], axis=-1)
 
     def rows(self, count: int) -> np.ndarray:
-        """Return the places of the rows that are drawn, `[resample, row]`."""
+        """Return the indices of the rows in each resample, `[resample, row]`."""
         random = np.random.default_rng([self.state, count])
         drawn: np.ndarray = random.integers(count, size=(self.resamples, count))
         return drawn
@@ -54,27 +54,27 @@ class SobolIndices:
     num_left_out: int  # rows in which a run failed
 
     def act_together(self, first: int, second: int) -> bool:
-        """Return whether two parameters, the lower place first, share more than a new draw of the seeds does."""
+        """Return whether two parameters (lower index first) interact more than a new draw of the seeds would."""
         return bool(self.second[first, second, 1] > max(float(self.dummy[2]), 0.0))
 
 
 @dataclass(frozen=True)
 class TotalIndices:
-    """Total indices alone, of a metric in a region."""
+    """Total indices alone, of a metric in a region; see `SobolIndices`."""
 
     total: np.ndarray  # [parameter, figure]
     dummy: np.ndarray  # [figure], total index of a new draw of the seeds
 
 
 def rows_of(values: np.ndarray, size: int) -> tuple[np.ndarray, int]:
-    """Return the rows `[row, point, seed]` of a design in which no run failed, and how many others there are."""
+    """Return the rows `[row, point, seed]` of a design in which no run failed, and the number of rows left out."""
     rows = values.reshape(-1, size, values.shape[-1])
     is_whole = np.isfinite(rows).all(axis=(1, 2))
     return rows[is_whole], int((~is_whole).sum())
 
 
 def is_usable(rows: np.ndarray, num_left_out: int) -> bool:
-    """Return whether there are indices: enough rows, and a response that varies."""
+    """Return whether indices can be computed: enough rows, and a response that varies."""
     total = len(rows) + num_left_out
     if len(rows) < 4 or num_left_out > MOST_LEFT_OUT * total:
         return False
@@ -85,9 +85,7 @@ def is_usable(rows: np.ndarray, num_left_out: int) -> bool:
 def sobol_indices(
     values: np.ndarray, num_parameters: int, resampling: Resampling
 ) -> SobolIndices | None:
-    """Compute Sobol's indices of values `[point, seed]` at Saltelli's design; None where there is
-    nothing to analyse.
-    """
+    """Return Sobol's indices of values `[point, seed]` at Saltelli's design; None without enough rows or variation."""
     rows, num_left_out = rows_of(values, 2 * num_parameters + 2)
     if not is_usable(rows, num_left_out):
         return None
@@ -120,9 +118,7 @@ def sobol_indices(
 def total_indices(
     rows: np.ndarray, num_left_out: int, num_parameters: int, resampling: Resampling
 ) -> TotalIndices | None:
-    """Compute total indices of rows `[row, point, seed]` of a design of first or second order; None
-    where nothing varies.
-    """
+    """Return total indices of rows `[row, point, seed]`, of a first- or second-order design; None without variation."""
     if not is_usable(rows, num_left_out):
         return None
     totals = _totals(rows.mean(axis=-1), num_parameters, resampling)
@@ -130,7 +126,7 @@ def total_indices(
 
 
 def _totals(means: np.ndarray, num_parameters: int, resampling: Resampling) -> np.ndarray:
-    """Total indices `[parameter, figure]` of means `[row, point]`."""
+    """Return total indices `[parameter, figure]` of means over seeds `[row, point]`."""
     kept = np.concatenate([means[:, : num_parameters + 1], means[:, -1:]], axis=1)
     if np.ptp(kept) == 0:
         return np.full((num_parameters, 3), np.nan)
@@ -145,7 +141,7 @@ def _totals(means: np.ndarray, num_parameters: int, resampling: Resampling) -> n
 
 
 def seed_variance(rows: np.ndarray) -> np.ndarray:
-    """Return the variance of the mean over seeds, `[row]`, without what a seed does to all points alike."""
+    """Return the variance of the mean over seeds, `[row]`, without the effects that a seed has on all points alike."""
     num_seeds = rows.shape[-1]
     if num_seeds < 2:
         return np.zeros(len(rows))
@@ -156,7 +152,7 @@ def seed_variance(rows: np.ndarray) -> np.ndarray:
 
 
 def _dummy_total(rows: np.ndarray, resampling: Resampling) -> np.ndarray:
-    """Total index `[figure]` that a new draw of the seeds would get."""
+    """Return the total index `[figure]` of the dummy parameter, which only draws new seeds."""
     per_row = seed_variance(rows)
     variance = rows[:, [0, -1]].mean(axis=-1)
     drawn = resampling.rows(len(rows))
@@ -179,9 +175,7 @@ class MorrisMeasures:
 def morris_measures(
     shares: np.ndarray, values: np.ndarray, resampling: Resampling
 ) -> MorrisMeasures | None:
-    """Compute Morris's measures of values `[point, seed]` along trajectories; None where there is
-    nothing to analyse.
-    """
+    """Return Morris's measures of values `[point, seed]` along trajectories; None without enough rows or variation."""
     num_parameters = shares.shape[1]
     rows, num_left_out = rows_of(values, num_parameters + 1)
     if not is_usable(rows, num_left_out):
@@ -218,11 +212,11 @@ def elementary_effects(points: np.ndarray, means: np.ndarray) -> np.ndarray:
 def derivative_measures(
     shares: np.ndarray, values: np.ndarray, resampling: Resampling
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return derivative-based measures `[parameter, figure]`, and the measure of a new draw of the seeds `[figure]`.
+    """Return derivative-based measures `[parameter, figure]`, and that of the dummy parameter, a new draw of the seeds
+    `[figure]`.
 
-    A measure is the mean squared derivative ÷ (π² variance), which bounds the total index of a
-    uniform parameter from above (Sobol' and Kucherenko 2009). Steps are not infinitely small, so
-    the bound is nearly one.
+    A measure is the mean squared derivative ÷ (π² variance), which bounds the total index of a uniform parameter from
+    above (Sobol' and Kucherenko 2009). Steps are finite, so the measure is only approximately a bound.
     """
     num_parameters = shares.shape[1]
     rows, num_left_out = rows_of(values, num_parameters + 1)
@@ -244,17 +238,17 @@ def derivative_measures(
 
 
 def verdict(total: np.ndarray, dummy: np.ndarray) -> str:
-    """Judge a total index `[figure]` beside that of the dummy: no effect, noise, or it matters."""
+    """Return the verdict on a total index `[figure]`, compared with the dummy's: no effect, noise, or it matters."""
     if total[0] == 0 and total[2] == 0:
         return NO_EFFECT
     return MATTERS if total[1] > max(float(dummy[2]), 0.0) else NOISE
 
 
 def with_noise(total: np.ndarray, dummy: np.ndarray) -> np.ndarray:
-    """Lower the interval of a total index `[figure]` by what noise may have added to the index.
+    """Return a total index `[figure]` with the lower end of its interval lowered by the noise in the index.
 
-    The bootstrap draws rows anew but not the seeds (of a surrogate: its members), whose noise adds as
-    much to every index as it gives a dummy.
+    The bootstrap resamples rows but not seeds (or a surrogate's members). Their noise raises every index by as much as
+    the index of the dummy.
     """
     noise = max(float(dummy[2]), 0.0)
     return np.array([total[0], min(float(total[1]), max(float(total[1]) - noise, 0.0)), total[2]])
@@ -262,29 +256,29 @@ def with_noise(total: np.ndarray, dummy: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Two models' total indices `[figure]`, tested both ways for a value in common."""
+    """Two models' total indices `[figure]`; whether their intervals overlap is tested with and without noise."""
 
     bootstrap: tuple[np.ndarray, np.ndarray]
     with_noise: tuple[np.ndarray, np.ndarray]
 
     @property
     def do_meet(self) -> bool:
-        """Return whether the intervals of the bootstrap meet."""
+        """Return whether the bootstrap intervals overlap."""
         return do_meet(*self.bootstrap)
 
     @property
     def do_meet_with_noise(self) -> bool:
-        """Return whether the intervals meet once their lower ends are lowered by noise."""
+        """Return whether the intervals overlap once their lower ends are lowered by noise."""
         return do_meet(*self.with_noise)
 
 
 def agreement_of(
     totals: tuple[np.ndarray, np.ndarray], dummies: tuple[np.ndarray, np.ndarray]
 ) -> Agreement:
-    """Compare the total indices of two models; the indices of their dummies tell how much of them is noise."""
+    """Compare the total indices of two models; the indices of the models' dummies measure their noise."""
     return Agreement(totals, (with_noise(totals[0], dummies[0]), with_noise(totals[1], dummies[1])))
 
 
 def do_meet(first: np.ndarray, second: np.ndarray) -> bool:
-    """Return whether two intervals `[figure]` have a value in common."""
+    """Return whether two intervals `[figure]` overlap."""
     return bool(first[1] <= second[2] and second[1] <= first[2])

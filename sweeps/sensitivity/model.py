@@ -1,4 +1,4 @@
-"""Where sensitivity looks, and what it is measured of: the simulator on common seeds, or a surrogate's mean."""
+"""The designs of a sensitivity study, and the models to evaluate: simulator on common seeds, or surrogate's mean."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STEP = 0.1  # of a range, for finite differences: smaller ones see single reques
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of the designs; `base` × (2 parameters + 2) points are the largest part."""
+    """The sizes of the designs; Saltelli's, with `base` × (2 parameters + 2) points, is the largest."""
 
     base: int = 128  # rows of the Saltelli design
     trajectories: int = 20  # of Morris
@@ -45,7 +45,7 @@ class Sizes:
     random_state: int = 0
 
     def check(self) -> None:
-        """Refuse sizes that give no index or no interval."""
+        """Refuse sizes too small for an index or an interval."""
         if self.base < 16 or self.base & (self.base - 1) or self.base > 65_536:
             raise ConfigError(
                 f"--base: got {self.base}, allowed is a power of two from 16 to 65536, since only "
@@ -66,7 +66,7 @@ class Sizes:
                 raise ConfigError(f"--{flag}: got {value}, allowed is {low} to {high}")
 
     def num_points(self, num_parameters: int, num_regions: int = 0) -> int:
-        """Return the most points that a study has; choices and whole numbers with few values take fewer."""
+        """Return the most points of a study; choices and whole numbers with few values need fewer."""
         pairs = min(self.pairs, num_parameters * (num_parameters - 1) // 2)
         return (
             self.base * (2 * num_parameters + 2 + num_regions * (num_parameters + 2))
@@ -82,7 +82,7 @@ def problem(names: Sequence[str]) -> dict[str, Any]:
 
 
 def saltelli(names: Sequence[str], sizes: Sizes, has_pairs: bool = True) -> np.ndarray:
-    """Return Saltelli's design for first and total order, and for second order if it `has_pairs`.
+    """Return Saltelli's design for first-order and total indices, and for second-order indices if it `has_pairs`.
 
     `[base × (2 parameters + 2), parameter]`, without pairs `[base × (parameters + 2), parameter]`
     """
@@ -101,7 +101,7 @@ def morris(names: Sequence[str], sizes: Sizes) -> np.ndarray:
 
 
 def differences(names: Sequence[str], sizes: Sizes) -> np.ndarray:
-    """Return points, each followed by one with a step inward in every parameter.
+    """Return points, each followed by points with one step inward, one for each parameter.
 
     `[gradients × (parameters + 1), parameter]`
     """
@@ -114,7 +114,7 @@ def differences(names: Sequence[str], sizes: Sizes) -> np.ndarray:
 
 
 def levels_of(dimension: Dimension, count: int) -> np.ndarray:
-    """Return the shares of a range at which an effect is taken, both ends included; at most `count` of them."""
+    """Return the shares of a range at which an effect is measured, both ends included; at most `count` of a number."""
     if dimension.kind == "categorical":
         num_values = len(dimension.categories)
         return (np.arange(num_values) + 0.5) / num_values
@@ -152,15 +152,15 @@ POINTS_PER_PART = 32
 
 
 class MeanPredictor(Protocol):
-    """A surrogate; `surrogate.predict.Surrogate` is one."""
+    """The interface of a surrogate that predicts means over seeds; `surrogate.predict.Surrogate` is one."""
 
     @property
     def names(self) -> Sequence[str]:
-        """Return the inputs, by the names of the strategy's parameters."""
+        """Return the names of the inputs, which are the strategy's parameters."""
 
     @property
     def bounds(self) -> Sequence[tuple[float, float]]:
-        """Return the lowest and the highest value of each input among the points that the surrogate was fitted to."""
+        """Return the lowest and the highest value of each input among the points of the surrogate's fit."""
 
     @property
     def outputs(self) -> Sequence[str]:
@@ -171,7 +171,7 @@ class MeanPredictor(Protocol):
 
 
 class Response(Protocol):
-    """Metrics as a function of the unit cube."""
+    """The interface of a model: metrics as a function of the unit cube."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ class Response(Protocol):
 def batches_of(
     space: Space, designs: Iterable[np.ndarray], known: Collection[Point] = ()
 ) -> list[list[Point]]:
-    """Return the points of designs as they are run, a batch after the other, without those that are known."""
+    """Return the points of designs in batches, as they are run, without those in `known`."""
     batches, seen = [], set(known)
     for shares in designs:
         points = dict.fromkeys(space.at(row) for row in shares)
@@ -202,7 +202,7 @@ Entry = tuple[
 
 
 def entries_of(space: Space, experiment: Experiment, points: Sequence[Point]) -> list[Entry]:
-    """Run points on every seed, and return what the journal has of each."""
+    """Run points on every seed, and return each point's journal entry."""
     batch = experiment.run([space.config_at(point) for point in points])
     return [
         (
@@ -224,7 +224,7 @@ class Simulated:
         journal: Journal | None = None,
         on_part: Callable[[int], None] | None = None,
     ) -> None:
-        """`on_part` is told how many points are there."""
+        """Take the space and the experiment; `on_part` receives the number of points run so far."""
         self.space, self.experiment = space, experiment
         self.journal, self.on_part = journal, on_part
         self.kept: dict[Point, np.ndarray] = {}  # [seed, metric]
@@ -241,13 +241,13 @@ class Simulated:
         return self.experiment.names
 
     def evaluate(self, shares: np.ndarray) -> np.ndarray:
-        """Simulate values `[point, seed, metric]` at shares of the parameters' ranges."""
+        """Return simulated values `[point, seed, metric]` at shares of the parameters' ranges."""
         for batch in batches_of(self.space, [shares], self.kept):
             self._run(batch)
         return np.array([self.kept[self.space.at(row)] for row in shares])
 
     def failures(self) -> dict[str, int]:
-        """Count the runs that did not come to their end, by outcome."""
+        """Return the number of runs that did not finish, by outcome."""
         failed = [
             outcome
             for point, values in self.kept.items()
@@ -257,7 +257,7 @@ class Simulated:
         return {name: failed.count(name) for name in sorted(set(failed))}
 
     def _run(self, points: Sequence[Point]) -> None:
-        """Run points on every seed and writes them down."""
+        """Run points on every seed and write them to the journal."""
         entries = entries_of(self.space, self.experiment, points)
         if self.journal is not None:
             self.journal.append(entries)
@@ -274,14 +274,14 @@ class Simulated:
 
 
 class Predicted:
-    """A surrogate in the place of the simulator; its members are to it what seeds are to that.
+    """A surrogate in place of the simulator; its members take the place of seeds.
 
-    So what a new draw of the seeds gives a dummy is here what another member gives: the surrogate's own
-    error, as far as its members disagree. A surrogate without members has one value a point.
+    So the dummy's index measures here the surrogate's own error, as far as its members disagree. A surrogate without
+    members has one value per point.
     """
 
     def __init__(self, space: Space, surrogate: MeanPredictor, names: Sequence[str]) -> None:
-        """`names` are the metrics asked for; refuses a surrogate of another space."""
+        """Take the metrics asked for as `names`; refuse a surrogate of another space."""
         self.space, self.surrogate = space, surrogate
         self.names = tuple(names)
         # a surrogate of our own holds a choice as the place of its value
@@ -294,7 +294,7 @@ class Predicted:
             )
 
     def evaluate(self, shares: np.ndarray) -> np.ndarray:
-        """Predict values `[point, member, metric]`; NaN for metrics that the surrogate does not have."""
+        """Return predicted values `[point, member, metric]`; NaN for metrics that the surrogate lacks."""
         points = np.array([self._numbers(self.space.at(row)) for row in shares])[:, self.order]
         members = getattr(self.surrogate, "predict_members", None)
         predicted = self.surrogate.predict_mean(points) if members is None else members(points)
@@ -304,7 +304,7 @@ class Predicted:
         return np.stack(columns, axis=-1).astype(float)
 
     def _numbers(self, point: Point) -> list[float]:
-        """Return a point as the simulator gets it, choices as the surrogate holds them."""
+        """Return a point's values as the simulator would receive them, with choices as the surrogate's codes."""
         numbers = []
         for dimension, value in zip(self.space.dimensions, point, strict=True):
             column, simulated = self.columns.get(dimension.name), dimension.simulated(value)
@@ -313,7 +313,7 @@ class Predicted:
 
 
 def _order(space: Space, surrogate: MeanPredictor, columns: Mapping[str, Any]) -> list[int]:
-    """Return where the surrogate's inputs are among the parameters; its ranges must hold theirs."""
+    """Return the indices of the surrogate's inputs among the parameters; refuse parameters' ranges beyond its own."""
     inputs = list(surrogate.names)
     if sorted(inputs) != sorted(space.names):
         raise ConfigError(
@@ -341,7 +341,7 @@ def _order(space: Space, surrogate: MeanPredictor, columns: Mapping[str, Any]) -
 
 
 def scores(names: Sequence[str], values: np.ndarray, valuation: Valuation) -> np.ndarray:
-    """Return the strategy's score `[point]` of values `[point, seed, metric]`; NaN for failures."""
+    """Return the strategy's score `[point]` of values `[point, seed, metric]`; NaN for failed points."""
     all_scores = []
     for of_point in values:
         runs = [
@@ -354,7 +354,7 @@ def scores(names: Sequence[str], values: np.ndarray, valuation: Valuation) -> np
 
 
 def load_surrogate(path: str) -> MeanPredictor:
-    """Load the surrogate in a folder.
+    """Return the surrogate saved in a folder.
 
     Raises:
         ConfigError: the folder does not exist, or the packages for surrogates are not

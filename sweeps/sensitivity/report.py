@@ -1,4 +1,4 @@
-"""What a sensitivity study found, in plain words."""
+"""The findings of a sensitivity study, in plain words."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def findings_of(
     about: str = "",
     cluster: str = "",
 ) -> Findings:
-    """Return the answer, what matters, and every index; `about` says what was run, on which `cluster`."""
+    """Return the answer, the parameters that matter, and every index; `about` describes the runs, made on `cluster`."""
     said = study.runs.in_text
     sections = [
         replace(section, lines=tuple(map(said, section.lines)))
@@ -86,14 +86,14 @@ def _sections(
 
 
 def failure_lines(failures: Mapping[str, int]) -> tuple[str, ...]:
-    """Return how many runs did not finish, by outcome."""
+    """Return lines with the number of runs that did not finish, by outcome."""
     words = ", ".join(f"{count} × {name}" for name, count in failures.items())
     left_out = f"Runs that did not finish: {words}. Rows with such a run are left out."
     return (left_out,) if failures else ()
 
 
 def _answer(study: SensitivityStudy, strategy: str, num_runs: int) -> Answer:
-    """Return the five lines; the verdict names for each metric what matters, most first."""
+    """Return the answer; its verdict names for each metric the parameters that matter, the strongest first."""
     model = next(iter(study.findings))
     sentences = [
         Sentence.of(f"{metric_words(name)}: {_named(study, model, name)}.")
@@ -113,14 +113,14 @@ def _answer(study: SensitivityStudy, strategy: str, num_runs: int) -> Answer:
 
 
 def _named(study: SensitivityStudy, model: str, metric: str) -> str:
-    """Return the parameters that matter for a metric, and those of which more rows would tell it."""
+    """Return the parameters that matter for a metric, and those that more rows would settle, as text."""
     strong, still = _strong(study, model, metric), unsettled(study, model, metric)
     words = ", ".join(strong) or ("none told" if still else "none")
     return f"{words}; open, give more --base: {', '.join(still)}" if still else words
 
 
 def _strong(study: SensitivityStudy, model: str, metric: str) -> list[str]:
-    """Return the parameters that matter for a metric, most first."""
+    """Return the parameters that matter for a metric, the strongest first."""
     indices = study.findings[model].sobol[metric]
     by_verdict = verdicts(study, model, metric)
     names = [name for name, verdict in by_verdict.items() if verdict == MATTERS]
@@ -153,7 +153,7 @@ def _overview(study: SensitivityStudy, model: str) -> list[str]:
 
 
 def metric_lines(study: SensitivityStudy, model: str, metric: str) -> list[str]:
-    """Say of one metric what matters and how, what does not, interactions, and other seeds."""
+    """Return sentences on one metric: parameters that matter, their effects, idle ones, interactions, other seeds."""
     indices_of_model = study.findings[model]
     place = study.metrics.index(metric)
     values = indices_of_model.values[..., place].mean(axis=1)
@@ -190,7 +190,7 @@ def _why_missing(values: np.ndarray, num_points: int) -> str:
 
 
 def _ranges(study: SensitivityStudy) -> Iterator[Table | Remarks]:
-    """Yield where the best scores are."""
+    """Yield the table of the best points' ranges."""
     about = (
         "Where the best 5 % of the points by the strategy's own score (objectives and penalties) have "
         "each parameter: the middle nine tenths of them, both ends with intervals."
@@ -232,7 +232,7 @@ def _where_words(best_range: BestRange) -> str:
 
 
 def _agreement(study: SensitivityStudy) -> Iterator[Table | Remarks]:
-    """Yield total indices of both models, and how many have a value in common, tested both ways."""
+    """Yield the table of both models' total indices, and how many overlap, with and without noise."""
     title, by_pair = "Simulator and surrogate", agreements(study, SIMULATOR, SURROGATE)
     if not by_pair:
         yield Remarks(("The two models have no metric with indices in common.",), title)
@@ -256,7 +256,8 @@ def _agreement(study: SensitivityStudy) -> Iterator[Table | Remarks]:
 
 
 def agreement_cells(agreement: Agreement) -> list[str]:
-    """Write both indices with the bootstrap's intervals, whether these meet; the lowered ones, and the same."""
+    """Return table cells: both indices' bootstrap intervals and whether these overlap, then the same for lowered
+    ones."""
     return [
         *(interval_words(figures) for figures in agreement.bootstrap),
         YES_NO[agreement.do_meet],
@@ -280,7 +281,7 @@ def _legend(study: SensitivityStudy) -> list[str]:
 
 
 def plan_words(num_points: int, num_seeds: int, sizes: Sizes) -> str:
-    """Say how many points and seeds a study has at most, and in which designs."""
+    """Return a sentence on the most points and seeds of a study, by design."""
     return (
         f"At most {num_points:,} points × {num_seeds} seeds: Saltelli with {sizes.base} rows, "
         f"{sizes.trajectories} Morris trajectories, derivatives at {sizes.gradients} points, effects "
@@ -292,7 +293,7 @@ def plan_words(num_points: int, num_seeds: int, sizes: Sizes) -> str:
 
 
 def region_lines(study: SensitivityStudy, model: str) -> list[str]:
-    """Return what the columns of the table of regions are."""
+    """Return lines that explain the columns of the table of regions."""
     return [
         "Total indices of the metric itself and of its logarithm, over the whole space and inside parts "
         "of it. The metric itself says what avoids its largest values; the logarithm counts a change "
@@ -306,7 +307,7 @@ def region_lines(study: SensitivityStudy, model: str) -> list[str]:
 
 
 def region_table(study: SensitivityStudy, model: str) -> Table:
-    """Return total indices by metric and parameter, a column for every region and scale."""
+    """Return a table of total indices by metric and parameter, with a column for every region and scale."""
     views = study.findings[model].regions
     heads = [
         head for view in views for head in (view.region.name, f"{view.region.name}, logarithm")

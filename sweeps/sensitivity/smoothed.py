@@ -50,14 +50,14 @@ LAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = 
 
 @dataclass(frozen=True)
 class Perturbed:
-    """A parameter and how far it is perturbed."""
+    """A parameter and the size of its perturbations."""
 
     target: str  # a setting, or routing_scorers.NAME
     width: float  # σ, in the parameter's unit, or of its logarithm
     is_log: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be perturbed."""
+        """Refuse a parameter that cannot be perturbed."""
         setting, dot, _ = self.target.partition(".")
         kind = FIELDS[setting].type if setting in FIELDS else None
         if is_policy_number(self.target):
@@ -70,7 +70,7 @@ class Perturbed:
             raise ConfigError(f"{self.target}: width must be above 0, got {self.width:g}")
 
     def centre(self, config: ClusterConfig) -> float:
-        """Return where the parameter is, in the unit of its width.
+        """Return the parameter's current value, in the unit of its width.
 
         Raises:
             ConfigError: the mechanism has no such scorer.
@@ -91,7 +91,7 @@ class Perturbed:
         return math.log(value) if self.is_log else value
 
     def simulated(self, coordinate: float, config: ClusterConfig) -> float:
-        """Return what the simulator is given; rounded where the configuration takes whole numbers only."""
+        """Return the value for the simulator; rounded where the configuration takes whole numbers only."""
         value = math.exp(coordinate) if self.is_log else coordinate
         if is_policy_number(self.target):
             declared = number_of(config, self.target)
@@ -120,7 +120,7 @@ class SmoothedGradient:
         return np.sqrt(self.variance_of_seeds + self.variance_of_draws)
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends, normal approximation."""
+        """Return the lower and upper ends of the intervals `[parameter]`, by the normal approximation."""
         half = normal_quantile(confidence) * self.standard_error
         return self.gradient - half, self.gradient + half
 
@@ -160,7 +160,7 @@ def smoothed_gradients(
 def perturbed(
     config: ClusterConfig, parameters: Sequence[Perturbed], draw: Float[np.ndarray, "parameter"]
 ) -> ClusterConfig:
-    """Return the configuration `draw` widths away; refuse a value that is not allowed."""
+    """Return the configuration moved by `draw` widths; refuse values that are not allowed."""
     settings = {
         parameter.target: parameter.simulated(
             parameter.centre(config) + parameter.width * float(z), config
@@ -171,7 +171,7 @@ def perturbed(
 
 
 def decisions(record: RunRecord) -> int:
-    """Hash who ran where and in which steps: the hash is equal where no decision differs."""
+    """Return a hash of the instance and the steps of every request; it is equal where no decision differs."""
     requests = record.requests
     columns = (requests.instance, requests.scheduled_step_idx, requests.finished_step_idx)
     return hash(b"".join(np.ascontiguousarray(column, np.int64).tobytes() for column in columns))
@@ -182,10 +182,10 @@ def fit_pairs(
     widths: Float[np.ndarray, "parameter"],
     differences: Float[np.ndarray, "pair seed"],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the gradient, and its variances from seeds and from draws; `differences` are f(+) − f(−).
+    """Return the gradient, with its variances from seeds and from draws; `differences` are f(+) − f(−).
 
-    The fit is linear in the differences, so each seed has a gradient of its own and their spread tells the
-    first variance. The second one is the least-squares fit's own, whatever the residuals' spread (HC1).
+    The fit is linear in the differences, so each seed has a gradient of its own, and the gradients' spread gives the
+    variance from seeds. The variance from draws is that of the least-squares fit, robust to unequal residuals (HC1).
     """
     num_pairs, num_parameters = draws.shape
     steps = 2.0 * draws * widths[None, :]
@@ -227,7 +227,7 @@ def _check_whole(results: Sequence[Sequence[RunSummary]]) -> None:
 
 
 def _values(results: Sequence[Sequence[RunSummary]], name: str) -> np.ndarray:
-    """Return the metric `[point, seed]`, of the seeds on which every point has it."""
+    """Return the metric `[point, seed]`, for the seeds on which every point has a value."""
 
     def value(metrics: Mapping[str, float]) -> float:
         return float(metrics[name])
@@ -262,7 +262,7 @@ def take_gradients(
     widths: Sequence[tuple[str, float, bool]],
     output: Path | None,
 ) -> int:
-    """Estimate the gradients that the options ask for, and print and write them; return the exit code."""
+    """Estimate the gradients that the options ask for, and write and print these; return the exit code."""
     is_real = options.trace is not None
     (arm,) = arms_of([arm_text], options.instances, is_real, options.coefficients_from)
     parameters = [
@@ -299,7 +299,7 @@ def _unit(parameter: Perturbed) -> str:
 
 
 def table(gradients: Mapping[str, SmoothedGradient]) -> Table:
-    """Return a row for each metric and setting: the slope in the metric's unit per unit of the setting."""
+    """Return a row for each metric and setting: the slope, in the metric's unit per unit of the setting."""
     columns = (
         "metric", "per unit of", "unit", "gradient [95 %]", "s.e. by seeds", "s.e. by draws", "σ", "runs changed",
     )  # fmt: skip
@@ -324,7 +324,7 @@ def table(gradients: Mapping[str, SmoothedGradient]) -> Table:
 
 
 def answer(arm: str, seeds: Sequence[int], gradients: Mapping[str, SmoothedGradient]) -> Answer:
-    """Return which slopes are told from 0, and by how many runs."""
+    """Return the answer: the slopes that differ from 0, and the number of runs."""
     slopes = [
         (f"{name} per {_unit(parameter)}", slope.gradient[at], slope.standard_error[at])
         for name, slope in gradients.items()
@@ -346,7 +346,7 @@ def answer(arm: str, seeds: Sequence[int], gradients: Mapping[str, SmoothedGradi
 def document(
     arm: str, seeds: Sequence[int], gradients: Mapping[str, SmoothedGradient]
 ) -> dict[str, Any]:
-    """Return everything, for other programs."""
+    """Return all results as plain data, for other programs."""
     return {
         "arm": arm,
         "seeds": list(seeds),

@@ -101,7 +101,7 @@ def _add_indices(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
     single, two = ("parameter", "figure"), ("parameter", "other_parameter", "figure")
 
     def each(by_metric: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Return one of the measures of each metric."""
+        """Return one of the measures by metric."""
         return {metric: getattr(measures, name) for metric, measures in by_metric.items()}
 
     sobol, morris, slopes = findings.sobol, findings.morris, findings.gradients
@@ -138,7 +138,7 @@ def _add_indices(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
 
 
 def _add_regions(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> None:
-    """Total indices by region and scale; a surrogate alone has no region that needs scores it lacks."""
+    """Add total indices by region and scale; a region that needs scores is left out for a surrogate that lacks them."""
     regions = study.findings[model].regions
     shape = len(study.metrics), len(regions), len(SCALES)
     totals = np.full((*shape, len(study.names), len(FIGURES)), np.nan)
@@ -189,7 +189,7 @@ def _add_effects(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
 
 
 def _add_best(dataset: xr.Dataset, study: SensitivityStudy) -> None:
-    """Scores and the ranges of the best points; choices have none."""
+    """Add scores and the ranges of the best points; choices have no ranges."""
     if study.scores is None:
         return
     _put(dataset, "score", ("point",), study.scores)

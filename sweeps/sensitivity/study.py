@@ -1,4 +1,4 @@
-"""A sensitivity study: all designs run through a model, all indices and effects taken from them."""
+"""A sensitivity study: run all designs through a model, and compute all indices and effects from the results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ModelIndices:
 
 @dataclass
 class SensitivityStudy:
-    """A strategy's parameters, what is asked of them, and how much is looked at."""
+    """A strategy's parameters, the metrics and regions to study, and the sizes of the designs."""
 
     dimensions: tuple[Dimension, ...]
     metrics: tuple[str, ...]
@@ -91,7 +91,7 @@ def first_designs(study: SensitivityStudy) -> Iterator[np.ndarray]:
 
 
 def investigate(study: SensitivityStudy, model: str, response: Response, on_stage: Stage) -> None:
-    """Add the findings of one model; `on_stage` is told what comes next."""
+    """Add the findings of one model; `on_stage` receives the name of each stage as it begins."""
     names, sizes, response = study.names, study.sizes, _Asked(response, study.metrics)
     on_stage(f"{model}: Sobol indices")
     shares = saltelli(names, sizes)
@@ -135,7 +135,7 @@ def investigate(study: SensitivityStudy, model: str, response: Response, on_stag
 
 
 def look_closer(study: SensitivityStudy, model: str, response: Response, on_stage: Stage) -> None:
-    """Add the indices in the regions asked for; after `rate`, which says where the best quarter is."""
+    """Add the indices in the regions asked for; call `rate` first, which the region `best` depends on."""
     findings, response = study.findings[model], _Asked(response, study.metrics)
     design = saltelli(study.names, study.sizes, has_pairs=False)
     for region in study.regions:
@@ -152,7 +152,7 @@ def look_closer(study: SensitivityStudy, model: str, response: Response, on_stag
 
 @dataclass(frozen=True)
 class _Asked:
-    """A model's response in some of the metrics that it has."""
+    """A model's response restricted to some of its metrics."""
 
     response: Response
     names: tuple[str, ...]
@@ -164,13 +164,13 @@ class _Asked:
 
 
 def _without_choices(study: SensitivityStudy, measures: np.ndarray) -> np.ndarray:
-    """Return derivatives without those of choices, which have none."""
+    """Return derivative measures with NaN for choices, which have no derivative."""
     is_choice = [dimension.kind == "categorical" for dimension in study.dimensions]
     return np.where(np.array(is_choice)[:, None], np.nan, measures)
 
 
 def _pairs(study: SensitivityStudy, indices: Mapping[str, SobolIndices]) -> list[tuple[int, int]]:
-    """Return the pairs with the largest second-order index of any metric; the simulator's, if there are."""
+    """Return the pairs with the largest second-order index of any metric; those of an earlier model if there is one."""
     first = next(iter(study.findings.values()), None)
     if first is not None:
         return [pair.places for pair in first.pairs]
@@ -186,7 +186,7 @@ def _pairs(study: SensitivityStudy, indices: Mapping[str, SobolIndices]) -> list
 
 
 def rate(study: SensitivityStudy, model: str, response: Response, valuation: Valuation) -> None:
-    """Add the strategy's scores, and where the best ones are; nothing if the model lacks metrics."""
+    """Add the strategy's scores, and the ranges of the best points; nothing if the model lacks a metric."""
     if not set(valuation.names) <= set(response.names):
         return
     shares = study.findings[model].shares
@@ -199,7 +199,7 @@ def rate(study: SensitivityStudy, model: str, response: Response, valuation: Val
 
 
 def verdicts(study: SensitivityStudy, model: str, metric: str) -> dict[str, str]:
-    """Return by parameter whether it matters for a metric."""
+    """Return the verdict by parameter: whether it matters for a metric."""
     indices = study.findings[model].sobol[metric]
     return {
         name: verdict(indices.total[place], indices.dummy) for place, name in enumerate(study.names)
@@ -209,7 +209,7 @@ def verdicts(study: SensitivityStudy, model: str, metric: str) -> dict[str, str]
 def influential(study: SensitivityStudy, model: str) -> list[str]:
     """Return the parameters that matter for some metric, the one with the largest total index first.
 
-    A parameter that matters in a region only, or only for a logarithm, counts as well.
+    A parameter that matters only in a region, or only for a metric's logarithm, is included.
     """
     largest = dict.fromkeys(study.names, -1.0)
     for region in study.findings[model].regions:
@@ -221,9 +221,9 @@ def influential(study: SensitivityStudy, model: str) -> list[str]:
 
 
 def unsettled(study: SensitivityStudy, model: str, metric: str) -> list[str]:
-    """Return the parameters whose steps move a metric beyond new seeds, though their total index may be noise.
+    """Return the parameters whose Morris effects on a metric exceed noise while their total indices may be noise.
 
-    Few rows leave the index of a strong parameter open; Morris's steps then see it first.
+    With few rows the index of a strong parameter stays undecided; Morris's steps detect the parameter earlier.
     """
     effects = study.findings[model].morris.get(metric)
     if effects is None:
@@ -239,7 +239,7 @@ def unsettled(study: SensitivityStudy, model: str, metric: str) -> list[str]:
 def agreements(
     study: SensitivityStudy, first_model: str, second_model: str
 ) -> dict[tuple[str, str], Agreement]:
-    """Return by metric and parameter whether the total indices of two models meet."""
+    """Return by metric and parameter the agreement of two models' total indices."""
     first, second = study.findings[first_model].sobol, study.findings[second_model].sobol
     return {
         (metric, name): agreement_of(

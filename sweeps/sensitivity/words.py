@@ -1,4 +1,4 @@
-"""What is said of a metric's indices: values of parameters, intervals, interactions, and halves of the seeds."""
+"""Sentences on a metric's indices: values of parameters, intervals, interactions, and halves of the seeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def effect_words(study: SensitivityStudy, model: str, metric: str, name: str) -> str:
-    """Return the indices of one parameter, and where the metric is low and high along it."""
+    """Return a sentence with one parameter's indices, and the levels at which the metric is low and high."""
     place = study.names.index(name)
     findings = study.findings[model]
     indices, effect = findings.sobol[metric], findings.effects[place]
@@ -37,7 +37,7 @@ def effect_words(study: SensitivityStudy, model: str, metric: str, name: str) ->
 
 
 def interaction_words(study: SensitivityStudy, model: str, metric: str) -> str:
-    """Return how much single parameters explain, and which pairs act together, most first."""
+    """Return a sentence on the share that single parameters explain, and on interacting pairs, the strongest first."""
     indices = study.findings[model].sobol[metric]
     alone = float(np.clip(indices.first[:, 0].sum(), 0, 1))
     words = f"single parameters explain {100 * alone:.0f} % of the variance"
@@ -58,7 +58,7 @@ def interaction_words(study: SensitivityStudy, model: str, metric: str) -> str:
 
 
 def half_words(study: SensitivityStudy, model: str, metric: str) -> str:
-    """Return how far the indices depend on which seeds were drawn."""
+    """Return a sentence on how far the indices depend on the seeds drawn."""
     indices = study.findings[model].sobol[metric]
     halves = indices.halves
     change = np.abs(halves[0, :, 0] - halves[1, :, 0])
@@ -79,24 +79,24 @@ def half_words(study: SensitivityStudy, model: str, metric: str) -> str:
 
 
 def value_words(value: object) -> str:
-    """Write a parameter's value; numbers below 1,000 that are not whole get four significant digits."""
+    """Return a parameter's value as text; numbers below 1,000 that are not whole have four significant digits."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return shown(value) if isinstance(value, int) or abs(value) >= 1000 else f"{value:.4g}"
 
 
 def rounded(value: float) -> float:
-    """Return four significant digits of a value."""
+    """Return a value rounded to four significant digits."""
     return float(f"{value:.4g}")
 
 
 def interval_words(figures: Sequence[float] | np.ndarray) -> str:
-    """Write an index with its interval."""
+    """Return an index with its interval, as text."""
     return f"{_index(figures[0])} {ends_words(figures)}"
 
 
 def ends_words(figures: Sequence[float] | np.ndarray) -> str:
-    """Write the interval of an index."""
+    """Return the interval of an index, as text."""
     return f"[{_index(figures[1])}, {_index(figures[2])}]"
 
 

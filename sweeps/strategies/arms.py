@@ -1,8 +1,7 @@
-"""Arms: configurations with a name, given as a text, to be run beside each other.
+"""Arms: named configurations, given as texts, to be run and compared.
 
-`[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]`: a strategy of the library, a file,
-or the result of a search (`.json`, its best point); one of its named points; and parameters or
-settings in place of what it has.
+`[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]`: a strategy of the library, a file, or the result of a search
+(`.json`, its best point); one of its named points; and parameters or settings that replace the strategy's.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ _FORM = "[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]"
 
 @dataclass(frozen=True)
 class Arm:
-    """Hold a configuration with a name.
+    """A named configuration.
 
-    `strategy` is the file that it came from, None for a search's result; `given` are the settings that the text has.
+    `strategy` is the file that the arm came from, None for a search's result; `given` are the settings in the text.
     """
 
     name: str
@@ -61,7 +60,7 @@ class Arm:
     given: frozenset[str] = frozenset()
 
     def settings_on(self, gpu: str) -> dict[str, Any]:
-        """Return the settings that the arm's file has for this GPU alone, without those that the text has."""
+        """Return the settings that the arm's file has for this GPU alone, except those that the text sets."""
         settings = {} if self.strategy is None else self.strategy.settings_on(gpu)
         return {name: value for name, value in settings.items() if name not in self.given}
 
@@ -94,21 +93,21 @@ def arms_of(
 
 
 def on_instances(arm: Arm, instances: str | None) -> Arm:
-    """Replace the arm's instances by the groups of instances of a file, if one is given."""
+    """Return the arm with its instances replaced by the groups of instances in a file, if a file is given."""
     if instances is None:
         return arm
     return dataclasses.replace(arm, config=arm.config.replace(instances=instances))
 
 
 def as_served(arms: Iterable[Arm], is_real: bool) -> tuple[Arm, ...]:
-    """Return arms as real servers would run them, see `served`: all, if roles or hand-overs correct one of them."""
+    """Return arms as real servers would run them, see `served`: all arms, if `is_real` or one needs a correction."""
     arms = tuple(arms)
     is_real = is_real or any(served(arm.config, is_real=False) != arm.config for arm in arms)
     return tuple(dataclasses.replace(arm, config=served(arm.config, is_real)) for arm in arms)
 
 
 def on_server(arms: Iterable[Arm], fit: Posterior) -> tuple[Arm, ...]:
-    """Return arms with the coefficients of a calibration and its server; what an arm says or tunes stays."""
+    """Return arms with a calibration's coefficients and server; settings that an arm states or tunes stay."""
     return tuple(dataclasses.replace(arm, config=_on_server(arm, fit)) for arm in arms)
 
 
@@ -195,7 +194,7 @@ def _values(text: str, rest: str) -> dict[str, Any]:
 
 
 def _numbers_or(value: object) -> object:
-    """Return numbers with commas, as options of `run` have them, as a list."""
+    """Return comma-separated numbers as a list, as options of `run` accept them; any other value unchanged."""
     try:
         return [float(part) for part in value.split(",")] if isinstance(value, str) else value
     except ValueError:
@@ -203,14 +202,14 @@ def _numbers_or(value: object) -> object:
 
 
 def _number_or(value: object) -> object:
-    """Return a number that YAML takes for a text, such as 1e-5, as a number."""
+    """Return text such as 1e-5, which YAML does not read as a number, as a number; any other value unchanged."""
     if not isinstance(value, str) or not re.fullmatch(r"[+-]?[0-9.]+[eE][+-]?[0-9]+", value):
         return value
     return float(value)
 
 
 def _best_of(path: Path) -> ClusterConfig:
-    """Return the best point in the result of `blis-jax optimize`."""
+    """Return the best point in the result of `blis-jax optimize`, as an arm's values."""
     document = read_json(path, "a result of blis-jax optimize")
     words = document.get("cli_args") if isinstance(document, dict) else None
     if not isinstance(words, list):
@@ -256,7 +255,7 @@ def configured(
     parameters: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> ClusterConfig:
-    """Return a strategy at a named point, with parameters and settings replaced; `where` begins errors."""
+    """Return a strategy at a named point, with parameters and settings replaced; `where` begins error messages."""
     points = space.strategy.points
     if name is not None and name not in points:
         has = ", ".join(points) or "none"
@@ -290,7 +289,7 @@ def _ours(where: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(where: str, space: Space, name: str, value: Any) -> Any:
-    """Return a parameter's value as what it must be: YAML reads 1e-4 as a text."""
+    """Return a parameter's value converted to the parameter's type, because YAML reads 1e-4 as a text."""
     if name not in space.names:
         has = ", ".join(space.names) or "none"
         raise ConfigError(
@@ -322,9 +321,9 @@ def _checked(where: str, space: Space, name: str, value: Any) -> Any:
 def with_settings(
     where: str, config: ClusterConfig, settings: Mapping[str, Any], parameters: Sequence[str] = ()
 ) -> ClusterConfig:
-    """Replace settings, or single scorers' weights, of a configuration; `where` begins errors.
+    """Return a configuration with settings, or single scorers' weights, replaced; `where` begins error messages.
 
-    `parameters` are names that could have been meant instead.
+    `parameters` are further names to suggest for an unknown name.
     """
     changes: dict[str, Any] = {}
     written, settings = settings, _ours(where, settings)
@@ -358,5 +357,5 @@ def with_settings(
 
 
 def key_of(config: ClusterConfig) -> str:
-    """Return sixteen digits, equal for equal configurations."""
+    """Return a hash of sixteen digits, equal for equal configurations."""
     return fingerprint(values_for_hash(config))

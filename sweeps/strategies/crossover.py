@@ -1,7 +1,7 @@
 """From which age a request of a lower class overtakes one of a higher class, by a configuration's settings alone.
 
-It does once its base score, raised by its age beyond its class's grace period, passes that of a request that has
-just arrived. Who overtook whom in fact is in `metrics.run_summary`.
+The lower request overtakes once its base score, raised by its age beyond its class's grace period, passes the base
+score of a new request of the higher class. `metrics.run_summary` records actual overtaking.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from blis_jax.metrics.run_summary import PAIRS
 
 @dataclass(frozen=True)
 class Crossover:
-    """The age at which the lower class passes the higher by the settings, in µs; None where none is
-    enough, `reason` says why.
-    """
+    """The age, µs, at which the lower class passes the higher by the settings; None, with a `reason`, if no age
+    does."""
 
     lower: str
     higher: str
@@ -30,7 +29,7 @@ class Crossover:
 
     @property
     def age_s(self) -> float:
-        """Return the age, s; infinite where none is enough."""
+        """Return the age, s; infinite where no age is enough."""
         return math.inf if self.age_us is None else self.age_us / 1e6
 
 
@@ -40,7 +39,7 @@ def crossovers(config: ClusterConfig) -> tuple[Crossover, ...]:
 
 
 def crossover(config: ClusterConfig, lower: str, higher: str) -> Crossover:
-    """Return when the lower class passes the higher: (gap of the base scores) ÷ (age weight) + grace period."""
+    """Return the age at which the lower class passes the higher: gap of the base scores ÷ age weight + grace period."""
 
     def after(age: float | None, reason: str, older_by: float | None = None) -> Crossover:
         return Crossover(lower, higher, age, age if older_by is None else older_by, reason)
@@ -79,6 +78,6 @@ def _unread(config: ClusterConfig, lower: str, higher: str) -> Crossover:
 
 
 def _numbers(config: ClusterConfig) -> dict[str, float]:
-    """Return the priority policy's numbers, as the engine gets them."""
+    """Return the priority policy's numbers, as the engine receives them."""
     policy: Any = params(config).policy.priority
     return {name: float(value) for name, value in vars(policy).items()}

@@ -1,8 +1,8 @@
-"""Strategy files: a mechanism, the numbers of it that a search may change, and what is wanted.
+"""Strategy files: a mechanism, the numbers that a search may change, and the objectives.
 
-Files are YAML. The reference's own files (`fixed_args`, `flag`, `workload_spec`, `objective`) are
-read unchanged, and mean what its search script makes of them: reals are passed on with six
-decimals, and penalties are taken seed by seed. `sweeps/strategies/library` holds the library.
+Files are YAML. BLIS's own files (`fixed_args`, `flag`, `workload_spec`, `objective`) are read unchanged, with the
+meaning that BLIS's search script gives them: reals are passed on with six decimals, and penalties are computed per
+seed. `sweeps/strategies/library` holds the library.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def list_library() -> tuple[str, ...]:
 
 
 def load_strategy(name_or_path: str) -> Strategy:
-    """Return a strategy of the library, by its name or a short one, or that of a `.yaml` file."""
+    """Return a strategy: of the library, by its name or short name, or of a `.yaml` file."""
     name = SHORT_NAMES.get(name_or_path, name_or_path)
     if name in list_library():
         file = resources.files("sweeps") / FOLDER / f"{name}.yaml"
@@ -134,7 +134,7 @@ def load_strategy(name_or_path: str) -> Strategy:
 
 
 def converted(key: str, value: object) -> Any:
-    """Return a YAML value as the setting's type: YAML reads 1e-4 as a text and has no tuples."""
+    """Return a YAML value converted to the setting's type, because YAML reads 1e-4 as a text and has no tuples."""
     if isinstance(value, list):
         return tuple(value)
     key = today(key)
@@ -147,7 +147,7 @@ def converted(key: str, value: object) -> Any:
 
 
 def with_instances(strategy: Strategy, text: str) -> Strategy:
-    """Replace the strategy's instances by the groups of instances of a file."""
+    """Return the strategy with its instances replaced by the groups of instances in a file."""
     groups = [group.plain() for group in groups_of(text)]
     if strategy.fixed_args:
         words = (*strategy.fixed_args, "--instances", json.dumps(groups))
@@ -159,7 +159,7 @@ def with_instances(strategy: Strategy, text: str) -> Strategy:
 
 
 def with_mechanism(strategy: Strategy, settings: Mapping[str, Any]) -> Strategy:
-    """Replace settings of the strategy's mechanism, by our names."""
+    """Return the strategy with settings of its mechanism replaced; names are blis_jax's."""
     if strategy.fixed_args:
         words = (f"{as_option(name)}={value}" for name, value in settings.items())
         return strategy.model_copy(update={"fixed_args": (*strategy.fixed_args, *words)})
@@ -175,7 +175,7 @@ _INHERITED = {"on_gpus", "objectives", "workload", "seeds", "targets", "baseline
 
 
 def _parameter_paths(parameters: object) -> tuple[str, ...]:
-    """Return where the file has each parameter."""
+    """Return the path of each parameter in the file, such as `parameters[0]`."""
     if isinstance(parameters, dict):
         return tuple(f"parameters.{name}" for name in parameters)
     count = len(parameters) if isinstance(parameters, list) else 0
@@ -183,7 +183,7 @@ def _parameter_paths(parameters: object) -> tuple[str, ...]:
 
 
 def _why_unknown(data: Mapping[Any, Any], key: Any, known: Sequence[str]) -> str:
-    """Return what a file with a key that no strategy has is, as far as that shows, and what to write."""
+    """Return a text that says what a file with an unknown key seems to be, and what to write instead."""
     if data.get("kind") == "EndpointPickerConfig":
         profiles = data.get("schedulingProfiles") or [{}]
         plugins = profiles[0].get("plugins") or ()
@@ -206,7 +206,7 @@ def _why_unknown(data: Mapping[Any, Any], key: Any, known: Sequence[str]) -> str
 
 
 def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
-    """Return the document with the reference's keys and the short forms written out."""
+    """Return the document with BLIS's keys translated and the short forms expanded."""
     if OLD in data:
         if "mechanism" in data:
             raise ConfigError(f"{source}: {OLD}: mechanism is given too; keep mechanism")
@@ -237,7 +237,7 @@ def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
 
 
 def _extended(document: dict[str, Any], source: str) -> dict[str, Any]:
-    """Return the document with what it has of the strategy that it extends."""
+    """Return the document merged with the strategy that it extends, if it extends one."""
     name = document.pop(_EXTENDS, None)
     if name is None:
         return document
@@ -255,7 +255,7 @@ def _extended(document: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def _parameters(parameters: object, source: str) -> Any:
-    """Parameters as a list of mappings; the short form `name: [low, high]` names a setting."""
+    """Return parameters as a list of mappings; the short form `name: [low, high]` names a setting."""
     if parameters is None:
         return []
     if isinstance(parameters, dict):
@@ -290,7 +290,7 @@ def _named(name: str, body: object, where: str) -> dict[str, Any]:
 
 
 def _unknown_key(error: ValidationError) -> str | None:
-    """Return the first problem, if it is a key that does not exist."""
+    """Return the first problem if it is an unknown key, else None."""
     details = error.errors(include_url=False)[0]
     if details["type"] != "extra_forbidden":
         return None

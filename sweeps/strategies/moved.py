@@ -1,7 +1,7 @@
-"""Earlier names of policies and settings, as records and strategy files have them: what each is by now.
+"""Earlier names of policies and settings, found in records and strategy files, with their names of today.
 
-A policy that was invented for one experiment is a file, named by its path, and its numbers are those of any user's
-policy. A `ClusterConfig` knows the names of today alone, so what reads a file or a record translates.
+A policy that was invented for one experiment is now a file, named by its path, and its numbers are named like those of
+any user's policy. A `ClusterConfig` accepts only today's names, so readers of files and records translate earlier ones.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ OF_FIRST_RECORDS: dict[str, float] = {
 
 
 def known_as(name: str) -> str:
-    """Return the name that a policy had before it became a file; the name itself of any other."""
+    """Return the name that a policy had before it became a file; other names unchanged."""
     return _NAMES.get(name, name)
 
 
 def number_named(setting: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return today's name of a setting that has gone, and the policies that have it; None of any other."""
+    """Return today's name of a removed setting, and the policies that have it; None for other settings."""
     if setting in _SETTINGS:
         return _SETTINGS[setting]
     for kind, paths in PATHS.items():
@@ -103,7 +103,7 @@ def number_named(setting: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def today(name: str) -> str:
-    """Return today's name of a setting, or of one scorer's weight; the name itself where it is one."""
+    """Return today's name of a setting or of one scorer's weight; a name of today unchanged."""
     setting, _, scorer = name.partition(".")
     if setting == KINDS["scorer"].setting and scorer in PATHS["scorer"]:
         return f"{setting}.{scorer.replace('-', '_')}"
@@ -112,12 +112,12 @@ def today(name: str) -> str:
 
 
 def is_setting(name: str) -> bool:
-    """Return whether a configuration has, or had, a setting of this name."""
+    """Return whether a configuration has, or once had, a setting of this name."""
     return cluster.is_setting(name) or number_named(name) is not None
 
 
 def tell_of(settings: Mapping[str, Any], source: str) -> None:
-    """Warn of names and settings that are spelt otherwise by now, one sentence each; `source` begins it."""
+    """Warn of outdated names and settings, in one sentence each; `source` begins each sentence."""
     for name, value in settings.items():
         if today(name) != setting_named(name):
             said, instead = name, today(name)
@@ -133,9 +133,9 @@ def tell_of(settings: Mapping[str, Any], source: str) -> None:
 
 
 def respelled(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in our words; `others` are those of the configuration that they change.
+    """Return settings with today's names and spelling; `others` are the settings of the configuration that they change.
 
-    Numbers of policies that are not in use then are left out: they had no effect.
+    Numbers of policies that the result does not use are left out: they had no effect.
     """
     by_name: dict[str, Any] = {}
     for name, value in ours(settings).items():
@@ -150,7 +150,7 @@ def respelled(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[st
 
 
 def changed(config: ClusterConfig, settings: Mapping[str, Any]) -> ClusterConfig:
-    """Return a configuration with settings of a file or a record, which may have earlier names, replaced.
+    """Return a configuration with settings replaced by those of a file or record, which may have earlier names.
 
     Raises:
         ConfigError: a setting is unknown, or its value is not allowed.
@@ -159,16 +159,16 @@ def changed(config: ClusterConfig, settings: Mapping[str, Any]) -> ClusterConfig
 
 
 def config_of_record(values: Mapping[str, Any]) -> ClusterConfig:
-    """Return the configuration that `all_values` were once written of.
+    """Return the configuration that `all_values` was once written from.
 
     Raises:
-        ConfigError: a setting or a policy is not known here, or has another meaning than where they were written.
+        ConfigError: a setting or a policy is unknown to this version, or has changed its meaning since.
     """
     return config_of_values(respelled(values, vars(ClusterConfig())))
 
 
 def values_for_hash(config: ClusterConfig) -> dict[str, Any]:
-    """Return what identifies a configuration: the settings of the first records, and later ones with other values."""
+    """Return the values that identify a configuration: settings of the first records, later ones unless at defaults."""
     values = all_values(config)
     kept = {name: value for name, value in values.items() if not is_later(config, name)}
     return OF_FIRST_RECORDS | kept
@@ -189,12 +189,12 @@ _OURS = ("variant", "corrected")  # settings that are no flags of the reference
 
 
 def config_from_arguments(words: Sequence[str], **further: Any) -> ClusterConfig:
-    """Return the cluster that options of the reference's command line describe, with further settings."""
+    """Return the cluster that options of BLIS's command line describe, with further settings."""
     return of_arguments(words, **further)[0]
 
 
 def of_arguments(words: Sequence[str], **further: Any) -> tuple[ClusterConfig, int | None]:
-    """Return the cluster that the options and further settings describe, and the number of requests if it is given.
+    """Return the cluster that the options and further settings describe, and the number of requests, None if not given.
 
     Raises:
         ConfigError: an option is not allowed, or the number of requests is below 1.
@@ -219,7 +219,7 @@ def _arguments_parser() -> Parser:
 
 
 def arguments(config: ClusterConfig) -> list[str]:
-    """Write the configuration as the reference's options; what has its default is left out."""
+    """Return the configuration as options of BLIS's command line, without those at their defaults."""
     default = ClusterConfig()
     words = ["--model", config.model]
     for name in FIELDS:
@@ -238,7 +238,7 @@ def arguments(config: ClusterConfig) -> list[str]:
 
 
 def replaced(config: ClusterConfig, settings: Mapping[str, Any]) -> ClusterConfig:
-    """Return the cluster with some settings replaced; a model, GPU or TP among them brings its fit.
+    """Return the cluster with some settings replaced; a new model, GPU or TP also sets the coefficients of its fit.
 
     Raises:
         ConfigError: a setting is unknown or its value not allowed, or the model has no fit and no coefficients.
@@ -253,7 +253,7 @@ _OF_FIT = ("alpha_coeffs", "beta_coeffs", "total_kv_blocks")
 
 
 def _has_fit(config: ClusterConfig) -> bool:
-    """Return whether the coefficients are those of the model's fit, which another latency model has no use for."""
+    """Return whether the coefficients are those of the model's fit, which other latency models do not use."""
     try:
         fit = lookup(config.model, config.hardware, config.tp)
     except ConfigError:
@@ -262,7 +262,7 @@ def _has_fit(config: ClusterConfig) -> bool:
 
 
 def _fit_of(config: ClusterConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return coefficients and KV blocks of the model, GPU and TP that the settings name, if they name any."""
+    """Return coefficients and KV blocks fitted for the model, GPU and TP in the settings; empty if they name none."""
     model, gpu, tp = (settings.get(key) for key in ("model", "hardware", "tp"))
     is_computed = settings.get("latency_model", config.latency_model) in FROM_SIZES
     is_given = "alpha_coeffs" in settings and "beta_coeffs" in settings

@@ -79,7 +79,7 @@ class Constraint(ClosedPart):
 
     @property
     def claim(self) -> Claim:
-        """Return the bound, without the load."""
+        """Return the constraint's bound as a claim, without the load."""
         return bound(self.metric, self.direction, self.threshold)
 
 
@@ -107,7 +107,7 @@ class SuccessCriterion(ClosedPart):
 
     @property
     def claim(self) -> Claim:
-        """Return what it claims of all requests, or of the class that it names."""
+        """Return the claim of the criterion, on all requests or on the class that it names."""
         if self.threshold is not None:
             return bound(self.metric, self.direction, self.threshold)
         assert self.change_percent is not None
@@ -122,7 +122,7 @@ class Bounds(ClosedPart):
     equals: object = None
 
     def broken(self, value: Any) -> str | None:
-        """Return what a value should be and is not; None if it is."""
+        """Return the bound that a value violates, as text; None if it violates none."""
         if self.equals is not None and value != self.equals:
             return f"{self.equals!r}"
         if self.min is not None and not value >= self.min:

@@ -44,12 +44,12 @@ class Dimension:
 
     @property
     def scorer(self) -> str:
-        """Return the scorer whose weight this parameter is; empty for a setting."""
+        """Return the scorer whose weight this parameter sets; empty for a setting."""
         setting, _, scorer = self.target.partition(".")
         return scorer if setting == SCORERS else ""
 
     def at(self, share: float) -> Any:
-        """Return the value at a share, 0 to 1, of the range; every category has an equal part of it."""
+        """Return the value at a share, 0 to 1, of the range; each category has an equal part of the range."""
         if self.kind == "categorical":
             return self.categories[min(int(share * len(self.categories)), len(self.categories) - 1)]
         if self.is_log:
@@ -63,7 +63,7 @@ class Dimension:
         return round(value) if self.kind == "integer" else value
 
     def share(self, value: Any) -> float:
-        """Return the share of the range at which a value is; for whole numbers and choices the middle of theirs."""
+        """Return a value's share of the range; for whole numbers and choices the middle of the value's part."""
         if self.kind == "categorical":
             names = [repr(category) for category in self.categories]
             return (names.index(repr(value)) + 0.5) / len(names)
@@ -75,14 +75,14 @@ class Dimension:
         return (value - self.low) / (self.high - self.low)
 
     def simulated(self, value: Any) -> Any:
-        """Return the value as the simulator gets it, rounded where the strategy's files have fixed decimals."""
+        """Return the value that the simulator receives, rounded if the strategy's files fix the decimals."""
         return round(value, self.decimals) if self.decimals is not None else value
 
 
 def sobol_shares(
     num_columns: int, count: int, random_state: int | Sequence[int]
 ) -> Float[np.ndarray, "point column"]:
-    """Return the first points of a scrambled Sobol sequence in the unit cube; a longer one begins with them."""
+    """Return the first `count` points of a scrambled Sobol sequence in the unit cube; longer ones begin with these."""
     sequence = stats.qmc.Sobol(num_columns, rng=np.random.default_rng(random_state))
     points: Float[np.ndarray, "point column"] = sequence.random_base2((count - 1).bit_length())
     return points[:count]
@@ -105,20 +105,20 @@ class Space:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Return the settings that the parameters and overrides change."""
+        """Return the names of the settings that parameters and overrides change."""
         targets = [dimension.target.partition(".")[0] for dimension in self.dimensions]
         overrides = (name for override in self.strategy.overrides for name in override.settings)
         return (*targets, *map(today, overrides))
 
     @property
     def fixed_weights(self) -> float:
-        """Add up the weights of scorers that no parameter changes."""
+        """Return the summed weights of scorers that no parameter changes."""
         searched = {dimension.scorer for dimension in self.dimensions}
         scorers = parse_scorers(_scorers_of(self.base))
         return sum(weight for name, weight in scorers if short_name(name) not in searched)
 
     def served(self, is_real: bool, signals: str | None = None) -> Space:
-        """Return the space on the cluster that real servers would be, see `served`, and under named signals."""
+        """Return the space with its cluster as real servers would run it (see `served`), and under named signals."""
         return replace(self, base=served(self.base, is_real), signals=signals)
 
     def at(self, shares: Iterable[float]) -> Point:
@@ -127,11 +127,11 @@ class Space:
         return tuple(dimension.at(float(share)) for dimension, share in pairs)
 
     def config_at(self, point: Point) -> ClusterConfig:
-        """Return the cluster that a point describes."""
+        """Return the configuration of a point."""
         return self.config_with(dict(zip(self.names, point, strict=True)))
 
     def config_with(self, values: Mapping[str, Any]) -> ClusterConfig:
-        """Return the cluster with some parameters set; the others stay as in the base."""
+        """Return the configuration with some parameters set; the others keep the base's values."""
         changes: dict[str, Any] = {}
         weights: dict[str, float] = {}
         for dimension in self.dimensions:
@@ -232,7 +232,7 @@ def _dimension(
 
 
 def _declared(strategy: Strategy, base: ClusterConfig, path: str, target: str) -> Number | None:
-    """Return what a policy says about the number that the parameter sets; None if it sets something else."""
+    """Return the policy's declaration of the number that a parameter sets; None if it sets something else."""
     try:
         return number_of(base, target)
     except ConfigError as error:
@@ -352,7 +352,7 @@ def _check_points(strategy: Strategy, space: Space) -> None:
 
 
 def _check_corners(strategy: Strategy, space: Space) -> None:
-    """Refuse an end of a range, or a category, that is no configuration by itself."""
+    """Refuse an end of a range, or a category, that alone makes an invalid configuration."""
     middle = [dimension.at(0.5) for dimension in space.dimensions]
     for place, dimension in enumerate(space.dimensions):
         ends: dict[str, Any] = {"low": dimension.low, "high": dimension.high}
@@ -379,7 +379,7 @@ def _check_required(strategy: Strategy, space: Space) -> None:
 
 
 def _reached(space: Space, name: str) -> list[Any]:
-    """Return the ends of what a setting can be."""
+    """Return the possible values of a setting: the ends of its range, its categories, or its fixed value."""
     for dimension in space.dimensions:
         if dimension.target == name:
             return list(dimension.categories or (dimension.low, dimension.high))

@@ -1,4 +1,4 @@
-"""A sweep's runs as one labelled Dataset: from compiled figures or records to rows, to the file, and back to resume."""
+"""A sweep's runs as one labelled Dataset: rows from compiled figures or records, the file, and resuming from it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from sweeps.sweep.plan import SweepPlan
 
 @dataclass(frozen=True)
 class SweepFigures:
-    """The figures of a run by name of the Dataset's variable: over all requests, and over the classes of `codes`."""
+    """The metrics of a run by Dataset variable: over all requests, and over the classes of `codes`."""
 
     codes: tuple[int, ...]
     levels: tuple[float, ...]  # of the TTFT distribution
@@ -49,11 +49,11 @@ class SweepFigures:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Return all requests, then the codes of the classes."""
+        """Return the code of all requests, then the codes of the classes."""
         return EVERYBODY, *self.codes
 
     def __call__(self, selection: LaneSelection) -> dict[str, Any]:
-        """Of one lane; a group without requests has NaN, but for counts."""
+        """Return the metrics of one lane; a group without requests has NaN, except for counts."""
         figures = dict(selection.counts) | {"attainment": selection.attainment}
         is_there = (figures["num_requests"] > 0) | (selection.rates["requests_per_s"] > 0)
         is_there = is_there.at[selection.place(EVERYBODY)].set(True)
@@ -85,7 +85,7 @@ CURVE = "ttft_distribution_ms"
 
 
 class Summarizer(CompiledSummary[np.ndarray]):
-    """Makes one entry of the sweep's table of each run, by figures of the compiled call or of a record."""
+    """Make an entry of the sweep's table from each run, by figures of the compiled call or by a record."""
 
     fewest_rows = 4096  # its many figures take 7 s of CPU to compile, which saves 1.4 ms a run
 
@@ -97,16 +97,16 @@ class Summarizer(CompiledSummary[np.ndarray]):
 
     @property
     def compute(self) -> SweepFigures:
-        """Return the figures of all requests, and of the classes that the workloads have."""
+        """Return the computation of the metrics of all requests, and of the classes that the workloads have."""
         return SweepFigures(tuple(self.codes), tuple(LEVELS.tolist()), CURVE)
 
     @cached_property
     def numbers(self) -> MeasureNumbers:
-        """Return the measure's window and targets as numbers of the call."""
+        """Return the measure's window and targets as inputs of the compiled call."""
         return measure_numbers(self.targets, self.measure)
 
     def of_reports(self, report: Report, num_repairs: int | Sequence[int]) -> np.ndarray:
-        """Return one entry per row; without figures if a run did not come to its end."""
+        """Return one entry per row; an unfinished run has no metrics."""
         table = self.empty(report.outcome.shape)
         table["outcome"] = report.outcome
         table["num_iterations"], table["num_open_ties"] = (
@@ -139,7 +139,7 @@ class Summarizer(CompiledSummary[np.ndarray]):
         return np.dtype(fields)
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return entries of runs that have not been made: NaN, and the code that says so."""
+        """Return entries of runs that have not been made: NaN, and the code of a run not made."""
         table = np.zeros(shape, self.dtype)
         for name in self.dtype.names or ():
             if self.dtype[name].base.kind == "f":
@@ -148,7 +148,7 @@ class Summarizer(CompiledSummary[np.ndarray]):
         return table
 
     def __call__(self, record: RunRecord) -> np.ndarray:
-        """One run; without figures if it did not run to its end."""
+        """Return the entry of one run; an unfinished run has no metrics."""
         row = self.empty(())
         row["outcome"] = record.outcome
         for name in RUN_COUNTS:
@@ -205,9 +205,9 @@ class Summarizer(CompiledSummary[np.ndarray]):
 def to_dataset(
     plan: SweepPlan, summarizer: Summarizer, table: np.ndarray, about: Mapping[str, str]
 ) -> xr.Dataset:
-    """Make a Dataset over strategies, axes and seeds of the table `[point, seed]`.
+    """Return a Dataset over strategies, axes and seeds from the table `[point, seed]`.
 
-    `about` are further attributes: how the runs were made.
+    `about` has further attributes on how the runs were made.
     """
     dims = ("strategy", *(axis.name for axis in plan.axes), "seed")
     points = plan.points
@@ -280,7 +280,7 @@ def _about(plan: SweepPlan, summarizer: Summarizer, table: np.ndarray) -> dict[s
 def fill_from(
     dataset: xr.Dataset, plan: SweepPlan, summarizer: Summarizer, source: Path
 ) -> np.ndarray:
-    """Return the plan's table with the rows that a saved sweep has.
+    """Return the plan's table filled with the rows of a saved sweep.
 
     Raises:
         ConfigError: the saved sweep has rows that would be lost, or lacks a column.
@@ -311,7 +311,7 @@ def fill_from(
 
 
 def known_rows(table: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
-    """Return the rows that have been run, by (point, seed), as `run_grid` takes them."""
+    """Return the rows that have been run, by (point, seed), in the form that `run_grid` takes."""
     points, seeds = np.nonzero(table["outcome"] != NOT_RUN)
     return {
         (point, seed): table[point, seed]

@@ -1,4 +1,4 @@
-"""Runs a sweep's plan: progress, partial results kept safe, rows of an earlier sweep taken over."""
+"""Run a sweep's plan: progress, partial results saved, rows of an earlier sweep reused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CHECKPOINT_SHARE = 20.0  # and at least so many times as long as a save takes
 
 @dataclass(frozen=True)
 class How:
-    """The options of execution, apart from what is simulated."""
+    """The options of execution, which do not change results."""
 
     slots: int | None = None
     clock: str = "int32"
@@ -74,13 +74,13 @@ class How:
         )
 
     def texts(self) -> dict[str, str]:
-        """Return what the Dataset says about the making of its runs."""
+        """Return the attributes on how the runs of a Dataset were made."""
         return {"clock": self.clock, "command": self.command, "device": device_text()}
 
 
 @dataclass(frozen=True)
 class Done:
-    """A sweep's result; interrupted ones have rows that were not run."""
+    """A sweep's result; an interrupted sweep has rows that were not run."""
 
     dataset: xr.Dataset
     timing: Timing
@@ -89,10 +89,10 @@ class Done:
 
 
 def device_text() -> str:
-    """Name the machine at hand, in words.
+    """Return the name of the machine in words.
 
     Raises:
-        ConfigError: JAX finds no device of the platform that is asked for.
+        ConfigError: JAX finds no device of the requested platform.
     """
     try:
         device = jax.devices()[0]
@@ -108,7 +108,7 @@ def device_text() -> str:
 
 
 class _Keeper:
-    """Keep a sweep's table, and save it now and then."""
+    """Keep a sweep's table, and save it from time to time."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class _Keeper:
         self.pause_s, self.saved = CHECKPOINT_S, time.monotonic()
 
     def keep(self, point: int, seed: int, row: np.ndarray) -> None:
-        """Put the metrics of a run in their place; save the table when it is time."""
+        """Store the metrics of a run in the table; save the table if it is time."""
         self.table[point, seed] = row
         ahead("xarray", "zarr", "scipy.special", "matplotlib.figure")  # of the report
         if time.monotonic() - self.saved > self.pause_s:
@@ -133,18 +133,18 @@ class _Keeper:
             self.pause_s = max(CHECKPOINT_S, CHECKPOINT_SHARE * (self.saved - start))
 
     def dataset(self) -> xr.Dataset:
-        """Return the table so far, labelled."""
+        """Return the table so far as a Dataset."""
         return to_dataset(self.plan, self.summarizer, self.table, self.about)
 
     def save(self) -> xr.Dataset:
-        """Write the table so far; return it labelled."""
+        """Write the table so far; return it as a Dataset."""
         dataset = self.dataset()
         self.store.save(dataset)
         return dataset
 
 
 class SweepStore(Store):
-    """The store of a sweep, which is saved whole."""
+    """The store of a sweep, which is always saved as a whole."""
 
     kind, wanted = SWEEP, "a sweep, or --overwrite to make one there"
     decisive: ClassVar = {
@@ -158,7 +158,7 @@ class SweepStore(Store):
 
 
 def run_sweep(plan: SweepPlan, how: How, path: Path, is_resumed: bool) -> Done:
-    """Run what is missing and save it; on an interruption, what there is."""
+    """Run the missing rows and save them; on an interruption, save the rows done so far."""
     summarizer = Summarizer((point.spec for point in plan.points), plan.experiment.measure)
     about = how.texts() | {"sweep": identity(plan, how.clock)}
     outside = np.zeros(len(plan.points) * len(plan.requests.seeds), bool)
@@ -219,7 +219,7 @@ def _run(plan: SweepPlan, summarizer: Summarizer, how: Options, more: Mapping[st
 
 @dataclass(frozen=True)
 class Stopped:
-    """A sweep, the plan with the seeds that it took, how to infer from it, and what was seen on the way."""
+    """A sweep, the plan with the seeds used, the inference, the stopping rule, and its looks."""
 
     plan: SweepPlan
     done: Done
@@ -229,7 +229,7 @@ class Stopped:
     looks: Sequence[Look[tuple[Difference, ...]]] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return by what rule seeds were added, and what was seen; empty if their number was given."""
+        """Return the stopping rule and its looks as plain data; empty if the number of seeds was given."""
         if self.rule is None or not self.looks:
             return {}
         points = (self.plan.labels(self.plan.points[of.point]) for of in self.judged)
@@ -261,7 +261,7 @@ def run_until(
     stopped: Stopped | None = None
 
     def look_at(count: int) -> Look[tuple[Difference, ...]]:
-        """Run the sweep on so many seeds, and judge its differences."""
+        """Run the sweep on `count` seeds, and judge its differences."""
         nonlocal stopped
         longer = _longer(plan, max(count, num_kept))
         done = run_sweep(longer, how, output, is_resumed or stopped is not None)
@@ -283,7 +283,7 @@ def _longer(plan: SweepPlan, count: int) -> SweepPlan:
 
 
 def _kept(output: Path) -> int:
-    """Return the seeds that an earlier call got to."""
+    """Return the number of seeds that an earlier call reached."""
     try:
         attributes = json.loads((output / "zarr.json").read_text(encoding="utf-8"))["attributes"]
         return len(json.loads(attributes["seeds"]))
@@ -298,7 +298,7 @@ def sweep_and_report(
     paths: OutputPaths,
     command: str,
 ) -> int:
-    """Make the runs of a plan, and write and print them; return the exit code."""
+    """Make the runs of a plan, and write and print the results; return the exit code."""
     classes = plan.requests.source.slo_classes
     deciding = () if rule is None else seed_options.deciding_metrics(options.deciding, classes)
     _note_idle(options.command, plan)
@@ -314,7 +314,7 @@ def sweep_and_report(
 
 
 def _note_idle(command: str, plan: SweepPlan) -> None:
-    """Say once what is asked for and does nothing."""
+    """Print a note on options that have no effect, once for each."""
     if any(point.config.precise_kv_routing for point in plan.points):
         for line in dict.fromkeys(without_effect(point.config) for point in plan.points):
             if line is not None:
@@ -338,7 +338,7 @@ def _num_whole(swept: Swept) -> int:
 def _draw(
     swept: Swept, drawn: Sequence[Picture], is_interrupted: bool, paths: OutputPaths
 ) -> list[Path]:
-    """Write the figure and the reports, where there is something to draw; return what is written by now."""
+    """Write the figure and the reports, if there is something to draw; return the paths written so far."""
     written = [paths.result]
     if is_interrupted or not _num_whole(swept):
         return written
@@ -350,7 +350,7 @@ def _draw(
 
 
 def _report(options: SweepOptions, swept: Swept, stopped: Stopped, paths: OutputPaths) -> int:
-    """Print the findings in the form that is asked for; return the exit code."""
+    """Print the findings in the requested form; return the exit code."""
     document = findings(study_of(swept))
     num_whole, num_runs = _num_whole(swept), swept.dataset["outcome"].size
 

@@ -1,4 +1,4 @@
-"""What a sweep runs: strategies × a grid of settings, each on the same seeds."""
+"""The plan of a sweep: strategies × a grid of settings, each on the same seeds."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SweepPoint:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash that is equal for two points if they ask for the same runs."""
+        """Return a hash that is equal for two points with the same runs."""
         content = [values_for_hash(self.config), self.spec.content()]
         if draws(self.config):  # earlier versions gave random policies the same draws on every seed
             content.append({"policy_seeds": BY_WORKLOAD})
@@ -72,7 +72,7 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The inputs that a sweep's numbers depend on, besides the version."""
+    """All inputs that a sweep's numbers depend on, except the version."""
 
     experiment: Experiment
     strategies: tuple[Arm, ...]
@@ -80,11 +80,11 @@ class SweepPlan:
 
     @property
     def requests(self) -> StudyRequests:
-        """Return what every point serves, but for what the grid changes."""
+        """Return the requests that every point serves, before the grid changes them."""
         return self.experiment.requests
 
     def on(self, seeds: Iterable[int]) -> SweepPlan:
-        """Return the same on other seeds."""
+        """Return the same plan on other seeds."""
         requests = replace(self.requests, seeds=tuple(seeds))
         return replace(self, experiment=replace(self.experiment, requests=requests))
 
@@ -99,24 +99,24 @@ class SweepPlan:
 
     @property
     def label_by_place(self) -> bool:
-        """Return whether the places of the grid are what is compared, for want of a second strategy."""
+        """Return whether the places of the grid are compared, because there is only one strategy."""
         return len(self.strategies) == 1 and len(self.points) > 1
 
     def labels(self, point: SweepPoint) -> tuple[str, str]:
-        """Return what a point is called, and its place in the grid: `workload.aggregate_rate=1000`."""
+        """Return a point's name, and its place in the grid, such as `workload.aggregate_rate=1000`."""
         where = ", ".join(f"{name}={value}" for name, value in point.place.items())
         return (where, "") if self.label_by_place else (point.strategy, where)
 
     def reference_of(self, index: int) -> int:
-        """Return which point a point is compared with, itself if it is a reference.
+        """Return the index of the point that a point is compared with; a reference's own index.
 
-        That is the first strategy at the same place, or of one strategy the first place.
+        The reference is the first strategy at the same place; with one strategy, its first place.
         """
         return 0 if self.label_by_place else index % (len(self.points) // len(self.strategies))
 
     @cached_property
     def points(self) -> tuple[SweepPoint, ...]:
-        """Return every strategy at every place, the last axis changing fastest."""
+        """Return every strategy at every place, the last axis varying fastest."""
         places = list(itertools.product(*(axis.values for axis in self.axes)))
         names = [axis.name for axis in self.axes]
         return tuple(
@@ -149,16 +149,16 @@ def make_plan(
     """Make a plan from the texts of the command line: `settings` KEY=VALUE, `grid` KEY=VALUES.
 
     Args:
-        workload: its name or file; with a trace, what the user calls that.
-        strategies: arms.
-        settings: KEY=VALUE.
-        grid: KEY=VALUES.
-        rates: of requests per second.
-        seeds: numbers of the runs, or what makes them of the configurations that serve the requests.
-        trace: takes the place of the workload.
+        workload: the workload's name or file; with a trace, the trace's name.
+        strategies: texts of arms.
+        settings: texts KEY=VALUE.
+        grid: texts KEY=VALUES.
+        rates: rates of arrivals, requests/s.
+        seeds: the numbers of the runs, or a function that returns them for the configurations.
+        trace: the trace that replaces the workload.
         targets: SLO targets, ms by class.
         window: the measured arrivals, see `Experiment`.
-        fit: a calibration, whose coefficients and server all strategies have.
+        fit: a calibration, whose coefficients and server all strategies get.
 
     Raises:
         ConfigError: a text cannot be read, or the runs are too many.
@@ -188,7 +188,7 @@ def make_plan(
 
 
 def _checked(plan: SweepPlan) -> SweepPlan:
-    """Return the plan; refuse one with too many runs or none, or that cannot measure what it asks for."""
+    """Return the plan; refuse one with too many runs, without runs, or with metrics that cannot be measured."""
     if math.prod(plan.shape) > MOST_ROWS:
         raise ConfigError(
             f"the grid has {math.prod(plan.shape)} runs, allowed are {MOST_ROWS}; "
@@ -216,7 +216,7 @@ def _strategies(
 
 
 def _swept(text: str) -> Arm:
-    """Return the arm of a text; a file gives its own name, and what it says of searches is not used."""
+    """Return the arm of a text; a file's name is taken from the file, and its part about searches is not used."""
     arm = arm_of(text)
     if arm.strategy is None or not text.endswith((".yaml", ".yml")):
         return arm
@@ -228,7 +228,7 @@ def _swept(text: str) -> Arm:
 
 
 def with_value(spec: RequestSource, path: str, value: object) -> WorkloadSpec:
-    """Replace one number of the workload, with clients by id or index.
+    """Return the workload with one number replaced; `path` names clients by id or index.
 
     For instance `workload.aggregate_rate` or `workload.clients.critical.arrival.cv`.
     """
@@ -279,7 +279,7 @@ def _names(at: object) -> list[str]:
 
 
 def identity(plan: SweepPlan, clock: str) -> str:
-    """Return a hash that is equal for two sweeps that ask for the same rows, measured in the same way."""
+    """Return a hash that is equal for two sweeps with the same rows, measured in the same way."""
     content = [
         [point.fingerprint for point in plan.points],
         list(plan.requests.seeds),
@@ -293,7 +293,7 @@ def identity(plan: SweepPlan, clock: str) -> str:
 
 
 def plan_of(options: SweepOptions, rule: StoppingRule | None) -> SweepPlan:
-    """Return what the options ask for, checked without JAX."""
+    """Return the plan that the options describe, checked without starting JAX."""
     groups = [] if options.instances is None else [f"instances={options.instances}"]
     counts = [] if options.num_requests is None else [f"{NUM_REQUESTS}={options.num_requests}"]
     trace = trace_of(options, options.command)
@@ -316,7 +316,7 @@ def plan_of(options: SweepOptions, rule: StoppingRule | None) -> SweepPlan:
 
 
 def outputs_of_sweep(options: SweepOptions, plan: SweepPlan) -> OutputPaths:
-    """Return the checked paths; the usual ones may hold this very sweep, of which nothing would be lost."""
+    """Return the checked paths; the default ones may already hold this very sweep, since nothing would be lost."""
     is_default = options.output is None and options.figure is None
     paths = outputs.outputs_of(
         options,
@@ -333,7 +333,7 @@ def outputs_of_sweep(options: SweepOptions, plan: SweepPlan) -> OutputPaths:
 
 
 def _holds(output: Path, plan: SweepPlan, clock: str) -> bool:
-    """Return whether a Zarr store holds this very sweep from its beginning to its end."""
+    """Return whether a Zarr store holds this very sweep, complete."""
     try:
         attributes = json.loads((output / "zarr.json").read_text())["attributes"]
         counts = json.loads(attributes["outcome_counts"])

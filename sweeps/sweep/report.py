@@ -1,4 +1,4 @@
-"""A sweep's sentences: what was run, measured and checked; and its document for programs."""
+"""A sweep's sentences (runs, measures, checks), and its document for programs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COMPARED = (
 
 
 class PointMetric(NamedTuple):
-    """A metric, `[class]` behind where it is of a class, of one of the plan's points."""
+    """A metric of one of the plan's points; the name ends in `[class]` where it is of a class."""
 
     point: int  # its index
     metric: str
@@ -60,7 +60,7 @@ class PointMetric(NamedTuple):
 def _beside_reference(
     plan: SweepPlan, dataset: xr.Dataset, names: Sequence[str]
 ) -> Iterator[tuple[int, Sequence[RunSummary], Sequence[RunSummary]]]:
-    """Yield the index of each point, the runs of its reference, and its own."""
+    """Yield the index of each point, the runs of its reference, and its own runs."""
     references: dict[int, Sequence[RunSummary]] = {}
     for index, runs in enumerate(SavedSweep(Path(), dataset).runs_by_point(names)):
         reference = plan.reference_of(index)
@@ -80,7 +80,7 @@ def pairs_of(plan: SweepPlan, dataset: xr.Dataset, names: Sequence[str]) -> dict
 
 
 def to_document(plan: SweepPlan, dataset: xr.Dataset, inference: Inference) -> dict[str, Any]:
-    """Return every point's figures and its differences to its reference; what does not exist is null."""
+    """Return every point's metrics, and differences from its reference, as plain data; null for missing values."""
     names = names_in(COMPARED, dataset["slo_class"].values.tolist())
     judge, figures = BySeeds(inference), []
     pairs: dict[PointMetric, Pair] = {}
@@ -133,7 +133,7 @@ NONE_BROKEN = "none broken"
 
 
 def requests_text(plan: SweepPlan) -> str:
-    """Name the workload and its seeds, or the trace and its runs."""
+    """Return a text that names the workload and its seeds, or the trace and its runs."""
     if not isinstance(plan.requests.source, TraceSource):
         return f"Workload {plan.requests.name}, {SEEDS.listed(plan.requests.seeds, has_kind=False)}"
     trace, count = plan.requests.source, len(plan.requests.seeds)
@@ -153,7 +153,7 @@ def runs_of(plan: SweepPlan) -> RunWords:
 
 
 def method_lines(plan: SweepPlan) -> list[str]:
-    """Return why there are no intervals, where the requests are one run of a trace."""
+    """Return a line on why there are no intervals, if the requests are one run of a trace."""
     if not isinstance(plan.requests.source, TraceSource) or len(plan.requests.seeds) > 1:
         return []
     return [
@@ -163,7 +163,7 @@ def method_lines(plan: SweepPlan) -> list[str]:
 
 
 def window_line(measure: str) -> str:
-    """Say which arrivals were measured, in one sentence."""
+    """Return a sentence on which arrivals were measured."""
     spans = json.loads(measure)
     if not any(spans.values()):
         return "All arrivals are measured, from an empty cluster to the last completion."
@@ -174,7 +174,7 @@ def window_line(measure: str) -> str:
 
 
 def time_sentence(timing: Timing, num_known: int) -> Sentence:
-    """Return what took how long, in s, and how many runs were known before."""
+    """Return a sentence on the time of each phase, in s, and the number of runs known before."""
     parts: list[str | Quantity] = []
     if timing.num_rows:
         compiling, running = (
@@ -194,7 +194,7 @@ def time_sentence(timing: Timing, num_known: int) -> Sentence:
 
 
 def cost_lines(plan: SweepPlan, dataset: xr.Dataset) -> list[str]:
-    """Say what the instances of every strategy cost, where a cluster policy takes some down."""
+    """Return lines on the cost of every strategy's instances, where a cluster policy takes some down."""
     if all(point.config.cluster_policy == NONE for point in plan.points):
         return []
     parts = []
@@ -208,7 +208,7 @@ def cost_lines(plan: SweepPlan, dataset: xr.Dataset) -> list[str]:
 
 
 def check_lines(dataset: xr.Dataset, runs: RunWords = SEEDS) -> list[str]:
-    """Return outcomes of all runs by strategy, ties and invariants; nothing is left out."""
+    """Return lines with outcomes of all runs by strategy, ties and invariants; nothing is left out."""
     parts = []
     for strategy in dataset["strategy"].values:
         counts = outcome_counts(dataset["outcome"].sel(strategy=strategy).values)
@@ -223,7 +223,7 @@ def check_lines(dataset: xr.Dataset, runs: RunWords = SEEDS) -> list[str]:
 
 
 def remark_lines(dataset: xr.Dataset, runs: RunWords = SEEDS) -> list[str]:
-    """Return what a reader must not miss: runs without figures, requests left over, broken invariants."""
+    """Return warnings for the reader: runs without metrics, requests left over, broken invariants."""
     lines = []
     codes = set(dataset["outcome"].values.reshape(-1).tolist())
     for code in sorted(codes - {NOT_RUN, *map(int, WHOLE)}):
@@ -246,7 +246,7 @@ def remark_lines(dataset: xr.Dataset, runs: RunWords = SEEDS) -> list[str]:
 
 
 def _broken(dataset: xr.Dataset) -> str:
-    """Return which invariants do not hold, how often, and in which runs."""
+    """Return the invariants that do not hold, how often, and in which runs."""
     order = ("invariant", "strategy", "seed", ...)
     violated = dataset["invariant_violations"].transpose(*order).values
     texts = []

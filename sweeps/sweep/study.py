@@ -1,4 +1,4 @@
-"""A sweep as a report: its Dataset's numbers, and a few of its runs again for what a Dataset does not keep."""
+"""A sweep as a report: its Dataset's numbers, and a few runs made again for details that a Dataset lacks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Swept:
 
 
 def write_reports(swept: Swept, paths: OutputPaths) -> None:
-    """Write the page and the trace, as far as they are asked for."""
+    """Write the page and the trace that the options ask for."""
     points = _first_points(swept)
     seeds = _whole_seeds(swept)[: MOST_RECORDS if paths.report is not None else 1]
     records = _records(swept, points, seeds)
@@ -82,7 +82,7 @@ def write_reports(swept: Swept, paths: OutputPaths) -> None:
 
 
 def study_of(swept: Swept) -> Study:
-    """Return what the Dataset's numbers say; the terminal needs no more."""
+    """Return the report from the Dataset's numbers alone, which suffices for the terminal."""
     plan, dataset = swept.plan, swept.dataset
     runs_are = runs_of(plan)
     names = list(dict.fromkeys(plan.labels(point)[0] for point in plan.points))
@@ -130,7 +130,7 @@ def study_of(swept: Swept) -> Study:
 def with_runs(
     study: Study, swept: Swept, records: Mapping[str, Sequence[RunRecord]], seeds: Sequence[int]
 ) -> Study:
-    """Return the report; `records` are of the first place and of these seeds, by strategy."""
+    """Return the report with details of runs; `records`, by strategy, are of the grid's first place and `seeds`."""
     timelines = {name: runs[0] for name, runs in records.items() if runs}
     return replace(
         study,
@@ -159,7 +159,7 @@ def _parts_words(seeds: Sequence[int], runs_are: RunWords) -> str:
 
 
 def _at_points(swept: Swept, values: xr.DataArray) -> np.ndarray:
-    """`[point, slo_class, seed, …]`, points in the plan's order."""
+    """Return values `[point, slo_class, seed, …]`, with points in the plan's order."""
     axes = [axis.name for axis in swept.plan.axes]
     ordered = values.transpose("strategy", *axes, "slo_class", "seed", ...).values
     return ordered.reshape(len(swept.plan.points), *ordered.shape[1 + len(axes) :])
@@ -192,7 +192,7 @@ def _curves(swept: Swept) -> Iterator[Curve]:
 
 
 def _class_shares(dataset: xr.Dataset) -> dict[str, float]:
-    """Return how many of the requests each class has, in %, at the first place of the grid."""
+    """Return the share of requests of each class, in %, at the first place of the grid."""
     axes = [dim for dim in dataset["outcome"].dims if dim not in ("strategy", "seed")]
     counts = dataset["num_requests"].isel(dict.fromkeys(axes, 0))
     total = float(counts.sel(slo_class=ALL).sum())
@@ -215,7 +215,7 @@ def _first_points(swept: Swept) -> list[SweepPoint]:
 
 
 def _whole_seeds(swept: Swept) -> list[int]:
-    """Return seeds on which every strategy came to its end at the first place."""
+    """Return the seeds on which the runs of every strategy finished at the first place."""
     outcome = swept.dataset["outcome"]
     if not swept.plan.label_by_place:
         outcome = outcome.isel({axis.name: 0 for axis in swept.plan.axes})
@@ -229,7 +229,7 @@ def _whole_seeds(swept: Swept) -> list[int]:
 def _records(
     swept: Swept, points: Sequence[SweepPoint], seeds: Sequence[int]
 ) -> dict[str, tuple[RunRecord, ...]]:
-    """Return the runs of these points on these seeds again, whole."""
+    """Make the runs of these points on these seeds again; return their full records."""
     names = [swept.plan.labels(point)[0] for point in points]
     if not seeds:
         return dict.fromkeys(names, ())

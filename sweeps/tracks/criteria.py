@@ -1,4 +1,4 @@
-"""Criteria judged: those of a track, with the reason, and the success criteria of strategy files."""
+"""Verdicts on criteria: those of a track, with reasons, and the success criteria of strategy files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sweeps.tracks.problem import MAIN, Criterion, Problem, TrackConstraint
 
 @dataclass(frozen=True)
 class FigurePair:
-    """Hold both arms on the same seeds."""
+    """The figures of both arms on the same seeds."""
 
     strategy: Figures
     baseline: Figures
@@ -31,7 +31,7 @@ class FigurePair:
 
 @dataclass(frozen=True)
 class Facts:
-    """Hold what a judgement needs besides figures; None where nobody said."""
+    """Facts other than figures that a judgement needs; None for unknown ones."""
 
     verdict: str | None = None  # on the row's hypothesis
     mechanism: str | None = None
@@ -44,12 +44,12 @@ Kind = TypeVar("Kind", Criterion, SuccessCriterion)
 
 @dataclass(frozen=True)
 class CriterionVerdict(Generic[Kind]):
-    """Say what became of a criterion, for one class.
+    """The verdict on a criterion, for one class.
 
     Attributes:
-        criterion: of a track or of a strategy file.
-        slo_class: `all` for all requests, and for figures of the run.
-        is_asked: the criterion names this class.
+        criterion: the criterion, of a track or of a strategy file.
+        slo_class: the class; `all` for all requests, and for metrics of the run.
+        is_asked: whether the criterion names this class.
     """
 
     criterion: Kind
@@ -59,13 +59,13 @@ class CriterionVerdict(Generic[Kind]):
 
     @property
     def value(self) -> Estimate | None:
-        """Return the value, or the change in %, as the goal is put; None where it was not measured."""
+        """Return the measured value, or the change in % if the goal is a change; None where it was not measured."""
         reading = self.verdict.reading
         return None if reading is None or self.verdict.word == NOT_MEASURED else reading.mean
 
 
 def line_of(criterion: str, slo_class: str, goal: str, verdict: str, reason: str) -> str:
-    """Return a judgement for people, the verdict first."""
+    """Return a verdict as a line of text, the verdict first."""
     where = "" if slo_class == ALL else f" [{slo_class}]"
     return f"{verdict:<12} {criterion}{where}: {goal}; {reason}"
 
@@ -73,7 +73,7 @@ def line_of(criterion: str, slo_class: str, goal: str, verdict: str, reason: str
 def judge_criteria(
     problem: Problem, pairs: Mapping[str, FigurePair], classes: Sequence[str], facts: Facts
 ) -> tuple[CriterionVerdict[Criterion], ...]:
-    """Judge every criterion on what was measured under each condition; `main` must be among them."""
+    """Judge every criterion on the figures measured under each condition, which must include `main`."""
     verdicts: list[CriterionVerdict[Criterion]] = []
     for criterion in problem.criteria:
         if criterion.claim is None:
@@ -87,7 +87,7 @@ def judge_criteria(
 
 
 def by_class(criterion: Criterion, classes: Sequence[str]) -> list[tuple[str, Claim]]:
-    """Return the claim for all requests and, if wanted, for every class."""
+    """Return by class the criterion's claim: for all requests and, if the criterion asks for that, for every class."""
     claim = criterion.claim
     assert claim is not None
     forms = [(split_name(claim.metric)[1] or ALL, claim)]
@@ -116,7 +116,7 @@ def metrics_of(problem: Problem, classes: Sequence[str]) -> tuple[str, ...]:
 def broken_constraints(
     problem: Problem, config: ClusterConfig, strategy: Strategy | None
 ) -> list[str]:
-    """Return the constraints that a strategy breaks, of those that can be checked."""
+    """Return the constraints that a strategy breaks, among those that can be checked."""
     return [
         f"{constraint.text} ({reason})"
         for constraint in problem.constraints
@@ -170,7 +170,7 @@ def _by_facts(criterion: Criterion, facts: Facts) -> ClaimVerdict:
 def success_metrics(
     criteria: Sequence[SuccessCriterion], classes: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the metrics that judging success criteria takes."""
+    """Return the metrics that are needed to judge success criteria."""
     forms = [form for criterion in criteria for form in _forms(criterion, classes)]
     return tuple(dict.fromkeys(claim.metric for _, claim in forms))
 
@@ -184,7 +184,7 @@ def judge_success(
 ) -> list[CriterionVerdict[SuccessCriterion]]:
     """Judge every criterion for every class; intervals hold for all of them at once (Bonferroni).
 
-    The first form of each is for the class that the file names.
+    The first verdict on each criterion is for the class that the file names.
     """
     forms = [
         (criterion, at, *form)
@@ -205,7 +205,7 @@ def judge_success(
 
 
 def _forms(criterion: SuccessCriterion, classes: Sequence[str]) -> list[tuple[str, Claim]]:
-    """Return the claim by class, that of the class that the file names first."""
+    """Return the claim by class, beginning with the class that the file names."""
     claim = criterion.claim
     metric, slo_class = lookup(claim.metric)
     forms = [(slo_class or ALL, claim)]

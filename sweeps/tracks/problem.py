@@ -26,14 +26,14 @@ from sweeps.strategies.parts import Bounds, ClosedPart, Text
 
 
 def render(name: str, **values: object) -> str:
-    """Render a template of the tracks; a value that is missing is an error."""
+    """Return a rendered template of the tracks; a missing value is an error."""
     return rendered("sweeps.tracks", name, {"signed": signed, "plain": plain}, values)
 
 
 def rendered(
     package: str, name: str, filters: Mapping[str, Callable[..., str]], values: Mapping[str, object]
 ) -> str:
-    """Render a template in the folder `templates` of a package; `cell` is among its filters."""
+    """Return a rendered template of the folder `templates` of a package; `cell` is among its filters."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(package, "templates"),
         undefined=jinja2.StrictUndefined,
@@ -47,12 +47,12 @@ def rendered(
 
 
 def cell(text: str) -> str:
-    """Write a text on one line, such that it does not end a table's cell."""
+    """Return a text on one line, escaped so that it fits into a table's cell."""
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
 def signed(value: float | None, decimals: int = 1) -> str:
-    """Write a number with its sign, as `−66.5`; a dash for None."""
+    """Return a number with its sign, such as `−66.5`; a dash for None."""
     if value is None:
         return "–"
     text = f"{abs(value):.{decimals}f}"
@@ -61,7 +61,7 @@ def signed(value: float | None, decimals: int = 1) -> str:
 
 
 def plain(value: float | None, decimals: int = 1) -> str:
-    """Write a number with separated thousands; a dash for None."""
+    """Return a number with separated thousands; a dash for None."""
     if value is None:
         return "–"
     return f"{value:,.{decimals}f}".replace("-", "−")
@@ -74,7 +74,7 @@ People = Literal["people", "seeds", "verdict", "mechanism", "sensitivity"]
 
 
 class Condition(ClosedPart):
-    """Other circumstances, for both arms, in which a criterion is judged."""
+    """Other conditions, for both arms, under which a criterion is judged."""
 
     text: Text
     workload: Text | None = None  # None: the track's
@@ -85,7 +85,7 @@ class Condition(ClosedPart):
 
     @property
     def window(self) -> str | None:
-        """Return the measured arrivals as `--window` has them; None for the workload's own."""
+        """Return the measured arrivals in the form of `--window`; None for the workload's own."""
         spans = self.warm_up_s, self.cool_down_s
         return None if spans == (None, None) else ",".join(repr(span or 0.0) for span in spans)
 
@@ -99,9 +99,9 @@ class Condition(ClosedPart):
 
 
 class Criterion(ClosedPart):
-    """What a strategy should reach: a claim to be measured, or something that others must say.
+    """A goal for a strategy: a claim to be measured, or a judgement that others must make.
 
-    `each_class` judges it for all requests together and for every class. `against: itself` compares
+    `each_class` judges the claim for all requests together and for every class. `against: itself` compares
     the strategy in `condition` with the same strategy in the main one.
     """
 
@@ -146,7 +146,7 @@ class TrackConstraint(ClosedPart):
 
 
 class PriorFinding(ClosedPart):
-    """Something known before, and what is known of it here."""
+    """An earlier finding, and its status here."""
 
     text: Text
     remark: str = ""
@@ -191,7 +191,7 @@ class Problem(ClosedPart):
 
 
 def parse_problem(text: str, source: str, folder: Path | None = None) -> Problem:
-    """Parse and check a YAML text; `source` names it in errors."""
+    """Return the problem in a YAML text, checked; `source` names the text in errors."""
     data = read_mapping(text, source)
     data.pop("folder", None)
     try:
@@ -207,7 +207,7 @@ def list_problems() -> tuple[str, ...]:
 
 
 def load_problem(name_or_path: str) -> Problem:
-    """Load a problem of the package, or that of a track's folder or file.
+    """Return a problem of the package, or that of a track's folder or file.
 
     Raises:
         ConfigError: there is none of that name, or it is malformed.
@@ -231,7 +231,7 @@ def load_problem(name_or_path: str) -> Problem:
 def workload_named(
     name_or_path: str, folder: Path | None = None, rate: float | None = None
 ) -> WorkloadSpec:
-    """Load a workload by its name, or from a file here or in `folder`; at another rate if one is given.
+    """Return a workload by its name, or from a file here or in `folder`; at another rate if one is given.
 
     Raises:
         ConfigError: there is none of that name.
@@ -251,5 +251,5 @@ def workload_named(
 
 
 def to_markdown(problem: Problem, baseline: Mapping[str, Any] | None) -> str:
-    """Write `problem.md`: the problem in words, with the measured figures that the criteria refer to."""
+    """Return `problem.md`: the problem in words, with the measured figures that the criteria refer to."""
     return render("problem.md.j2", problem=problem, baseline=baseline)

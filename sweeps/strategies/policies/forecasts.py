@@ -90,7 +90,7 @@ def heard(params: Any, state: ForecastState, news: Completion) -> ForecastState:
 
 
 def _mean(values: Any, count: Any) -> Any:
-    """Sum of the values over the sum of the counts, 0 where there are none."""
+    """Return the sum of the values ÷ the sum of the counts, 0 where the counts are 0."""
     total = jnp.zeros((), jnp.float64)
     number = jnp.zeros((), jnp.float64)
     for place in range(len(SLO_CLASSES)):

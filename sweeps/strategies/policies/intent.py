@@ -31,7 +31,8 @@ def tier_of(slo_class: Int[Array, "..."]) -> jax.Array:
 def tokens_ahead(
     context: GatewayContext, lower_share: Float[Array, ""]
 ) -> Float[Array, "instance"]:
-    """Count prompt tokens there of classes at least as urgent as the request's, and a share of those of the others."""
+    """Count prompt tokens on each instance of classes at least as urgent as the request's, plus a share of the
+    others'."""
     is_ahead = tier_of(context.outstanding.slo_class) <= tier_of(context.request.slo_class)
     lower = exact_product(lower_share, tokens_of(context, ~is_ahead))
     return tokens_of(context, is_ahead) + lower
@@ -60,7 +61,7 @@ class BacklogParams:
 def lead_of_detour(
     params: BacklogParams, context: GatewayContext, instance: Int[Array, ""]
 ) -> Float[Array, ""]:
-    """Return the µs that the prompts ahead take there beyond those ahead on the active instance with the fewest."""
+    """Return the µs by which the prompts ahead there take longer than on the active instance with the fewest ahead."""
     ahead = tokens_ahead(context, jnp.float64(0.0))
     least = jnp.min(jnp.where(context.snapshots.is_active, ahead, jnp.inf))
     is_there = lax.iota(jnp.int32, ahead.shape[0]) == instance

@@ -58,7 +58,7 @@ class GroupedParams:
 
 
 def _count(in_order: Int[Array, "slot"], values: Int[Array, "slot"]) -> Int[Array, "slot"]:
-    """Return how often each value is in a sorted list: pairs of slots would cost the square of their number."""
+    """Return how often each value occurs in a sorted list; comparing all pairs would take quadratic time."""
     last = jnp.searchsorted(in_order, values, side="right")
     return (last - jnp.searchsorted(in_order, values)).astype(jnp.int32)
 

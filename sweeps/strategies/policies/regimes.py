@@ -118,7 +118,7 @@ def best_in_regime(
 
 
 def stay_number() -> Any:
-    """Declare the number of a regime that says where the regime is left."""
+    """Return the declaration of a number that sets where a regime is left."""
     return number(
         0.7, "", "share of a threshold down to which a regime stays; 1: left where it is entered",
         low=0, high=1, search=(0.2, 1),
