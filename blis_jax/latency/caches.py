@@ -1,4 +1,4 @@
-"""What a model keeps of a request on the GPU: keys and values by token, and states that do not grow.
+"""What a model stores of a request on the GPU: keys and values of each token, and states of constant size.
 
 Models of 2026 have layers of several kinds. Full attention keeps keys and values of every token; a sliding window keeps
 those of the last tokens; linear attention (gated delta nets, Kimi's delta attention) keeps one state, however long the
@@ -25,7 +25,7 @@ _OVERLAPPING = 4  # this compression looks at twice its tokens
 
 
 class LinearHeads(NamedTuple):
-    """Heads of linear attention: how many, and how wide."""
+    """The heads of linear attention: their number and widths."""
 
     keys: int
     values: int
@@ -36,15 +36,15 @@ class LinearHeads(NamedTuple):
 
     @property
     def channels(self) -> int:
-        """Return the width of queries, keys and values together, which the convolution goes over."""
+        """Return the total width of queries, keys and values, over which the convolution runs."""
         return 2 * self.keys * self.key_dim + self.values * self.value_dim
 
 
 @dataclass(frozen=True)
 class LayerKinds:
-    """How many layers keep what; those that are not named here have full attention.
+    """The kinds of a model's layers, with their number and sizes; layers that are not listed have full attention.
 
-    Widths are in numbers, windows in tokens; 0 means that there is nothing of the kind.
+    Widths are in numbers, windows in tokens; 0 means that the model has none of the kind.
     """
 
     linear: int = 0  # layers with one state a request
@@ -64,7 +64,7 @@ PLAIN = LayerKinds()
 
 
 def layer_kinds(values: Mapping[str, Any], num_layers: int) -> LayerKinds:
-    """Return the kinds of layers that a `config.json` names."""
+    """Return the kinds of layers that a `config.json` describes."""
     types = values.get("layer_types")
     names = list(types)[:num_layers] if isinstance(types, list | tuple) else []
     linear, heads = _linear(values, num_layers, names)
@@ -86,7 +86,7 @@ def layer_kinds(values: Mapping[str, Any], num_layers: int) -> LayerKinds:
 def _linear(
     values: Mapping[str, Any], num_layers: int, names: list[Any]
 ) -> tuple[int, LinearHeads | None]:
-    """Return the layers with linear attention and their heads, in the keys of Qwen or of Kimi."""
+    """Return the layers with linear attention and their heads, from the keys that Qwen or Kimi use."""
     kimi = values.get("linear_attn_config")
     if isinstance(kimi, Mapping) and isinstance(kimi.get("kda_layers"), list | tuple):
         number, width = _whole(kimi.get("num_heads")), _whole(kimi.get("head_dim"))
@@ -115,7 +115,7 @@ def _whole(value: object) -> int:
 
 
 def state_bytes(kinds: LayerKinds, tp: int, number_bytes: float) -> float:
-    """Return the bytes of one layer's linear attention that a request keeps on one GPU."""
+    """Return the bytes that one layer of linear attention keeps per request on one GPU."""
     heads = kinds.heads
     if heads is None:
         return 0.0
@@ -125,13 +125,13 @@ def state_bytes(kinds: LayerKinds, tp: int, number_bytes: float) -> float:
 
 
 def entry_bytes(head_dim: int, rope_dim: int) -> float:
-    """Return the bytes of an entry of compressed attention: FP8 with scales, and positions in 16 bits."""
+    """Return the bytes of one entry of compressed attention: FP8 with scales, and positions in 16 bits."""
     plain = head_dim - rope_dim
     return plain + 2.0 * rope_dim + plain // _SCALES_PER + 1
 
 
 def compressed_bytes_per_token(kinds: LayerKinds, head_dim: int, rope_dim: int) -> float:
-    """Return the bytes of all layers for one token, entries and what the indexer keeps of them."""
+    """Return the bytes that all compressed layers keep per token: their entries, and the indexer's."""
     entry = entry_bytes(head_dim, rope_dim)
     total = 0.0
     for ratio in kinds.compressed:
@@ -142,7 +142,7 @@ def compressed_bytes_per_token(kinds: LayerKinds, head_dim: int, rope_dim: int) 
 
 
 def compressed_bytes_per_request(kinds: LayerKinds, head_dim: int, rope_dim: int) -> float:
-    """Return the bytes that do not grow with a request: windows, and tokens that are not compressed yet."""
+    """Return the bytes per request that do not grow with it: windows, and tokens that are not compressed yet."""
     total = len(kinds.compressed) * kinds.window * entry_bytes(head_dim, rope_dim)
     for ratio in kinds.compressed:
         if ratio > 0:
@@ -153,16 +153,16 @@ def compressed_bytes_per_request(kinds: LayerKinds, head_dim: int, rope_dim: int
 
 
 def block_tokens(kinds: LayerKinds, tp: int, number_bytes: float, token_bytes: float) -> int:
-    """Return the tokens of a block, which are also those between the points at which a prefix is found again.
+    """Return the number of tokens in a block; a cached prefix is found again only at a block's end.
 
     vLLM makes the block of a hybrid model so large that one layer's keys and values of it take as many bytes as
     one layer's state, in multiples of 16 tokens.
 
     Args:
-        kinds: of the layers.
-        tp: GPUs that share a layer.
-        number_bytes: of a number of the activations.
-        token_bytes: of one token in one layer with full attention, on one GPU.
+        kinds: the kinds of the model's layers.
+        tp: number of GPUs that share a layer.
+        number_bytes: bytes of one number of the activations.
+        token_bytes: bytes of one token in one layer with full attention, on one GPU.
     """
     if kinds.compressed:
         return _COMPRESSED_BLOCK

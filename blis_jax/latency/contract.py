@@ -1,4 +1,4 @@
-"""What a latency model is: how long a step takes, and what the engine must know to ask."""
+"""The interface of a latency model: how long a step takes, and the facts that the engine needs to call the model."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ if TYPE_CHECKING:
 
 
 class StepTimeFn(Protocol):
-    """`(coefficients, batch) -> float64 µs`, traced by JAX; the engine cuts off fractions of a microsecond."""
+    """`(coefficients, batch) -> float64 µs`, traced by JAX; the engine truncates fractions of a microsecond."""
 
     def __call__(self, beta: Float[Array, "coefficient"], batch: StepBatch, /) -> jax.Array:
-        """The time of one step on one instance."""
+        """Return the time of one step on one instance."""
         ...
 
 
 class DecodeStepsFn(Protocol):
-    """`(coefficients, batch) -> time after n steps`, traced by JAX."""
+    """`(coefficients, batch) -> (n -> time of the step after n steps)`, traced by JAX."""
 
     def __call__(
         self, beta: Float[Array, "coefficient"], batch: StepBatch, /
     ) -> Callable[[jax.Array], jax.Array]:
-        """What says how long the step takes that comes after n steps in which the whole batch decodes.
+        """Return a function of n: the time of the step that comes after n steps in which the whole batch decodes.
 
-        It gets n as int32, one number or several, and returns as many, float64 µs. The time never falls as n grows.
+        It gets n as int32, one number or several, and returns as many times, float64 µs. The time never falls as n
+        grows.
         """
         ...
 
 
 class VectorFn(Protocol):
-    """`(coefficients, deployment) -> numbers`, made once on the host; `step_time` gets the numbers."""
+    """`(coefficients, deployment) -> numbers`, called once on the host; `step_time` gets the numbers."""
 
     def __call__(self, beta: Sequence[float], deployment: Deployment, /) -> tuple[float, ...]:
-        """As many numbers for every deployment, so that one compiled program serves all models.
+        """Return the same number of values for every deployment, so that one compiled program serves all models.
 
         Raises:
             ConfigError: the model cannot be served so.
@@ -77,7 +78,7 @@ class LatencyModel:
 
 
 class FurtherFn(Protocol):
-    """`(terms, µs, weights, coefficients of the step law) -> further coefficients`, on the host."""
+    """`(terms, µs, weights, coefficients of the step law) -> further coefficients`, called on the host."""
 
     def __call__(
         self,
@@ -87,25 +88,25 @@ class FurtherFn(Protocol):
         beta: Float[np.ndarray, "fit term"],
         /,
     ) -> Float[np.ndarray, "fit number"]:
-        """What each fit of the step law has further; samples that weigh 0 are to be left alone."""
+        """Return the further coefficients of each fit of the step law; samples with weight 0 are to be ignored."""
         ...
 
 
 class TimesFn(Protocol):
-    """`(coefficients, terms) -> float64 µs` of many steps, on the host: what `step_time` says of their batches."""
+    """`(coefficients, terms) -> float64 µs` of many steps, on the host: the `step_time` of their batches."""
 
     def __call__(
         self, beta: Float[np.ndarray, " coefficient"], terms: Float[np.ndarray, "step term"], /
     ) -> Float[np.ndarray, " step"]:
-        """The times, each at least that of the shortest step."""
+        """Return the time of each step, at least that of the shortest step."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class BentLaw(LatencyModel):
-    """A latency model whose first coefficients are those of `step-law`; the others are fitted to the same steps.
+    """A latency model whose first coefficients are those of `step-law`, and whose others are fitted to the same steps.
 
-    `blis-jax calibrate --residual path/to/file.py:Name` asks for one.
+    `blis-jax calibrate --residual path/to/file.py:Name` needs such a model.
     """
 
     further: FurtherFn
@@ -120,15 +121,15 @@ def latency_model(
     sizes: FromSizes | None = None,
     decode_steps: DecodeStepsFn | None = None,
 ) -> Callable[[StepTimeFn], LatencyModel]:
-    """Make a latency model of a function; see `LatencyModel` for what is declared.
+    """Return a decorator that turns a step-time function into a `LatencyModel` with these properties.
 
-    A model that looks at how many tokens are computed before a step must say
-    `has_equal_decode_steps=False`: otherwise decode steps between two events are taken as equal. Then
-    `decode_steps` spares asking every member before each step of a batch that only decodes, and most of these steps.
+    A model that reads how many tokens were computed before a step must set `has_equal_decode_steps=False`: otherwise
+    decode steps between two events are taken as equal. `decode_steps` then computes the next decode steps of a batch
+    without a call of `step_time` and a read of all members for each of them.
     """
 
     def make(step_time: StepTimeFn) -> LatencyModel:
-        """Return the model whose steps take this time."""
+        """Return the latency model with this step-time function."""
         return LatencyModel(
             step_time,
             tuple(coefficients),

@@ -1,4 +1,4 @@
-"""A model on GPUs: all that a latency model which computes step times from sizes knows of an instance."""
+"""A model on GPUs: everything that a latency model based on sizes knows of an instance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL_TO_ALL = ("pplx", "deepep_high_throughput", "deepep_low_latency", "mori", "f
 
 @dataclass(frozen=True)
 class GpuDescription:
-    """What one GPU can do; `data/hardware.yaml` names the source.
+    """The capabilities of one GPU; `data/hardware.yaml` names the source.
 
     Raises:
         ConfigError: a number is not finite or below what is allowed.
@@ -45,7 +45,7 @@ class GpuDescription:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A model as one instance serves it, on `tp · dp` GPUs.
+    """A model as served by one instance on `tp · dp` GPUs.
 
     Raises:
         ConfigError: a number of GPUs is below 1, or the exchange between experts is not known.
@@ -70,14 +70,12 @@ class Deployment:
 
     @property
     def peak_tflops(self) -> float:
-        """Return the GPU's peak for these weights, in TFLOP/s: that of FP8 for weights of one byte,
-        where the GPU has one.
-        """
+        """Return the GPU's peak for these weights, in TFLOP/s: the FP8 peak, if it has one, for weights of one byte."""
         is_fp8 = self.model.weight_bytes == 1.0 and self.gpu.fp8_tflops > 0
         return self.gpu.fp8_tflops if is_fp8 else self.gpu.peak_tflops
 
     def refuse_other_layers(self, law: str) -> None:
-        """Refuse a model of which some layers have no full attention.
+        """Refuse a model with layers that have no full attention.
 
         Raises:
             ConfigError: there are such layers, which this law of step times does not know.
@@ -98,7 +96,7 @@ class Deployment:
             )
 
     def refuse_uneven(self) -> None:
-        """Refuse a model that cannot be shared out evenly.
+        """Refuse a model that cannot be divided evenly among the GPUs.
 
         Raises:
             ConfigError: `tp` does not divide the number of heads or of KV heads, or `dp` is above 1 and
@@ -128,7 +126,7 @@ def shipped_gpus() -> tuple[str, ...]:
 
 
 def gpu_description(name: str) -> GpuDescription:
-    """Return the shipped GPU of this name, or that of a file of BLIS, `FILE:NAME`.
+    """Return the shipped GPU of this name, or the GPU in a file of BLIS, given as `FILE:NAME`.
 
     Raises:
         ConfigError: no GPU of this name is shipped or in the file, or the file cannot be used.
@@ -159,7 +157,7 @@ _KEYS = {  # of BLIS's files, in any case
 
 
 def _of_file(path: Path, name: str) -> GpuDescription:
-    """Return a GPU as a JSON file of BLIS describes it; keys that BLIS does not know are left out, as there."""
+    """Return a GPU from a JSON file of BLIS; keys that BLIS does not know are ignored, as in BLIS."""
     descriptions = read_json(
         path, "a JSON file that describes GPUs, as BLIS's hardware_config.json"
     )
@@ -199,7 +197,7 @@ GATED = ("silu", "swiglu", "geglu", "situ", "")  # three matrices in a feed-forw
 
 
 def kv_bytes_per_token(deployment: Deployment) -> float:
-    """Return the bytes of one token in the KV cache of one GPU."""
+    """Return the bytes of one token in the KV cache on one GPU."""
     model = deployment.model
     if model.kinds.compressed:
         return caches.compressed_bytes_per_token(
@@ -218,7 +216,7 @@ def kv_bytes_per_token(deployment: Deployment) -> float:
 
 
 def _layer_bytes(deployment: Deployment) -> float:
-    """Return the bytes of one token in one layer with full attention; a KV head may have copies on several GPUs."""
+    """Return the bytes of one token in one layer with full attention; several GPUs may hold copies of a KV head."""
     model = deployment.model
     if model.kv_lora_rank > 0:
         return (model.kv_lora_rank + model.qk_rope_head_dim) * model.activation_bytes
@@ -227,7 +225,7 @@ def _layer_bytes(deployment: Deployment) -> float:
 
 
 def request_bytes(deployment: Deployment) -> float:
-    """Return the bytes that a request keeps on one GPU however long it is: states, and windows of the last tokens."""
+    """Return the bytes that a request of any length keeps on one GPU: states, and windows of the last tokens."""
     model, kinds = deployment.model, deployment.model.kinds
     if kinds.compressed:
         return caches.compressed_bytes_per_request(kinds, model.head_size, model.qk_rope_head_dim)
@@ -236,9 +234,9 @@ def request_bytes(deployment: Deployment) -> float:
 
 
 def block_tokens(deployment: Deployment, usual: int = caches.BLOCK_TOKENS) -> int:
-    """Return the tokens of a block as vLLM chooses them; a prefix is found again only where a block ends.
+    """Return the tokens of a block as vLLM chooses them; a cached prefix is found again only at a block's end.
 
-    `usual` is the block where all layers have full attention.
+    `usual` is the block size of models in which all layers have full attention.
     """
     model = deployment.model
     if not (model.kinds.linear or model.kinds.compressed):
@@ -257,19 +255,19 @@ def kv_blocks(
 ) -> int | None:
     """Return the number of KV blocks of one instance.
 
-    Where all layers have full attention, this is BLIS's number. It counts the memory of all GPUs of an instance, and of
-    a block the part on one of them. A model with other layers, which BLIS does not know, has as many blocks as one of
-    its GPUs has room for.
+    If all layers have full attention, this is BLIS's number: the free memory of all GPUs of an instance, over the
+    bytes of a block on one of them. A model with other layers, which BLIS does not support, has as many blocks as fit
+    on one of its GPUs.
 
     Args:
         deployment: the model and its GPUs.
         block_size: tokens in one block.
         memory_utilization: share of a GPU's memory that may be used.
-        reserved_bytes: kept free for LoRA adapters.
-        max_requests: at once, for each of which what does not grow is kept free.
+        reserved_bytes: bytes kept free for LoRA adapters.
+        max_requests: requests at once; the bytes that each keeps at any length are kept free.
 
     Returns:
-        The number of blocks; None if the number of experts is not known, so that nothing can be said.
+        The number of blocks; None if the number of experts, and so the size of the weights, is not known.
 
     Raises:
         ConfigError: the model does not fit, or its layers are of a kind that cannot be counted.
@@ -302,7 +300,7 @@ def kv_blocks(
 
 
 def weight_bytes(deployment: Deployment) -> float:
-    """Return the bytes of all weights on one GPU; experts are shared by the GPUs of all data parallel ranks."""
+    """Return the bytes of all weights on one GPU; experts are divided among the GPUs of all data parallel ranks."""
     model = deployment.model
     experts = expert_parameters(model)
     others = (num_parameters(model) - experts) * model.weight_bytes / deployment.tp
@@ -313,7 +311,7 @@ def weight_bytes(deployment: Deployment) -> float:
 def _blocks_of_one(
     deployment: Deployment, block_size: int, share: float, reserved_bytes: float, requests: int
 ) -> int:
-    """Return the blocks that one GPU has room for beside weights, activations, CUDA and what requests always keep."""
+    """Return the blocks that fit on one GPU beside weights, activations, CUDA and the constant bytes of requests."""
     model, tp = deployment.model, deployment.tp
     weights = weight_bytes(deployment) / GIB
     activations = (MOE_ACTIVATIONS_GIB if model.is_moe else ACTIVATIONS_GIB) / tp

@@ -1,4 +1,4 @@
-"""What a model's `config.json` says of its size, as the 2026-08 revision of BLIS reads it."""
+"""The size of a model, from its `config.json`, as the 2026-08 revision of BLIS reads it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_STRETCHED = ("su", "longrope", "llama3")  # kinds of rope whose length is t
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """A model's size and precision; 0 and the empty text mean that the file does not say.
+    """A model's size and precision; 0 and the empty text mean that the file does not name a value.
 
     Raises:
         ConfigError: a number that every model has is missing, or the precision is not known.
@@ -98,7 +98,7 @@ class ModelDescription:
 
     @property
     def is_moe(self) -> bool:
-        """Return whether the model has experts among which tokens choose."""
+        """Return whether the model has routed experts."""
         return self.num_experts >= 2
 
     @property
@@ -108,7 +108,7 @@ class ModelDescription:
 
     @property
     def num_attention_layers(self) -> int:
-        """Return the layers that keep keys and values of every token."""
+        """Return the number of layers that keep keys and values of every token."""
         return self.num_layers - self.kinds.linear - self.kinds.sliding
 
     @property
@@ -122,7 +122,7 @@ class ModelDescription:
 
     @property
     def head_size(self) -> int:
-        """Return the width of one attention head; that which the file names, if it does."""
+        """Return the width of one attention head, as named in the file or else hidden size / heads."""
         return self.head_dim or self.hidden_size // self.num_heads
 
     @property
@@ -137,7 +137,7 @@ class ModelDescription:
 
 
 def describe(content: Mapping[str, Any], name: str) -> ModelDescription:
-    """Return the description in the contents of a `config.json`; a nested `text_config` wins over the top level.
+    """Return the description from the contents of a `config.json`; a nested `text_config` overrides the top level.
 
     The name tells the weights' precision where the file does not, as in `…-w4a16` and `…-FP8`.
 
@@ -197,14 +197,14 @@ def describe(content: Mapping[str, Any], name: str) -> ModelDescription:
 
 
 def _whole(value: object) -> int:
-    """Return a JSON number as the reference takes it: without its fraction; anything else counts as 0."""
+    """Return a JSON number truncated to a whole number, as in the reference; anything else counts as 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
     return int(value) if math.isfinite(value) else 0
 
 
 def _quantised(config: object) -> float:
-    """Bytes of one weight in `quantization_config`, 0 if it does not say."""
+    """Return the bytes of one weight by `quantization_config`, 0 if it does not name them."""
     if not isinstance(config, Mapping):
         return 0.0
     bits = config.get("bits")
@@ -227,7 +227,7 @@ def _quantised(config: object) -> float:
 
 
 def _named(name: str) -> float:
-    """Bytes of one weight that a model's name tells, 0 if it does not."""
+    """Return the bytes of one weight by a model's name, 0 if the name has no precision."""
     bits = _BITS_IN_NAME.search(name)
     if bits and int(bits[1]) > 0:
         return int(bits[1]) / 8.0
@@ -235,7 +235,7 @@ def _named(name: str) -> float:
 
 
 def _longest(values: Mapping[str, Any], positions: int, model_type: str) -> int:
-    """Return the longest context in tokens, stretched as `rope_scaling` says."""
+    """Return the longest context in tokens, extended as `rope_scaling` says."""
     scaling = values.get("rope_scaling")
     if not isinstance(scaling, Mapping) or "gemma3" in model_type:
         return positions
@@ -270,7 +270,7 @@ _USUAL_TP = {
 
 
 def usual_tp(name: str) -> int:
-    """Return the GPUs of an instance that serves a model, if nothing else is said."""
+    """Return the number of GPUs of an instance that serves a model, if no setting gives one."""
     return _USUAL_TP.get(name.lower(), 1)
 
 
@@ -302,7 +302,7 @@ def beyond_context(
     input_len: Int[np.ndarray, " request"],
     output_len: Int[np.ndarray, " request"],
 ) -> str | None:
-    """Return a sentence on requests longer than a model's context; None where there are none, or it is unknown."""
+    """Return a sentence on requests longer than a model's context; None if there are none, or the limit is unknown."""
     try:
         longest = model_description(name, config_file).max_model_len
     except ConfigError:
@@ -318,12 +318,12 @@ def beyond_context(
 
 
 def is_shipped(name: str) -> bool:
-    """Return whether a model, in this or another precision, has a description that is shipped."""
+    """Return whether a description of the model is shipped, in this precision or another."""
     return _key(name) in _shipped()
 
 
 def _key(name: str) -> str:
-    """Return a model's name in the table, where a model in another precision stands for itself or the usual one."""
+    """Return a model's key in the table: its own name, or else the name without the precision."""
     key = name.lower()
     return key if key in _shipped() else _PRECISION.sub("", key)
 
@@ -352,7 +352,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def num_parameters(model: ModelDescription) -> int:
-    """Return the weights of the model, without a head that drafts tokens."""
+    """Return the number of weights of the model, without a head that drafts tokens."""
     d, kv = model.hidden_size, model.num_kv_heads * model.head_size
     embeddings = model.vocab_size * d * (1 if model.tie_word_embeddings else 2)
     if not model.kinds.is_plain:
@@ -363,7 +363,7 @@ def num_parameters(model: ModelDescription) -> int:
 
 
 def attention_parameters(model: ModelDescription) -> int:
-    """Return the weights of all layers but their feed-forward parts, by the kinds of layers."""
+    """Return the number of weights of all layers without their feed-forward parts, by the kinds of layers."""
     d, kinds, heads = model.hidden_size, model.kinds, model.num_heads * model.head_size
     kv = model.num_kv_heads * model.head_size
     queries = d * model.q_lora_rank + model.q_lora_rank * heads if model.q_lora_rank else d * heads
@@ -381,7 +381,7 @@ def attention_parameters(model: ModelDescription) -> int:
 
 
 def expert_parameters(model: ModelDescription) -> int:
-    """Return the weights of all experts among which tokens choose."""
+    """Return the number of weights of all routed experts."""
     if not model.is_moe:
         return 0
     layers = model.num_layers - min(model.first_k_dense_replace, model.num_layers)
@@ -389,7 +389,7 @@ def expert_parameters(model: ModelDescription) -> int:
 
 
 def _feed_forward(model: ModelDescription) -> int:
-    """Return the weights of all feed-forward parts; every layer of an interleaved model counts as one with experts."""
+    """Return the number of weights of all feed-forward parts; interleaved models count as if all layers had experts."""
     d = model.hidden_size
     if not model.is_moe:
         return model.num_layers * 3 * d * model.intermediate_size

@@ -1,6 +1,6 @@
 """Names of latency models: the only place where a name, or a path to a user's file, becomes a model; and BLIS's fits.
 
-A model of the package costs its own file and one line here. Nothing here imports JAX.
+A model of the package needs its own file and one line here. Nothing here imports JAX.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def find(name: str) -> LatencyModel:
 
 @functools.cache
 def choosing(names: tuple[str, ...]) -> LatencyModel:
-    """Return a model whose first number says which of these two times the instance; theirs follow it."""
+    """Return a model that chooses between two: the first number is the index of the model, and its numbers follow."""
     first, second = (find(name) for name in names)
 
     def step_time(beta: jax.Array, batch: StepBatch) -> jax.Array:
-        """Return the time of a step by the model that the first number names, µs."""
+        """Return the step time, µs, by the model whose index is the first number."""
         numbers = beta[1:]
         return lax.cond(
             beta[0] == 0,
@@ -84,7 +84,7 @@ def choosing(names: tuple[str, ...]) -> LatencyModel:
 
 @dataclass(frozen=True)
 class Coefficients:
-    """One fitted setting; times in microseconds, KV blocks of 16 tokens on one instance."""
+    """The coefficients fitted for one setting; times in µs, KV blocks of 16 tokens on one instance."""
 
     model: str
     gpu: str
@@ -103,7 +103,7 @@ _GPU = re.compile(
 
 
 def gpu_named(text: str) -> str:
-    """Return our name of a GPU; the text itself where it is none of those that are described, or two of them."""
+    """Return our name of a GPU; the text itself if it names no described GPU, or two of them."""
     match = _GPU.fullmatch(text.strip())
     if match is None:
         return text
@@ -119,7 +119,7 @@ def lookup(
     tp: int | None = None,
     vllm_version: str | None = None,
 ) -> Coefficients:
-    """Return the coefficients of one setting; what is left out takes the model's default.
+    """Return the coefficients fitted for one setting; arguments that are left out take the model's defaults.
 
     Each default stands by itself, as in the reference: the default TP is used whatever the GPU.
     """
@@ -141,7 +141,7 @@ def lookup(
 
 
 def fitted(model: str) -> tuple[Coefficients, ...]:
-    """Return all fitted settings of a model; none of one that is not known."""
+    """Return all fitted settings of a model; an empty result if the model is unknown."""
     entry = _table().get(model.lower(), {"fits": ()})
     return tuple(
         Coefficients(
@@ -174,7 +174,7 @@ def _unknown_model(model: str) -> str:
 
 
 def _without_fit(model: str) -> str:
-    """Return what does without a fit: a latency model that knows the model's size, or coefficients."""
+    """Return advice for a model without a fit: a latency model that knows the model's size, or coefficients."""
     by_hand = "give alpha and beta coefficients yourself"
     if not is_shipped(model):
         return by_hand
@@ -202,7 +202,7 @@ def _no_fit(model: str, wanted: dict[str, Any], fits: Sequence[dict[str, Any]]) 
 
 
 def _meant(gpu: str, gpus: Sequence[str]) -> str:
-    """Return a hint at a GPU that the word begins like, if it is none of them: an H200 is no H100."""
+    """Return a hint at the GPU name that `gpu` resembles, if it is none of `gpus`; none for another known GPU."""
     near = [] if gpu in gpus else [name for name in gpus if name.startswith(gpu.upper()[:4])]
     if near and len(gpu) > 3:
         return f"; did you mean {near[0]!r}?"
@@ -210,7 +210,7 @@ def _meant(gpu: str, gpus: Sequence[str]) -> str:
 
 
 def _on(fits: Sequence[dict[str, Any]]) -> str:
-    """Return GPUs and the tensor parallelisms that are fitted there, `H100 × 1, 2; A100-80 × 1`."""
+    """Return the GPUs with the tensor parallelisms fitted for each, such as `H100 × 1, 2; A100-80 × 1`."""
     tps: dict[str, set[int]] = {}
     for fit in fits:
         tps.setdefault(fit["gpu"], set()).add(fit["tp"])

@@ -24,7 +24,7 @@ _BITS = 31  # of a number of tokens
 
 
 class RooflineNumbers(NamedTuple):
-    """The deployment's numbers in the step time, in this order, all float64."""
+    """The deployment's numbers that the step time uses, in this order, all float64."""
 
     hidden: Number  # d
     query_key_value: Number  # d·d + 2·d·dKV
@@ -98,7 +98,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
 
 
 def _powers(deployment: Deployment) -> list[float]:
-    """Return the share of experts that a token leaves out, squared again and again, as Go's `math.Pow` does it."""
+    """Return the share of experts that a token leaves out, squared repeatedly, as in Go's `math.Pow`."""
     model, share = deployment.model, 1.0
     if model.is_moe:
         experts = float(model.num_experts)
@@ -149,7 +149,7 @@ def roofline(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
 
 
 def _compute_seconds(numbers: RooflineNumbers, members: Members, new: jax.Array) -> jax.Array:
-    """Arithmetic of every member `[slot]`, seconds on the GPUs of the instance."""
+    """Return the time of each member's arithmetic `[slot]`, in seconds on all GPUs of the instance."""
     n, count = numbers, new.astype(jnp.float64)
     progress, two = members.progress.astype(jnp.float64), 2.0 * new.astype(jnp.float64)
     context = jnp.where(new > 1, progress + (count - 1.0) / 2.0, progress)
@@ -167,7 +167,7 @@ def _compute_seconds(numbers: RooflineNumbers, members: Members, new: jax.Array)
 
 
 def _weights(numbers: RooflineNumbers, powers: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Bytes of the weights that so many tokens touch."""
+    """Return the bytes of the weights that `tokens` tokens read."""
     n = numbers
 
     def times(bit: jax.Array, product: jax.Array) -> jax.Array:
@@ -185,9 +185,9 @@ def _weights(numbers: RooflineNumbers, powers: jax.Array, tokens: jax.Array) -> 
 def _moved_bytes(
     numbers: RooflineNumbers, powers: jax.Array, members: Members, new: jax.Array
 ) -> jax.Array:
-    """KV cache and activations of every member `[slot]`, bytes on one GPU.
+    """Return the bytes of KV cache and activations of every member `[slot]`, on one GPU.
 
-    The reference adds the weights and takes them away again, which rounds.
+    The reference adds the weights and subtracts them again, which rounds.
     """
     n, count = numbers, new.astype(jnp.float64)
     weights = _weights(numbers, powers, new)
@@ -201,9 +201,9 @@ def _moved_bytes(
 def _sum_in_order(
     seconds: jax.Array, moved: jax.Array, members: Members, counts: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Both sums over members, prompts before decodes and in batch order: float sums depend on it.
+    """Return both sums over members, prompts before decodes and each in batch order, on which float sums depend.
 
-    Each round takes the least place beyond the last one, which costs less than to sort the slots.
+    Each round takes the least place after the last one, which costs less than sorting the slots.
     """
     size = counts.shape[0]
     slot = lax.iota(jnp.int64, size)

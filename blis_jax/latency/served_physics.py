@@ -1,8 +1,8 @@
 """`served-physics`: step times from sizes, with a few shares and overheads fitted to measured servers. Ours.
 
-It differs from `trained-physics` in what measured steps ask for: experts are loaded only where a token of the
-batch chooses them, sampling costs per entry of the vocabulary, weights and arithmetic overlap, and all overheads
-share one pace, which a GPU may have of its own.
+It differs from `trained-physics` where measured steps demand it: experts are loaded only if a token of the batch
+chooses them, sampling costs per entry of the vocabulary, weights and arithmetic overlap, and all overheads are scaled
+by one factor, which a GPU may have of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FLOPS = 2.0  # per weight and token
 
 
 class ServedNumbers(NamedTuple):
-    """The deployment's numbers in the step time, in this order, all float64; times in µs."""
+    """The deployment's numbers that the step time uses, in this order, all float64; times in µs."""
 
     every_step_us: Number  # of layers, also those with experts
     fixed_weights_us: Number  # weights that every step loads
@@ -72,7 +72,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
 
 
 def numbers_of(beta: Sequence[Any], deployment: Deployment) -> ServedNumbers:
-    """Return `ServedNumbers` of a deployment, of coefficients that may be traced by JAX."""
+    """Return `ServedNumbers` of a deployment, for coefficients that may be traced by JAX."""
     weights, kv, layer, sharing, logits, activations, expert_layer, prompt, arithmetic, pace = beta
     model, dp = deployment.model, float(deployment.dp)
     gpus = deployment.tp * dp
@@ -104,7 +104,7 @@ def numbers_of(beta: Sequence[Any], deployment: Deployment) -> ServedNumbers:
 
 
 class Sizes(NamedTuple):
-    """The bytes and numbers that one GPU holds and reads."""
+    """The sizes, in bytes and counts, of what one GPU holds and reads."""
 
     fixed_bytes: float  # weights without experts
     expert_bytes: float  # weights of all experts
@@ -115,7 +115,7 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(deployment: Deployment) -> Sizes:
-    """Return weights and KV cache on one GPU; the head of the vocabulary keeps the activations' precision."""
+    """Return the sizes of weights and KV cache on one GPU; the vocabulary head has the activations' precision."""
     model, gpus = deployment.model, float(deployment.tp * deployment.dp)
     d, layers, each = model.hidden_size, model.num_layers, model.weight_bytes
     kv_dim = model.num_kv_heads * model.head_size
@@ -146,7 +146,7 @@ def sizes_of(deployment: Deployment) -> Sizes:
 
 
 def _num_moe_layers(deployment: Deployment) -> int:
-    """Layers with experts: every `interleave_moe_layer_step`-th, as the models count, behind the first dense ones."""
+    """Return the number of layers with experts: every `interleave_moe_layer_step`-th after the first dense ones."""
     model = deployment.model
     if not model.is_moe:
         return 0
@@ -156,7 +156,7 @@ def _num_moe_layers(deployment: Deployment) -> int:
 
 
 def _shared_size(model: ModelDescription) -> int:
-    """Width of the shared experts; Llama 4, whose files alone have the interleaving, does not name its one."""
+    """Return the width of the shared experts; Llama 4, the only interleaved family, names none for its one."""
     return model.shared_expert_size or (
         model.expert_size if model.interleave_moe_layer_step > 0 else 0
     )
@@ -213,7 +213,7 @@ def step_us(
 
 
 def _sums(members: Members) -> tuple[jax.Array, ...]:
-    """Return what `step_us` takes, as float64."""
+    """Return the sums over the members that `step_us` takes, as float64."""
     new = jnp.where(members.in_prefill, members.new_tokens, 0).astype(jnp.float64)
     before = jnp.maximum(members.context - members.new_tokens, 0).astype(jnp.float64)
     attended = new * (before + new / 2.0)

@@ -1,8 +1,8 @@
 """`step-law`: the time of a step as terms of physics with regimes, fitted to measured steps. Ours.
 
-The law is linear in its coefficients, none of which is negative, and no term falls when a batch gets more tokens.
-So every fit is positive and monotone, goes on straight beyond its data, and its sum over several
-steps is the sum of their times.
+The law is linear in its coefficients, none of which is negative, and no term falls when a batch gets more tokens. So
+every fit is positive and monotone, continues linearly beyond its data, and its sum over several steps is the sum of
+their times.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAST_US = 1.0
 
 
 class StepSums(NamedTuple):
-    """What the law sees of a batch: float64, one number or one of each step."""
+    """The sums of a batch that the law reads: float64, one number or one of each step."""
 
     prompts: Any  # requests in prefill
     prompt_tokens: Any  # computed in this step
@@ -71,7 +71,7 @@ OF_ROWS, OF_CONTEXT = slice(0, len(ROWS) + 2), slice(len(ROWS) + 2, len(ROWS) + 
 
 
 def graph_rows(decodes: Number, xp: ModuleType) -> Any:
-    """Return the rows of the captured graph that so many decodes run in: 1, 2, 4, then multiples of 8 (vLLM)."""
+    """Return the rows of the captured graph in which `decodes` decodes run: 1, 2, 4, then multiples of 8 (vLLM)."""
     small = xp.where(decodes <= 2, decodes, 4.0)
     return xp.where(decodes <= 4, small, 8.0 * xp.ceil(decodes / 8.0))
 
@@ -104,7 +104,7 @@ def _terms_of_context(sums: StepSums, xp: ModuleType) -> list[Any]:
 
 
 def _reach(sums: StepSums, xp: ModuleType) -> Any:
-    """Return by how much the longest context is taken to be above the mean."""
+    """Return the assumed difference between the longest context and the mean."""
     deviations = xp.minimum(xp.sqrt(xp.maximum(sums.decodes - 1.0, 0.0)), MOST_SPREAD)
     return deviations * sums.spread
 
@@ -128,13 +128,13 @@ def _terms_of_prompts(sums: StepSums, xp: ModuleType) -> list[Any]:
 
 
 def _pieces(value: Number, ends: tuple[int, ...], xp: ModuleType) -> list[Any]:
-    """Return how much of a value lies between each two ends, and above the last."""
+    """Return the parts of a value that lie between neighbouring `ends`, and the part above the last end."""
     inner = [xp.clip(value - low, 0.0, high - low) for low, high in pairwise(ends)]
     return [*inner, xp.maximum(value - ends[-1], 0.0)]
 
 
 def _sum(beta: Float[Array, "term"], terms: list[Any], total: Any) -> Any:
-    """Add terms with their coefficients one by one: a dot product would be a call of its own, in any order."""
+    """Add each term times its coefficient to `total`, in order, as a dot product would not."""
     for place, term in enumerate(terms):
         total = total + exact_product(beta[place], term)
     return total
@@ -143,12 +143,12 @@ def _sum(beta: Float[Array, "term"], terms: list[Any], total: Any) -> Any:
 def time_of_rows(
     beta: Float[Array, "term"], sums: StepSums, total: jax.Array | float = 0.0
 ) -> jax.Array:
-    """Return what the step and its rows and requests in decode take, µs, added to `total`."""
+    """Return `total` plus the time of the step itself, its rows and its requests in decode, µs."""
     return _sum(beta, _terms_of_rows(sums, jnp), total)
 
 
 def time_of_prompts(beta: Float[Array, "term"], sums: StepSums, total: jax.Array) -> jax.Array:
-    """Return what prompts take beside the rest of a step, µs, added to `total`."""
+    """Return `total` plus the time that prompts add to a step, µs."""
     of_prompts = _terms_of_prompts(sums, jnp)
     return _sum(beta[len(TERMS) - len(of_prompts) : len(TERMS)], of_prompts, total)
 
@@ -156,10 +156,10 @@ def time_of_prompts(beta: Float[Array, "term"], sums: StepSums, total: jax.Array
 def time_of_context(
     beta: Float[Array, "term"], sums: StepSums, has_rows: bool = True
 ) -> Callable[[jax.Array], jax.Array]:
-    """Return what says how long reading contexts takes, µs, from the tokens of all contexts in decode.
+    """Return a function from the tokens of all contexts in decode to the time of reading them, µs.
 
-    The terms are put together so that a token of context costs one product. With `has_rows` it is all of a step
-    without its prompts.
+    The terms are combined so that a token of context costs one product. With `has_rows` the function returns the whole
+    time of a step without its prompts.
     """
     rows = graph_rows(sums.decodes, jnp)
     per_token, short, shorter, longest, in_wave, by_row = beta[OF_CONTEXT]
@@ -188,7 +188,7 @@ def _decode_steps(beta: Float[Array, "term"], batch: StepBatch) -> Callable[[jax
 def after_steps(
     sums: StepSums, time: Callable[[jax.Array], jax.Array]
 ) -> Callable[[jax.Array], jax.Array]:
-    """Return what says the time of a decode step n steps later, when each context has n tokens more.
+    """Return a function from n to the time of the decode step n steps later, when each context has n more tokens.
 
     Args:
         sums: the batch now.

@@ -53,7 +53,7 @@ KV_BYTES = 2.0  # whatever the model's precision
 
 
 class PhysicsNumbers(NamedTuple):
-    """The deployment's numbers in the step time, in this order, all float64."""
+    """The deployment's numbers that the step time uses, in this order, all float64."""
 
     every_step_us: Number  # of weights, layers and the step itself; for records only
     prefill_compute: Number  # β1
@@ -140,7 +140,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
 
 
 def _sizes(deployment: Deployment, group: float) -> dict[str, float]:
-    """Return the numbers of a deployment that no coefficient is in."""
+    """Return the numbers of a deployment that do not depend on a coefficient."""
     model, tp, dp = deployment.model, float(deployment.tp), float(deployment.dp)
     layers, d, moe = float(model.num_layers), float(model.hidden_size), model.is_moe
     head_dim = model.hidden_size // model.num_heads
@@ -202,7 +202,7 @@ def _numbers(beta: Float[Array, "number"]) -> PhysicsNumbers:
 def decode_steps(
     beta: Float[Array, "number"], batch: StepBatch
 ) -> Callable[[jax.Array], jax.Array]:
-    """Return what `trained_physics` says of the next steps of a batch that only decodes, float64 µs.
+    """Return the function from n to `trained_physics` of the step after n decode steps of a batch, float64 µs.
 
     Args:
         beta: `PhysicsNumbers`.
@@ -273,7 +273,7 @@ def _time(
 
 
 def _sums(members: Members, numbers: PhysicsNumbers) -> tuple[jax.Array, ...]:
-    """Prompt tokens, L · their attention / dp, decodes, context of these, and members of the step, as float64."""
+    """Return, as float64: prompt tokens, layers · attention / dp, decodes, context of the decodes, and members."""
     new = members.new_tokens.astype(jnp.int64)
     lengths = members.input_len.astype(jnp.int64)
     prompt = jnp.where(members.in_prefill, new, 0)
@@ -297,13 +297,13 @@ def _both(
     memory: jax.Array,
     splits: Number,
 ) -> jax.Array:
-    """Compute and KV traffic of a phase: each with a share of its own, or the larger with one."""
+    """Return the time of a phase: compute and KV traffic each times its share, or the larger times one share."""
     apart = exact_product(compute_share, compute) + exact_product(memory_share, memory)
     return jnp.where(splits > 0, apart, exact_product(compute_share, jnp.maximum(compute, memory)))
 
 
 def _compute_us(numbers: PhysicsNumbers, tokens: jax.Array, attention: jax.Array) -> jax.Array:
-    """Projections, attention and feed-forward parts of so many tokens, µs."""
+    """Return the time of projections, attention and feed-forward parts for `tokens` tokens, µs."""
     n = numbers
     six = jnp.float64(6.0)
     projected = exact_quotient(
@@ -319,13 +319,13 @@ def _compute_us(numbers: PhysicsNumbers, tokens: jax.Array, attention: jax.Array
 
 
 def _kv_us(numbers: PhysicsNumbers, per_token: Number, tokens: jax.Array) -> jax.Array:
-    """Return the time to write or read the KV cache of so many tokens, µs; the factor 2 is exact wherever it stands."""
+    """Return the time to write or read the KV cache of `tokens` tokens, µs; the factor 2 is exact anywhere."""
     bytes_moved = exact_product(per_token * KV_BYTES, tokens)
     return exact_quotient(bytes_moved, numbers.bandwidth)
 
 
 def _exchange_us(numbers: PhysicsNumbers, tokens: jax.Array) -> jax.Array:
-    """Return all-reduces after attention, dense layers and, without data parallelism, layers with experts, µs."""
+    """Return the time of all-reduces after attention, dense layers and, without data parallelism, expert layers, µs."""
 
     def reduce(units: Number) -> jax.Array:
         n = numbers
@@ -339,7 +339,7 @@ def _exchange_us(numbers: PhysicsNumbers, tokens: jax.Array) -> jax.Array:
 
 
 def _dispatch_us(numbers: PhysicsNumbers, tokens: jax.Array) -> jax.Array:
-    """Return tokens on their way to experts on other GPUs and back, µs."""
+    """Return the time to send tokens to experts on other GPUs and back, µs."""
     n = numbers
     local = exact_quotient(tokens, n.dp)
 
@@ -354,5 +354,5 @@ def _dispatch_us(numbers: PhysicsNumbers, tokens: jax.Array) -> jax.Array:
 
 
 def _settled(value: jax.Array) -> jax.Array:
-    """Return the value as it is, out of the compiler's sight, so that a quotient of a quotient stays one."""
+    """Return the value unchanged but hidden from the compiler, so that a quotient of a quotient stays one."""
     return lax.optimization_barrier(value)

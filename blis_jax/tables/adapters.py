@@ -1,6 +1,7 @@
-"""LoRA adapters at the instances: which are loaded, which is being loaded, and what that has cost.
+"""LoRA adapters at the instances: which are loaded, which is being loaded, and how often adapters were loaded and
+evicted.
 
-A program has of this only where requests name adapters and instances have room for some.
+A program has these tables only where requests name adapters and instances have room for some.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NO_ADAPTER = -1
 
 @pytree
 class AdapterParams:
-    """The numbers of adapters, all traced; columns beyond those that are declared are never asked for."""
+    """The numbers of adapters, all traced; columns beyond the declared adapters are never read."""
 
     capacity: Int[Array, ""]  # adapters that an instance holds at a time
     load_us: Int[Array, "adapter"]
@@ -42,14 +43,14 @@ class RequestAdapters:
 
 @pytree
 class SeenAdapters:
-    """The adapters that the router saw at each instance at its last look."""
+    """The adapters that the router saw loaded on each instance at its last look."""
 
     is_loaded: Bool[Array, "*lane instance adapter"]
 
 
 @pytree
 class AdapterRow:
-    """The adapters of one instance, which is the spare one if nothing is written."""
+    """The adapters of one instance; the spare instance if nothing is written."""
 
     instance: Int[Array, ""]
     used: Int[Array, "adapter"]  # turn of the latest use, 0: not loaded
@@ -66,11 +67,11 @@ class AdapterRow:
     is_open: Bool[Array, "slot"]  # ahead of the first request that has to wait for its adapter
 
     def replace(self, **changes: jax.Array) -> AdapterRow:
-        """Return the row with other values."""
+        """Return the row with some values replaced."""
         return dataclasses.replace(self, **changes)
 
     def touched(self, adapter: jax.Array, is_it: jax.Array) -> AdapterRow:
-        """Return the row in which an adapter is the one used last, if `is_it`."""
+        """Return the row with the adapter as the most recently used, if `is_it`."""
         here = is_it & (lax.iota(jnp.int32, self.used.shape[0]) == adapter)
         turn = self.turn + is_it.astype(jnp.int32)
         return self.replace(turn=turn, used=jnp.where(here, turn, self.used))
@@ -95,7 +96,7 @@ class AdapterTable:
 
     @classmethod
     def first(cls, shape: EngineShape, num_adapters: int) -> AdapterTable:
-        """Return instances on which nothing is loaded."""
+        """Return the table of instances with no adapter loaded."""
         rows, clock = shape.num_instances + 1, shape.clock_dtype
         each, none = jnp.zeros((rows, num_adapters), jnp.int32), jnp.zeros((rows,), jnp.int32)
         return cls(
@@ -111,11 +112,11 @@ class AdapterTable:
         )
 
     def row(self, instance: jax.Array) -> AdapterRow:
-        """Return what an instance has."""
+        """Return the row of an instance."""
         return AdapterRow(instance, *(getattr(self, name)[instance] for name in _COLUMNS))
 
     def put(self, row: AdapterRow) -> AdapterTable:
-        """Return the table with a row in its place."""
+        """Return the table with a row written."""
         rows = {
             name: getattr(self, name).at[row.instance].set(getattr(row, name)) for name in _COLUMNS
         }

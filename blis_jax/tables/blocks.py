@@ -29,7 +29,7 @@ NEVER_FREE = 1  # holders of the numbers beyond an instance's pool
 
 
 class Do(enum.IntEnum):
-    """The next operation of the memory."""
+    """The next operation of block-level memory."""
 
     NOTHING = 0
     PIN = 1  # list the blocks found in the cache, and take references to them
@@ -48,7 +48,7 @@ class Do(enum.IntEnum):
 
 
 class Asker(enum.IntEnum):
-    """For whom blocks are allocated."""
+    """The request for which blocks are allocated: a member, the head of the queue, a ghost, or a completing request."""
 
     MEMBER = 0
     QUEUE = 1  # head of the wait queue
@@ -57,7 +57,7 @@ class Asker(enum.IntEnum):
 
 
 class Pinning(enum.IntEnum):
-    """The fate of the blocks that a look-up found."""
+    """What becomes of the cached blocks that a look-up found."""
 
     KEPT = 0  # the allocation goes on
     DOOMED = 1  # it will run out of blocks
@@ -98,7 +98,7 @@ class MemoryTask(Row):
 
 
 class InstanceMemory(Row):
-    """An instance's memory."""
+    """The registers of an instance's memory."""
 
     head: Whole  # ring positions, counted on for ever
     tail: Whole
@@ -168,9 +168,10 @@ class TierEntries:
 
 @pytree
 class TierOrder:
-    """The entries of August's CPU tier in the order of their last use, as a ring of links, where no policy judges them.
+    """The entries of August's CPU tier by their last use, as a linked ring; only without an offload policy.
 
-    The place behind the entries stands between the latest and the oldest, and the one behind it is a spare one.
+    The index after the last entry marks the place between the most and the least recently used; the one after it is a
+    spare.
     """
 
     before: Int[Array, "instance link"]
@@ -181,7 +182,7 @@ class TierOrder:
 
 @pytree
 class Takes:
-    """The number of an instance's requests that took a shared content, and the last one, for an offload policy."""
+    """How many of an instance's requests took each shared content, and the last one, for an offload policy."""
 
     count: Int[Array, "instance shared"]
     taker: Int[Array, "instance shared"]
@@ -189,7 +190,7 @@ class Takes:
 
 @pytree
 class TierWorths:
-    """The worth that the policy gave each entry of August's CPU tier when it was last used."""
+    """The worth of each entry of August's CPU tier at its last use, as the offload policy gave it."""
 
     worth: Float[Array, "instance entry"]
 
@@ -221,7 +222,7 @@ class Blocks(HasParts):
 
 
 def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> Blocks:
-    """Return the tables of block-level memory with all blocks free, in order of their number."""
+    """Return the tables of block-level memory with all blocks free, in order of their numbers."""
     rows, slots, size = shape.num_instances + 1, shape.num_slots, shape.num_blocks + 1
     i32 = jnp.int32
     total = jnp.pad(params.cluster.total_kv_blocks, (0, 1))
@@ -281,7 +282,7 @@ def _no_order(shape: EngineShape) -> TierOrder:
 def emptied(
     shape: EngineShape, params: Params, blocks: Blocks, is_it: Bool[Array, "instance"]
 ) -> Blocks:
-    """Return the memory after some instances (a spare row included) lost all contents; counters go on."""
+    """Return the memory after some instances (a spare row included) have lost all contents; counters continue."""
     total = jnp.pad(params.cluster.total_kv_blocks, (0, 1))[:, None]
     row = is_it[:, None]
     number = lax.broadcasted_iota(jnp.int32, blocks.hold.shape, 1)
@@ -322,17 +323,17 @@ def emptied(
 
 
 def mirror_window(shape: EngineShape) -> int:
-    """Return the blocks of a list that August's CPU tier uses at a time; 0: there is none."""
+    """Return how many blocks of a list August's CPU tier uses at a time; 0 if there is no such tier."""
     return min(shape.list_blocks, 128) if shape.has_mirror else 0
 
 
 def num_contents(shape: EngineShape) -> int:
-    """Count the contents that can be looked up on one instance: shared ones, and those of resident requests."""
+    """Count the contents that can be looked up on one instance: shared contents, and those of resident requests."""
     return shape.num_shared_blocks + shape.num_slots * shape.list_blocks
 
 
 def compact(shape: EngineShape, blocks: Blocks) -> Blocks:
-    """Move the free blocks to the start of their rings, so that holes do not fill them; the order stays."""
+    """Move the free blocks to the start of their rings, in the same order, so that holes do not fill the rings."""
     places = shape.ring_size
     offset = lax.broadcasted_iota(jnp.int32, (blocks.ring.shape[0], places), 1)
     head, tail = blocks.pool[:, Pool.HEAD], blocks.pool[:, Pool.TAIL]
@@ -358,7 +359,7 @@ def compact(shape: EngineShape, blocks: Blocks) -> Blocks:
 def is_crowded(
     shape: EngineShape, blocks: Blocks, num_free: Int[Array, "instance"], slack: int
 ) -> jax.Array:
-    """Return whether some ring could run over within `slack` more places, or is mostly holes, which cost time."""
+    """Return whether a ring could overflow within `slack` more places, or consists mostly of holes, which cost time."""
     length = blocks.pool[:-1, Pool.TAIL] - blocks.pool[:-1, Pool.HEAD]
     holes = length - num_free
     is_full = length + slack > shape.ring_size

@@ -1,4 +1,4 @@
-"""What every phase of a scan step reads, and an instance in mid-step with the small pieces that phases share."""
+"""The data that every phase of a scan step reads, and an instance in mid-step with helpers that phases share."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Context:
     scorer_shares: jax.Array | None = None  # of many lanes: made once, not in each scan step
 
     def in_place(self, predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
-        """Return `change(value, predicate)`, skipped where the predicate does not hold if phases are skipped at all."""
+        """Return `change(value, predicate)`; with real branches, skip it where the predicate does not hold."""
         return (once if self.when is branch else always)(predicate, change, value)
 
     def turns(
@@ -68,9 +68,7 @@ class Context:
         value: T,
         most: int,
     ) -> T:
-        """Apply `change(value, holds(value))` while it holds, at most `most` times; once where phases
-        are not skipped.
-        """
+        """Apply `change(value, holds(value))` while it holds, at most `most` times; without real branches, once."""
         if self.when is branch:
             return repeated(holds, change, value, most)
         return always(holds(value), change, value)
@@ -87,17 +85,17 @@ class Context:
 
     @property
     def hooks(self) -> tuple[EventSource, ...]:
-        """Return what sources add to the steps of instances, in the order in which it is called."""
+        """Return the sources whose hooks the steps of instances call, in that order."""
         return self.sources.hooks
 
     @property
     def groups(self) -> Groups:
-        """Return the groups of this run's requests."""
+        """Return the division of this run's requests into groups."""
         return Groups(self.shape.num_requests)
 
     def worked_out(self, made: Callable[[], T]) -> T:
-        """Return `made()`, behind a branch that is always taken; many lanes have none. Else the compiler computes it
-        again for each value that uses it, and copies tables that are read and then written.
+        """Return `made()`, on a single lane behind a branch that is always taken. Without it the compiler computes the
+        result again for each use, and copies tables that are read and then written.
         """
         if self.when is not branch:
             return made()
@@ -105,38 +103,38 @@ class Context:
         return branch(self.params.cluster.infinity > 0, made, lambda: nothing)
 
     def vector(self, row: Vector) -> Vector:
-        """Return a row of a table in the form that phases use: as it is, or with its entries apart; see columns.py."""
+        """Return a table's row in the form that phases use: as it is, or with its entries apart; see columns.py."""
         return row if self.when is branch else apart(row)
 
     def no_past(self) -> Past:
-        """Return the row of a request that nothing has happened to; place and expected blocks follow, see joined.py."""
+        """Return the history row of a new request; in joined tables, place and expected blocks follow."""
         beside = 0 if self.when is branch else 2
         return Past(jnp.zeros((len(Past.columns) + beside,), jnp.int32))
 
     @property
     def spare_request(self) -> jax.Array:
-        """Return the request that stands for none: rows of tables have a place for it."""
+        """Return the request number that stands for none; tables have a spare row for it."""
         return jnp.int32(self.shape.num_requests)
 
     @property
     def spare_instance(self) -> jax.Array:
-        """Return the instance that stands for none, likewise."""
+        """Return the instance number that stands for none; tables have a spare row for it."""
         return jnp.int32(self.shape.num_instances)
 
     def row_of(self, request: Int[Array, "..."]) -> Int[Array, "..."]:
-        """Return the rows of requests in tables, the spare one's for `NO_REQUEST`."""
+        """Return the table rows of requests; the spare row for `NO_REQUEST`."""
         return jnp.where(request < 0, self.spare_request, request)
 
     def existing_slot(self, slot: jax.Array) -> jax.Array:
-        """Return the slot, or some slot where a key stood for none."""
+        """Return the slot, limited to valid numbers: the slot of an empty key becomes any slot."""
         return jnp.minimum(slot, jnp.int32(self.shape.num_slots - 1))
 
     def request(self, request: jax.Array) -> Request:
-        """Read what is given of a request."""
+        """Read the given values of a request."""
         return Request(row(self.requests.table, request))
 
     def past(self, state: State, request: jax.Array) -> Past:
-        """Read what a request has been through."""
+        """Read the history of a request."""
         return Past(self.vector(row(state.past.rows, request)))
 
     @property
@@ -152,9 +150,10 @@ class Context:
     def write(
         self, table: jax.Array, row: tuple[jax.Array, ...], index: jax.Array, value: jax.Array
     ) -> jax.Array:
-        """Replace entries of a row of a table; `index` and `value` are scalars or vectors.
+        """Return the table with entries of one row replaced; `index` and `value` are scalars or vectors.
 
-        On a CPU in a loop of its own: a scatter would keep the compiler from making one function of the run.
+        On a CPU the write runs in a loop of its own: a scatter would keep the compiler from making one function of the
+        run.
         """
         index, value = jnp.atleast_1d(index), jnp.atleast_1d(value)
         if self.when is not branch:
@@ -170,9 +169,9 @@ class Context:
     def write_in_order(
         self, table: jax.Array, row: tuple[jax.Array, ...], index: jax.Array, value: jax.Array
     ) -> jax.Array:
-        """Write as `write` does; of several values for one place the last one stays.
+        """Write as `write` does; of several values for one index the last one stays.
 
-        The table's last place is a spare.
+        The table's last index is a spare.
         """
         index = jnp.atleast_1d(index)
         if self.when is not branch:  # the order of a scatter's writes is open
@@ -200,7 +199,7 @@ class Context:
     def write_rows(
         self, table: jax.Array, lead: tuple[jax.Array, ...], index: jax.Array, rows: jax.Array
     ) -> jax.Array:
-        """Replace the rows of a table at `(*lead, index[i])` by `rows[i]`; see `write`."""
+        """Return the table with its rows at `(*lead, index[i])` replaced by `rows[i]`; see `write`."""
         if self.when is not branch:
             return table.at[(*lead, index)].set(rows)
         zero = (jnp.int32(0),) * (rows.ndim - 1)
@@ -215,28 +214,28 @@ class Context:
         return lax.fori_loop(0, index.shape[0], put, table)
 
     def truncated(self, value: jax.Array) -> jax.Array:
-        """Round a float in µs to a time: whole microseconds toward zero, but on the continuous clock as it is."""
+        """Convert a float in µs to a time: truncated to whole µs, but unchanged on the continuous clock."""
         return value if self.shape.is_continuous else truncate(value, self.clock)
 
     def is_beyond(self, start: jax.Array, wait: jax.Array) -> jax.Array:
-        """Return whether a float64 wait from a time on ends past the clock, whose last time stands for never.
+        """Return whether a float64 wait from `start` on ends beyond the clock, whose last time stands for never.
 
-        The sum itself may wrap round, or come out as never and be forgotten.
+        The integer sum could wrap round, or equal never() and be lost.
         """
         return start.astype(jnp.float64) + wait >= self.never.astype(jnp.float64)
 
     def time(self, value: jax.Array) -> jax.Array:
-        """Return a parameter in µs as a time of the clock's dtype."""
+        """Return a parameter in µs as a time in the clock's dtype."""
         return value.astype(self.clock)
 
 
 class SlotRows(Resident):
-    """The slots of one instance, each field `[slot]`; a field is read from the tables when it is asked for."""
+    """The slots of one instance, each field `[slot]`; a field is read from the tables when it is first used."""
 
     __slots__ = ("instance", "state")
 
     def __init__(self, state: State, instance: jax.Array) -> None:
-        """The slots of this instance in the tables of `state`."""
+        """Read the slots of this instance from the tables of `state`."""
         self.state, self.instance = state, instance
 
     def _entry(self, part: int, place: int) -> jax.Array:
@@ -248,7 +247,7 @@ class SlotRows(Resident):
         return lax.dynamic_slice(table, at, (1, 1, table.shape[2]))[0, 0]
 
     def view(self) -> RequestView:
-        """Return what policies may know about the requests in the slots."""
+        """Return the view of the requests in the slots that policies may read."""
         return RequestView(
             slo_class=self.slo_class,
             input_len=self.input_len,
@@ -274,7 +273,7 @@ NO_KEY = jnp.iinfo(jnp.int64).max
 
 
 def least_key(mask: jax.Array, rank: jax.Array) -> jax.Array:
-    """Return the packed (rank, slot) of the least rank where `mask[slot]`, NO_KEY if there is none; ranks ≥ 0."""
+    """Return the packed (rank, slot) of the least rank where `mask[slot]`, NO_KEY if the mask is empty; ranks ≥ 0."""
     return jnp.min(jnp.where(mask, packed(rank), jnp.int64(NO_KEY)))
 
 
@@ -297,9 +296,9 @@ def row(table: jax.Array, index: jax.Array) -> jax.Array:
 def shared_numbers(
     ctx: Context, request: jax.Array, position: Int[Array, "n"]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the number of the shared block at each block position of a request, and whether it is shared.
+    """Return the number of the shared block at each block position of a request, and whether the block is shared.
 
-    From the start of each node on its path, the number is shifted by so much more against the position.
+    The number is the position plus the shifts of all nodes on the request's path that start at or before the position.
     """
     requests = ctx.requests
     if ctx.shape.num_nodes == 0:
@@ -314,8 +313,8 @@ def shared_numbers(
 def decision_key(
     ctx: Context, source: RandomSource, *numbers: jax.Array, place: int = 0
 ) -> jax.Array:
-    """Return the random key of one decision: of the policy seed, of what draws, and of the numbers
-    that the decision is about.
+    """Return the random key of one decision, from the policy seed, the source of the draw, and `numbers` that identify
+    the decision.
     """
     assert isinstance(source.origin, int)
     key = jax.random.fold_in(jax.random.key(ctx.params.policy.seed), source.origin + place)
@@ -329,7 +328,7 @@ NO_PARTS = Parts()
 
 @pytree
 class Work(HasParts):
-    """An instance in mid-step: what the phases of one scan step hand on."""
+    """An instance in mid-step: the data that the phases of one scan step pass on."""
 
     lane: Lane
     inst: Instance
@@ -341,7 +340,7 @@ class Work(HasParts):
 
 
 def failing(outcome: jax.Array, predicate: jax.Array, code: Outcome) -> jax.Array:
-    """Return the code where the predicate holds, else the outcome so far."""
+    """Return `code` where the predicate holds, else `outcome`."""
     return jnp.where(predicate, jnp.int32(code), outcome)
 
 
@@ -351,17 +350,17 @@ def count_of(mask: jax.Array) -> jax.Array:
 
 
 def steps_at(inst: Instance, now: jax.Array) -> jax.Array:
-    """Return the number of steps that the instance has made at `now`."""
+    """Return the number of steps that the instance has started at `now`."""
     has_stepped = inst.step_index > 0
     is_now = has_stepped & (inst.last_start == now)
     return jnp.where(is_now, inst.steps_at_now, 0)
 
 
 def has_entered(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax.Array:
-    """Return the slots whose queueing time has come by the next step at `now`.
+    """Return the slots whose queueing time has come before the next step at `now`.
 
-    Queueing and a step in one microsecond: queued first, unless the host found that some steps of
-    that microsecond came before.
+    If a queueing and a step fall in one microsecond, the queueing comes first, unless the host has found that some
+    steps of that microsecond come before it.
     """
     queued = slots.queued
     is_before = slots.after_steps <= steps_at_now
@@ -375,9 +374,9 @@ def waiting_mask(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> ja
 
 
 def waking_time(ctx: Context, queued: jax.Array, busy_until: jax.Array) -> jax.Array:
-    """Return when a request queued then starts a step on an instance without members.
+    """Return when a request queued at `queued` starts a step on an instance with an empty batch.
 
-    In the reference at once, even while the step that emptied the batch still lasts.
+    In the reference it starts at once, even while the step that emptied the batch still lasts.
     """
     if ctx.mechanism.defects.overlapping_steps:
         return queued

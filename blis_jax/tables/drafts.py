@@ -1,6 +1,6 @@
-"""Drafted tokens: how many of them are accepted in the next step of each request in decode, and what they hold.
+"""Drafted tokens: how many are accepted in the next step of each request in decode, and the room that they take.
 
-A program has of this only where tokens are drafted.
+A program has these tables only where tokens are drafted.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class DraftParams:
 
 @pytree
 class DraftTable:
-    """The drafts of the next step of every instance, a spare one included, by slot; and counts of those of past steps.
+    """The drafts for the next step of every instance (a spare one included), by slot, and counts of past drafts.
 
-    A slot's entries are of the request that is named there. A row of the table is of one instance, so `of` has no axis.
+    A slot's entries belong to the request named in `request`. A row of the table is of one instance, without the axis
+    `of`.
     """
 
     drawn_at: Int[Array, "*of"]  # steps that had been made
@@ -56,7 +57,7 @@ class DraftTable:
 
     @classmethod
     def first(cls, shape: EngineShape) -> DraftTable:
-        """Return that nothing is drafted yet."""
+        """Return the table with no tokens drafted."""
         none = jnp.zeros((shape.num_instances + 1,), jnp.int32)
         each = jnp.zeros((shape.num_instances + 1, shape.num_slots), jnp.int32)
         nobody = jnp.full_like(each, NO_REQUEST)
@@ -68,7 +69,7 @@ class DraftTable:
         return row
 
     def with_row(self, instance: jax.Array, row: DraftTable, is_it: jax.Array) -> DraftTable:
-        """Return the table with other entries of an instance, if `is_it`."""
+        """Return the table with the entries of an instance replaced, if `is_it`."""
 
         def put(column: jax.Array, new: jax.Array) -> jax.Array:
             return column.at[instance].set(jnp.where(is_it, new, column[instance]))
@@ -78,7 +79,7 @@ class DraftTable:
 
 
 class DraftPast(Row):
-    """What a request has drafted in the steps that were made."""
+    """A request's drafts in the steps that were made."""
 
     turns: Whole  # steps in decode
     accepted: Whole  # tokens
@@ -87,11 +88,11 @@ class DraftPast(Row):
 
 @pytree
 class DraftPasts:
-    """The `DraftPast` of every request, a spare one included; no preemption takes it back."""
+    """The `DraftPast` of every request, a spare one included; a preemption does not undo it."""
 
     rows: Int[Array, "*of request draft_column"]
 
     @classmethod
     def first(cls, shape: EngineShape) -> DraftPasts:
-        """Return that nobody has drafted yet."""
+        """Return the table of requests that have drafted nothing."""
         return cls(jnp.zeros((shape.num_requests + 1, len(DraftPast.columns)), jnp.int32))

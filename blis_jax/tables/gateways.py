@@ -1,11 +1,11 @@
-"""Several gateways before one cluster: each knows what it has done itself, and of the others what instances show.
+"""Several gateways before one cluster: each knows its own decisions, and of the others what the instances show.
 
-Requests are dealt to the gateways in turn, by their number. A gateway has states of its policies of its own and its
-own prefix index (unless the KV caches feed one for all), and counts only its own requests on the way to an instance.
-Looks at the instances are common to all. With one gateway nothing of this is in the compiled program.
+Requests are assigned to the gateways in turn, by their number. Each gateway has its own policy states and its own
+prefix index (unless the KV caches feed one for all), and counts only its own requests on the way to an instance. Looks
+at the instances are shared by all. With one gateway nothing of this is in the compiled program.
 
-The queue of a gateway (flow control) is below: its numbers, its tables, and what one scan step changes in them. What is
-done with them is in phases/flow_control.py. Each of several gateways has a `Queue`, by an axis before the others.
+The queue of a gateway (flow control) is below: its numbers, its tables, and the changes of one scan step. The functions
+that use them are in phases/flow_control.py. Each of several gateways has a `Queue`, along a leading axis.
 """
 
 from __future__ import annotations
@@ -37,44 +37,44 @@ States = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Gateways:
-    """Several gateways; what policies at the places `common` keep is common to all. See `OnlyGateway`."""
+    """Several gateways; the policy states at the indices `common` are shared by all. See `OnlyGateway`."""
 
     count: int
     common: range
 
     def of(self, request: jax.Array) -> jax.Array:
-        """Return the gateway that a request comes to."""
+        """Return the gateway that a request arrives at."""
         return lax.rem(request, jnp.int32(self.count))
 
     def own(self, leaf: jax.Array, gateway: jax.Array) -> jax.Array:
-        """Return one gateway's part of an array that each has for itself."""
+        """Return the part of one gateway of an array with an axis of gateways."""
         return lax.dynamic_index_in_dim(leaf, gateway, keepdims=False)
 
     def put(self, leaf: jax.Array, part: jax.Array, gateway: jax.Array) -> jax.Array:
-        """Return the array with another part for one gateway."""
+        """Return the array with the part of one gateway replaced."""
         return lax.dynamic_update_index_in_dim(leaf, part, gateway, 0)
 
     def on_each(self, values: jax.Array) -> jax.Array:
-        """Return an array for each gateway."""
+        """Return the values repeated along a leading axis of gateways."""
         return jnp.broadcast_to(values, (self.count, *jnp.shape(values)))
 
     def first(self, values: jax.Array) -> jax.Array:
-        """Return the earliest of the gateways' times."""
+        """Return the earliest time of all gateways."""
         return jnp.min(values)
 
     def acting(self, whose: Callable[[], jax.Array]) -> jax.Array:
-        """Return the gateway that `whose` names."""
+        """Return `whose()`, the gateway that acts."""
         return whose()
 
     def of_own(
         self, mask: Bool[Array, "*at"], gateway: jax.Array, request: jax.Array | None = None
     ) -> Bool[Array, "*at"]:
-        """Return the mask without requests of other gateways; its entries are all requests if `request` is None."""
+        """Return the mask limited to requests of one gateway; its entries are all requests if `request` is None."""
         every = lax.iota(jnp.int32, mask.shape[0]) if request is None else request
         return mask & (self.of(every) == gateway)
 
     def of_same(self, mask: jax.Array, others: jax.Array, request: jax.Array) -> jax.Array:
-        """Return the mask without `others` of other gateways than the request's."""
+        """Return the mask limited to those `others` that are at the gateway of `request`."""
         return mask & (self.of(others) == self.of(request))
 
     def known(
@@ -86,7 +86,7 @@ class Gateways:
         num_rejected: jax.Array,
         request: jax.Array,
     ) -> tuple[RouterCounts, jax.Array]:
-        """Return what the request's gateway counts at instances, and how many it has turned away, of those of all."""
+        """Return the counts at instances and of rejections as the request's gateway knows them, given those of all."""
         rows, gateway = ctx.shape.num_instances, self.of(request)
         times, sent = queued_times(state, rows), state.slot.numbers[Slot.REQUEST, :rows]
         is_mine = (times >= now) & (times < ctx.never) & (self.of(sent) == gateway)
@@ -99,12 +99,12 @@ class Gateways:
         return counted, turned_away + latest
 
     def first_states(self, place: int, state: T) -> T:
-        """Return the first states of the gateways' policy at this place, given that of one gateway."""
+        """Return the first states of the gateways' policy with this index, given the state for one gateway."""
         each: T = state if place in self.common else jax.tree.map(self.on_each, state)
         return each
 
     def own_states(self, states: States, request: jax.Array) -> States:
-        """Return the states of the gateways' policies as the request's gateway has them."""
+        """Return the policies' states of the request's gateway."""
         of_gateway = functools.partial(self.own, gateway=self.of(request))
         return tuple(
             state if place in self.common else jax.tree.map(of_gateway, state)
@@ -112,7 +112,7 @@ class Gateways:
         )
 
     def with_own(self, states: States, new_states: States, request: jax.Array) -> States:
-        """Return all gateways' states, once the request's gateway has these."""
+        """Return all gateways' states with those of the request's gateway replaced."""
         put = functools.partial(self.put, gateway=self.of(request))
         return tuple(
             new if place in self.common else jax.tree.map(put, state, new)
@@ -120,7 +120,7 @@ class Gateways:
         )
 
     def first_queues(self, queue: Queue) -> Queue:
-        """Return the queues before the first arrival, given that of one gateway."""
+        """Return the first queues of all gateways, given the queue of one."""
         each: Queue = jax.tree.map(self.on_each, queue)
         return each
 
@@ -130,34 +130,34 @@ class Gateways:
         return queue
 
     def with_own_queue(self, queues: Queue, queue: Queue, gateway: jax.Array) -> Queue:
-        """Return all queues, given what becomes of one gateway's."""
+        """Return all queues with that of one gateway replaced."""
         new: Queue = jax.tree.map(functools.partial(self.put, gateway=gateway), queues, queue)
         return new
 
 
 class OnlyGateway(Gateways):
-    """One gateway: all is its own, and nothing of the above is in the program."""
+    """A single gateway: everything belongs to it, and the program has no axis of gateways."""
 
     def of(self, request: jax.Array) -> jax.Array:
-        """Return the gateway, 0."""
+        """Return gateway 0."""
         return jnp.int32(0)
 
     def own(self, leaf: jax.Array, gateway: jax.Array) -> jax.Array:
-        """Return all of it."""
+        """Return the whole array."""
         return leaf
 
     def put(self, leaf: jax.Array, part: jax.Array, gateway: jax.Array) -> jax.Array:
-        """Return what takes its place."""
+        """Return the new part."""
         return part
 
     def on_each(self, values: jax.Array) -> jax.Array:
-        """Return it, without an axis of gateways."""
+        """Return the values, without an axis of gateways."""
         return values
 
     first = on_each
 
     def acting(self, whose: Callable[[], jax.Array]) -> jax.Array:
-        """Return the gateway, 0."""
+        """Return gateway 0."""
         return jnp.int32(0)
 
     def of_own(
@@ -179,25 +179,25 @@ class OnlyGateway(Gateways):
         num_rejected: jax.Array,
         request: jax.Array,
     ) -> tuple[RouterCounts, jax.Array]:
-        """Return those of all."""
+        """Return the counts of all."""
         return counts, num_rejected
 
 
 def gateways_of(mechanism: Mechanism) -> Gateways:
-    """Return what the gateways of a program know of each other."""
+    """Return the rules for the gateways of a program."""
     kind = OnlyGateway if mechanism.num_gateways == 1 else Gateways
     return kind(mechanism.num_gateways, mechanism.common_places)
 
 
 def index_column(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
-    """Return where the index of the request's gateway keeps an instance."""
+    """Return the column of an instance in the index of the request's gateway."""
     if ctx.mechanism.num_indices == 1:
         return instance
     return ctx.gateways.of(request) * jnp.int32(ctx.shape.num_instances) + instance
 
 
 def own_columns(ctx: Context, table: jax.Array, request: jax.Array) -> jax.Array:
-    """Return what the index of the request's gateway holds, `[..., instance]`."""
+    """Return the columns of a table of the index that belong to the request's gateway, `[..., instance]`."""
     if ctx.mechanism.num_indices == 1:
         return table
     rows = ctx.shape.num_instances
@@ -207,12 +207,12 @@ def own_columns(ctx: Context, table: jax.Array, request: jax.Array) -> jax.Array
 
 @pytree
 class Rejections:
-    """How many requests each of several gateways has turned away."""
+    """The number of requests that each of several gateways has rejected."""
 
     count: Int[Array, "gateway"]
 
     def after(self, ctx: Context, request: jax.Array) -> Rejections:
-        """Return them with one more, turned away by its gateway; the spare one changes nothing."""
+        """Return the counts with one more rejection at the request's gateway; the spare request changes nothing."""
         is_its = lax.iota(jnp.int32, ctx.gateways.count) == ctx.gateways.of(request)
         is_its = is_its & (request < ctx.shape.num_requests)
         return Rejections(self.count + is_its.astype(jnp.int32))
@@ -232,7 +232,7 @@ class Place(enum.IntEnum):
 
 
 class Detector(enum.IntEnum):
-    """The measure of saturation."""
+    """The detector by which saturation is measured."""
 
     NEVER = 0
     UTILIZATION = 1
@@ -241,7 +241,7 @@ class Detector(enum.IntEnum):
 
 @pytree
 class QueueParams:
-    """The numbers of the queue, all traced; 0 stands for no limit."""
+    """The numbers of the gateway's queue, all traced; 0 stands for no limit."""
 
     detector: Int[Array, ""]  # see Detector
     queue_depth_threshold: Float[Array, ""]
@@ -269,7 +269,7 @@ class TenantBudgets:
 
 @pytree
 class QueueVictims:
-    """The requests that instances are to give up, in the order in which they were chosen."""
+    """The requests that instances are to evict, in the order in which they were chosen."""
 
     order: Int[Array, "request"]  # a spare place at the end
     num_chosen: Int[Array, ""]
@@ -287,7 +287,7 @@ class Dispatches:
 
 @pytree
 class Queue:
-    """The queue of each gateway: a list of each class, in order of arrival; the spare request stands for nobody."""
+    """The queue of each gateway, a linked list per class in order of arrival; the spare request stands for none."""
 
     num_queued: Int[Array, "*gateway slo_class"]
     first: Int[Array, "*gateway slo_class"]  # request
@@ -301,7 +301,7 @@ class Queue:
 
 @pytree
 class GatewayQueue:
-    """The queues, and tables of requests with a spare place, whose links have no meaning."""
+    """The queues of all gateways, and the links between requests, with a spare row whose links have no meaning."""
 
     order: Int[Array, "request"]  # the requests in order of dispatch
     turn: Int[Array, "request"]  # the number of each in that order
@@ -313,7 +313,7 @@ class GatewayQueue:
 
 @pytree
 class BeforePools:
-    """What the queue remembers for pools behind it; only where KV is reserved."""
+    """The queue's notes for pools: only where KV is reserved."""
 
     ticked: Real[Array, ""]  # clock, the latest tick; -1: none yet
     num_again: Int[Array, ""]  # second routings
@@ -321,7 +321,7 @@ class BeforePools:
 
 @pytree
 class QueueWrite:
-    """The changes of one scan step to the queue: up to three requests' places, unused ones at the spare request."""
+    """The queue's changes in one scan step: the places of up to three requests, and the spare request if unused."""
 
     request: Int[Array, "3"]  # that comes, that is shed, and that leaves the queue otherwise
     place: Int[Array, "3"]
@@ -354,14 +354,14 @@ def empty_queue(shape: EngineShape, gateways: Gateways) -> tuple[Dispatches, Gat
 
 
 def no_victims(shape: EngineShape) -> QueueVictims:
-    """Return nobody to be given up."""
+    """Return the table with no request to evict."""
     forever = jnp.asarray(never(shape.clock_dtype), shape.clock_dtype)
     spare = jnp.full((shape.num_requests + 1,), shape.num_requests, jnp.int32)
     return QueueVictims(spare, jnp.int32(0), jnp.int32(0), forever)
 
 
 def unchanged(dispatches: Dispatches, queue: GatewayQueue) -> QueueWrite:
-    """Return that nothing happens in the queue."""
+    """Return the write that changes nothing in the queue."""
     spare, clock = jnp.int32(dispatches.place.shape[0] - 1), dispatches.at.dtype
     return QueueWrite(
         request=jnp.broadcast_to(spare, (3,)),
@@ -378,7 +378,7 @@ def unchanged(dispatches: Dispatches, queue: GatewayQueue) -> QueueWrite:
 def written(
     dispatches: Dispatches, queue: GatewayQueue, change: QueueWrite
 ) -> tuple[Dispatches, GatewayQueue]:
-    """Return the queue with the change in its places; of several for one request the last one stays."""
+    """Return the queue with the change written; of several values for one request the last one stays."""
     place, following, previous = dispatches.place, queue.following, queue.previous
     for entry in range(3):
         before, behind = change.before[entry], change.behind[entry]

@@ -1,9 +1,9 @@
-"""Tables that are written at one place, side by side in one table: one write in each scan step instead of several.
+"""Tables that are written at the same index, joined side by side: one write in each scan step instead of several.
 
-Only in the form for many lanes, where a write is a kernel. Times then are columns behind the integer ones where the
-clock has 32 bits too, the lane's times follow its registers, a request's place and expected blocks follow what it has
-been through, and the copy that a node's table names is the last of its copies; which it is, is static. Below, the step
-events of an instance.
+Only in the form for many lanes, where a write is a kernel. In joined tables, times are columns after the integer
+columns if the clock has 32 bits too, the lane's times follow its registers, a request's place and expected blocks
+follow its history, and the copy named by a node's table is the last of its copies. Which form a table has is static.
+Below are the step events of an instance.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _side_by_side(*parts: jax.Array, axis: int = -1) -> jax.Array:
 
 
 def joined(state: State) -> State:
-    """Return the state with tables side by side; lanes may be told apart by an axis before all others."""
+    """Return the state with tables joined side by side; lanes, if any, are a leading axis."""
     past = state.past
     rows = _side_by_side(past.rows, past.places[..., None], past.expected[..., None])
     kv = state.stale.kv
@@ -82,7 +82,7 @@ def joined(state: State) -> State:
 
 
 def parted(state: State) -> State:
-    """Return the state with every table by itself."""
+    """Return the state with joined tables split again."""
     rows = state.past.rows
     past = PastTable((rows[..., : len(Dyn)], rows[..., INSTANCE_OF], rows[..., EXPECTED]))
     kv = state.stale.kv
@@ -139,7 +139,7 @@ def _split(vector: Vector, count: int) -> tuple[Vector, Vector]:
 
 
 def side_by_side(row_: Row) -> Columns:
-    """Return a row's whole numbers, then its times."""
+    """Return a row's whole numbers, followed by its times."""
     return Columns(apart(row_.numbers).entries + apart(row_.times).entries)
 
 
@@ -152,7 +152,7 @@ def record_of(ctx: Context, state: State, record: jax.Array) -> StepRecord:
 
 
 def event_times(state: State, num_instances: int) -> jax.Array:
-    """Return when each instance acts next."""
+    """Return the time at which each instance acts next."""
     if state.inst.is_joined:
         return state.inst.numbers[:num_instances, len(Inst) + InstTime.EVENT]
     times: jax.Array = state.inst.times[:num_instances, InstTime.EVENT]
@@ -160,7 +160,7 @@ def event_times(state: State, num_instances: int) -> jax.Array:
 
 
 def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the time of the next event, and the first instance that has one then."""
+    """Return the time of the next event of an instance, and the first instance with an event at this time."""
     if ctx.when is branch or events.dtype != jnp.int32:
         event_time = least(events)
         return event_time, first_where(events == event_time)
@@ -192,7 +192,7 @@ def queued_times(state: State, num_instances: int) -> jax.Array:
 
 
 def with_queued_times(state: State, times: jax.Array) -> State:
-    """Return the state with other times in `queued_times` of all instances, the spare one included."""
+    """Return the state with the `queued_times` of all instances, the spare one included, replaced."""
     if state.slot.is_joined:
         column = len(SlotColumn) + SlotTime.QUEUED
         return dataclasses.replace(
@@ -232,7 +232,7 @@ def place_of(state: State, request: jax.Array) -> jax.Array:
 def take_chain(
     chains: Vector, now: jax.Array, num_new: jax.Array, never: jax.Array
 ) -> tuple[Vector, jax.Array]:
-    """Return the step events left when one at `now` is taken after `num_new` were added; and whether they fit."""
+    """Return the step events after `num_new` were added and one at `now` was taken; and whether there was room."""
     if is_apart(chains):
         num_at_now = functools.reduce(jnp.add, (as_int(entry == now) for entry in chains.entries))
         rest: Vector = Columns(

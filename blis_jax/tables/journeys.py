@@ -1,9 +1,10 @@
-"""Requests on their way between instances, instances that are up and what they cost, and who leaves before the end.
+"""Requests on their way between instances, instances that are up and their cost, and requests that leave early.
 
-A mechanism has of this in its program what it uses: no journeys where nothing moves, no exits where nobody gives up,
-and no paid time without a cluster policy, where every instance is paid from the beginning to the end. A cluster policy
-says which instances are held. One that is let go is paid until the end of its last step. Time is added up whenever the
-policy acts, and once more when the run has ended. What is done with exits is in phases/departures/giving_up.py.
+A mechanism has in its program only the tables that it uses: no journeys if requests do not move, no exits if no request
+is given up, and no paid time without a cluster policy, where every instance is paid from start to end. A cluster policy
+says which instances are held. An instance that is released is paid until the end of its last step. Paid time is added
+up whenever the policy acts, and once more at the end of the run. The functions for exits are in
+phases/departures/giving_up.py.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ def nothing_paid(num_rows: int, clock: np.dtype | type) -> PaidTime:
 def is_paid(
     paid: PaidTime, load: Values, busy_until: Values, now: Number
 ) -> Bool[Array, "instance"]:
-    """Return the instances that cost something at `now`: held, or not yet done with what they were given."""
+    """Return the instances that cost something at `now`: held, or still with work."""
     return (paid.is_held == 1) | (load > 0) | (busy_until > now)
 
 
 def paid_until(
     paid: PaidTime, load: Values, busy_until: Values, now: Number, xp: ModuleType
 ) -> Any:
-    """Return the time that each instance has been paid for `[instance]` until `now`, in µs, in arrays
-    of `xp`: numpy or JAX.
+    """Return the time, in µs, that each instance has been paid for until `now`, `[instance]`, as arrays of `xp`: numpy
+    or JAX.
 
-    An instance that is down gets no new request, so one that is empty now has been so since its last step.
+    An instance that is down gets no new request, so if it is empty now, it has been empty since its last step.
     """
     is_on = (paid.is_held == 1) | (load > 0)
     last = xp.minimum(xp.maximum(busy_until, paid.until), now)
@@ -68,7 +69,7 @@ KEPT, ORPHANED = 1, 2
 
 @pytree
 class Exits:
-    """The member that is leaving, and when others have left; a spare row in the tables of requests."""
+    """The member that is leaving early, and when others have left; tables of requests have a spare row."""
 
     leaving: Int[Array, ""]  # request, the spare one: nobody
     # steps of the instance when it left the batch, 0: it did not; -1: it left the queue
@@ -80,7 +81,7 @@ class Exits:
 
 @pytree
 class ExitWrite:
-    """The row that is written when requests leave: the request that is leaving now, and the last that has left."""
+    """The write for early departures: the request that is leaving now, and the last request that has left."""
 
     leaving: Int[Array, ""]
     request: Int[Array, ""]
@@ -91,21 +92,21 @@ class ExitWrite:
 
 
 def no_exits(shape: EngineShape) -> Exits:
-    """Return the exits of a run that nobody has left."""
+    """Return the exits of a run in which no request has left early."""
     nothing = jnp.zeros((shape.num_requests + 1,), jnp.int32)
     keeps = jnp.zeros((shape.num_instances + 1,), jnp.int32)
     return Exits(jnp.int32(shape.num_requests), nothing, nothing, keeps)
 
 
 def no_exit(exits: Exits) -> ExitWrite:
-    """Return that the same one is leaving, if anybody."""
+    """Return the write that leaves the exits unchanged."""
     spare = jnp.int32(exits.record.shape[0] - 1)
     nowhere = jnp.int32(exits.keeps_batch.shape[0] - 1)
     return ExitWrite(exits.leaving, spare, jnp.int32(0), jnp.int32(0), nowhere, jnp.int32(0))
 
 
 def exits_after(exits: Exits, change: ExitWrite) -> Exits:
-    """Return the tables with the change in its place."""
+    """Return the exits with the change written."""
     return Exits(
         change.leaving,
         with_entry(exits.step_index, change.step_index, change.request),
@@ -134,7 +135,7 @@ class Journey(Row):
 
 
 class Reservation(Row):
-    """A request that is split, in a mechanism with `reserves_decode`."""
+    """The reservation of a split request, in a mechanism with `reserves_decode`."""
 
     target: Whole  # the instance that makes its tokens, -1: it is not split
     turn: Whole  # of its transfer among all transfers
@@ -144,7 +145,7 @@ class Reservation(Row):
 
 @pytree
 class Availability:
-    """Instances that are up, and what of them leaves when."""
+    """Which instances are up, and when their queue and their running requests leave."""
 
     is_up: Int[Array, "instance"]
     leave_at: Real[Array, "instance+1"]  # clock: when the queue leaves, never() if it stays
@@ -155,7 +156,7 @@ class Availability:
 
     @classmethod
     def first(cls, shape: EngineShape) -> Availability:
-        """Return the instances before anything happens: all are up."""
+        """Return the state before the run: all instances are up."""
         clock, rows = shape.clock_dtype, shape.num_instances
         return cls(
             is_up=jnp.ones((rows,), jnp.int32),
@@ -169,9 +170,7 @@ class Availability:
 
 @pytree
 class Downs:
-    """The number of times that each instance has gone down, at all and after time 0, where a policy
-    sets the first size.
-    """
+    """How often each instance has gone down, in total and after time 0, where a policy sets the first size."""
 
     count: Int[Array, "*lane instance"]
     later: Int[Array, "*lane instance"]
@@ -180,7 +179,7 @@ class Downs:
 def _with_row(
     table: Journeys | Reservations, row_: Row, at: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The numbers and the times of a table with a row in its place."""
+    """Return the numbers and the times of a table with a row written."""
     start = at, jnp.int32(0)
     return (
         lax.dynamic_update_slice(table.numbers, selected(row_.numbers)[None], start),
@@ -190,7 +189,7 @@ def _with_row(
 
 @pytree
 class Journeys:
-    """Requests on their way from one instance to another: `Journey` of each, a spare row included."""
+    """Requests on their way between instances: the `Journey` of each request, a spare row included."""
 
     numbers: Int[Array, "*lane request column"]
     times: Real[Array, "*lane request _"]
@@ -202,7 +201,7 @@ class Journeys:
 
     @classmethod
     def first(cls, shape: EngineShape) -> Journeys:
-        """Return the journeys before anything happens: nobody is on the way."""
+        """Return the journeys before the run: no request is on its way."""
         clock, size = shape.clock_dtype, shape.num_requests + 1
         numbers = jnp.zeros((size, len(Journey.columns)), jnp.int32)
         for name in ("CAME_FROM", "FIRST_RECORD", "JOINED_RECORD"):
@@ -212,7 +211,7 @@ class Journeys:
         return cls(numbers, times.at[:, Journey.time_columns.TRANSFER].set(0), nobody)
 
     def put(self, groups: Groups, request: jax.Array, journey: Journey) -> Journeys:
-        """Return the journeys with another one of a request."""
+        """Return the journeys with one request's journey replaced."""
         numbers, times = _with_row(self, journey, request)
         group = groups.of(request)
         rows, due = groups.rows(group), Journey.time_columns.DUE
@@ -222,7 +221,7 @@ class Journeys:
 
 @pytree
 class Reservations:
-    """Requests that are split, where KV is reserved: `Reservation` of each, a spare row included."""
+    """Split requests, where KV is reserved: the `Reservation` of each request, a spare row included."""
 
     numbers: Int[Array, "*lane request column"]
     times: Real[Array, "*lane request _"]
@@ -230,12 +229,12 @@ class Reservations:
     last_end: Real[Array, "*lane group"]
 
     def of(self, request: Int[Array, ""]) -> Reservation:
-        """Return what is reserved for a request."""
+        """Return the reservation of a request."""
         return Reservation(self.numbers[request], self.times[request])
 
     @classmethod
     def first(cls, shape: EngineShape) -> Reservations:
-        """Return the reservations before anything happens: there is none."""
+        """Return the reservations before the run: nothing is reserved."""
         clock, size = shape.clock_dtype, shape.num_requests + 1
         numbers = jnp.zeros((size, len(Reservation.columns)), jnp.int32)
         numbers = numbers.at[:, Reservation.columns.TARGET].set(-1)
@@ -243,7 +242,7 @@ class Reservations:
         return cls(numbers, jnp.full((size, 1), never(clock), clock), none)
 
     def put(self, groups: Groups, request: jax.Array, reservation: Reservation) -> Reservations:
-        """Return the reservations with another one of a request."""
+        """Return the reservations with one request's reservation replaced."""
         numbers, times = _with_row(self, reservation, request)
         group, ends = groups.of(request), reservation.ends
         ends = jnp.where((ends < never(ends.dtype)) & (request < groups.num_requests), ends, -1)
@@ -253,34 +252,34 @@ class Reservations:
 
 @pytree
 class Transfers:
-    """Transfers of reserved KV that have begun."""
+    """The number of transfers of reserved KV that have begun."""
 
     num_begun: Int[Array, ""]
 
 
 @pytree
 class FirstRoutings:
-    """The time of each request's first routing, where it waits for an instance to come up; a spare one included."""
+    """The time of each request's first routing, a spare one included, where requests wait for instances."""
 
     at: Real[Array, "*lane request"]  # clock, never() before
 
 
 @pytree
 class Emptied:
-    """The latest event that left each instance without work, where instances are made while the run goes on."""
+    """The latest event that left each instance without work, where instances are created during the run."""
 
     at: Real[Array, "instance"]  # clock, -1: none
 
 
 @pytree
 class Orders:
-    """The number of the order that made each instance, where instances are made while the run goes on."""
+    """The number of the order by which each instance was created, where instances are created during the run."""
 
     number: Int[Array, "*lane instance"]  # 0: none
 
 
 @pytree
 class Dismissals:
-    """The time at which each instance was told to go, where KV is reserved, too."""
+    """The time at which each instance was told to shut down, where KV is reserved and an autoscaler acts."""
 
     at: Real[Array, "instance"]  # clock, never() before

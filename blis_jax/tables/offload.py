@@ -1,7 +1,7 @@
-"""Off-load tiers at the instances: what the CPU and the storage behind it have, transfers, and who waits for some.
+"""Off-load tiers at the instances: contents of the CPU and the storage behind it, transfers, and waiting requests.
 
-A program has of this only where KV blocks are off-loaded. Which content an entry of the CPU tier has, and when it was
-used last, stands in `Blocks` (`cpu_key`, `cpu_time`), as where there is no more than that tier.
+A program has these tables only where KV blocks are off-loaded. The content and the last use of each entry of the CPU
+tier are in `Blocks` (`cpu_key`, `cpu_time`), as without storage.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class WaitPhase(enum.IntEnum):
-    """The wait of a request for blocks of its prompt."""
+    """The phase of a request's wait for blocks of its prompt."""
 
     NONE = 0
     LOOK_UP = 1  # its blocks have not been asked for yet
@@ -33,7 +33,7 @@ class WaitPhase(enum.IntEnum):
 
 
 class JobState(enum.IntEnum):
-    """A transfer between the CPU and storage."""
+    """The state of a transfer between the CPU and storage."""
 
     NONE = 0
     QUEUED = 1
@@ -42,7 +42,7 @@ class JobState(enum.IntEnum):
 
 
 class Count(enum.IntEnum):
-    """What is counted of an instance."""
+    """The counters of an instance."""
 
     JOBS = 0  # transfers begun
     DRAWS = 1  # of the normal stream
@@ -57,7 +57,7 @@ class Count(enum.IntEnum):
 
 @pytree
 class OffloadParams:
-    """The numbers of the tiers, all traced; bytes, bytes/µs and µs."""
+    """The numbers of the tiers, all traced; sizes in bytes, bandwidths in bytes/µs, times in µs."""
 
     block_bytes: Float[Array, ""]
     is_prompt_only: Bool[Array, ""]
@@ -74,7 +74,7 @@ class OffloadParams:
 
 @pytree
 class Jobs:
-    """Transfers of one instance, of all in the table: each entry's to each tier, then each entry's from one of them."""
+    """Transfers of one instance (in the table: of all): first each entry's writes to each tier, then its reads."""
 
     status: Int[Array, "*instance job"]  # JobState
     number: Int[Array, "*instance job"]
@@ -89,7 +89,7 @@ class Jobs:
 
 @pytree
 class Waits:
-    """Requests of one instance by slot, of all in the table, that wait for blocks or have waited."""
+    """Requests by slot that wait for blocks or have waited, of one instance (in the table: of all)."""
 
     request: Int[Array, "*instance slot"]
     phase: Int[Array, "*instance slot"]  # WaitPhase
@@ -101,9 +101,9 @@ class Waits:
 
 @pytree
 class KnownContents:
-    """What is known of contents at all instances, by their place in the table from content to block.
+    """What is known of contents at all instances, indexed by their place in the table from content to block.
 
-    Places are used again: an entry counts where the name is the same.
+    Places are reused: an entry counts only where the name is the same.
     """
 
     entry: Int[Array, "instance content"]  # of the CPU tier, that had it last
@@ -126,7 +126,7 @@ class OffloadTable:
 
     @classmethod
     def first(cls, shape: EngineShape, num_tiers: int) -> OffloadTable:
-        """Return tiers without contents."""
+        """Return the tables of tiers without contents."""
         rows, entries = shape.num_instances + 1, shape.mirror_size + 1
         each, places = jnp.zeros((rows, entries), jnp.int32), num_contents(shape) + 1
         job = jnp.zeros((rows, (num_tiers + 1) * entries), jnp.int32)
@@ -151,21 +151,21 @@ class OffloadTable:
 
 @pytree
 class OffloadCounts:
-    """What results read of the tiers: `OffloadTable.counts`."""
+    """The counters that results read: `OffloadTable.counts`."""
 
     of: Int[Array, "*lane instance count"]
 
 
 @pytree
 class Forgotten:
-    """A slot whose request has got its blocks: that it has waited counts no longer."""
+    """A slot whose request has got its blocks, so that its wait is cleared."""
 
     instance: Int[Array, ""]
     slot: Int[Array, ""]
     is_it: Bool[Array, ""]
 
     def put(self, table: OffloadTable) -> OffloadTable:
-        """Return the tiers without that wait."""
+        """Return the tiers with that wait cleared."""
         phase, at = table.waits.phase, (self.instance, self.slot)
         kept = jnp.where(self.is_it, jnp.int32(WaitPhase.NONE), phase[at])
         waits = dataclasses.replace(table.waits, phase=phase.at[at].set(kept))
@@ -173,7 +173,7 @@ class Forgotten:
 
 
 def waits_of(table: OffloadTable, instance: jax.Array, request: jax.Array) -> jax.Array:
-    """Return the phase of the request in every slot of an instance."""
+    """Return the wait phase of the request in every slot of an instance."""
     waits = table.waits
     is_it = waits.request[instance] == request
     return jnp.where(is_it, waits.phase[instance], jnp.int32(WaitPhase.NONE))

@@ -1,4 +1,4 @@
-"""What the engine leaves behind, before any interpretation."""
+"""The engine's raw results, before any interpretation."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class BlockRecords:
     num_evictions: Int[Array, "*lane"]
 
     def rows(self, xp: ModuleType, whole: bool = False) -> tuple[Any, Any]:
-        """Return the rows of `evictions` as int64, and which of them hold one, in arrays of `xp`: numpy or JAX.
+        """Return the rows of `evictions` as int64, and which of them hold a record, as arrays of `xp`: numpy or JAX.
 
-        In numpy those without one are left out, unless they are asked for.
+        In numpy, rows without a record are left out unless `whole`.
         """
         room = self.evictions.shape[0] - 1
         count = min(int(self.num_evictions), room) if xp is np and not whole else room
@@ -66,7 +66,7 @@ _READ = (
 
 @pytree
 class Raw(HasParts):
-    """The tables of a run; `own` has what results read of the state's sub-trees."""
+    """The tables of a run; `own` holds the sub-trees of the state that results read."""
 
     registers: Int[Array, "*lane register"]
     instance_of: Int[Array, "*lane request"]
@@ -81,7 +81,7 @@ class Raw(HasParts):
 
 
 def parts_of(state: State, *more: object) -> Parts:
-    """Return what results read of the state's sub-trees, and more."""
+    """Return the sub-trees of the state that results read, followed by `more`."""
     blocks = [state[Blocks]] if Blocks in state else []
     records = [
         BlockRecords(block.life, block.pool, block.evictions, block.num_evictions)

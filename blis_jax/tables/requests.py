@@ -1,4 +1,4 @@
-"""The request table as the engine reads it, and what it has where a mechanism needs it."""
+"""The request table as the engine reads it, and further tables of requests for single mechanisms."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Req = Request.columns
 
 @pytree
 class BlockNodes:
-    """The node of each shared block, where the router's index hears of single blocks."""
+    """The node of each shared block, where the router's index receives events of single blocks."""
 
     node: Int[Array, "shared_block"]
 
 
 @pytree
 class RequestDeadlines:
-    """The time at which each request is given up, clock, never() for none; present if any is."""
+    """The time on the clock at which each request is given up, never() for none; present if any request has one."""
 
     at: Real[Array, "request"]
 
@@ -55,35 +55,35 @@ class PartRanks:
 
 @pytree
 class TextRanks:
-    """The rank of each request's id as a text, and of its prefill part's, where off-load tiers ask."""
+    """The rank of each request's id as a text, and of its prefill part's id, where there are off-load tiers."""
 
     of: Int[Array, "request 2"]
 
 
 @pytree
 class Media:
-    """A mark of requests that bring images or sound (1), where some are encoded."""
+    """Requests that bring images or sound (1), where some requests are encoded."""
 
     has_some: Int[Array, "request"]
 
 
 @pytree
 class Elsewhere:
-    """Requests whose model no instance has, where there may be any."""
+    """Requests whose model no instance has, where there may be such requests."""
 
     is_it: Bool[Array, "request"]
 
 
 @pytree
 class Sessions:
-    """Requests that are turns of a session, where a policy asks."""
+    """Requests that are turns of a session, where a policy reads this."""
 
     has_one: Bool[Array, "request"]
 
 
 @pytree
 class RequestTargets:
-    """Targets of requests themselves, µs, 0: its class's; where any has one."""
+    """Each request's own SLO target, µs, 0 for that of its class; present if any request has its own."""
 
     us: Int[Array, "request"]
 
@@ -125,14 +125,14 @@ class Nodes(NamedTuple):
 
 
 def with_paths(requests: Requests) -> Requests:
-    """Put the nodes of the requests' paths behind the columns of `table`, so that one read finds all of a request."""
+    """Append the nodes of the requests' paths to the columns of `table`, so that one read returns all of a request."""
     sizes = requests.node_start[requests.path], requests.node_blocks[requests.path]
     table = jnp.concatenate([requests.table, requests.path, *sizes], axis=-1)
     return dataclasses.replace(requests, table=table)
 
 
 def nodes_of(requests: Requests, request: Int[Array, ""]) -> Nodes:
-    """Read the nodes on a request's path."""
+    """Return the nodes on a request's path."""
     zero, depth, table = jnp.int32(0), requests.path.shape[1], requests.table
     if table.shape[1] == len(Req):
         path = lax.dynamic_slice(requests.path, (request, zero), (1, depth))[0]

@@ -1,8 +1,8 @@
-"""What the router knows: how old its signals are, and the tables of its prefix index.
+"""The router's data: how old its signals are, and the tables of its prefix index.
 
-The age of signals is ours, beyond BLIS, where only the KV fields may be old. A mechanism that asks for none of it has
-none of it in its compiled program, see `Mechanism.ages_signals`, `.delays_index` and `.loses_index`. What the tables of
-the index mean is in router_index.py.
+The age of signals is ours; in BLIS only the KV fields may be old. A mechanism that ages no signals has none of this in
+its compiled program, see `Mechanism.ages_signals`, `.delays_index` and `.loses_index`. The tables of the index are
+explained in router_index.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytree
 class SeenPrompts:
-    """The prompts of one look, and the request that held each slot then."""
+    """The prompts seen in one look, and the request that held each slot then."""
 
     holder: Int[Array, "*lane instance slot"]
     prompts: Outstanding
@@ -32,7 +32,7 @@ class SeenPrompts:
 
 @pytree
 class SignalParams:
-    """The numbers of the signals, all traced."""
+    """The numbers of the signals' age and loss, all traced."""
 
     # between two looks at queue depth and batch size, 0: always fresh
     load_interval_us: Int[Array, ""]
@@ -49,7 +49,7 @@ class SignalParams:
 
 @pytree
 class CopiedCaches:
-    """The router's copy of the caches, where a policy reads it, and when it was made."""
+    """The router's copy of the KV caches, and when it was made; where a policy reads it."""
 
     # leading blocks of each shared content that are registered
     blocks: Int[Array, "*lane instance node"]
@@ -57,7 +57,7 @@ class CopiedCaches:
 
 
 class RouterCounts(NamedTuple):
-    """Requests at every instance, as the router counts them."""
+    """Requests at every instance, as counted by the router."""
 
     batch: Int[Array, "instance"]
     queue: Int[Array, "instance"]
@@ -67,9 +67,9 @@ class RouterCounts(NamedTuple):
 
 @pytree
 class View(HasParts):
-    """The router's last view of the KV caches: one table `[field, instance]`, in many lanes a row each.
+    """The router's last view of the KV caches: one table `[field, instance]`, in many lanes one row per field.
 
-    The fields are those of `kv_fields_read`, in that order; there is no table if there are none.
+    The fields are those of `kv_fields_read`, in that order; without fields there is no table.
     """
 
     kv: tuple[jax.Array, ...]  # float64
@@ -77,21 +77,21 @@ class View(HasParts):
 
     @property
     def fields(self) -> jax.Array | tuple[jax.Array, ...]:
-        """Return the fields of every instance, by their numbers."""
+        """Return the fields of every instance, indexed by field number."""
         return self.kv[0] if self.kv and self.kv[0].ndim == 2 else self.kv
 
     def with_kv(self, *kv: jax.Array) -> Self:
-        """Return the same view with other KV fields."""
+        """Return the view with its KV fields replaced."""
         return dataclasses.replace(self, kv=kv)
 
     def counted(self, now: RouterCounts, cluster: ClusterParams) -> RouterCounts:
-        """Return what the router counts of the requests at each instance, of which this is so now."""
+        """Return the requests at each instance as the router counts them; `now` are the current counts."""
         return now
 
 
 @pytree
 class AgedView(View):
-    """The router's last view of every instance, and its times."""
+    """The router's last view of every instance, and the times of its looks."""
 
     queue_depth: Int[Array, "*lane instance"]
     batch_size: Int[Array, "*lane instance"]
@@ -99,14 +99,14 @@ class AgedView(View):
     load_seen_us: Float[Array, "*lane instance"]
 
     def counted(self, now: RouterCounts, cluster: ClusterParams) -> RouterCounts:
-        """Return what it saw at the last look; what the router has sent itself it knows at once."""
+        """Return the counts of the last look, and of requests that the router itself has sent since, if these count."""
         pending = now.pending * cluster.signals.counts_in_flight
         load = self.batch_size + self.queue_depth + pending
         return RouterCounts(self.batch_size, self.queue_depth, pending, load)
 
 
 def first_view(cluster: ClusterParams, kv: tuple[jax.Array, ...], further: Parts) -> AgedView:
-    """Return an empty cluster, last looked at before time zero by each instance's share of an interval."""
+    """Return the view of an empty cluster, last seen before time zero by each instance's share of an interval."""
     signals = cluster.signals
     nothing = jnp.zeros(signals.phase.shape, jnp.int32)
 
@@ -120,10 +120,10 @@ def first_view(cluster: ClusterParams, kv: tuple[jax.Array, ...], further: Parts
 def looked_again(
     signals: SignalParams, interval_us: jax.Array, seen_us: jax.Array, now: jax.Array
 ) -> tuple[Bool[Array, "instance"], Float[Array, "instance"]]:
-    """Return where a look is due at `now`, and the times of the last looks then.
+    """Return which instances are due for a look at `now`, and the times of their last looks then.
 
     As in BLIS the interval counts from the last look, which the router takes when it has a decision to make. With
-    phases that would let instances fall into step, so there it counts from the time at which the look was due.
+    phases this would let instances fall into step, so there it counts from the time at which the look was due.
     """
     interval = interval_us.astype(jnp.float64)
     age = now.astype(jnp.float64) - seen_us
@@ -140,23 +140,23 @@ NEWS_FIELDS = 3  # of a message: its instance, a request, and what it says
 
 @pytree
 class RemovedNames:
-    """Contents that are used again, by name, where some ever are."""
+    """Names of contents whose blocks are reused, where the caches report that."""
 
     of: Int[Array, "*place window"]
 
 
 @pytree
 class VoidNews:
-    """Messages told before an instance lost its cache, which nobody hears; only where instances stop."""
+    """The number of messages sent before an instance lost its cache, which are void; only where instances stop."""
 
     before: Int[Array, "instance"]
 
 
 @pytree
 class LateNews(HasParts):
-    """Messages of the caches that the router has not heard of yet, in the order of telling; see news.py.
+    """Messages of the caches that the router has not received yet, in the order of sending; see news.py.
 
-    A ring, behind which there is a spare place. With `num_told` messages the next one has place `num_told % size`.
+    A ring, followed by a spare place. After `num_told` messages the next one takes the place `num_told % size`.
     """
 
     told_us: Real[Array, "place"]  # of the clock
@@ -169,7 +169,7 @@ class LateNews(HasParts):
 
 @pytree
 class Routings:
-    """The touches in their order, where the index evicts: request and instance."""
+    """The touches in their order, by request and instance, where the index evicts."""
 
     sent: Int[Array, "2 routing"]
 
@@ -183,7 +183,7 @@ class PrivateBlocks:
 
 @pytree
 class Gaps:
-    """Number of touches when a block was used again, where the caches tell of that."""
+    """The number of touches when a block was reused, where the caches report that."""
 
     shared: Int[Array, "_ shared_block"]  # by instance
     private: Int[Array, "own_row position"]
@@ -191,16 +191,16 @@ class Gaps:
 
 @pytree
 class Entrances:
-    """The times at which entries came in, clock, where routings are heard late."""
+    """The times on the clock at which entries were added, where routings reach the index late."""
 
     at: Real[Array, "node *instance"]
 
 
 @pytree
 class RouterIndex(HasParts):
-    """What the router has sent where, see router_index.py; the node axis has a spare row.
+    """The router's record of which prompt went to which instance, see router_index.py; the node axis has a spare row.
 
-    With several gateways each has columns of its own for the instances, one gateway's after the other's.
+    With several gateways each has its own columns for the instances, one gateway's after the other's.
     """
 
     touched: Int[Array, "node instance"]  # number of the latest touch, 0: never
@@ -212,7 +212,7 @@ class RouterIndex(HasParts):
 
 @pytree
 class RouterWrite(HasParts):
-    """The changes from touching one prompt; none where nothing is touched."""
+    """The index's changes from touching one prompt; spare indices if nothing is touched."""
 
     path: Int[Array, "path"]  # nodes, then the spare one
     num_nodes: Int[Array, ""]
@@ -226,7 +226,7 @@ class RouterWrite(HasParts):
 
 @pytree
 class LateWrite(HasParts):
-    """One message more, or none."""
+    """One more message, or none."""
 
     place: Int[Array, ""]
     told_us: Real[Array, ""]
@@ -236,7 +236,7 @@ class LateWrite(HasParts):
 
 
 def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex:
-    """Return the router's index before anything is routed."""
+    """Return the empty index, before anything is routed."""
     i32, rows = jnp.int32, shape.num_instances * mechanism.num_indices
     requests = (shape.num_requests + 1) * (shape.num_instances if mechanism.moves_requests else 1)
     size = max(shape.num_routings, shape.num_requests) + ROUTINGS_READ
@@ -261,7 +261,7 @@ def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex:
 
 
 def no_late_news(shape: EngineShape, mechanism: Mechanism) -> LateNews:
-    """Return that no message is on its way."""
+    """Return the table with no message on its way."""
     places, further = shape.num_routings + 1, list[object]()
     if shape.num_blocks > 0:
         further.append(RemovedNames(jnp.zeros((places, shape.window), jnp.int64)))

@@ -1,6 +1,6 @@
-"""The engine's carry: few tables, one row each for what an iteration writes.
+"""The engine's carry: a few tables, each written in one row per scan step.
 
-Columns are named here once. Every table has a spare row, to which a write goes that must not happen.
+All columns are named here. Every table has a spare row for writes that must not happen.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Resident(Row):
 
 
 class Instance(Row):
-    """An instance; its times are followed by one column per step chain."""
+    """An instance; its times are followed by one column per chain of steps."""
 
     load: Whole  # pending + waiting + running
     num_prefill: Whole
@@ -158,7 +158,7 @@ Reg, Time = Lane.columns, Lane.time_columns
 
 
 class Mode(enum.IntEnum):
-    """The lane's place in a step."""
+    """The lane's position in a step."""
 
     BETWEEN = 0
     FORMING = 1
@@ -169,18 +169,18 @@ class Mode(enum.IntEnum):
 
 @pytree
 class LaneRow:
-    """The lane as it is carried: its whole numbers and its times, or both side by side; `joined.lane_of` reads it."""
+    """The lane as it is carried: its whole numbers and its times, or both joined; `joined.lane_of` reads it."""
 
     parts: tuple[Vector, ...]
 
     @property
     def numbers(self) -> Vector:
-        """Return the whole numbers, with the times behind them where both are side by side."""
+        """Return the whole numbers; if joined, the times follow."""
         return self.parts[0]
 
     @property
     def is_joined(self) -> bool:
-        """Return whether both are side by side."""
+        """Return whether whole numbers and times are joined."""
         return len(self.parts) == 1
 
     @property
@@ -194,7 +194,7 @@ class LaneRow:
         return Lane(numbers, times)
 
     def with_numbers(self, numbers: Vector) -> LaneRow:
-        """Return the row with other whole numbers."""
+        """Return the row with its whole numbers replaced."""
         return LaneRow((numbers, *self.parts[1:]))
 
 
@@ -214,13 +214,13 @@ class SharedBlocks:
 
     @property
     def named(self) -> Int[Array, "*lane instance node block"]:
-        """Return the copy that the table names of each block."""
+        """Return the copy of each block that is named in the prefix table."""
         return self.copies[0][..., -1, :] if self.is_joined else self.copies[1]
 
 
 @pytree
 class State(HasParts):
-    """The carry of the scan; in many lanes some tables are beside others, see joined.py."""
+    """The carry of the scan; in many lanes some tables are joined, see joined.py."""
 
     lane: LaneRow
     slot: RowTable  # Resident `[column, instance, slot]`
@@ -236,27 +236,27 @@ class State(HasParts):
 
 @pytree
 class News:
-    """Completions known to the engine, whose time has not come for the gateway; a spare row at the end."""
+    """Completions that the gateway's policies do not know yet, as their time has not come; a spare row at the end."""
 
     due: Array  # clock[request]: when it completes, never() if nothing is to be told
     latencies: Float[Array, "request 2"]  # TTFT and E2E, µs
 
     @classmethod
     def first(cls, shape: EngineShape) -> News:
-        """Return that there is nothing to tell."""
+        """Return the table with no completion to report."""
         size, clock = shape.num_requests + 1, shape.clock_dtype
         return cls(jnp.full((size,), never(clock), clock), jnp.zeros((size, 2), jnp.float64))
 
 
 @pytree
 class Handed:
-    """The value that the router handed over with each request, where a policy looks at it; a spare one at the end."""
+    """The value that the router handed over with each request, where a policy reads it; a spare row at the end."""
 
     value: Float[Array, "request"]
 
 
 def no_copies(shape: EngineShape) -> SharedBlocks:
-    """Return the tables of memory without eviction before anything is stored."""
+    """Return the tables of memory without eviction, with nothing stored."""
     rows, nodes, blocks = shape.num_instances + 1, shape.num_nodes + 1, shape.node_blocks
     i32 = jnp.int32
     return SharedBlocks(
@@ -269,7 +269,7 @@ def no_copies(shape: EngineShape) -> SharedBlocks:
 
 
 def kv_fields_read(shape: EngineShape, mechanism: Mechanism) -> tuple[str, ...]:
-    """Return the signals of KV caches, and of CPU tiers where there are some, that a policy or the gateway reads."""
+    """Return the names of the KV-cache and CPU-tier signals that a policy or the gateway reads."""
     names = (*KV, *CPU_TIER) if shape.has_cpu_tier or shape.has_mirror else KV
     saturation = (
         KV[:1] if mechanism.has_queue else ()
@@ -295,7 +295,7 @@ def _first_view(
 
 
 def _no_prompts(shape: EngineShape) -> SeenPrompts:
-    """Empty slots."""
+    """Return the snapshot of prompts with all slots empty."""
     zero = jnp.zeros((shape.num_instances, shape.num_slots), jnp.int32)
     times = jnp.zeros(zero.shape, shape.clock_dtype)
     prompts = Outstanding(jnp.zeros(zero.shape, bool), zero, zero, zero, times)

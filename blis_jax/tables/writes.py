@@ -1,4 +1,4 @@
-"""What one scan step changes, as one row for each table; the slot that a phase changes first."""
+"""The changes of one scan step, as one row for each table; a phase first changes the row of a slot."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 @pytree
 class SlotWrite(Generic[R]):
-    """One slot's rows, and the request's; at the spare instance and request if nothing is written."""
+    """The rows of one slot and its request; at the spare instance and request if nothing is written."""
 
     instance: Int[Array, ""]
     slot: Int[Array, ""]
@@ -54,9 +54,7 @@ def free_slot(ctx: Context) -> Resident:
 
 
 def no_slot(ctx: Context) -> SlotWrite[Any]:
-    """Return the rows of an empty slot at the spare instance, where they change nothing; they also clear a slot
-    that is given up.
-    """
+    """Return the write of an empty slot at the spare instance, which changes nothing; it also clears a slot."""
     return SlotWrite(
         instance=ctx.spare_instance,
         slot=jnp.int32(0),
@@ -69,14 +67,14 @@ def no_slot(ctx: Context) -> SlotWrite[Any]:
 
 @pytree
 class EarlierRecords:
-    """The records of steps that were made with later ones of the same batch."""
+    """The records of earlier steps of the same batch, made in the same scan step."""
 
     count: Int[Array, ""]
     numbers: Int[Array, "row column"]
     times: Real[Array, "row time"]
 
     def with_row(self, at: jax.Array, row: StepRecord) -> EarlierRecords:
-        """Return the records with one in its place."""
+        """Return the records with one record written."""
         numbers, times = selected(row.numbers)[None], selected(row.times)[None]
         start = at, jnp.int32(0)
         return EarlierRecords(
@@ -88,7 +86,7 @@ class EarlierRecords:
 
 @pytree
 class RecordWrite:
-    """One step record, past the log's end if there is none, and those right before it."""
+    """One step record, past the log's end if there is none, and the records right before it."""
 
     record: Int[Array, ""]
     row: StepRecord
@@ -97,7 +95,7 @@ class RecordWrite:
 
 @pytree
 class NewsWrite:
-    """A completion to be told later, or one that has been told; at the spare request if there is none."""
+    """A completion to be reported later, or one that has been reported; at the spare request if there is none."""
 
     request: Int[Array, ""]
     due: jax.Array
@@ -113,7 +111,7 @@ class Cold:
 
 @pytree
 class JourneyWrite:
-    """One request's journey; the spare request's if nobody moves."""
+    """One request's journey; the spare request's if no request moves."""
 
     request: Int[Array, ""]
     journey: Journey
@@ -128,7 +126,7 @@ class ReservationWrite:
 
 @pytree
 class FirstRouting:
-    """The time of a request's first routing if this is the one, else never()."""
+    """The time of a request's first routing, if it is routed now for the first time, else never()."""
 
     at: Real[Array, ""]
 
@@ -156,7 +154,7 @@ OF_MOVES: tuple[type, ...] = (
 
 @pytree
 class Writes(HasParts):
-    """All changes of one scan step: the lane's scalars, one row per table, and those of the sub-trees."""
+    """All changes of one scan step: the lane, one row per table, and the rows of the sub-trees."""
 
     lane: Lane
     stale: View
@@ -176,5 +174,5 @@ class Writes(HasParts):
 
     @property
     def work(self) -> Work:
-        """Return the instance in mid-step with what changes of it so far."""
+        """Return the instance in mid-step, with the changes so far."""
         return Work(self.lane, self.inst, self.task, self.pool, self.local)

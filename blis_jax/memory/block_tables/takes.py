@@ -82,8 +82,7 @@ class Uses:
     def start(
         self, turn: Turn, request: jax.Array, order: jax.Array, runs: jax.Array, listed: jax.Array
     ) -> jax.Array:
-        """Return the place in the batch to continue from; at the start, that of the first member whose list has
-        changed.
+        """Return the place in the batch to continue from; at the start, that of the first member that has changed.
 
         `runs` says for each slot whether its request is a member, and `listed` how many blocks its list has.
         """
