@@ -210,7 +210,7 @@ class Surrogate:
         return self.columns, network_of(self.settings, int(self.scales.is_learned.sum()))
 
     def _in_batches(self, function: Any, inputs: np.ndarray) -> Any:
-        """Return a function of many points, in calls of few sizes, on all cores."""
+        """Call a function of points in batches of few sizes, on all cores; return the joined results."""
 
         def made(batch: tuple[jax.Array, int]) -> Any:
             """Return the results of one call without the rows that filled up its batch."""

@@ -34,7 +34,7 @@ class Pairs(NamedTuple):
 
 
 def lognormal(spread: float) -> Callable[[np.random.Generator, tuple[int, int]], Pairs]:
-    """Return draws of pairs of lognormal laws, both with a coefficient of variation and mean 1."""
+    """Return the function that draws pairs of lognormal laws with mean 1 and coefficient of variation `spread`."""
     variance = np.log1p(spread**2)
 
     def draw(rng: np.random.Generator, shape: tuple[int, int]) -> Pairs:
@@ -46,7 +46,7 @@ def lognormal(spread: float) -> Callable[[np.random.Generator, tuple[int, int]],
 
 
 def gamma(spread: float) -> Callable[[np.random.Generator, tuple[int, int]], Pairs]:
-    """Return draws of pairs of gamma laws with mean 1, each the sum of a common part and a part of its own."""
+    """Return the function that draws pairs of gamma laws with mean 1, sums of a common part and a part of their own."""
     shape_of_law = 1 / spread**2
 
     def draw(rng: np.random.Generator, shape: tuple[int, int]) -> Pairs:

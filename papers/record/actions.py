@@ -253,7 +253,7 @@ class PaperJob:
 
     @property
     def stream(self) -> str:
-        """Return who draws the requests of the many seeds."""
+        """Return the stream that draws the requests of the many seeds, `reference` or `jax`."""
         return self.options.rng or "jax"
 
     @property

@@ -116,7 +116,7 @@ def _engines(path: Path) -> int:
 
 
 def _laws(run: MeasuredSteps) -> dict[str, LinearLaw]:
-    """Return the base law, the base with each term, all terms, and all but each."""
+    """Return the base law, the base with each single term, all terms, and all terms but each single one."""
     laws = {"base": fitted(run, ()), "all": fitted(run, tuple(TERMS))}
     for term in TERMS:
         laws[f"with {term}"] = fitted(run, (term,))
@@ -131,7 +131,7 @@ def _title(run: MeasuredSteps) -> str:
 
 
 def _periods(runs: Sequence[MeasuredSteps]) -> str:
-    """Return what was measured."""
+    """Return the table of what was measured."""
     head = ["run", "steps in the file", "with their next", "left out", "`duration_us`, median"]
     head += ["start to start, median µs", "with a prompt, %", "new tokens in these, median"]
     rows = []
@@ -147,7 +147,7 @@ def _periods(runs: Sequence[MeasuredSteps]) -> str:
 
 
 def _terms(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLaw]]) -> str:
-    """Errors of the laws, and what each term changes."""
+    """Return the table of the laws' errors, and of what each term changes."""
     head = ["run", "law", "µs per unit", "mean error, µs", "added to the base, %"]
     head += ["left out of all, %"]
     rows = []
@@ -177,7 +177,7 @@ def _change(before: LinearLaw, after: LinearLaw, num_intervals: int) -> str:
 
 
 def _residuals(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLaw]]) -> str:
-    """Mean residuals of the base law by quarters."""
+    """Return the table of the base law's mean residuals by quarters."""
     head = ["run", "steps in order of", "first quarter", "second", "third", "last"]
     rows = []
     for run in runs:
@@ -192,7 +192,7 @@ def _residuals(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLa
 
 
 def _sized(runs: Sequence[MeasuredSteps]) -> str:
-    """Return the laws from sizes, with nothing fitted."""
+    """Return the table of the errors of laws from sizes, with nothing fitted."""
     head = ["run", "law", "mean error, µs", "bias, %", "error without bias, µs"]
     rows = []
     for run in runs:

@@ -32,7 +32,7 @@ class _Network(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
-        """`[…, output]` of features `[…, feature]` in the unit cube."""
+        """Return `[…, output]` of features `[…, feature]` in the unit cube."""
         hidden = 2.0 * features - 1.0
         for _ in range(2):
             hidden = nn.silu(nn.Dense(WIDTH)(hidden))

@@ -334,7 +334,7 @@ def _measure(levels: Levels, spec: WorkloadSpec) -> Measure:
 
 
 def _outputs(surrogate: Surrogate, seed: int, run: RunSummary) -> list[float]:
-    """Return a run's figures of the surrogate's outputs."""
+    """Return one run's value of every output of the surrogate."""
     where = f"seed {seed}: baseline {levels_of(surrogate).baseline}"
     if not run.metrics:
         raise ConfigError(

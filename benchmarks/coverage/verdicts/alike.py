@@ -107,7 +107,7 @@ def of_counts(pair: Pair) -> np.ndarray:
 
 
 def recorded(num_seeds: int) -> list[Runs]:
-    """Return the runs of every strategy on these many seeds."""
+    """Return the runs of every strategy on `num_seeds` seeds."""
     names = (*ALL_OF_RUN, "goodput_rps")
     recorder = Recorder(names, Measure(DEFAULT_TARGETS), CLASSES)
     seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)

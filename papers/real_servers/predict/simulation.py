@@ -171,7 +171,7 @@ def simulated(scene: Scene, beta: Sequence[float] | None) -> SimulatedRequests:
 
 
 def _options(server: RealServer, load: StagedLoad | ClosedLoad) -> Any:
-    """Slots by the server's limit, so that runs of one server share a compiled program."""
+    """Return options with slots by the server's limit, so that runs of one server share a compiled program."""
     slots = server.max_num_running_reqs
     if isinstance(load, ClosedLoad):  # in powers of two
         slots = min(slots, max(8, 1 << (load.concurrency - 1).bit_length()))
@@ -380,7 +380,7 @@ def _kv_share(server: RealServer) -> float:
 
 @functools.cache
 def _memory(server: RealServer) -> int:
-    """Tokens that fit beside the weights; where attention is copied, the weights are spread over all GPUs."""
+    """Return the tokens that fit beside the weights; with copies of attention, weights are spread over all GPUs."""
     if server.total_kv_blocks or server.data_parallel == 1:
         blocks = server.total_kv_blocks or kv_blocks_of(server) / _kv_share(server)
         return max(int(blocks), 1) * BLOCK_TOKENS
