@@ -319,8 +319,7 @@ def with_adapters(
 
 
 def check_clients(config: ClusterConfig, clients: Iterable[Any]) -> None:
-    """Refuse clients and cohorts of a workload file that name unusable adapters, even if none of their requests
-    arrives.
+    """Refuse clients and cohorts of a workload file that name unusable adapters, even if they never send a request.
 
     Raises:
         ConfigError: a client names an adapter that is not declared or belongs to another model.

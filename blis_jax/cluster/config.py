@@ -328,7 +328,7 @@ def is_setting(name: str) -> bool:
 
 
 def refuse_unknown(names: Iterable[str]) -> None:
-    """Refuse the first of these names, none of which is a setting."""
+    """Refuse unknown settings: raise the error for the first of `names`, if there is one."""
     for name in names:
         hint = nearest_setting(name) or f"; known: {', '.join(sorted(FIELDS))}"
         raise ConfigError(f"setting {name!r} is unknown{hint}")
@@ -343,7 +343,8 @@ def nearest_setting(name: str, others: Iterable[str] = ()) -> str:
 
 
 def of_settings(settings: Mapping[str, Any]) -> ClusterConfig:
-    """Return the configuration with these settings, which may be numbers of policies; the others keep their defaults.
+    """Return a configuration with these settings, which may include numbers of policies; all other settings keep their
+    defaults.
 
     Raises:
         ConfigError: a setting is unknown, or its value is not allowed.

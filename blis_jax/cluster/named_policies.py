@@ -126,7 +126,7 @@ class Chosen(OfEachKind):
 
 
 def policies_of(used: Chosen | ChosenRouter) -> Iterator[Policy]:
-    """Yield the policies in use, in the order of the kinds, without those of the pools' routers."""
+    """Yield the policies in use, in the order of the kinds, but not the policies of the pools' own routers."""
     for kind in KINDS.values() if isinstance(used, Chosen) else ROUTER:
         policy = getattr(used, kind.field)
         if kind.is_list:
@@ -267,7 +267,8 @@ def _setting_of(name: str, field: str, number: Number) -> str | None:
 
 
 def number_of(config: ClusterConfig, setting: str) -> Number | None:
-    """Return the declaration of a policy's number that has this setting; None if no policy's number has it.
+    """Return the declaration of the policy's number that this setting sets; None if the setting sets no policy's
+    number.
 
     Raises:
         ConfigError: the setting has the form of a policy's number, but no policy in use has that number.

@@ -255,7 +255,7 @@ _PICKERS_THERE = {"first-best": "random-best"}
 
 
 def seen_as(config: ClusterConfig, signals: str | None) -> ClusterConfig:
-    """Return a configuration whose router sees what the scheduler of llm-d's router 0.10 sees.
+    """Return a configuration whose router uses the same signals as the scheduler of llm-d's router 0.10.
 
     Metrics are scraped every 50 ms, at a different phase for each instance; requests in flight are counted at once;
     queue length counts waiting requests alone; the prefix index has blocks of 64 tokens; ties are broken at random.
@@ -265,7 +265,7 @@ def seen_as(config: ClusterConfig, signals: str | None) -> ClusterConfig:
         signals: one of `ROUTER_SIGNALS`; None leaves the configuration as it is.
 
     Raises:
-        ConfigError: the name is unknown, or the configuration's revision cannot have it.
+        ConfigError: the name is unknown, or the configuration's revision does not allow these signals.
     """
     if signals is None:
         return config

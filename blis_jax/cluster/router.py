@@ -140,7 +140,9 @@ def is_as_vllm(config: ClusterConfig) -> bool:
 
 
 def limits(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
-    """Return the most requests in a batch where that was not given: no more than its token budget, as in vLLM."""
+    """Return a default for the most requests in a batch, if it was not given: no more than the token budget, as in
+    vLLM.
+    """
     if not is_as_vllm(config) or "max_num_running_reqs" in given:
         return {}
     return {

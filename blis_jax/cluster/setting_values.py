@@ -45,7 +45,7 @@ def plain_value(value: object) -> Any:
 
 
 def all_values(config: ClusterConfig) -> dict[str, Any]:
-    """Return all settings by name, groups of instances only where there are some."""
+    """Return all settings by name; groups of instances are left out if there are none."""
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     lists = ("instances", "node_pools", "lora_config", "kv_offload_config", "speculative_config")
     values_of_lists = {

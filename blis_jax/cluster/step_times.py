@@ -40,8 +40,8 @@ def name_of(config: ClusterConfig) -> str:
 
 
 def model_of(config: ClusterConfig) -> LatencyModel:
-    """Return the configuration's latency model; if pools have different models, one that selects the instance's
-    model.
+    """Return the configuration's latency model; if pools have different models, a model that selects the instance's
+    own.
     """
     names = tuple(sorted(set(_names(config))))
     return find(names[0]) if len(names) == 1 else choosing(names)

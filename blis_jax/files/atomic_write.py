@@ -100,8 +100,8 @@ def is_at(path: Path, descriptor: int) -> bool:
 def sole_writer(path: Path) -> Iterator[None]:
     """Keep other processes from writing `path` through this function; refuse if another process is writing it.
 
-    The lock is a hidden file beside `path`. A killed process leaves it behind, and the next one
-    takes it over.
+    The lock is a hidden file beside `path`. A killed process leaves the lock file behind, and the next process that
+    locks `path` reuses it.
     """
     lock = path.with_name(f".{path.name}.lock")
     with refusing_unwritable(path):

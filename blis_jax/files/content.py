@@ -244,7 +244,7 @@ def unpack(data: bytes) -> dict[str, list[float | int | None]]:
 
 
 def _texts_agree(made: bytes, text: bytes) -> bool:
-    """Return whether columns give back their canonical text; values alone do not tell, as 1 == 1.0 and 0.0 == -0.0."""
+    """Return whether columns restore the same canonical text; equal values may have other texts, such as 1 and 1.0."""
     again = json.dumps(unpack(made), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return again.encode() == text
 

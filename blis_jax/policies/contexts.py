@@ -134,7 +134,7 @@ class SourceContext:
 
 @pytree
 class Happening:
-    """What a source's event does, besides changing the source's own state."""
+    """The effects of a source's event, besides the change of the source's own state."""
 
     # int32: the number of a request, in order of arrival, that leaves its instance as if its time were up, -1: none;
     # one that is not at an instance goes on. Only with `gives_up`
@@ -269,7 +269,7 @@ class HandOverContext:
 
 @pytree
 class HandOver:
-    """Whether the request moves on with its KV when the step ends, and how long the transfer takes.
+    """Whether a request moves on with its KV when the step ends, and how long the transfer takes.
 
     When the transfer ends, the request is routed again (`GatewayContext.computed_tokens` is then its prompt length) and
     generates its remaining tokens on the chosen instance. If transfers share a link, a transfer takes `link_us` longer

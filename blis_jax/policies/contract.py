@@ -1,4 +1,4 @@
-"""What a policy is: a pure function, its numbers, and the state that it keeps.
+"""Policies: each is a pure function, its numbers, and the state that it keeps.
 
 Every policy has one form, `(params, state, context) -> (decision, state)`. The decorators below turn such a function
 into a `Policy`, which `Policies`, commands and strategy files accept. Nothing here imports JAX, so a command can list

@@ -291,8 +291,8 @@ def looked_at(
     read: Collection[str],
     missing: Mapping[str, Unread],
 ) -> set[str]:
-    """Return the signals that a policy touches without computing anything from their values, such as those that it only
-    counts.
+    """Return the signals that a policy touches without computing from their values, for example only counting their
+    entries.
     """
     numbers, instance, contexts = arguments
     guarded = {signal for name in contexts for signal in _signals(function, name)} - {

@@ -366,7 +366,7 @@ _CHECKED: set[Policy] = set()
 
 
 class Setting(NamedTuple):
-    """A setting from which some policies of the package take a number."""
+    """A setting that supplies a number of some of the package's policies."""
 
     number: Number
     kind: str

@@ -15,7 +15,7 @@ Forgotten: an instance that loses its cache is removed from the index at once, t
 arrived yet. A request that returns to an instance finds none of its private blocks there; the cache reports this as a
 removal.
 
-If none of this is configured, none of it is in the compiled program.
+A compiled program contains only the parts that the configuration uses.
 """
 
 from __future__ import annotations
@@ -220,9 +220,7 @@ def forget(
     is_on: Bool[Array, ""],
     now: jax.Array,
 ) -> State:
-    """Return the state in which, if `is_on`, a message says that the instance has none of the request's private
-    blocks.
-    """
+    """Return the state after a message, if `is_on`, that the instance has none of the request's private blocks."""
     if LateNews in state:
         kind = jnp.int32(NewsKind.FORGETTING)
         message = told(state[LateNews], now, instance, request, kind, is_on=is_on)

@@ -205,9 +205,7 @@ def _sessions(rows: Sequence[Row], data: str | Path) -> dict[str, list[Row]]:
 
 
 def _input_len(row: Row) -> int:
-    """Return the prompt tokens without a prefix: the server's count, if the trace has it and the row has no prefix
-    group.
-    """
+    """Return the prompt tokens without a prefix: the server's count if it is known and the row has no prefix group."""
     counted = row["server_input_tokens"] if not row["prefix_group"] else 0
     return int(counted or row["input_tokens"])
 
@@ -246,9 +244,7 @@ def _session(
     stream: Stream,
     think_time: ThinkTime | None,
 ) -> Session:
-    """Return a session with its later rounds, whose contents are drawn from the stream after those of the first
-    round.
-    """
+    """Return a session with its later rounds; their contents are drawn from the stream, after the first round's."""
     thinks, later = _think_times(rounds), []
     for place, row in enumerate(rounds[1:]):
         think_us = thinks[place] if think_time is None else think_time(stream)

@@ -99,8 +99,7 @@ def sniff(path: Path) -> Sniff:
 
 
 def json_rows(path: Path) -> tuple[str, Iterator[tuple[int, str]]]:
-    """Return the numbered texts of a file's objects, and the word for what is numbered: lines, or members of one JSON
-    list.
+    """Return the numbered texts of a file's objects, and the unit of the numbers: lines, or members of one JSON list.
 
     Raises:
         ConfigError: the file begins as a list, but is damaged.
@@ -381,7 +380,7 @@ def _with_sessions(rows: TraceRows, wanted: TraceOptions, report: Report) -> Tra
 
 
 def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> tuple[TraceRows, bool]:
-    """Return the rows with the additions that the options ask for, and whether any of them was drawn."""
+    """Return the rows with the additions that the options request, and whether any of the additions was drawn."""
     rows = options.scale_time(rows, wanted.time_scale)
     is_drawn = False
     if wanted.slo_mix is not None:

@@ -256,7 +256,7 @@ class Reading:
 
 
 def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNames]:
-    """Return trace rows as the request table that `simulate` takes.
+    """Return trace rows as a request table, the form that `simulate` accepts.
 
     Args:
         rows: requests by arrival.

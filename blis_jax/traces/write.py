@@ -127,7 +127,7 @@ def write_drawn(
     record: RunRecord | None = None,
     header: trace_v3.RevisedHeader | None = None,
 ) -> None:
-    """Write requests as BLIS's `--trace-output` does, the header beside them.
+    """Write requests as BLIS's `--trace-output` does, with the header beside the rows.
 
     Args:
         path: file of the rows, ending in `.csv`.

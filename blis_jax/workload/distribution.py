@@ -96,7 +96,7 @@ def _density(score: float) -> float:
 
 @dataclass(frozen=True)
 class Distribution:
-    """One source of requests without classes; the defaults are those of the reference's options."""
+    """A workload with one source of requests and without classes; the defaults are those of the reference's options."""
 
     rate: float = 1.0  # requests/s
     num_requests: int = 100

@@ -72,8 +72,8 @@ def expanded(spec: WorkloadSpec) -> Expansion:
 
 
 def _by_adapter(made: Expansion, adapters: AdapterPopularity) -> Expansion:
-    """Return the clients, with each one that names no adapter split into one client per adapter, at its share of the
-    rate.
+    """Return the clients, each client without an adapter split into one client per adapter, at the adapter's share of
+    the rate.
     """
     clients: list[ClientSpec] = []
     paces: list[Pace | None] = []

@@ -146,8 +146,8 @@ class WorkloadNames:
 
 
 def tenant_order(name: str) -> str:
-    """Return the sort key by which tenants are numbered, so that policies that take turns do so in BLIS's order: the
-    name.
+    """Return the sort key, the name, by which tenants are numbered so that policies that take turns follow BLIS's
+    order.
     """
     return name or "default"
 

@@ -67,14 +67,14 @@ class TableForm(NamedTuple):
 
 @dataclass(frozen=True)
 class OperationTable:
-    """A program.
+    """A policy as a table of operations.
 
     Attributes:
-        code: (operation, register, operands) of each, numbers of registers.
-        constants: bits, in the registers behind the inputs.
-        decision: register of the instance's number.
-        states: registers of what is kept, the first ones of `NUM_STATES`.
-        start: bits `[state][instance]` before the first decision.
+        code: (operation, result register, operand registers) of each operation, as numbers.
+        constants: bits of the constants, stored in the registers after the inputs.
+        decision: register that holds the index of the chosen instance.
+        states: registers that are kept for the next decision, at most `NUM_STATES`.
+        start: bits of the kept state `[state][instance]` before the first decision.
     """
 
     code: tuple[tuple[int, int, int, int, int], ...]
@@ -86,7 +86,7 @@ class OperationTable:
 
 @pytree
 class TableParams:
-    """A table as arrays, filled up to the sizes of its form."""
+    """A table as arrays, padded to the sizes of its form."""
 
     code: Int[Array, "operation 5"]
     count: Int[Array, ""]  # operations that are there
@@ -98,21 +98,21 @@ class TableParams:
 
 @pytree
 class TableState:
-    """What a program keeps, as bits."""
+    """The state that a table keeps between decisions, as bits."""
 
     registers: Int[Array, "state instance"]
 
 
 @dataclass(frozen=True)
 class TablePolicy(Policy):
-    """A routing policy as a table: its function is that of all tables of a form, its numbers are the table."""
+    """A routing policy as a table: its function is the interpreter of the table's form, its numbers are the table."""
 
     form: TableForm | None = None
     num_instances: int = 1
     table: OperationTable | None = None
 
     def values(self) -> Any:
-        """Return the table as arrays; one without operations where there is none."""
+        """Return the table as arrays; a table without operations if none is given."""
         form, table = self.form, self.table or OperationTable((), (), 0, (), ())
         assert form is not None
         code = np.zeros((form.num_operations, 5), np.int32)
@@ -130,13 +130,13 @@ class TablePolicy(Policy):
         return TableParams(code, count, constants, decision, states, start)  # type: ignore[arg-type]
 
     def function(self) -> Policy:
-        """Return the interpreter: what a compiled program depends on."""
+        """Return the interpreter of the table's form, which is what a compiled program depends on."""
         return dataclasses.replace(self, table=None)
 
 
 @functools.cache
 def interpreter(form: TableForm, num_instances: int) -> TablePolicy:
-    """Return the policy of a form without a table."""
+    """Return the policy that interprets tables of a form, without a table."""
 
     def start(params: TableParams, shape: EngineShape) -> TableState:
         return TableState(jnp.asarray(params.start))
@@ -144,7 +144,7 @@ def interpreter(form: TableForm, num_instances: int) -> TablePolicy:
     def decide(
         params: TableParams, state: TableState, context: GatewayContext
     ) -> tuple[jax.Array, TableState]:
-        """Run the table on what the policy sees; return the instance and the table's state."""
+        """Run the table on the signals in `context`; return the chosen instance and the table's next state."""
         first = _inputs(form, state, context)
         size = first.shape[1]
         constants = jnp.broadcast_to(params.constants[:, None], (form.num_constants, size))

@@ -55,8 +55,8 @@ class OutageState:
 
 
 def not_begun(params: OutageParams, shape: EngineShape) -> OutageState:
-    """Return the state before time 0, at which the first failure times are drawn, because only then the policy has its
-    key.
+    """Return the state before time 0, at which the first failures are drawn, since the policy has its random key only
+    then.
     """
     return OutageState(jnp.zeros(shape.num_instances, jnp.float64), jnp.array(False))
 
@@ -109,7 +109,7 @@ class OutageAtParams(FailureParams):
 
 @pytree
 class OutageAtState:
-    """Changes made so far."""
+    """The number of changes made so far."""
 
     count: Int[Array, ""]
 

@@ -1,4 +1,5 @@
-"""How many instances BLIS's autoscaler wants, and where they are placed: its analyzer, optimizer and actuator.
+"""The number of instances that BLIS's autoscaler wants, and their placement on nodes: its analyzer, optimizer and
+actuator.
 
 Source, as of August 2026: `sim/cluster/saturation_analyzer.go` and `engine.go`, after llm-d's workload variant
 autoscaler; `direct_actuator.go`, `infra_placement.go`. Sums are taken in the order of instances, then of kinds of GPU
@@ -165,9 +166,7 @@ def first_ones(fleet: FleetParams, delay_us: Float[Array, "instance"]) -> Placed
 
 
 def freed(placed: Placed, view: FleetView, now: jax.Array) -> Placed:
-    """Mark the draining instances that have freed their GPUs: those left without work by an event since they were told
-    to go.
-    """
+    """Mark the instances that have gone for good: since they were told to go, an event has left them without work."""
     is_told = placed.drained_us <= now
     emptied = view.emptied_us.astype(jnp.float64) >= placed.drained_us
     is_over = placed.is_over | (is_told & (emptied | (placed.ends_us < now)))

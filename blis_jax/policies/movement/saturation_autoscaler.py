@@ -85,7 +85,9 @@ class SaturationAutoscalerParams:
 
 
 class Changes(NamedTuple):
-    """The wishes that have passed, in the order of their ticks."""
+    """The changes that have lasted for their windows, in the order of their ticks; carried-out changes stay in the
+    table.
+    """
 
     due_us: Float[Array, "change"]  # infinity: carried out, or not there yet
     change: Int[Array, "change"]
@@ -95,7 +97,7 @@ class Changes(NamedTuple):
 
 @pytree
 class SaturationState:
-    """The autoscaler's memory between its looks; times in whole µs."""
+    """The autoscaler's state between its ticks; times in whole µs."""
 
     has_begun: Bool[Array, ""]
     acted_us: Float[Array, ""]

@@ -1,7 +1,7 @@
 """Pickers, which choose an instance by the scores of all instances; and ties broken by BLIS's seeded stream.
 
 Names and meaning follow llm-d's pickers (`max-score`, `random` among the best, `weighted-random`). Of BLIS's revision
-of August 2026 (`sim/routing.go` and `math/rand`): there is one stream for the router, a draw only where there is a tie.
+of August 2026 (`sim/routing.go` and `math/rand`): the router has one stream, and draws from it only at a tie.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ LARGEST_INT31 = 2**31 - 1
 
 @pytree
 class DrawState:
-    """Numbers of the stream used so far."""
+    """The count of the stream's numbers used so far."""
 
     used: Int[Array, ""]
 

@@ -314,7 +314,7 @@ def _brief(value: object) -> str:
 
 
 def _check_block_size(path: Path, line: str, num_bad: int, num_good: int, block_size: int) -> None:
-    """Refuse a file none of whose lines is usable because its hash ids stand for smaller blocks."""
+    """Refuse a file without any usable line, if the reason is that its hash ids stand for smaller blocks."""
     if num_good or num_bad < MOST_NAMED:
         return
     request = json.loads(line) if line.lstrip().startswith("{") else {}

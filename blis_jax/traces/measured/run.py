@@ -136,8 +136,8 @@ def routing_of(cluster: Mapping[str, Any]) -> dict[str, Any]:
 def silent(
     settings: ServerSettings, server: Mapping[str, Any], notes: Sequence[str] = ()
 ) -> list[str]:
-    """Return sentences on settings that neither the run's files nor the options state, except those that `notes`
-    already mention.
+    """Return sentences on settings that neither the run's files nor the options state, unless `notes` already have
+    them.
     """
     told = {
         "max_num_seqs": "most requests in the running batch are unknown: the fit takes the default, 256",

@@ -231,7 +231,7 @@ def _arrivals(
 
 
 def _joined(streams: list[_Stream], name: str) -> Array:
-    """Return one field of all clients' draws, in the order in which the reference makes them."""
+    """Return one field of all clients' draws, in the order in which the reference draws them."""
     return jnp.concatenate([getattr(stream, name).reshape(-1) for stream in streams])
 
 

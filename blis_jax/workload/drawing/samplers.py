@@ -144,7 +144,7 @@ class ParetoLognormal:
     mix_weight: Float[Number, ""]
 
     def draw(self, key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:
-        """Draw lengths before rounding; one that overflows counts as 1 token, as in the reference."""
+        """Draw lengths before rounding; a length that overflows becomes 1 token, as in the reference."""
         key_choice, key_pareto, key_normal = jax.random.split(key, 3)
         pareto = self.xm * jnp.exp(_exponential(key_pareto, num) / self.alpha)
         lognormal = jnp.exp(self.mu + self.sigma * _normal(key_normal, num))

@@ -103,7 +103,7 @@ def _kept_blocks(rows: Sequence[Sequence[Tokens]], block_size: int) -> _KeptBloc
 def short_prompt_ids(
     prompts: Sequence[Sequence[Tokens]], block_size: int
 ) -> Int32[np.ndarray, " request"]:
-    """Return one number per content among the prompts shorter than a block, NOT_SHORT for the others."""
+    """Return a number per prompt, equal for equal prompts shorter than a block; NOT_SHORT for longer prompts."""
     seen: dict[bytes, int] = {}
     ids = np.full(len(prompts), NOT_SHORT, np.int32)
     for row, parts in enumerate(prompts):
