@@ -55,7 +55,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class CommonSetting:
-    """The setting that all arms have in common."""
+    """The setting that all arms share: requests, metrics, seeds and inference."""
 
     workload: str
     num_requests: int | None

@@ -93,7 +93,7 @@ def _number(kind: DescriptorKind, text: str) -> float:
 
 
 def check_axes(axes: Sequence[Dimension], spec: WorkloadSpec, targets: Sequence[str]) -> None:
-    """Refuse axes that a strategy's parameter sets too, or that the workload cannot follow."""
+    """Refuse axes that a parameter of the strategy sets, too, or whose values the workload cannot take."""
     for axis in axes:
         if axis.target and axis.target in targets:
             raise ConfigError(

@@ -44,7 +44,7 @@ EXIT_BROKEN = 1  # a check, a replay or a comparison that did not come out
 
 
 def plan(options: PlanOptions) -> int:
-    """Write a hypothesis down."""
+    """Write a hypothesis to the ledger."""
     ledger = find_ledger(options.track, is_new_allowed=True)
     row = ledger.plan(hypothesis_from(_values(options, ledger.problem.rng), ledger))
     page.write(ledger)

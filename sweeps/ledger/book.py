@@ -125,7 +125,7 @@ class Ledger:
         return LedgerRow(chain.append(self.path, HYPOTHESIS, content, LARGE), hypothesis)
 
     def add_result(self, row: LedgerRow, content: Mapping[str, Any]) -> Record:
-        """Write the result of a hypothesis that has none yet."""
+        """Write the result of a hypothesis that has no result yet."""
 
         def made(records: Sequence[Record]) -> dict[str, Any]:
             """Return the result record, with the file locked; refuse it if the hypothesis changed or has a result."""

@@ -57,7 +57,7 @@ def page_text(ledger: Ledger) -> str:
 
 
 def page_with(page: str, text: str) -> str:
-    """Replace the text between a page's markers.
+    """Return the page with the text between its markers replaced.
 
     Raises:
         ConfigError: the page lacks its markers, or has one twice.

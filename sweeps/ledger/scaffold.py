@@ -232,7 +232,7 @@ _LABELS = {
 
 
 def measure_baseline(problem: Problem, folder: Path) -> dict[str, Any]:
-    """Measure the document `baseline.json`.
+    """Measure the baseline; return the document `baseline.json`.
 
     Raises:
         ConfigError: a run of the baseline does not come to its end.

@@ -43,7 +43,7 @@ class Bound:
         return np.array([run.value(metric or self.claim.metric) for run in self.runs[arm]])
 
     def mean(self, arm: str, metric: str | None = None) -> float:
-        """Return the arm's mean; NaN if a run did not come to its end."""
+        """Return the mean of an arm's metric; NaN if a run did not finish."""
         return float(np.mean(self.values(arm, metric)))
 
 
@@ -62,7 +62,7 @@ def _figure(
 
 
 def compute(bound: Bound) -> ClaimReading:
-    """Compute the figure of a claim; it is NaN, with a reason, if runs did not come to their end."""
+    """Compute the figure of a claim; NaN, with a reason, if a run did not finish."""
     claim = bound.claim
     if claim.kind not in KINDS:
         raise ConfigError(f"claim kind {claim.kind!r} is unknown; use one of {', '.join(KINDS)}")

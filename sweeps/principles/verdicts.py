@@ -261,7 +261,7 @@ class PrinciplesRecord(Journal):
         super().begin()
 
     def add(self, key: str, check: Mapping[str, Any]) -> None:
-        """Append a check."""
+        """Append a check to the record."""
         self.checks[key] = dict(check)
         self.append([key, self.checks[key]])
 

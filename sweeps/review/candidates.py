@@ -147,7 +147,7 @@ class Exhibit:
         return self.runs[self.candidate.config]
 
     def mean(self, config: ClusterConfig, metric: str) -> float:
-        """Return a metric's mean over the seeds; NaN if a run did not come to its end."""
+        """Return a metric's mean over the seeds; NaN if a run did not finish."""
         runs = self.runs[config]
         return sum(run.value(metric) for run in runs) / len(runs)
 

@@ -80,7 +80,7 @@ def _limits(verdicts: xr.Dataset) -> tuple[str, ...]:
 
 
 def map_answer(verdicts: xr.Dataset, timing: MapTiming | None = None) -> Answer:
-    """Return the five lines of a map."""
+    """Return the map's answer: question, verdict, confidence, price, and what to do next."""
     first, *others = map(str, verdicts["strategy"].values)
     total, counts = verdicts.sizes["cell"], Counter(verdicts["recommended"].values.tolist())
     parts: list[str | Quantity] = []

@@ -139,7 +139,7 @@ def best_change(verdicts: xr.Dataset) -> np.ndarray:
 
 
 def _panel(verdicts: xr.Dataset, view: MapView, place: tuple[int, int]) -> Panel:
-    """Return one heat map: tiles by the change of the best other strategy, marks by what is recommended."""
+    """Return one heat map: tile colours show the best other strategy's change, marks the recommended strategy."""
     columns, rows = (_values(verdicts, name) for name in (view.column, view.row))
     across, up = _values(verdicts, view.x), _values(verdicts, view.y)
     here = _where(verdicts, view.row, rows[place[0]])

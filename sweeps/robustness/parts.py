@@ -36,7 +36,7 @@ MOST_REQUESTS_KEPT = 1_000_000  # of the tables that are drawn ahead
 
 @dataclass
 class MapTiming:
-    """Hold the wall time of a study by what was done, in seconds."""
+    """The wall time of a study, in seconds, by kind of work."""
 
     run_s: float = 0.0  # everything
     compile_s: float = 0.0  # calls that compiled a program, with their first runs
@@ -52,7 +52,7 @@ class _Entry(NamedTuple):
 
 
 class MapRunner:
-    """Make the runs of a map's cells."""
+    """Run the cells of a map."""
 
     def __init__(self, plan: MapPlan) -> None:
         self.plan = plan
@@ -190,7 +190,7 @@ def look_at(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> list
 
 
 def _seen_in(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> list[Seen]:
-    """Return what the stopping rule sees in cells that were run on the same seeds."""
+    """Return what the stopping rule sees in each of these cells, all run on the same seeds."""
     seeds = plan.seeds[: len(runs[0][0])]
     small = dataclasses.replace(plan, cells=tuple(cells), seeds=seeds)
     dataset = empty_dataset(small, {}, len(cells))

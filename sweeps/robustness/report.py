@@ -117,7 +117,7 @@ def _failures(verdicts: xr.Dataset, arm: int) -> list[str]:
 
 
 def differences(dataset: xr.Dataset, metrics: Sequence[str] | None = None) -> xr.Dataset:
-    """Compare every metric of every strategy with the first, paired by seed: change, interval, verdict.
+    """Compare every metric of every strategy with the first strategy's, paired by seed: change, interval, verdict.
 
     The Dataset is over cell, strategy (without the first) and SLO class; `absolute` is in the metric's unit, `percent`
     in % of the first strategy's mean, each as mean, low and high. See `judged`.

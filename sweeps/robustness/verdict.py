@@ -1,13 +1,13 @@
 """The verdict in each cell of a robustness map: which strategy is best within the constraints, and how surely.
 
-A strategy fails in a cell if one of its runs there does not come to its end, drops requests that no
-instance can serve, or has no value of the objective; it is then not recommended there. Among the
-others the best mean objective within the constraints leads. It is recommended if it is best in
-enough of the bootstrap resamples of the seeds, drawn alike for all strategies, and if it is better than
-every other strategy within the constraints. All pairs of strategies in a cell are one family (Holm).
-Where a rule adds seeds until there is a recommendation, bootstrap shares at every look would err too often. There the
-family also has every strategy's distance from every constraint; the leader must surely keep all constraints, and each
-other strategy must surely be behind the leader or surely break a constraint.
+A strategy fails in a cell if one of its runs there does not come to its end, drops requests that no instance can serve,
+or has no value of the objective; it is then not recommended there. Among the other strategies, the one with the best
+mean objective within the constraints leads. The leader is recommended if it is best in enough of the bootstrap
+resamples of the seeds, drawn alike for all strategies, and if it is better than every other strategy within the
+constraints. All pairs of strategies in a cell are one family (Holm). Where a rule adds seeds until there is a
+recommendation, bootstrap shares at every look would err too often. There the family also has every strategy's distance
+from every constraint; the leader must surely keep all constraints, and each other strategy must surely be behind the
+leader or surely break a constraint.
 """
 
 from __future__ import annotations
@@ -254,14 +254,14 @@ _KEPT = {BETTER: 1, SAME: 1, WORSE: -1}  # a constraint, where a value is so aga
 
 @dataclass(frozen=True)
 class _Bounds:
-    """The constraints as differences by seed: a strategy's value against the bound."""
+    """The constraints as differences by seed between a strategy's value and the bound."""
 
     values: Sequence[np.ndarray]  # [cell, strategy, seed], one a constraint
     constraints: Sequence[Claim]
 
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> _Bounds:
-        """Return the bounds of a map."""
+        """Return the constraints of a map's question as differences."""
         values = [values_of(dataset, constraint.metric) for constraint in question.constraints]
         return cls(values, question.constraints)
 

@@ -110,7 +110,7 @@ def _read(
 
 
 def workload_content(spec: RequestSource) -> dict[str, Any]:
-    """Return a workload's content for a hash or identity; includes what rates count in its window, if it has one."""
+    """Return a workload's content for a hash; with the definition of rates in its window, if it has a window."""
     window = Measure({}, spec.measure.warm_up_s, spec.measure.cool_down_s).window()
     rates = {"rates": window["rates"]} if "rates" in window else {}
     return spec.content() | rates
@@ -341,7 +341,7 @@ def check_rate(spec: WorkloadSpec, option: str) -> None:
 
 
 def workload_of_arms(options: ArmRequests, arms: Sequence[Arm]) -> tuple[WorkloadSpec, str]:
-    """Return the workload of all arms and its name, see `workload_for`."""
+    """Return the workload of all arms, and its name; see `workload_for`."""
     strategies = strategies_of(arms)
     return workload_for(options.workload, strategies, options.num_requests, rate=options.rate)
 

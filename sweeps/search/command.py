@@ -171,7 +171,7 @@ def failures(tried: Sequence[Tried]) -> dict[str, int]:
 
 
 def front(frame: SearchFrame, tried: Sequence[Tried]) -> dict[str, Any]:
-    """Return the calls on the Pareto front of points without penalty, and the hypervolume call by call."""
+    """Return the calls of points without penalty on the Pareto front, and the hypervolume after each call."""
     kept = [place for place, point in enumerate(tried) if point.worth.is_feasible]
     metrics = [goal.metric for goal in frame.valuation.goals]
     signs = [goal.sign for goal in frame.valuation.goals]

@@ -223,7 +223,7 @@ class Race:
         self.num_runs = 0
 
     def add(self, entries: Sequence[PointRuns]) -> None:
-        """Add new points, or further runs of known ones."""
+        """Add the runs of new points, or further runs of known points."""
         for point, runs, call in entries:
             if call is None:
                 self.points.append(point)

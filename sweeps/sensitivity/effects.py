@@ -110,7 +110,7 @@ def pair_effect_of(
 
 @dataclass(frozen=True)
 class BestRange:
-    """The range of a parameter among the best points."""
+    """The range that a parameter has among the best points."""
 
     parameter: str
     low: tuple[Any, ...]  # value at the lower end with its interval; empty for choices

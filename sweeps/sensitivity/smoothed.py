@@ -1,6 +1,6 @@
 """Smoothed gradients, for parameters that act through decisions: thresholds, weights, bases, budgets.
 
-A metric jumps where a decision flips, so its derivative says nothing. Its mean over perturbed parameters is
+A metric jumps where a decision flips, so its derivative is 0 or does not exist. Its mean over perturbed parameters is
 smooth, and so is the gradient of that mean: points are perturbed by σ·z and -σ·z (antithetic pairs, z normal),
 every point runs on the same requests (common random numbers), and the pairs' differences are fitted by least
 squares to 2σ·z, which is Stein's estimator freed of the variance of z². Whole-numbered parameters are rounded

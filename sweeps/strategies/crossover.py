@@ -1,4 +1,4 @@
-"""From which age a request of a lower class overtakes one of a higher class, by a configuration's settings alone.
+"""The age at which a request of a lower class overtakes one of a higher class, by a configuration's settings alone.
 
 The lower request overtakes once its base score, raised by its age beyond its class's grace period, passes the base
 score of a new request of the higher class. `metrics.run_summary` records actual overtaking.

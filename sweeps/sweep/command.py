@@ -112,7 +112,7 @@ class _Seeds(SeedOptions, title="seeds"):
 
     @property
     def stream(self) -> str:
-        """Return who draws requests from the seeds."""
+        """Return the name of the stream that draws requests from the seeds."""
         return "jax"
 
 
@@ -171,7 +171,7 @@ def main(options: SweepOptions) -> int:
 
 
 def _choose_device(device: str | None) -> None:
-    """JAX looks at this variable when it starts."""
+    """Set the variable by which JAX chooses its platform when it starts."""
     if device is not None and "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda"}[device]
 

@@ -212,7 +212,7 @@ def components_of(
 
 
 def group_of(setting: str) -> str:
-    """Return the usual group of a setting."""
+    """Return the group of `components_of` that a setting usually belongs to."""
     plain = setting.partition(".")[0]
     if is_policy_number(setting):
         return _OWNERS.get(plain, "numbers of policies")
@@ -269,7 +269,7 @@ def values_of(config: ClusterConfig, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def on(components: Sequence[Component], mask: int) -> tuple[Component, ...]:
-    """Return the components whose bit is set in `mask`."""
+    """Return the components that are switched on in `mask`."""
     return tuple(component for place, component in enumerate(components) if mask >> place & 1)
 
 

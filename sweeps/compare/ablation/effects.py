@@ -58,7 +58,7 @@ def masks_of(design: str, count: int) -> tuple[int, ...]:
 
 
 def contexts(count: int, *without: int) -> Iterator[int]:
-    """Yield every combination of the other components."""
+    """Return an iterator over the masks of all combinations that lack the components `without`."""
     bits = sum(1 << place for place in without)
     return (mask for mask in range(2**count) if not mask & bits)
 

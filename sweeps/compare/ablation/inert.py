@@ -69,7 +69,7 @@ def _has(config: ClusterConfig, setting: str) -> bool:
 def _switch(
     name: str, setting: str, off: object, traces: Mapping[str, str] | None = None
 ) -> Feature:
-    """Return a mechanism that one setting switches off."""
+    """Return the mechanism that one setting switches off by its value `off`."""
 
     def is_on(config: ClusterConfig) -> bool:
         return bool(getattr(config, setting) != off)

@@ -41,7 +41,7 @@ class Denoised:
     """The engine `denoised`: Sobol points first, then batches by noisy expected improvement."""
 
     def __init__(self, space: Space, search: Search) -> None:
-        """For a space."""
+        """Build the engine for a space."""
         self.space, self.search = space, search
         self.encoding = Encoding(space)
         self.first = BranchedStart(self.encoding, Sobol(space, search))

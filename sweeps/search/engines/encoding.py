@@ -33,7 +33,7 @@ class Engine(Protocol):
     """A search engine, built once for a space; must return the same points for the same history."""
 
     def __init__(self, space: Space, search: Search) -> None:
-        """Without history."""
+        """Build the engine, without any history."""
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
         """Return at most `count` points to try next; none if there are no more."""

@@ -238,7 +238,7 @@ class GpMinimize:
     """
 
     def __init__(self, space: Space, search: Search) -> None:
-        """For a space."""
+        """Build the engine for a space."""
         self.space, self.search = space, search
         self.followed: list[Told] = []
         self.optimizer: Any = None

@@ -99,9 +99,8 @@ def slo_slack(params: SlackParams, state: NoState, context: QueueContext) -> tup
 def tokens_of(
     context: GatewayContext, counts: Bool[Array, "instance slot"]
 ) -> Float[Array, "instance"]:
-    """Count the prompt tokens to compute of the outstanding requests that count, without those
-    expected to be cached.
-    """
+    """Count the prompt tokens still to compute for the outstanding requests marked in `counts`, without tokens expected
+    to be cached."""
     seen = context.outstanding
     tokens = jnp.maximum(seen.input_len - seen.expected_blocks * context.block_size, 1)
     total = jnp.sum(jnp.where(seen.is_there & counts, tokens, 0), axis=1, dtype=jnp.int32)
@@ -109,7 +108,7 @@ def tokens_of(
 
 
 def own_tokens(context: GatewayContext) -> Float[Array, "instance"]:
-    """Count the tokens of the request's own prompt that each instance has to compute."""
+    """Count the prompt tokens that each instance would have to compute for the request."""
     cached = context.snapshots.prefix_match_blocks * context.block_size
     return jnp.maximum(context.request.input_len - cached, 1).astype(jnp.float64)
 

@@ -58,7 +58,7 @@ class ForecastGatedParams:
 
 @pytree
 class ForecastState:
-    """The requests that the gateway has let in, and those that have completed, `[slo_class]`."""
+    """The numbers of requests that the gateway has let in, and of those that have completed, `[slo_class]`."""
 
     admitted: Float[Array, "slo_class"]
     blocks: Float[Array, "slo_class"]  # prompt blocks of these that were not expected to be cached
@@ -137,7 +137,7 @@ class ForecastRegimeParams(RegimeGatedParams, ForecastGatedParams):
 
 @pytree
 class ForecastRegimeState:
-    """The memories of both gates."""
+    """The states of both gates."""
 
     forecast: ForecastState
     regime: ShedState

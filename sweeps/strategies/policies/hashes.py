@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def leading_key(context: GatewayContext, blocks: Float[Array, ""]) -> Int[Array, ""]:
-    """Return a number that two prompts share exactly if they share the content that holds the last of
-    their first `blocks` full blocks.
+    """Return a number that is equal for two prompts if and only if they share the content with the last of their first
+    `blocks` full blocks.
 
-    A prompt whose blocks are its own up to there has a number of its own.
+    A prompt that shares no such content has a number of its own.
     """
     first = context.contents
     last = jnp.minimum(blocks.astype(jnp.int32), context.num_prompt_blocks) - 1
@@ -37,10 +37,10 @@ def leading_key(context: GatewayContext, blocks: Float[Array, ""]) -> Int[Array,
 
 
 def hashed_rank(context: GatewayContext, key: Int[Array, ""]) -> Int[Array, "instance"]:
-    """Return the place of every instance in the order that the hash of `key` gives; inactive instances come last.
+    """Return each instance's rank in the order that the hash of `key` gives; inactive instances come last.
 
-    Highest-random-weight hashing: each pair of a key and an instance has a draw, other on every seed. An
-    instance that joins or leaves changes the order of no others.
+    Highest-random-weight hashing: each pair of a key and an instance has a draw, which differs by seed. An instance
+    that joins or leaves does not change the order of the others.
     """
     is_active = context.snapshots.is_active
     draw = jax.random.uniform(
@@ -55,12 +55,12 @@ def hashed_rank(context: GatewayContext, key: Int[Array, ""]) -> Int[Array, "ins
 
 
 def at_rank(rank: Int[Array, "instance"], place: int) -> Int[Array, ""]:
-    """Return the instance with this rank."""
+    """Return the instance with rank `place`."""
     return lax.argmax(rank == place, 0, jnp.int32)
 
 
 def first_by_rank(rank: Int[Array, "instance"], mask: Bool[Array, "instance"]) -> Int[Array, ""]:
-    """Return the instance of the least rank among those of the mask; of all if the mask is empty."""
+    """Return the lowest-ranked instance in the mask; the lowest-ranked of all if the mask is empty."""
     among = jnp.where(jnp.any(mask), mask, jnp.ones_like(mask))
     return lax.argmin(jnp.where(among, rank, LAST), 0, jnp.int32)
 

@@ -64,7 +64,7 @@ def _count(in_order: Int[Array, "slot"], values: Int[Array, "slot"]) -> Int[Arra
 
 
 def blocks_for_others(context: QueueContext) -> Int[Array, "slot"]:
-    """Count the blocks of each prompt that are not cached, once for every other waiting request that has them too."""
+    """Count each prompt's blocks that are not cached, once for each other waiting request with the same block."""
     contents, cached = context.contents, context.num_cached_blocks[:, None]
     end = contents.start + contents.length
     missing = jnp.maximum(end - jnp.maximum(contents.start, cached), 0)

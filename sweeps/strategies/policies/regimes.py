@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def matches(context: GatewayContext) -> Int[Array, "instance"]:
-    """Return the prompt blocks in the router's index, 0 on inactive instances."""
+    """Return the number of the prompt's blocks in the router's index, 0 on inactive instances."""
     seen = context.snapshots
     return jnp.where(seen.is_active, seen.prefix_match_blocks, 0)
 
