@@ -1,4 +1,4 @@
-"""How the source tree is built: sizes, layers, import circles and copies of one idea, each with its target.
+"""How the house is built: sizes, layers, circles and copies of one idea, each with the number it is to come to.
 
 python -m benchmarks.house           the table in Markdown on stdout
 python -m benchmarks.house --write   the same, and into docs/results/house.md between its markers
