@@ -33,7 +33,7 @@ def stacked(*leaves: ArrayLike) -> np.ndarray:
 
 
 def clipped(values: Values, most: int) -> Any:
-    """Bring whole numbers into [0, most]; `np.clip` takes three times as long."""
+    """Return whole numbers clipped to [0, most]; `np.clip` takes three times as long."""
     xp = namespace(values)
     return xp.minimum(xp.maximum(values, 0), most)
 

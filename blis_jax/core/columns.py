@@ -105,7 +105,7 @@ def choose(predicate: jax.Array, one: T, other: T) -> T:
 
 
 def tail(vector: Vector, start: int) -> Vector:
-    """Return the entries from `start` on."""
+    """Return the vector's entries from `start` on."""
     if isinstance(vector, Columns):
         return Columns(vector.entries[int(start) :])
     return vector[int(start) :]

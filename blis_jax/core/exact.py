@@ -53,7 +53,7 @@ def exact_product(a: Number, b: Number) -> jax.Array:
 
 
 def exact_chain(first: Number, second: Number, *others: Number) -> jax.Array:
-    """Multiply numbers from left to right, with every step rounded."""
+    """Return the product of numbers, multiplied from left to right with every step rounded."""
     product = exact_product(first, second)
     for other in others:
         product = exact_product(product, other)

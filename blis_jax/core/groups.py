@@ -1,8 +1,8 @@
-"""Requests in groups of neighbours: of a million requests few wait, or are on their way, at one time.
+"""Requests in groups of neighbours, since few of a million requests wait, or are on their way, at one time.
 
-To find them in a table over all requests takes as long as the table is, at every event. A summary with an entry for
-each group says which groups have some, and only the rows of these groups are read. A group has about as many requests
-as there are groups, so both sides grow with the square root of the number of requests.
+A search for them in a table of all requests would read the whole table at every event. A summary with one entry for
+each group says which groups contain some, and only the rows of these groups are read. A group has about as many
+requests as there are groups, so the work grows with the square root of the number of requests.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Groups:
         return self.num_requests // self.size + 1
 
     def of(self, request: jax.Array) -> jax.Array:
-        """Return the group of a request."""
+        """Return the number of the group that a request belongs to."""
         return request // jnp.int32(self.size)
 
     def rows(self, group: jax.Array) -> Rows:
-        """Return the rows of a group."""
+        """Return the table rows of a group."""
         first = group * jnp.int32(self.size)
         start = jnp.minimum(first, jnp.int32(self.num_requests + 1 - self.size))
         number = start + lax.iota(jnp.int32, self.size)
@@ -64,7 +64,7 @@ class Groups:
         return Rows(number, (number >= first) & (number < self.num_requests), take)
 
     def every(self) -> Rows:
-        """Return the rows of all requests."""
+        """Return the table rows of all requests."""
         number = lax.iota(jnp.int32, self.num_requests + 1)
         return Rows(number, number < self.num_requests, lambda table: table)
 

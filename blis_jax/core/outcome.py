@@ -1,4 +1,4 @@
-"""How runs end."""
+"""The codes for how a run ends."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Defects:
-    """Switches of the reference's defects; a defect is reproduced where its name is set, and nowhere else."""
+    """Switches of the reference's defects; a defect is reproduced only if its switch is set."""
 
     # an empty batch leaves the instance idle before its step has ended
     overlapping_steps: bool = False

@@ -1,7 +1,7 @@
-"""What the engine's parts hand to each other: sentinels, views and contracts.
+"""The types that the engine's parts exchange: sentinels, views and contracts.
 
-When it runs, this module imports nothing of ours but the rules of revisions, the kinds of policy, sub-trees, `pytrees`
-and `lazy`; what it imports for types alone is under `TYPE_CHECKING`. Times are whole microseconds in the clock's dtype.
+At run time this module imports nothing of ours but the rules of revisions, the kinds of policy, sub-trees, `pytrees`
+and `lazy`; imports for types alone are under `TYPE_CHECKING`. Times are whole microseconds in the clock's dtype.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Record(Protocol):
-    """A dataclass, such as the numbers of a policy, whatever its fields are."""
+    """Any dataclass, such as the numbers of a policy."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -64,9 +64,9 @@ def never(dtype: DTypeLike) -> Any:
 
 @pytree
 class RequestView:
-    """What a policy may know about a request; the true output length is not in it.
+    """The data of a request that a policy may read; the true output length is not among them.
 
-    Scalars at admission and routing, `[slot]` for priorities and schedulers.
+    Fields are scalars at admission and routing, and `[slot]` for priorities and schedulers.
     """
 
     slo_class: Int[Array, "..."]  # index into SLO_CLASSES
@@ -370,5 +370,5 @@ class EngineShape:
 
     @property
     def is_continuous(self) -> bool:
-        """Return whether times keep their fractions of a microsecond, unlike the reference's."""
+        """Return whether times keep fractions of a microsecond, unlike in the reference."""
         return self.clock == "continuous"

@@ -319,7 +319,7 @@ def rows_to_begin_with(config: ClusterConfig) -> int:
 
 
 def cheapest_first(config: ClusterConfig) -> list[str]:
-    """Sort the kinds of GPU by cost, then by name."""
+    """Return the kinds of GPU, sorted by cost, then by name."""
     return sorted(_costs(config), key=lambda kind: (_costs(config)[kind], kind))
 
 
@@ -359,7 +359,7 @@ def row_to_copy(config: ClusterConfig) -> int:
 def fleet_params(
     config: ClusterConfig, num_rows: int, num_changes: int, policy_seed: int
 ) -> FleetParams:
-    """Return the machines of the cluster, with `num_changes` draws of each of the reference's streams."""
+    """Return the numbers of the cluster's machines, with `num_changes` draws from each of the reference's streams."""
     of_instances = disaggregation.kinds_of_gpu(config)
     kinds = cheapest_first(config) or sorted(set(of_instances))
     costs = _costs(config)

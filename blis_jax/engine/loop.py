@@ -54,7 +54,7 @@ CHUNK = 64  # scan steps between two looks at whether the run is over
 
 @pytree
 class Order:
-    """Verified order of events of one microsecond, per request; see ties.py."""
+    """The verified order of events within one microsecond, per request; see ties.py."""
 
     # order of entry among requests queued in one microsecond
     queue_rank: Int[Array | np.ndarray, "*run request"]
@@ -323,7 +323,7 @@ def run_row(
     requests: Requests,
     max_scan_steps: jax.Array,
 ) -> Raw:
-    """Make one run, with real branches."""
+    """Run one row to its end, with real branches; return its raw results."""
     ctx = context_of(shape, mechanism, params, requests)
     start = first_state(shape, mechanism, params, requests)
     return raw_of(mechanism, *_chunks(ctx, start, max_scan_steps // CHUNK))

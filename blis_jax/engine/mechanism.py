@@ -158,8 +158,8 @@ def _absent(config: ClusterConfig) -> Absent:
 
 
 def has_priorities(functions: Mechanism) -> bool:
-    """Return whether BLIS counts priority inversions: under any but the constant priority, in August
-    under priority-fcfs.
+    """Return whether BLIS counts priority inversions: in February unless the priority policy is `constant`, in August
+    under the scheduler `priority-fcfs`.
     """
     if functions.rules.has_order:
         return functions.scheduler.decide is registry.find("scheduler", "priority-fcfs").decide
@@ -219,7 +219,8 @@ def _check_draft(config: ClusterConfig, policy: Policy | None) -> None:
 
 
 def without_effect(config: ClusterConfig) -> str | None:
-    """Return a sentence on why `precise_kv_routing` has no effect in this configuration; None if it has one, or is off.
+    """Return why `precise_kv_routing` has no effect in this configuration, as a sentence; None if it has an effect or
+    is off.
 
     BLIS, too, goes on without precise routing then.
     """

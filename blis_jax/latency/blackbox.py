@@ -1,4 +1,4 @@
-"""The blackbox models: the linear law of BLIS, that with the quadratic attention of prompts, and ours with context."""
+"""The blackbox models: BLIS's linear law, the law with the quadratic attention of prompts, and ours with context."""
 
 from __future__ import annotations
 

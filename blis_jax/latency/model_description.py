@@ -278,9 +278,9 @@ def model_description(name: str, config_file: str = "") -> ModelDescription:
     """Return the description in this `config.json`, or of the shipped model with this name.
 
     Args:
-        name: the model's name, in any case; a shipped one may have a precision behind it, as in `-FP8` and
+        name: the model's name, in any case; the name of a shipped model may end in a precision, such as `-FP8` or
             `-w4a16`.
-        config_file: path of a `config.json`, or of the folder that has it; empty: a shipped model.
+        config_file: path of a `config.json`, or of its folder; empty for a shipped model.
 
     Raises:
         ConfigError: the file cannot be used, or no model of this name is shipped.

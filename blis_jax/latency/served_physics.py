@@ -63,7 +63,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
         deployment: the model on its GPUs.
 
     Raises:
-        ConfigError: the model cannot be shared out evenly.
+        ConfigError: the model cannot be divided evenly among the GPUs.
     """
     deployment.refuse_uneven()
     if deployment.model.kinds.compressed:
@@ -191,16 +191,16 @@ def step_us(
     """Return the time of a step with these sums over its members, which need not be whole numbers.
 
     Args:
-        numbers: of the deployment.
-        prompts: members in prefill.
-        prompt_tokens: their new tokens.
+        numbers: the deployment's `ServedNumbers`.
+        prompts: number of members in prefill.
+        prompt_tokens: sum of their new tokens.
         attended: the sum of new tokens times the context that they attend to on average.
-        decodes: members in decode.
-        context: tokens that these have.
-        larger: the larger of two numbers; None: `jnp.maximum`, and `max` will do for plain numbers.
+        decodes: number of members in decode.
+        context: sum of the tokens that members in decode hold.
+        larger: function that returns the larger of two numbers; None: `jnp.maximum`; `max` suits plain numbers.
 
     Returns:
-        µs.
+        The time of the step, µs.
     """
     tokens = prompt_tokens + decodes
     covered = 1.0 - numbers.unchosen**tokens

@@ -105,7 +105,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
         deployment: the model on its GPUs.
 
     Raises:
-        ConfigError: the model cannot be shared out evenly.
+        ConfigError: the model cannot be divided evenly among the GPUs.
     """
     deployment.refuse_other_layers("trained-physics")
     deployment.refuse_uneven()
@@ -206,7 +206,7 @@ def decode_steps(
 
     Args:
         beta: `PhysicsNumbers`.
-        batch: as it is before the first of these steps.
+        batch: the batch before the first of these steps.
     """
     members, numbers, nothing = batch.members, _numbers(beta), jnp.float64(0.0)
     assert members is not None

@@ -70,9 +70,7 @@ class AnswerOfTier(Answer):
     is_left: Bool[Array, ""]  # it fails, and holds the blocks found
 
     def held_after(self, tenant: Tenant, asks: jax.Array) -> jax.Array:
-        """Return the number of tokens in the list after the attempt, with the blocks that a failed attempt leaves in
-        it.
-        """
+        """Return the number of tokens in the list after the attempt, with the blocks left by a failed attempt."""
         return jnp.where(asks & self.is_left, self.held, super().held_after(tenant, asks))
 
     def life_before(self, tenant: Tenant, asks: jax.Array) -> BlockLife:

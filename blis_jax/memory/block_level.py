@@ -187,7 +187,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return state.having(emptied(ctx.shape, ctx.params, state[Blocks], is_it))
 
     def takes_at_once(self, ctx: Context) -> bool:
-        """Return whether members of a batch that only decodes take blocks without a visit: if no policy hears of it."""
+        """Return whether members of a batch that only decodes take blocks without a visit, which no policy observes."""
         used, shape = ctx.mechanism, ctx.shape
         is_heard = used.is_precise or used.moves_requests or used.offload is not None
         return ctx.when is branch and not (shape.tracks_outputs or shape.is_continuous or is_heard)

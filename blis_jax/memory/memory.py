@@ -158,7 +158,7 @@ class Visit:
 
 
 class Left(NamedTuple):
-    """The traces of a request that leaves an instance: the work, and memory's rows."""
+    """The work and memory's rows after a request has left an instance."""
 
     work: Work
     rows: Any

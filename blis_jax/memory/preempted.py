@@ -91,13 +91,13 @@ class Preempted:
         return dataclasses.replace(view, input_len=self.stored_len(state, request, view.input_len))
 
     def arrives(self, ctx: Context, state: State, request: Int[Array, ""], rows: Any) -> Any:
-        """Return the rows of a request that is routed."""
+        """Return the rows of a request that has been routed."""
         return rows
 
     def departs(
         self, ctx: Context, state: State, subject: Subject, left: Left, why: tuple[jax.Array, ...]
     ) -> Left:
-        """Return the traces of a request that leaves the batch.
+        """Return the work and memory's rows after a request has left the batch.
 
         `why` says whether the request moves on and, where instances can stop, whether its instance stops.
         """
@@ -106,7 +106,7 @@ class Preempted:
     def cut_off(
         self, ctx: Context, state: State, request: Int[Array, ""], left: Left, is_gone: jax.Array
     ) -> Left:
-        """Return the traces of a waiting request whose instance goes down; `is_gone` says whether its KV is lost."""
+        """Return the work and rows of a waiting request whose instance goes down; `is_gone`: its KV is lost."""
         return left
 
     def rows_of_dropped(self, ctx: Context, state: State, request: jax.Array) -> Any:
@@ -191,7 +191,7 @@ class ResumedElsewhere(Resumed):
     def departs(
         self, ctx: Context, state: State, subject: Subject, left: Left, why: tuple[jax.Array, ...]
     ) -> Left:
-        """Return the traces with the end of the request's life here; its tokens are lost if its instance stops."""
+        """Return the work and rows with the request's life here ended; its tokens are lost if its instance stops."""
         _, *stops = why
         goes = functools.reduce(operator.or_, why)
         token = jnp.where(subject.in_decode, subject.past.token_record + 1, 0)
@@ -203,7 +203,7 @@ class ResumedElsewhere(Resumed):
     def cut_off(
         self, ctx: Context, state: State, request: Int[Array, ""], left: Left, is_gone: jax.Array
     ) -> Left:
-        """Return the traces with the end of the request's life; tokens whose KV has arrived and stays are kept."""
+        """Return the work and rows with the request's life ended; tokens whose KV has arrived and stays are kept."""
         has_kv = (state[Journeys].of(request).computed > 0) & ~is_gone
         left = _cut_off(ctx, state, request, left, ~has_kv, jnp.int32(0))
         life = choose(has_kv, _life(ctx, state, request), left.rows.life)
@@ -248,7 +248,7 @@ def _cut_off(
     is_it: Bool[Array, ""],
     token: Int[Array, ""],
 ) -> Left:
-    """Return the traces with a row for the ended life, if tokens were kept before; `token` is its first record + 1."""
+    """Return the work and rows with a record of the ended life if tokens were kept; `token`: its first record + 1."""
     work, blocks, none = left.work, state[Blocks], no_block_rows(ctx)
     is_it = is_it & (_regained(state, request) > 0)
     is_full = is_it & (blocks.num_evictions >= ctx.shape.eviction_capacity)

@@ -36,7 +36,7 @@ class AdapterParams:
 
 @pytree
 class RequestAdapters:
-    """The adapter that each request names, `NO_ADAPTER` for none; a spare one included."""
+    """The adapter that each request names, `NO_ADAPTER` for none; a spare request included."""
 
     of: Int[Array, "request"]
 

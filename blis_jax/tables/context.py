@@ -184,7 +184,7 @@ class Context:
     def write_pairs(
         self, table: jax.Array, rows: jax.Array, columns: jax.Array, value: jax.Array
     ) -> jax.Array:
-        """Replace the entries of a table at these pairs of row and column; see `write`."""
+        """Return the table with the entries at these pairs of row and column replaced; see `write`."""
         if self.when is not branch:
             return table.at[rows, columns].set(value)
 

@@ -22,7 +22,7 @@ TOKEN_PARTS = 1 << 20  # of a token, in which expectations are added up
 
 @pytree
 class DraftParams:
-    """The numbers of drafted tokens, all traced; columns beyond those that are drafted have the probability 0."""
+    """The numbers of drafted tokens, all traced; columns beyond the most drafted tokens have the probability 0."""
 
     reach: Float[
         Array, "slo_class draft"

@@ -279,7 +279,7 @@ class QueueVictims:
 
 @pytree
 class Dispatches:
-    """The place of each request at the gateway, and the time of its dispatch from the queue; a spare one included."""
+    """The place of each request at the gateway, and the time of its dispatch from the queue; a spare row included."""
 
     place: Int[Array, "*lane request"]  # see Place
     at: Real[Array, "*lane request"]  # clock, never() before

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytree
 class PaidTime:
-    """The time that has been paid for so far, in µs, clock dtype."""
+    """The time that each instance has been paid for so far, µs in the clock's dtype."""
 
     is_held: Int[Array, "*lane instance"]  # 1: the cluster policy wants it, or it has been ordered
     paid_us: Array  # clock[instance]

@@ -188,7 +188,7 @@ class LaneRow:
         """Return the lane's row.
 
         Raises:
-            ValueError: whole numbers and times are side by side.
+            ValueError: whole numbers and times are joined.
         """
         numbers, times = self.parts
         return Lane(numbers, times)
@@ -314,10 +314,10 @@ def initial_state(
 
     Args:
         shape: sizes of the tables.
-        mechanism: what is compiled in.
+        mechanism: functions of the run.
         params: numbers of the run.
         gateway: first states of the gateway's policies.
-        local: those of the instances' policies `[instance]`.
+        local: first states of the instances' policies `[instance]`.
         own: the sub-trees of memory and of the sources.
     """
     rows, slots, clock = shape.num_instances + 1, shape.num_slots, shape.clock_dtype

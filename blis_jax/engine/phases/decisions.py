@@ -46,7 +46,7 @@ class Decisions(HasParts):
 
 
 class Routed(NamedTuple):
-    """A request, the instance that its router has chosen, the time, and what the router saw."""
+    """A request, the instance that its router has chosen, the time, and the context that the router read."""
 
     request: jax.Array
     instance: jax.Array

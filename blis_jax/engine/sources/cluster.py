@@ -288,7 +288,7 @@ class Stopping(InstanceSource):
         goes_on: jax.Array,
         chains: Vector,
     ) -> tuple[Work, jax.Array, Vector]:
-        """Return the instance without step events if it stops: it may be up again, and have a queue."""
+        """Return the instance without step events if it stops: it may come up again with requests in its queue."""
         now = work.lane.now
         stops, slots = is_due(state, instance, now), SlotRows(state, instance)
         goes_on = jnp.where(stops, has_queue(slots, now), goes_on)

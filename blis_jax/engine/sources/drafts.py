@@ -1,5 +1,5 @@
-"""Drafted tokens (speculative decoding): how many each request in decode drafts for its next step, and how many are
-accepted.
+"""Drafted tokens (speculative decoding): how many a request in decode drafts for its next step, and how many of them
+are accepted.
 
 When a step is over, each request in decode drafts tokens for the next step, which verifies them. How many will be
 accepted is drawn at once, from the numbers of the request and of its step alone. A request that makes one token a step

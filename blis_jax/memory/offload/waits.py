@@ -167,7 +167,7 @@ def _with(waits: Waits, slot: jax.Array, is_it: jax.Array, **values: jax.Array) 
 
 
 def _with_known(ctx: Context, here: Here, prompt: Prompt, is_it: jax.Array) -> Here:
-    """Return the tiers with these contents marked as asked of storage."""
+    """Return the tiers with a note that storage has been asked for these contents."""
     known, last = here.contents.known, jnp.int32(here.contents.known.shape[1] - 1)
     place = jnp.where(is_it, prompt.place, last)
     known = known.at[here.instance, place].set(jnp.where(is_it, prompt.name, 0))

@@ -212,7 +212,7 @@ def may_be_back(state: State, request: jax.Array, instance: jax.Array) -> jax.Ar
 
 
 def arrived(ctx: Context, state: State, writes: Writes, request: jax.Array) -> Writes:
-    """Return the writes of a scan step in which the request has been routed again."""
+    """Return the writes of the scan step that has routed a request again, with its journey ended."""
     nothing = no_changes(ctx, state).only(*OF_MOVES)
     journey = JourneyWrite(request, state[Journeys].of(request).replace(due=ctx.never))
     writes = writes.having(*nothing, journey)

@@ -247,7 +247,7 @@ def store(ctx: Context, state: State, instance: jax.Array) -> Writes:
 
 
 def released(ctx: Context, state: State, instance: jax.Array) -> Writes:
-    """Let the lane go on once the blocks of a request that has left the queue are free."""
+    """Return the writes in which the lane goes on once a departed request's blocks are free."""
     return _after_storing(ctx, no_writes(ctx, state, instance))
 
 

@@ -107,7 +107,7 @@ def _visit(ctx: Context, subject: Subject, demand: Demand, grant: Grant, comes: 
 
 
 def stale_tokens(ctx: Context, subject: Subject) -> jax.Array:
-    """Return the tokens with which a request that the budget did not reach is counted: those of its last visit."""
+    """Return the tokens that count for a request which the budget did not reach: those of its last visit."""
     if not ctx.mechanism.defects.stale_token_counts:
         return jnp.int32(0)
     served = subject.step - 1 - subject.past.token_index - subject.past.lag

@@ -113,7 +113,7 @@ class StepHooks:
     def torn_off(
         self, ctx: Context, state: State, subject: Subject, left: Left, past: Past, ends: jax.Array
     ) -> tuple[Left, Past]:
-        """Return what a member that leaves early (if `ends`) leaves behind, and its history row."""
+        """Return the work and rows after the departure of a member, early if `ends`, and its history row."""
         return left, past
 
     def completed(

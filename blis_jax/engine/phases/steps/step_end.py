@@ -1,4 +1,4 @@
-"""The end of a step: its step time, first tokens, completions, and when the instance steps next."""
+"""The end of a step: its duration, first tokens, completions, and when the instance steps next."""
 
 from __future__ import annotations
 
