@@ -27,7 +27,7 @@ SCORER = "lora-affinity"
 LONGEST_LOAD_US, MOST_RESERVED_BYTES = 1e15, 1e18
 _MOST = 2**31 - 1
 MOST_ADAPTERS = 4096  # that can be declared: instances have a column for each
-NUMBERS = {  # and what BLIS takes where the file says nothing: µs, bytes/µs, bytes
+NUMBERS = {  # with the values that BLIS uses if the file has none: µs, bytes/µs, bytes
     "load_base_latency_us": 1500.0,
     "load_bandwidth_bytes_us": 2.0e6,
     "footprint_bytes_per_rank": 2.0e6,
@@ -213,7 +213,7 @@ def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
     lora: LoraConfig = config.lora_config
     capacity, is_found = lora.adapter_capacity, "lora_adapter_capacity" not in said
     _check_numbers(lora)
-    if not lora.adapters:  # then a capacity says nothing
+    if not lora.adapters:  # then a capacity has no effect
         return {}
     if is_found and capacity is not None and capacity <= 0:
         raise ConfigError(
@@ -369,7 +369,7 @@ def check(config: ClusterConfig) -> None:
     """Refuse adapters where their effect is not defined.
 
     Raises:
-        ConfigError: the revision has none, or another mechanism does not go with them.
+        ConfigError: the revision has none, or another configured mechanism is incompatible with adapters.
     """
     if config.lora_config != LoraConfig() and not config.is_august:
         raise ConfigError(

@@ -110,7 +110,7 @@ class ClusterConfig(
         "scheduling", "track of BLIS that is reproduced: scheduling or routing", choices=VARIANTS
     )
     corrected: bool = setting(False, "run without the defects of BLIS")  # see types.Defects
-    _given: ClassVar[Mapping[str, Any]]  # no field: what was given, as it is kept
+    _given: ClassVar[Mapping[str, Any]]  # not a field: the given settings, as stored
 
     if not TYPE_CHECKING:  # type checkers take the one of the fields
 
@@ -294,7 +294,7 @@ def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return kept, source
 
 
-# what follows from other settings where it is not given; each reads what those before it have found
+# values derived from other settings if not given; each function may use the results of those before it
 DERIVATIONS = (
     *(revisions.defaults, revisions.of_vllm, adapters.defaults),
     *(step_times.defaults, revisions.limits, router.limits),

@@ -20,7 +20,7 @@ SETTINGS: dict[str, Any] = {
     name: setting.default for name, setting in declared_in(PoolSettings).items()
 }
 _COUNTS = ("prefill_instances", "decode_instances", "prefill_decode_instances", "encode_instances")
-# what a pool may have of its own
+# settings that a pool may override
 _OWN = ("total_kv_blocks", "tp", "max_model_len", "latency_model")
 OF_ONE_POOL = tuple(
     f"{pool}_{name}"
@@ -45,7 +45,7 @@ def roles(config: ClusterConfig) -> list[int]:
     codes_of_instances += [IDLE] * (config.num_instances - len(codes_of_instances))
     return codes_of_instances[
         : config.num_instances
-    ]  # those that no node has room for are never there
+    ]  # instances without room on a node never start
 
 
 def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
@@ -89,7 +89,7 @@ def cuts_answers(config: ClusterConfig) -> bool:
     )
 
 
-# an instance that does both has what the decode pool has
+# an instance of role both uses the decode pool's settings
 _POOL_OF_ROLE = {ROLES.index("prefill"): "prefill", ROLES.index("decode"): "decode"}
 _POOL_OF_ROLE[ROLES.index("both")] = "decode"
 

@@ -67,9 +67,9 @@ def names_files(config: ClusterConfig) -> bool:
 # --- policies and their numbers -------------------------------------------------------------------
 
 
-# what begins the numbers of a policy that routes in the decode pool: this and the kind
+# prefix of the numbers of a policy that routes in the decode pool, before the kind
 DECODE = "decode_"
-# what begins a number of every policy in use that declares it
+# prefix of a number that is set in every policy in use that declares it
 EVERY = "policies"
 
 
@@ -122,7 +122,7 @@ class Chosen(OfEachKind):
     """All policies that a configuration names, with their numbers; scorers with their weights."""
 
     decode: ChosenRouter | None = None  # None: these route in the decode pool too
-    prefill: ChosenRouter | None = None  # likewise in the prefill pool
+    prefill: ChosenRouter | None = None  # the policies that route in the prefill pool
 
 
 def policies_of(used: Chosen | ChosenRouter) -> Iterator[Policy]:

@@ -150,7 +150,7 @@ def _groups_of_pools(
             )
         names.append(name)
         groups_of_pools.append(made)
-        # the memory of a kind of GPU is that of the first pool which has it
+        # the first pool with a kind of GPU decides that kind's memory
         written = pool.get("gpu_memory_gib", 0.0)
         gib = value_at(written, f"{place}: gpu_memory_gib", float, 0, MOST_GIB, excludes_low=True)
         memory.setdefault(made.gpu_type, gib)

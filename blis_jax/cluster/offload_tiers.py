@@ -72,11 +72,11 @@ class KvOffloadConfig:
     block_size: int | None = None
     blocks_per_chunk: int | None = None
     offload_prompt_only: bool = True
-    # not BLIS's: what comes back is not computed again, and takes its time
+    # not in BLIS: blocks that are loaded back are not computed again, and take transfer time
     saves_prefill: bool = False
     secondary_tiers: tuple[SecondaryTier, ...] = ()
-    per_block_bytes: int | None = None  # where the header of a trace says it
-    # what changes nothing, for the headers of traces; `secondary_tiers` has that of each
+    per_block_bytes: int | None = None  # if a trace's header states it
+    # keys without effect, for the headers of traces; `secondary_tiers` has each tier's
     words: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -357,7 +357,8 @@ def check(config: ClusterConfig) -> None:
     """Refuse off-load tiers where their effect is not defined.
 
     Raises:
-        ConfigError: the revision has none, a size does not fit, or another mechanism does not go with them.
+        ConfigError: the revision has none, a size does not fit, or another configured mechanism is incompatible with
+            tiers.
     """
     for problem in _problems(config) if config.kv_offload_config != KvOffloadConfig() else ():
         raise ConfigError(f"kv_offload_config: {problem}")

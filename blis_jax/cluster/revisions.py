@@ -64,7 +64,7 @@ def registered(config: ClusterConfig, kind: str, name: str) -> str:
     return AUGUST_POLICIES.get((kind, name), name) if config.is_august else name
 
 
-# what August's revision takes where a setting is not given, if that is another value
+# defaults of August's revision where they differ
 _DEFAULTS = {"snapshot_refresh_interval": 50_000, "latency_model": "trained-physics"}
 OF_REVISION = ("snapshot_refresh_interval", "max_model_len")  # whose default the revision decides
 
@@ -174,7 +174,7 @@ def _block_of_states(config: ClusterConfig) -> int | None:
         return None
     any_gpu = (
         config.hardware or "H100"
-    )  # that of a fit need not be named, and a block is the same on all
+    )  # a fitted model need not name its GPU, and the block size is the same on all GPUs
     served = deployment(config, any_gpu, config.tp or 1, config.dp)
     return block_tokens(served) if served.model.kinds.linear else None
 
@@ -248,7 +248,7 @@ def _check_aligned(config: ClusterConfig) -> None:
 
 # --- signals of llm-d's router --------------------------------------------------------------------
 
-ROUTER_SIGNALS = ("llm-d-router-0.10",)  # what routers see, by the scheduler that they are those of
+ROUTER_SIGNALS = ("llm-d-router-0.10",)  # the schedulers whose signals routers may use
 SCRAPE_US = 50_000  # the router's least interval between looks at its servers
 _SCORERS_THERE = {"queue-depth": "waiting-requests", "prefix-affinity": "approx-prefix-cache"}
 _PICKERS_THERE = {"first-best": "random-best"}

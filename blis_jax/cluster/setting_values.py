@@ -15,7 +15,7 @@ from blis_jax.cluster.offload_tiers import KvOffloadConfig
 from blis_jax.cluster.speculation import SpeculativeConfig
 from blis_jax.errors import ConfigError
 
-# settings that every record is hashed with; one that came later counts only where it is given, so that old hashes hold
+# settings in the hash of every record; a later setting is hashed only if it was given, so that old hashes stay valid
 OF_FIRST_RECORDS = (
     "model", "hardware", "tp", "alpha_coeffs", "beta_coeffs", "total_kv_blocks", "block_size_in_tokens",
     "max_num_running_reqs", "max_num_scheduled_tokens", "long_prefill_token_threshold", "num_instances",

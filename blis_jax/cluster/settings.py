@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
 LARGEST_COUNT = 2**31 - 2
-_TYPES: dict[str, tuple[Any, str]] = {  # by annotation, with what is said of one that is wrong
+_TYPES: dict[str, tuple[Any, str]] = {  # by annotation, with its name in errors
     "int": (int, "a whole number"),
     "float": ((int, float), "a number"),
     "bool": (bool, "true or false"),
@@ -34,7 +34,7 @@ class DeclaredSetting(Number):
     """The declaration of a setting; a number has bounds, a text may have a list of choices."""
 
     choices: tuple[str, ...] = ()
-    words: str = ""  # what is allowed, where bounds and choices do not say it
+    words: str = ""  # allowed values, if bounds and choices do not describe them
     option: str = ""  # the option's help, if it is another
     metavar: str = ""  # of the option; by type and unit if not given
     shown: str | None = None  # the option's default, if `is_found`

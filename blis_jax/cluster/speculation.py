@@ -277,7 +277,8 @@ def check(config: ClusterConfig) -> None:
     """Refuse drafted tokens where their effect is not defined.
 
     Raises:
-        ConfigError: the profile claims to be equal to BLIS, or another mechanism does not go with them.
+        ConfigError: the profile claims to be equal to BLIS, or another configured mechanism is incompatible with
+            drafts.
     """
     num = config.speculative_config.num_speculative_tokens
     if not num:

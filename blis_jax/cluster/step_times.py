@@ -23,7 +23,7 @@ from blis_jax.latency.registry import AUTO, FROM_SIZES, REFERENCE_OF, SIZED, cho
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
-SERVED = ("hardware", "tp", "dp")  # settings that decide what an instance is, beside the model
+SERVED = ("hardware", "tp", "dp")  # settings that, with the model, decide an instance's deployment
 
 
 def name_of(config: ClusterConfig) -> str:

@@ -129,7 +129,7 @@ def _holder(lock: Path) -> tuple[str, str]:
     return pid, machine
 
 
-# In a scratch folder beside what is written. It is locked while its process lives.
+# Names in a scratch folder beside the written path. The folder is locked while its process lives.
 NEW, ASIDE, DISCARDED, LOCK = "new", "aside", "discarded", "lock"
 ENDING = ".tmp"
 
@@ -181,7 +181,7 @@ def clear_leftovers(path: Path) -> None:
     entries = list(path.parent.iterdir()) if path.parent.is_dir() else []
     for scratch in entries:
         if name.fullmatch(scratch.name):
-            with suppress(OSError):  # what cannot be removed does not stand in the way
+            with suppress(OSError):  # leftovers that cannot be removed do no harm
                 _clear(scratch, path)
 
 
@@ -297,9 +297,9 @@ def whole_numbers(value: object) -> Any:
 
 # --- results that exist: replaced with --overwrite, gone on with by --resume ----------------------
 
-# A command goes on with what is kept if everything its numbers depend on is the same. Datasets, journals of runs and
-# states of a training keep what they depend on, by names that a user knows, and compare it here. So does what has a
-# form of its own on disk and can be gone on with.
+# A command continues saved work if everything on which its numbers depend is the same. Datasets, journals of runs,
+# training states, and all other saved work that can be continued store the values on which they depend, by names that
+# a user knows, and compare them here.
 
 Outputs = Mapping[str, "Path | Sequence[Path | None] | None"]  # by the option that names them
 

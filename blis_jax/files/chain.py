@@ -25,7 +25,7 @@ from blis_jax.files.content import Beside, canonical, digest
 from blis_jax.files.formats import number_of
 
 VERSION = number_of("ledger")
-NOTHING = "0" * 64  # what the first record has as the hash of the one before
+NOTHING = "0" * 64  # stands for the previous hash in the first record
 TORN = "after_torn_line"
 BEGIN = "ledger"  # kind of the first record
 _OF_CHAIN = ("number", "previous", "kind", "written", TORN, "hash")

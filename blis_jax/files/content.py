@@ -129,9 +129,9 @@ class Beside:
 
 # A file is an xz stream with a line of JSON, the names and forms of the columns, and then their numbers. Figures of
 # runs are seldom any 64 bits: a percentile is a whole number of 0.01 µs, a rate is a count over the run's duration, a
-# mean is a whole number of µs over a count. Such a column is kept as `whole / (scale × divisor)` and, for what
-# rounding did, the steps from that float to the figure; others keep their bits. `pack` unpacks what it made, and
-# gives None where the text does not come back.
+# mean is a whole number of µs over a count. Such a column is stored as `whole / (scale × divisor)` and the rounding
+# error, in floats between that quotient and the figure; other columns are stored as bits. `pack` unpacks its own
+# result, and returns None if the text is not restored.
 
 DURATION = "duration_s"  # the column that rates are counted over
 SCALES = (1.0, 1e3, 1e5)

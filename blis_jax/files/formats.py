@@ -12,7 +12,7 @@ class Format(NamedTuple):
     """The present format of a kind of file."""
 
     number: int
-    file: str  # what it is, and how its name ends
+    file: str  # description, and ending of its name
     written_by: str
 
 

@@ -48,7 +48,7 @@ def check_regular(path: Path) -> Path:
     """Return the path; refuses a named pipe, a socket or a device, on which reading may block for ever."""
     try:
         mode = path.stat().st_mode
-    except (OSError, ValueError):  # the reader says what is wrong with it
+    except (OSError, ValueError):  # the reader reports the problem
         return path
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         kind = "a named pipe" if stat.S_ISFIFO(mode) else "a socket"
@@ -124,18 +124,18 @@ class Unpacked(io.RawIOBase):
         super().close()
 
 
-# by the first bytes of a file: what unpacks it
+# functions that unpack a file, by its first bytes
 _PACKERS: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.GzipFile,
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
 }
-_FOREIGN = {  # and what is not unpacked here
+_FOREIGN = {  # formats that are not unpacked here
     b"\x28\xb5\x2f\xfd": "packed with zstd; unpack it (zstd -d) or pack it with gzip",
     b"PK\x03\x04": "a zip archive or a spreadsheet; give the file in it, or save the sheet as CSV",
 }
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-NOT_WHOLE = (EOFError, zlib.error, lzma.LZMAError)  # what reading a damaged packed file raises
+NOT_WHOLE = (EOFError, zlib.error, lzma.LZMAError)  # raised on reading a damaged packed file
 
 
 def _bytes_of(path: Path) -> tuple[IO[bytes], bool]:

@@ -30,10 +30,10 @@ from blis_jax.files.chain import (
 )
 from blis_jax.files.formats import number_of
 
-# What is done may be done again, so a line that is damaged, missing or out of place does not end the work, as it does
-# in a ledger: it does not count, and this is said.
+# Work can be repeated, so a damaged, missing or misplaced line does not end the work, as it would in a ledger: the
+# line is ignored with a warning.
 
-JOURNAL_VERSION = number_of("journal")  # the lines of those before had no hash
+JOURNAL_VERSION = number_of("journal")  # lines of earlier versions had no hash
 JOURNAL, PART = "journal", "part"  # kinds of records
 
 

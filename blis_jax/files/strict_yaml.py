@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
     from yaml import SafeLoader as _SafeLoader
 else:
-    _SafeLoader = object  # what declares settings can be read before YAML is
+    _SafeLoader = object  # modules that declare settings can be imported without YAML
 
 EXPONENT = re.compile(
     r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+"
 )  # a number that PyYAML takes for a text
 LAW_TYPES = ("gaussian", "exponential", "pareto_lognormal", "empirical", "constant")
 _TAG = "tag:yaml.org,2002:"
-_NULL, _TEXT, _MERGE = f"{_TAG}null", f"{_TAG}str", f"{_TAG}merge"  # the last is of the key `<<`
+_NULL, _TEXT, _MERGE = f"{_TAG}null", f"{_TAG}str", f"{_TAG}merge"  # _MERGE tags the key `<<`
 _SCALARS = {
     "int": "a whole number",
     "float": "a number",

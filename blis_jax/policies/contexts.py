@@ -43,7 +43,7 @@ class Outstanding:
     is_there: Bool[Array, "instance slot"]
     slo_class: Int[Array, "instance slot"]
     input_len: Int[Array, "instance slot"]  # prompt tokens
-    expected_blocks: Int[Array, "instance slot"]  # of them cached, as the router's index had it
+    expected_blocks: Int[Array, "instance slot"]  # blocks of the prompt that the router's index had
     arrival_us: Array  # clock dtype
 
 
@@ -61,21 +61,21 @@ class GatewayContext:
     scores: Float[Array, "instance"] | Absent = None
     # routing: the picker's instance by these scores; admission: the router's
     picked: Int[Array, ""] | Absent = None
-    run_key: Array | Absent = None  # the same in a whole run, for hashes; likewise
+    run_key: Array | Absent = None  # one key for the whole run, for hashes
     contents: LeadingContents | Absent = None
     # only where requests move (Policies.cluster, Policies.hand_over), else None:
     # the instance that the request was routed to first, -1: not routed before
     came_from: Int[Array, ""] | Absent = None
     computed_tokens: Int[Array, ""] | Absent = None  # prompt tokens whose KV moves with the request
-    # whether the request goes to the decode pool, as the hand-over policy's `pool` says
+    # whether the hand-over policy's `pool` sends the request to the decode pool
     is_decode: Bool[Array, ""] | Absent = None
     block_size: Int[Array, ""] | Absent = None  # tokens of a KV block; there in every run
     draws: Int[Array, "draw"] | Absent = None  # uniform below 2^31: BLIS's stream
     outstanding: Outstanding | Absent = None
-    has_session: Bool[Array, ""] | Absent = None  # it is a turn of a session
-    # place of the request's LoRA adapter in the list of those declared, -1: it names none
+    has_session: Bool[Array, ""] | Absent = None  # the request is a turn of a session
+    # index of the request's LoRA adapter among the declared adapters, -1: no adapter
     adapter: Int[Array, ""] | Absent = None
-    # routing only: what every scorer says, not cut to 0 to 1, and its weight's share of all weights
+    # routing only: every scorer's score, not cut to 0 to 1, and its weight's share of all weights
     scorer_scores: Float[Array, "scorer instance"] | Absent = None
     scorer_shares: Float[Array, "scorer"] | Absent = None
 
@@ -113,11 +113,11 @@ class QueueContext:
     queue_depth: Int[Array, ""]  # requests waiting when the step began
     now_us: Array  # scalar, clock dtype
     instance: Int[Array, ""]
-    key: Array | Absent  # the same in all questions of one step
+    key: Array | Absent  # the same key for all calls in one step
     num_cached_blocks: Int[Array, "slot"] | Absent = None
     priority: Float[Array, "slot"] | Absent = None  # schedulers only
     contents: LeadingContents | Absent = None  # `[slot, path]`
-    # what the router handed over, 0 where it hands nothing
+    # number that the router sent along with each request, 0 if it sends none
     handed: Float[Array, "slot"] | Absent = None
 
 
@@ -137,7 +137,7 @@ class Happening:
     """The effects of a source's event, besides the change of the source's own state."""
 
     # int32: the number of a request, in order of arrival, that leaves its instance as if its time were up, -1: none;
-    # one that is not at an instance goes on. Only with `gives_up`
+    # a request that is not on an instance continues. Only with `gives_up`
     gives_up: Int[Array, ""] | int = -1
 
 
@@ -153,7 +153,7 @@ class VictimContext:
     place: Int[Array, "slot"]  # grows from the first of the batch to the last
     num_tokens: Int[
         Array, "slot"
-    ]  # whose KV it holds, of the step in progress only what it has got so far
+    ]  # tokens whose KV the request holds; in this step only those already allocated
     now_us: Array  # start of the step, scalar, clock dtype
     instance: Int[Array, ""]
     # blocks that no other request holds
@@ -169,13 +169,13 @@ class OffloadContext:
     the threshold.
     """
 
-    request: RequestView  # August: whose block it is; February: who took the content last
-    num_takers: Int[Array, "block"]  # times that requests here took the content, found or computed
+    request: RequestView  # August: the block's owner; February: the content's last user
+    num_takers: Int[Array, "block"]  # uses of the content by requests here, found or computed
     instance: Int[Array, ""]
     # only in February's revision, else None; scalars:
     now_us: Array | Absent = None  # start of the step, clock dtype
     num_blocks: Int[Array, ""] | Absent = None  # KV blocks of the GPU
-    num_used_blocks: Int[Array, ""] | Absent = None  # of these, the ones that requests hold
+    num_used_blocks: Int[Array, ""] | Absent = None  # blocks that requests hold
     num_waiting_blocks: Int[Array, ""] | Absent = None  # blocks for the prompts that wait
     num_running: Int[Array, ""] | Absent = None  # requests in the batch
 
@@ -189,14 +189,14 @@ class DraftContext:
     """
 
     num_running: Int[Array, ""]  # requests in the batch
-    num_decode: Int[Array, ""]  # of these, the ones that draft
+    num_decode: Int[Array, ""]  # requests that draft
     num_waiting: Int[Array, ""]
     num_blocks: Int[Array, ""]  # KV blocks of the instance
     num_used_blocks: Int[Array, ""]
     num_drafts: Int[Array, ""]  # verifications of a request's drafts
     num_draft_tokens: Int[Array, ""]
     num_accepted_tokens: Int[Array, ""]
-    # what `speculative_config` says for this batch, and at most
+    # drafts that `speculative_config` allows for this batch, and at most
     num_speculative_tokens: Int[Array, ""]
     most_speculative_tokens: Int[Array, ""]
     now_us: Array  # end of the step, clock dtype
@@ -225,7 +225,7 @@ class ClusterContext:
     key: Array | Absent
     # requests that have come to admission so far, shed ones included
     num_arrived: Int[Array, ""] | Absent = None
-    is_paid: Bool[Array, "instance"] | Absent = None  # held, or not yet done with what it was given
+    is_paid: Bool[Array, "instance"] | Absent = None  # held, or still busy
     fleet: FleetView | Absent = None
 
 
@@ -245,12 +245,12 @@ class ClusterChange:
     queue_leaves: Bool[Array, "instance"]
     delay_us: Array | float  # before they are routed again, at least 0
     stops: Bool[Array, "instance"] | bool = False
-    loses: Bool[Array, "instance"] | bool = False  # of those that stop: what they run is lost
-    holds: Bool[Array, "instance"] | bool = False  # paid for though down, such as one that starts
+    loses: Bool[Array, "instance"] | bool = False  # with `stops`: running requests are lost
+    holds: Bool[Array, "instance"] | bool = False  # paid for while down, such as while starting
     # the router's signals are as new as after a decision of the gateway
     looked: Bool[Array, ""] | bool = False
     ordered: Int[Array, "instance"] | int = 0  # number of the order for it, 0: none
-    outcome: Int[Array, ""] | int = 0  # what ends the run, 0: nothing does
+    outcome: Int[Array, ""] | int = 0  # reason to end the run, 0: none
 
 
 @pytree
@@ -290,22 +290,22 @@ if TYPE_CHECKING:
         GatewayContext | PickerContext | QueueContext | SourceContext | VictimContext | OffloadContext
         | ClusterContext | HandOverContext | DraftContext
     )  # fmt: skip
-    # (params, state, context) -> (decision, state), traced by JAX: pure, of fixed shapes; `Kind.returns` says what the
-    # decision of a kind means
+    # (params, state, context) -> (decision, state), traced by JAX: pure, of fixed shapes; `Kind.returns` explains the
+    # decision of each kind
     DecideFn = Callable[[Any, Any, Any], tuple[Any, Any]]
     # (params, shape): the state before the first decision
     StartFn = Callable[[Any, EngineShape], Any]
     # (params, state): when a cluster policy or an event source acts next, µs, after its last act; infinity if never
     NextTimeFn = Callable[[Any, Any], jax.Array]
-    # (params, state, instance, time_us): µs of a step that begins now; the latency model says `time_us`, not rounded
+    # (params, state, instance, time_us): µs of a step that begins now; `time_us` is the latency model's, not rounded
     SourceStepTimeFn = Callable[[Any, Any, jax.Array, jax.Array], jax.Array]
-    # where a request may be routed to, and by which router; where none of them is up, to any that is
+    # instances to which a request may be routed, and by which router; if none of them is up, to any instance that is
     PoolFn = Callable[[Any, GatewayContext], Pool]
     # bool: whether the prompt is computed elsewhere than on the instance that will make the tokens
     SplitsFn = Callable[[Any, GatewayContext, jax.Array], jax.Array]
     # called once a request has been routed
     RoutedFn = Callable[[Any, Any, GatewayContext, jax.Array], Any]
-    # float64 that the instance decided on is handed with a request; of several policies the sum goes
+    # float64 sent along with a request to the chosen instance; of several policies, their sum
     HandsFn = Callable[[Any, GatewayContext, jax.Array], jax.Array]
     # called once per completed request, in order of time
     ObserveFn = Callable[[Any, Any, Completion], Any]

@@ -68,22 +68,22 @@ class Policy:
     params: type = NoParams
     start: StartFn = no_state
     observe: ObserveFn | None = None
-    # in BLIS, routings fill it whatever feeds that of prefix-affinity
+    # its own prefix index is filled by routings, as in BLIS, whatever feeds the index of prefix-affinity
     keeps_own_index: bool = False
-    # draws from `context.key` or `context.run_key`; a function says it of the policy's numbers
+    # draws from `context.key` or `context.run_key`; a function decides it from the policy's numbers
     is_random: bool | Callable[[Any], bool] = False
     next_time: NextTimeFn | None = None  # of a cluster policy or an event source: when it acts
-    # whether behind all else that the gateway does at that time
+    # whether it acts after everything else that the gateway does at that time
     comes_last: NextTimeFn | None = None
     step_time: SourceStepTimeFn | None = None  # of an event source: how long steps take
     gives_up: bool = False  # of an event source: `Happening.gives_up` may name a request
-    figures: tuple[SourceFigure, ...] = ()  # of an event source: fields of its memory
-    hands: HandsFn | None = None  # of a routing policy or scorer: what goes along with a request
-    routed: RoutedFn | None = None  # of a scorer: told where the request goes
+    figures: tuple[SourceFigure, ...] = ()  # of an event source: fields of its state
+    hands: HandsFn | None = None  # of a routing policy or scorer: number sent along
+    routed: RoutedFn | None = None  # of a scorer: called with the chosen instance
     pool: PoolFn | None = None  # of a hand-over policy: where requests may be routed
-    splits: SplitsFn | None = None  # of a hand-over policy of blis-2026-08, which asks this first
-    numbers: tuple[tuple[str, float], ...] = ()  # given ones; the others have their defaults
-    # what it reads, see reading.py; None: not traced yet. Its functions decide it, so policies do not differ by it
+    splits: SplitsFn | None = None  # of a hand-over policy of blis-2026-08, called first
+    numbers: tuple[tuple[str, float], ...] = ()  # given numbers; all others have defaults
+    # the signals it reads, see reading.py; None: not traced yet. They follow from the functions, so are not compared
     signals: frozenset[str] | None = dataclasses.field(default=None, compare=False)
 
     @property

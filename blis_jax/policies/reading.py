@@ -38,7 +38,7 @@ SCORERS = ("scorer_scores", "scorer_shares")
 DEMAND = ("now_us", "num_blocks", "num_used_blocks", "num_waiting_blocks", "num_running")
 NUM_KEYS = "shape.num_keys"
 OF_SNAPSHOTS = (MATCH, *KV, *CPU_TIER, CACHES, ADAPTERS, PROMPT_TIME)
-# by context: what is there only for a policy that reads it; a signal of `snapshots` has that before its name
+# by context: signals that only policies that read them get; `snapshots.` precedes the names of its signals
 SIGNALS: dict[str, tuple[str, ...]] = {
     "GatewayContext": (
         *(*RANDOM, *OF_SNAPSHOTS, "contents", "outstanding", "has_session", ADAPTER, *SCORERS),
@@ -240,7 +240,7 @@ def signals_of(
         )
         if function.remembers and _keeps_keys(function, shape, numbers):
             read.add(NUM_KEYS)
-        if not function.is_ours:  # a test knows of those that these add nothing
+        if not function.is_ours:  # a test shows that this adds nothing to ours
             read |= looked_at(function, shape, (*begun, contexts), read, missing)
     return frozenset(read)
 
@@ -248,10 +248,9 @@ def signals_of(
 def computed_by(
     policy: Policy, num_instances: int, num_scorers: int = 1, clock: str = "int64"
 ) -> str | None:
-    """Return a text that is equal for policies that compute the same result by equal operations; None for a policy that
-    observes completions.
+    """Return a text that is equal for policies that compute the same result by equal operations; None if it is unknown.
 
-    Policies that observe completions are not compared.
+    It is unknown for a policy that observes completions.
     """
     if policy.observe is not None:
         return None

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 CLASS = "slo_class"
 MOST = 40  # requests, blocks or µs in the examples
 EXAMPLES = (0, 17)
-# what the gateway sees as 0 before the first request
+# signals that are 0 before the first request
 LOADS = {"effective_load", "queue_depth", "batch_size", "num_pending", "kv_utilization"}
 
 

@@ -138,7 +138,7 @@ def no_hit_lru(params: NoParams, state: LastUse, context: GatewayContext) -> Sco
     """Score 0.5 where some cache has the prompt; else the longer ago an instance got such a request, the better."""
     active, last = context.snapshots.is_active, state.last
     number = lax.iota(jnp.int32, last.shape[0])
-    # those never used first, in the order of instances; then the least recent
+    # never used instances first, in their order; then the least recently used
     is_before = (last[None, :] < last[:, None]) | (
         (last[None, :] == last[:, None]) & (number[None, :] < number[:, None])
     )

@@ -12,7 +12,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.workload.go_random import Stream, subsystem_seed
 
 BY_WORKLOAD, ALL_ALIKE = "workload", "fixed"  # rules that records name
-FIXED = 0  # what every run drew from before draws followed the seed of its workload
+FIXED = 0  # the seed of every run before draws followed the workload's seed
 _POLICIES, _NUM_SEEDS = 2**63, 2**64
 
 
@@ -68,7 +68,7 @@ class RandomSource(enum.Enum):
     SCORERS = 5
     CLUSTER = 1001  # beyond any number of scorers
     HAND_OVER = 1002
-    RUN = 1003  # what all decisions of a run have in common
+    RUN = 1003  # shared by all decisions of a run
     PHASES = 1004, lambda config: config.snapshot_phases == "drawn"
     LOSS = 1005, lambda config: config.prefix_index_loss > 0  # of news for the router's index
     SOURCE = 1007

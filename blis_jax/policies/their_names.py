@@ -42,7 +42,7 @@ _STATES = (
 )
 _PARTIAL = "max_num_batched_tokens bounds the prompts of a step, long_prefill_token_threshold the chunk of one"
 _TIER = "KV blocks beside those of the GPU are kv_cpu_blocks"
-NOT_HERE = {  # of vLLM's and SGLang's servers: what is done here in their place
+NOT_HERE = {  # options of vLLM's and SGLang's servers, with their replacement here
     **dict.fromkeys(("pipeline_parallel_size", "expert_parallel_size", "pp_size", "ep_size"), _PARALLEL),
     **dict.fromkeys(("decode_context_parallel_size", "prefill_context_parallel_size"), _PARALLEL),
     **dict.fromkeys(("speculative_config", "num_speculative_tokens", "speculative_model"), _DRAFTS),
@@ -93,7 +93,7 @@ POLICIES: dict[
 }
 
 
-# what people do not write behind `vllm serve`
+# names that are rarely used after `vllm serve`
 _SELDOM = {"gpu", "replicas", "num_gpu_blocks", "num_gpu_blocks_override", "data_parallel_size"}
 
 

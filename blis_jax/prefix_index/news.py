@@ -54,7 +54,7 @@ class NewsKind(IntEnum):
     """The kinds of messages to the router's prefix index."""
 
     ALLOCATION = 0
-    REMOVAL = 1  # of an allocation that has told of a prompt: its message is the one before
+    REMOVAL = 1  # by an allocation whose preceding message announced a prompt
     REMOVAL_ALONE = 2
     FORGETTING = 3  # a request comes back and finds no block of its own
 

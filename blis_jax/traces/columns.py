@@ -15,16 +15,16 @@ from blis_jax.errors import ConfigError
 from blis_jax.lazy import pandas
 from blis_jax.traces.rows import LATEST_US, MOST_NAMED, MOST_TOKENS, BadRow, Reading, class_index
 
-EXTRA = "more fields than the header"  # column of fields too many, and what is said of them
+EXTRA = "more fields than the header"  # column of surplus fields, and their message
 
 
 class Column(NamedTuple):
     """A column, found by one of its names or by its position."""
 
     names: tuple[str, ...] = ()  # compared without case, spaces, - and _
-    place: int | None = None  # counted from 0; goes before names
+    place: int | None = None  # counted from 0; overrides names
     parse: Callable[[Any], tuple[np.ndarray, np.ndarray]] | None = None  # values and is_good
-    wanted: str = ""  # what a good value is, for the message
+    wanted: str = ""  # description of a good value, for errors
     is_text: bool = False
     default: object = None  # the value where the header lacks the column; None: it must be there
 
@@ -32,7 +32,7 @@ class Column(NamedTuple):
 class Check(NamedTuple):
     """A rule on several columns of a row."""
 
-    reason: str  # said of rows that break it
+    reason: str  # message for rows that break the rule
     is_good: Callable[[Mapping[str, np.ndarray]], np.ndarray]
     is_fault: bool = True  # otherwise such rows are left out and counted, but not malformed
 
@@ -40,9 +40,9 @@ class Check(NamedTuple):
 class Frame(NamedTuple):
     """Some rows of a table."""
 
-    cells: pandas.DataFrame  # by place; fields too many under `EXTRA`, if that can be
+    cells: pandas.DataFrame  # by position; surplus fields, if possible, under `EXTRA`
     lines: np.ndarray  # number of each row
-    unit: str = "line"  # what is numbered
+    unit: str = "line"  # unit of these numbers
 
 
 class Irregular(Exception):

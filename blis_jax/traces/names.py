@@ -103,7 +103,7 @@ LATENCIES = {
     "generation": _with_units("generation_time decode_time"),  # from the first token to the last
 }
 
-# what says that a request failed
+# columns that mark failed requests
 STATUSES = ("status", "status_code", "http_status", "http_code", "response_code")
 SUCCESSES = ("success", "succeeded", "is_success", "ok")
 ERRORS = ("error", "error_code", "error_message", "error_type", "exception")
@@ -155,7 +155,7 @@ _FAILURES: tuple[tuple[tuple[str, ...], Callable[[str], bool]], ...] = (
 )
 
 
-# what Anthropic's interface leaves out of its input_tokens
+# cached tokens, which Anthropic's input_tokens leave out
 _OF_CACHE = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _FAILED_KEY, _CACHED_KEY = "failed: ", "cached: "  # how keys of further columns begin
 
@@ -250,7 +250,7 @@ _WITH_TIMES = (
     "give the result of vllm bench serve --save-detailed, or a line for each request with timestamp, input_tokens and "
     "output_tokens"
 )
-_FOREIGN = (  # what people have at hand that holds no requests with times and tokens, by how it begins
+_FOREIGN = (  # common files without request times and tokens, by their beginning
     (r"\s*<(!doctype|html|\?xml)", "it is a web page; download the file itself, on GitHub its raw form"),
     (r"version https://git-lfs", "it stands for a file that Git LFS keeps; fetch the file itself with git lfs pull"),
     (r".*\"conversations\"\s*:", f"it has conversations, as ShareGPT has, without times and tokens; {_WITH_TIMES}"),

@@ -245,7 +245,7 @@ class Reading:
     horizon_us: int | None = None
     header: str | None = None  # a TraceV2 header that is not beside its rows
     stage: int | None = None  # number of a run in a benchmark file with several
-    # of UNITS_US; a format whose unit may be another one notes what it took
+    # of UNITS_US; a format with a variable unit stores the unit it used
     time_unit: str | None = None
     report: Report = field(default_factory=Report)
 

@@ -21,13 +21,13 @@ TIME_UNITS = (*UNITS_US, AUTO)
 # Traces of services hold some requests a second; these limits lie far outside.
 MOST_PER_S, MOST_TOKENS_PER_S = 500.0, 1e6
 MOST_OF_FRACTIONS_PER_S = 20.0  # where times in ms or below have fractions
-QUICK_PER_S, QUICK_S, FEWEST_QUICK = 100.0, 10.0, 20  # so fast, and over within so many seconds
-LEAST_PER_S, FEWEST_SLOW = 5e-3, 10  # so slow, and so many requests
-FEWEST_NAMED = 10  # whose column says µs: a few may come so fast
+QUICK_PER_S, QUICK_S, FEWEST_QUICK = 100.0, 10.0, 20  # rate, s and requests of a hasty trace
+LEAST_PER_S, FEWEST_SLOW = 5e-3, 10  # least rate, for this many requests or more
+FEWEST_NAMED = 10  # least requests for doubting a column named in µs
 USUAL_PER_S = 3.0  # the unit whose rate lies nearest to it is proposed
 FIRST_UNIX_S, LAST_UNIX_S = 1e9, 5e9  # seconds since 1970, of 2001 to 2128
 LATE_US = 86_400 * 10**6  # a first arrival later than a day
-LATE_SPANS = 10  # and than so many spans of the trace
+LATE_SPANS = 10  # and later than this many of the trace's spans
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def read_in_unit(
         in_unit = replace(reading, time_unit=unit, report=reading.report.copy())
         rows = read(in_unit)
         tried.append((rows, in_unit))
-        if in_unit.time_unit is None:  # the format says it
+        if in_unit.time_unit is None:  # the format fixes the unit
             break
         is_one_moment = tried[0][0].arrival_us.any() and not np.ptp(rows.arrival_us)
         if (
@@ -129,8 +129,8 @@ def lonely_gap(rows: TraceRows) -> str | None:
 
 
 def why_odd(rows: TraceRows, unit: str, fewest_slow: int = FEWEST_SLOW) -> str | None:
-    """Return why times are implausible in a unit, None if they are plausible; fewer than `fewest_slow` requests may be
-    slow.
+    """Return why times are implausible in a unit, None if they are plausible; a low rate counts from `fewest_slow`
+    requests on.
     """
     pace = _Pace.of(rows, unit)
     if math.isinf(pace.rate):

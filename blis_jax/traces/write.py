@@ -207,7 +207,7 @@ def write_first_rounds(
         limits: as for `write_replayed`.
     """
     in_session = rows.session != NO_CODE
-    begins = np.full(len(rows.session_names) + 1, len(rows))  # the last place is of NO_CODE
+    begins = np.full(len(rows.session_names) + 1, len(rows))  # the last entry is for NO_CODE
     np.minimum.at(begins, rows.session[in_session], rows.file_row[in_session])
     first = np.flatnonzero(~in_session | (rows.round_index == 0))
     is_alone = ~in_session[first]  # after all sessions

@@ -38,7 +38,7 @@ class Expansion:
     """The clients of a workload, and the rate that they share."""
 
     clients: tuple[ClientSpec, ...]
-    paces: tuple[Pace | None, ...]  # one per client; None: that of its arrival law
+    paces: tuple[Pace | None, ...]  # one per client; None: its arrival law's pace
     aggregate_rate: float  # requests/s
 
 

@@ -157,7 +157,7 @@ class Ziggurat:
     """The layers of one distribution; layer 0 is the base with the tail."""
 
     thresholds: tuple[int, ...]  # integers below it need no test
-    widths: tuple[float, ...]  # single precision; what an integer is multiplied by
+    widths: tuple[float, ...]  # single precision; factors of the drawn integers
     heights: tuple[np.float32, ...]  # density at the layer's edge
 
 

@@ -267,7 +267,7 @@ class RevisedClient(RevisedSource, ClientSpec):  # type: ignore[misc]  # laws of
     sessions_are_bare: ClassVar[bool] = False
 
     rate_fraction: NonNegative = 0.0
-    concurrency: Count = 0  # users, each of whom sends again as soon as they are answered
+    concurrency: Count = 0  # users, each sending again once answered
     think_time_us: Count = 0  # of those users
     arrival: RevisedArrival = RevisedArrival(process="constant")
     lifecycle: RevisedLifecycle | None = None

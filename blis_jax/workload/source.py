@@ -36,8 +36,8 @@ class RequestSource(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Return whether requests depend on the run, because some wait for the answers to others or may be dropped at a
-        deadline.
+        """Return whether requests depend on the run, because some wait for other requests' answers or may be dropped at
+        a deadline.
         """
 
     def content(self) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def override(spec: WorkloadSpec, **changes: Any) -> WorkloadSpec:
         ConfigError: a key is unknown, or its value is impossible.
     """
     try:
-        with warnings.catch_warnings():  # what was to be said of the file has been said
+        with warnings.catch_warnings():  # the file has already caused its warnings
             warnings.simplefilter("ignore", ConfigWarning)
             return type(spec).model_validate({**spec.model_dump(), **changes})
     except ValidationError as error:

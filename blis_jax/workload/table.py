@@ -69,7 +69,7 @@ class RequestTable:
         return int(self.path_nodes.shape[-1])
 
 
-# columns that only some tables have, so that an engine without them has nothing of what they are for
+# columns that only some tables have, so that an engine without them does not contain their mechanisms
 FURTHER = {
     "has_media": np.int32,  # 1: it brings images or sound, which an encode pool of BLIS 2026-08 asks for
     "timeout_us": np.int64,  # from arrival to deadline, 0: none
@@ -222,7 +222,7 @@ def load_table(
 ) -> tuple[RequestTable, WorkloadNames]:
     """Return the request table in an npz file of the golden format."""
     arrays = _read_arrays(Path(path))
-    # recorded of August, whose policies do not tell short prompts apart
+    # recorded with August's revision, whose policies do not distinguish short prompts
     if "deadline_us" in arrays:
         arrays.setdefault("short_input_id", np.zeros(len(arrays["deadline_us"]), np.int64))
     missing = sorted(_REQUIRED - arrays.keys())

@@ -12,7 +12,7 @@ import yaml
 
 INDENT = 4
 LEAST_EXPONENT, FIRST_EXPONENT = -4, 6  # of numbers written without and with an exponent
-# what is no text without quotes: truths of older YAML, nothing, whole numbers, others, times of day
+# texts that need quotes: bools of older YAML, null, whole and other numbers, times of day
 _OTHER = re.compile(
     r"(?i:y|n|yes|no|on|off|true|false|null|~|[-+]?\.inf|\.nan)"
     r"|[-+]?(?:0b[01]+|0o[0-7]+|0x[0-9a-fA-F]+|(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"

@@ -119,7 +119,7 @@ class TablePolicy(Policy):
         constants = np.zeros(form.num_constants, np.int64)
         start = np.zeros((NUM_STATES, self.num_instances), np.int64)
         states = np.full(NUM_STATES, form.inputs.index("state.0"), np.int32)
-        states += np.arange(NUM_STATES, dtype=np.int32)  # what is not kept stays as it is
+        states += np.arange(NUM_STATES, dtype=np.int32)  # unused states keep their value
         if table.code:
             code[: len(table.code)] = table.code
         constants[: len(table.constants)] = table.constants

@@ -127,7 +127,7 @@ class Placed:
     is_there: Bool[Array, "instance"]
     node: Int[Array, "instance"]
     ready_us: Float[Array, "instance"]  # when it takes requests, or took the first
-    drained_us: Float[Array, "instance"]  # when it was told to go, infinity: it was not
+    drained_us: Float[Array, "instance"]  # when it was told to go, infinity if never
     ends_us: Float[Array, "instance"]  # then known: the event that frees its GPUs
     is_over: Bool[Array, "instance"]  # its GPUs are free
     num_there: Int[Array, ""]
@@ -224,7 +224,7 @@ def with_fewer(
     rank = jnp.where(may_go, fleet.drain_rank, LAST)
     before = jnp.sum(rank[None, :] < rank[:, None], axis=1, dtype=jnp.int32)
     goes = may_go & (before < wanted)
-    # what enters the queue comes before an event that changes nothing
+    # entries into the queue come before an event without effect
     is_idle_event = view.idle_event_us < view.queued_us
     event = jnp.where(view.is_sent, now, view.idle_event_us.astype(jnp.float64))
     ends = goes & ~view.has_work & (view.is_sent | is_idle_event)

@@ -170,7 +170,7 @@ def saturation_autoscaler(
     begun = _begun(params, state, view)
     ticked, is_full = _ticked(params, state, context, now)
     changed, failure = _changed(params, state, view, now)
-    # a state of which neither is true has loaded an instance, of which the time alone says so
+    # if neither holds, an instance has finished loading, which only changes `acted_us`
     after = _one_of(
         ~state.has_begun, begun, _one_of(ticks, ticked, _one_of(changes, changed, state))
     )
@@ -251,7 +251,7 @@ def _ticked(
     def put(table: jax.Array, value: jax.Array) -> jax.Array:
         return jnp.where(passes, table.at[at].set(value), table)
 
-    # without a horizon the last tick is one that finds nothing to do and nothing to come
+    # without a horizon, ticks end once no request is in flight or still to come
     in_flight = jnp.sum(context.snapshots.num_pending)
     is_last = fleet.is_endless & ~context.fleet.has_more & (in_flight == 0)
     following = now + jnp.floor(params.interval_us)

@@ -117,7 +117,7 @@ class _Table:
     path: Path
     names: tuple[str, ...]
     arrival: str
-    unit: str | None  # that the name says
+    unit: str | None  # in the arrival's name
     has_dates: bool
     kind: str  # csv, json or parquet
     further: Mapping[str, Column] = field(default_factory=dict)

@@ -47,8 +47,8 @@ class Window(NamedTuple):
     rate: float  # requests per second
     cv: float
     family: str
-    shape: float  # nan where the file does not say
-    scale: float  # s; likewise
+    shape: float  # NaN if the file has none
+    scale: float  # s; NaN if the file has none
 
 
 class Lengths(NamedTuple):
@@ -67,7 +67,7 @@ class Client:
     windows: tuple[Window, ...]
     lengths: tuple[Lengths, ...]
     reason_ratio: dict[float, float]  # probabilities of shares of reasoning tokens, if any
-    tells_ratio: bool  # whether the data have a place for them
+    tells_ratio: bool  # whether the data have such a column
 
 
 def read_clients(path: Path, report: Report, *, keep_idle: bool = False) -> list[Client]:

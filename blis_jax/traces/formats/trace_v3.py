@@ -62,7 +62,7 @@ _COUNTS = (
     *("prefix_length", "output_tokens", "server_input_tokens", "num_chunks"),
     *("text_tokens", "image_tokens", "audio_tokens", "video_tokens"),
 )
-_OPTIONAL = ("vllm_priority", TARGET, "think_time_us")  # likewise numbers
+_OPTIONAL = ("vllm_priority", TARGET, "think_time_us")  # optional columns of numbers
 
 
 class RevisedHeader(Strict):

@@ -24,7 +24,7 @@ from blis_jax.traces.measured.sent import Benchmark, Load, Summary, none_answere
 AGGREGATE = "results.request_performance.aggregate"
 VERSIONS = ("0.1", "0.2", "0.2.1")
 
-# what a reading can lack
+# reasons why a reading has no number
 MALFORMED, WRONG_UNIT, MISSING, MISSING_STATISTIC, NO_DATA, MISLEADING = (
     "malformed", "wrong unit", "missing figure", "missing statistic", "no data", "misleading figure",
 )  # fmt: skip

@@ -278,7 +278,7 @@ def _recognised(path: Path, wanted: str | None) -> tuple[str, object]:
         return wanted, None
     document = parse(path)
     names = [name for name, reader in CLIENTS.items() if reader.matches(document)]
-    if not names and isinstance(document, list):  # one list of what its writer puts on lines
+    if not names and isinstance(document, list):  # a list of objects usually written on lines
         document = tuple(document)
         names = [name for name, reader in CLIENTS.items() if reader.matches(document)]
     if wanted is not None and wanted not in names:

@@ -93,7 +93,7 @@ class Summary:
 
     tool: str
     figures: Mapping[tuple[str, str], float]  # by latency (ttft_ms) and statistic (p99), ms
-    lacking: str  # what is not in the file, and where it can be had
+    lacking: str  # what the file lacks, and how to get it
     load: Load
     settings: ServerSettings = field(default_factory=ServerSettings)
     num_failed: float = 0.0

@@ -26,7 +26,7 @@ DYNAMO, METADATA = "fpm_metrics_detail.csv", "vllm_metadata.json"
 LATENCY, STEP = "latency_ms", "step"
 COLUMNS: Mapping[
     str, float | None
-] = {  # numbers, and what is taken where the column is missing; None: must be there
+] = {  # columns of numbers, and the value if a column is missing; None: needed
     LATENCY: None,
     "sum_prefill_tokens": None,
     "num_decode_requests": None,

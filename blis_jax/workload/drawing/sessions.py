@@ -123,7 +123,7 @@ def _with_nodes(
     target = jnp.where(has_previous[:, None], node, shape.num_session_nodes)
     nothing = jnp.zeros(shape.num_session_nodes, jnp.int32)
 
-    # a round holds what it and the rounds before it have in common with the round after each
+    # a round holds the nodes that it, and each round before it, share with the next round
     turn = lax.iota(jnp.int32, row_of_round.shape[1])[None, :]
     row = jnp.minimum(row_of_round, num - 1)
     is_held = (row_of_round < num) & (turn <= own_round + 1) & (turn > 0)

@@ -117,7 +117,7 @@ def _hashed_ids(
 ) -> tuple[Int64[np.ndarray, " block"], Int64[np.ndarray, " id"]]:
     """Return block ids by a 64-bit hash of all tokens up to each block's end, and the first block of each id."""
     factors, position = _odd(rng, kept.tokens.shape[1]), kept.position()
-    # the sum is what 1 more in each token adds, or else a block of zeros would not lengthen its prefix
+    # factors.sum() counts every token as 1 more, so that a block of zeros also changes the prefix's hash
     block_hash = kept.tokens.astype(np.uint64) @ factors + factors.sum()
     powers = np.cumprod(np.repeat(_odd(rng, 1), int(position.max(initial=0)) + 1))
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(block_hash * powers[position])])
@@ -193,7 +193,7 @@ def table_of(workload: DrawnWorkload, block_size: int) -> tuple[RequestTable, Wo
         named_by(workload.clients, workload.requests, what) for what in ("model", "adapter")
     )
     names = replace(names, models=models, adapters=adapters)
-    return from_golden(arrays, least_prompt=0), names  # what was drawn, `drawn` has checked
+    return from_golden(arrays, least_prompt=0), names  # `drawn` has checked the requests
 
 
 def named_by(

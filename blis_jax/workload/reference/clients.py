@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 VOCABULARY = 128_000  # tokens are uniform below it
-MOST_TOKENS = 2**28  # of one workload; they are held in memory to tell which contents are equal
+MOST_TOKENS = 2**28  # of one workload; held in memory to compare contents
 
 
 class DrawnContents(NamedTuple):

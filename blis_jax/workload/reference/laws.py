@@ -353,7 +353,7 @@ def _empirical(weights: dict[int, float]) -> Length:
             cumulative.append(reached)
     if len(values) == 1:
         return lambda stream: values[0]
-    # the last value takes what rounding leaves
+    # the last value takes the remainder of rounding
     return lambda stream: values[
         bisect.bisect_left(cumulative, stream.float64(), hi=len(values) - 1)
     ]

@@ -32,7 +32,7 @@ class DrawnRequest(NamedTuple):
     slo_target_us: int = 0  # bound on the time to the first token, 0 for none
     parts: tuple[int, int, int, int] = NO_PARTS  # tokens of text, images, audio, video
     reason_ratio: float = 0.0  # share of reasoning tokens, which changes nothing
-    # of `request_<number>`; its place among those that arrive by themselves if None
+    # of `request_<number>`; its row among requests that wait for no other if None
     number: int | None = None
 
     @property
