@@ -29,9 +29,9 @@ Refusal = Callable[[jax.Array], jax.Array]
 
 
 def refused_later(is_it: jax.Array) -> jax.Array:
-    """Return `is_it`: an allocation may fail by the first check, or later, after blocks have been taken.
+    """Return `is_it`: an allocation may be refused by a first check, or run out of blocks halfway.
 
-    So it is in February, where an allocation that runs out of blocks later is rolled back.
+    So it is in February, where an allocation that runs out halfway is rolled back.
     """
     return is_it
 

@@ -165,7 +165,7 @@ def _contents(ctx: Context, name: Int[Array, "window"]) -> NamedContents:
 
 
 def _about(contents: NamedContents) -> tuple[jax.Array, jax.Array]:
-    """Return the numbers that seed the random loss of each content's removal."""
+    """Return the owner and the block number that identify each content, see `removals_heard`."""
     is_own = contents.is_own
     owner = jnp.where(is_own, contents.request + 1, 0)
     return owner, jnp.where(is_own, contents.position, contents.number)
@@ -228,7 +228,7 @@ def without(ctx: Context, router: RouterIndex, instance: jax.Array, gone: Remova
 def heard(
     ctx: Context, state: State, outcome: jax.Array, now: jax.Array, is_asked: jax.Array
 ) -> tuple[State, jax.Array]:
-    """Return the state after the index has received all messages that are old enough, if `is_asked`; and the outcome.
+    """Return the state and the outcome after the index has received all old enough messages, if `is_asked`.
 
     The messages of one allocation have one age, so contents that it evicts leave once all of them are received.
     """

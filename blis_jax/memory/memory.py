@@ -113,7 +113,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Demand:
-    """A request's demand for room for tokens."""
+    """The room for tokens that a request asks for."""
 
     asks: jax.Array  # false: the budget does not reach it, or it has no use for any
     start: jax.Array  # position of the first token
@@ -125,7 +125,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Grant:
-    """The answer to a demand for room."""
+    """The answer to a `Demand`."""
 
     is_granted: jax.Array  # or nothing was asked for
     held: jax.Array  # tokens in the list afterwards

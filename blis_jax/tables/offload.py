@@ -158,14 +158,14 @@ class OffloadCounts:
 
 @pytree
 class Forgotten:
-    """A slot whose request has got its blocks, so that its wait is cleared."""
+    """A slot whose request has got its blocks, so that its wait ends."""
 
     instance: Int[Array, ""]
     slot: Int[Array, ""]
     is_it: Bool[Array, ""]
 
     def put(self, table: OffloadTable) -> OffloadTable:
-        """Return the tiers with that wait cleared."""
+        """Return the tiers without the wait of this slot's request."""
         phase, at = table.waits.phase, (self.instance, self.slot)
         kept = jnp.where(self.is_it, jnp.int32(WaitPhase.NONE), phase[at])
         waits = dataclasses.replace(table.waits, phase=phase.at[at].set(kept))

@@ -84,7 +84,7 @@ def names(ctx: Context, request: jax.Array, end: Int[Array, "n"], jumps: jax.Arr
 
 
 def shared_number_of(ctx: Context, name: jax.Array) -> jax.Array:
-    """Return the number of the shared block that each name stands for, or the number of shared blocks if for none."""
+    """Return the number of the shared block that each name stands for; `num_shared_blocks` if for none."""
     size, content = ctx.shape.block_size, name >> 1
     rest = content & jnp.int64((1 << OWNER_BITS) - 1)
     is_whole = (content >> OWNER_BITS == 0) & (rest > 0) & ((rest - 1) % size == size - 1)

@@ -130,7 +130,7 @@ def forgotten_bits(
 
 
 def _unnamed(turn: Turn, name: jax.Array, *popped: jax.Array) -> jax.Array:
-    """Return the blocks that the table no longer lists after these contents, and blocks popped with them, have left it.
+    """Return the blocks that the prefix table stops listing when these contents leave it, and the popped blocks.
 
     A content without a place in the table is searched for, but only if the popped block is not listed itself; several
     blocks with one content are rare, and at most one of them is listed.

@@ -207,7 +207,7 @@ def seek(ctx: Context, state: State, is_on: jax.Array) -> State:
 def _deferred(
     ctx: Context, state: State, here: Here, task: MemoryTask, now: jax.Array, is_it: jax.Array
 ) -> Here:
-    """Return the tiers in which the task's request waits, if its prompt's next block is absent but will come."""
+    """Return the tiers in which the task's request waits, if its next prompt block is not at hand but will come."""
     prompt = prompt_of(ctx, here, task.slot, task.request)
     position = lax.iota(jnp.int32, prompt.name.shape[0])
     end = full_blocks(ctx.request(task.request).input_len, ctx.shape.block_size)

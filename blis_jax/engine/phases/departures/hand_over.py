@@ -60,7 +60,7 @@ class Staying:
         return jnp.where(moves, 0, left - as_int(comes))
 
     def first_token(self, made: Past, subject: Subject, visit: Visit, is_new: jax.Array) -> Past:
-        """Return the request's row once it has joined, where members that get nothing in a step count their steps."""
+        """Return the row `made` by a visit, adjusted if the request has joined the batch with its KV."""
         return made
 
     def num_moving(

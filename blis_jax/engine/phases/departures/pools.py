@@ -264,7 +264,7 @@ def pools_of(mechanism: Mechanism) -> Pools:
 
 
 def with_tick(state: State, now: jax.Array, kind: jax.Array) -> State:
-    """Return the state with the time of a tick that is due now, where the state keeps such times."""
+    """Return the state with `now` noted if a tick is due, where the state keeps the times of ticks."""
     if BeforePools not in state:
         return state
     before = state[BeforePools]

@@ -68,7 +68,7 @@ def _record(
     timed: _Timed,
     **changes: jax.Array,
 ) -> StepRecord:
-    """Return the record of a run of equal steps, by default the last one, with some values replaced."""
+    """Return the record of a run of equal steps, with default values for the last run, some of them replaced."""
     lane, inst = work.lane, work.inst
     steps = timed.num_steps
     values = {
