@@ -16,13 +16,13 @@ from blis_jax.workload.spec import WorkloadSpec, parse_spec
 from sweeps.claims.grammar import CHANGE, Claim, beyond
 from sweeps.claims.words import CATEGORIES, DETERMINISTIC, TYPES_OF, VERIFICATION
 from sweeps.promote.evidence.reports import CLASSES, FIGURES
+from sweeps.promote.evidence.runs import FEWEST_RUNS
 from sweeps.promote.promotion import ARMS, BASELINE, CONTROL, TREATMENT, Files, file_named
 from sweeps.promote.store import checked, data_file
 from sweeps.strategies.parts import ClosedPart
 
 HYPOTHESES, PAGE = "hypotheses.yaml", "hypotheses.md"
 LOWER, HIGHER, SAME = "lower", "higher", "same"
-RUNS = 3
 Text = Annotated[str, Field(min_length=1, pattern=r"\S")]
 
 
@@ -99,7 +99,7 @@ class TransferHypothesis(ClosedPart):
     knobs: dict[str, float] = Field(default_factory=dict)  # of the profile, changed by the stress
     profile: ProfileChoice
     preconditions: tuple[Text, ...]
-    runs: Annotated[int, Field(ge=3)] = RUNS
+    runs: Annotated[int, Field(ge=3)] = FEWEST_RUNS
     mechanism: Text
     diagnostic: Text  # what it indicates if it fails
     origin: Text

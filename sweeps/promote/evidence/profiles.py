@@ -14,6 +14,7 @@ from sweeps.promote.evidence.hypotheses import (
     inventory,
     parse_hypotheses,
 )
+from sweeps.promote.evidence.runs import FEWEST_RUNS
 from sweeps.promote.llmd import deployment
 from sweeps.promote.llmd.deployment import FILE
 from sweeps.promote.llmd.documents import CONFIG, OVERLAY, PICKERS
@@ -365,7 +366,7 @@ _SCRIPT_TEXT = """\
 #
 # REPORTS holds SCENE/ARM/RUN/*.yaml, reports of llm-d-benchmark (v0.1 to v0.2.1) and results.json of priority-mix.
 # SCENE is the scene of a hypothesis in hypotheses.yaml, ARM one of {arms}; runs of all arms with
-# one name are pairs: the same workload, the same seed. Three runs per arm are the least.
+# one name are pairs: the same workload, the same seed. {fewest} runs per arm are the least.
 set -eu
 if [ "$#" -ne 1 ]; then
     echo "usage: $0 REPORTS" >&2
@@ -378,5 +379,7 @@ exec blis-jax promote validate {strategy} --output "$here" --reports "$1"
 
 def script_files(promotion: Promotion) -> Files:
     """Return the script that judges reports, by path."""
-    text = _SCRIPT_TEXT.format(arms=", ".join(ARMS), strategy=shlex.quote(promotion.given))
+    text = _SCRIPT_TEXT.format(
+        fewest=FEWEST_RUNS, arms=", ".join(ARMS), strategy=shlex.quote(promotion.given)
+    )
     return {SCRIPT: text}
