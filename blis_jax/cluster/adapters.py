@@ -37,9 +37,7 @@ _KEYS = ("adapter_capacity", *NUMBERS, "step_overhead_tiers", "adapters")
 
 @dataclass(frozen=True)
 class Adapter:
-    """A LoRA adapter that requests may name; if `base_model` is set, only requests for that model may name the
-    adapter.
-    """
+    """A LoRA adapter that requests may name; if `base_model` is set, only requests for that model may name it."""
 
     id: str
     rank: int
@@ -48,9 +46,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class OverheadTier:
-    """The extra step time for each adapter in a batch whose largest rank is `rank`, as the share k6 ÷ k7 of the step
-    time.
-    """
+    """The extra step time per adapter in a batch with largest rank `rank`, as the share k6 ÷ k7 of the step time."""
 
     rank: int
     k6: float
@@ -77,9 +73,7 @@ class LoraConfig:
 
     @property
     def numbers(self) -> tuple[float, float, float]:
-        """Return base load latency, load bandwidth, and bytes per rank; BLIS's default where the file does not set
-        one.
-        """
+        """Return base load latency, load bandwidth, and bytes per rank; BLIS's default for each missing number."""
         base, bandwidth, footprint = (
             usual if (number := getattr(self, name)) is None else number
             for name, usual in NUMBERS.items()
@@ -92,9 +86,7 @@ class LoraConfig:
         return DEFAULT_TIERS if self.step_overhead_tiers is None else self.step_overhead_tiers
 
     def or_else(self, others: LoraConfig) -> LoraConfig:
-        """Return this content, with fields that it leaves unset filled in from `others`; the adapters stay this
-        content's own.
-        """
+        """Return this content, with unset fields filled in from `others`; the adapters stay this content's own."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "adapters"]
         missing = {name: getattr(others, name) for name in names if getattr(self, name) is None}
         return dataclasses.replace(self, **missing)
@@ -129,8 +121,7 @@ class AdapterSettings:
 
 
 def given_config(value: object) -> LoraConfig:
-    """Return the adapter configuration that a setting's value describes: a mapping, or the path of a file that holds
-    one.
+    """Return the adapter configuration that a setting's value describes: a mapping, or the path of a file with one.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
@@ -204,8 +195,7 @@ def _tiers(section: object, place: str) -> Iterator[OverheadTier]:
 
 
 def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
-    """Return `lora_adapter_capacity` from the file if the setting was not given and the file sets it; check the file's
-    numbers.
+    """Return `lora_adapter_capacity` from the file, if only the file sets it; check the file's numbers.
 
     Raises:
         ConfigError: a number of the file is not allowed.
@@ -297,8 +287,7 @@ def with_adapters(
     adapters: np.ndarray | None,
     models: np.ndarray | None,
 ) -> RequestTable:
-    """Return the request table with each request's adapter; unchanged if no request names an adapter or none can be
-    loaded.
+    """Return the request table with each request's adapter; unchanged if no request names one or none is ever loaded.
 
     Args:
         table: the requests.
@@ -350,9 +339,7 @@ def _check_named(config: ClusterConfig, adapters: Iterable[str], models: Iterabl
 
 
 def remarks(config: ClusterConfig, said: Collection[str]) -> Iterator[str]:
-    """Yield a warning for each given setting whose effect differs from its name, as in BLIS; `said` names the settings
-    given.
-    """
+    """Yield a warning for each setting given (`said`) whose effect differs from its name, as in BLIS."""
     if config.lora_config.adapters and not config.lora_adapter_capacity:
         yield (
             "adapters are declared without a capacity: none is loaded, and none takes time or memory; give "

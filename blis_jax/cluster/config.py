@@ -141,16 +141,12 @@ class ClusterConfig(
         return self.flow_control and self.dispatch_order == "slo-deadline"
 
     def serves(self, model: str) -> bool:
-        """Return whether instances serve `model` or, if it is empty, any model; only BLIS of August without pools
-        checks.
-        """
+        """Return whether instances serve `model`, or any model if empty; only BLIS of August without pools checks."""
         asks = self.is_august and not disaggregation.has_pools(self)
         return not asks or model in ("", self.model.lower())
 
     def scorers(self) -> list[tuple[str, float]]:
-        """Return (scorer, weight) pairs in the order given, for weighted routing and routing policies from files; else
-        none.
-        """
+        """Return (scorer, weight) pairs in the given order, for weighted routing and policies from files; else none."""
         if self.routing_policy != "weighted":
             return _beside(self.routing_policy, self.routing_scorers, "routing_scorers")
         default = AUGUST_SCORERS if self.is_august else DEFAULT_SCORERS
@@ -254,8 +250,7 @@ def _hold(config: ClusterConfig, settings: Mapping[str, Any]) -> None:
 
 
 def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the settings in the form in which a configuration stores them, and the source of the instance groups for
-    errors.
+    """Return the settings in the form in which a configuration stores them, and the source of groups, for errors.
 
     Policies get the names of this package, lists become tuples, files of groups are read, and groups decide
     `num_instances`.
@@ -343,8 +338,7 @@ def nearest_setting(name: str, others: Iterable[str] = ()) -> str:
 
 
 def of_settings(settings: Mapping[str, Any]) -> ClusterConfig:
-    """Return a configuration with these settings, which may include numbers of policies; all other settings keep their
-    defaults.
+    """Return a configuration with these settings, which may include policies' numbers; all others keep their defaults.
 
     Raises:
         ConfigError: a setting is unknown, or its value is not allowed.

@@ -156,9 +156,7 @@ _POOLS = re.compile(r"(\d+)p(\d+)d", re.IGNORECASE)
 
 
 def pools_of(text: str) -> list[dict[str, Any]] | None:
-    """Return the groups that a text such as `1P2D` describes (one prefill instance, two decode instances); None for any
-    other text.
-    """
+    """Return the groups in a text such as `1P2D` (one prefill instance, two decode instances); None for other texts."""
     counts = _POOLS.fullmatch(text.strip())
     if counts is None:
         return None
@@ -220,9 +218,7 @@ _REALS = ("kv_offload_threshold", "kv_transfer_bandwidth", "gpu_memory_gib")
 
 
 def located(value: T, folder: Path) -> T | str:
-    """Return the value of the setting `instances` from a file in `folder`; a path that exists there is joined to
-    `folder`.
-    """
+    """Return the setting `instances` from a file in `folder`; a path that exists there is joined to `folder`."""
     if not isinstance(value, str) or value.lstrip().startswith("["):
         return value
     return str(folder / value) if (folder / value).is_file() else value
@@ -248,9 +244,7 @@ def num_gpus(config: ClusterConfig) -> int:
 
 
 def check_number(config: ClusterConfig, wanted: int) -> None:
-    """Refuse a `num_instances` that differs from the groups' sum; with node pools, the nodes may have room for
-    fewer.
-    """
+    """Refuse a `num_instances` other than the groups' sum; with node pools, the nodes may have room for fewer."""
     number = size(config.instances) if config.instances else wanted
     if wanted < number or (wanted > number and not config.node_pools):
         raise ConfigError(
@@ -286,9 +280,7 @@ def _longest(config: ClusterConfig, group: InstanceGroup) -> int | None:
 
 
 def roles(config: ClusterConfig) -> list[int]:
-    """Return the role of every instance, as an index into `ROLES`; August's revision also has encode and idle
-    instances.
-    """
+    """Return every instance's role, as an index into `ROLES`; August's revision adds encode and idle instances."""
     if disaggregation.has_pools(config):
         return disaggregation.roles(config)
     if not config.instances:

@@ -224,9 +224,7 @@ def blocks_of(
 
 
 def _stamp(path: str) -> int:
-    """Return the file's time of change; 0 if it cannot be read, so that the later attempt to read the file raises the
-    error.
-    """
+    """Return the file's time of change; 0 if unknown, so that the later attempt to read the file raises the error."""
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     try:
         return file.stat().st_mtime_ns if path else 0

@@ -100,9 +100,7 @@ def as_pairs(numbers: object) -> tuple[tuple[str, float], ...]:
 
 
 def admission_name(config: ClusterConfig) -> str:
-    """Return the admission policy's name in the registry; the two BLIS tracks have different policies under one
-    name.
-    """
+    """Return the admission policy's name in the registry; two BLIS tracks have different policies under one name."""
     if config.admission_policy == "slo-gated" and config.variant == "routing":
         return "slo-queue-gated"
     return config.admission_policy
@@ -258,17 +256,14 @@ def _with_numbers(
 
 
 def _setting_of(name: str, field: str, number: Number) -> str | None:
-    """Return the setting from which a number is taken; for a policy from a file, the registered setting it names, if
-    any.
-    """
+    """Return the setting that supplies a number; for a policy from a file, the registered setting it names, if any."""
     if is_file(name):
         return number.setting if number.setting in registry.settings() else None
     return registry.setting_of(name, field, number)
 
 
 def number_of(config: ClusterConfig, setting: str) -> Number | None:
-    """Return the declaration of the policy's number that this setting sets; None if the setting sets no policy's
-    number.
+    """Return the declaration of the policy's number that this setting sets; None if it sets no policy's number.
 
     Raises:
         ConfigError: the setting has the form of a policy's number, but no policy in use has that number.
@@ -298,9 +293,7 @@ def has_number(config: ClusterConfig, name: str) -> bool:
 
 
 def setting_of_owner(name: str) -> str | None:
-    """Return the setting that names the policy to which a number belongs; None for a number of a scorer or of every
-    policy.
-    """
+    """Return the setting that names the policy of a number; None for a number of a scorer or of every policy."""
     owner = name.partition(".")[0]
     kind = KINDS.get(owner.removeprefix(DECODE))
     if kind is None or kind.is_list:

@@ -111,7 +111,7 @@ def settings_of_fleet(
 
 
 def _tell_unplaced(config: ClusterConfig, placed: int, source: str) -> None:
-    """Warn that instances without room on the initial nodes never start, as in BLIS; refuse this if tenants have
+    """Warn that instances without room on the initial nodes never start, as in BLIS; refuse it if tenants have
     budgets.
     """
     sentence = (
@@ -131,8 +131,8 @@ def gpus_of_instance(config: ClusterConfig) -> int:
 def _groups_of_pools(
     config: ClusterConfig, pools: object, source: str
 ) -> tuple[list[Any], tuple[NodePool, ...]]:
-    """Return the groups of initial instances and the node pools; each instance is placed on the first node with enough
-    free GPUs.
+    """Return the groups of initial instances, each placed on the first node with enough free GPUs, and the node
+    pools.
     """
     if not isinstance(pools, list | tuple) or not pools:
         raise ConfigError(f"{source}: {POOLS} must be a list of pools, got {shortened(pools)}")

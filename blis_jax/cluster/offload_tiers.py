@@ -50,9 +50,7 @@ _TIER_KEYS = (
 
 @dataclass(frozen=True)
 class SecondaryTier:
-    """Storage behind the CPU's memory: bandwidths in bytes/µs, times in µs, and threads that each run one transfer at a
-    time.
-    """
+    """Storage behind the CPU's memory: bytes/µs, times in µs, and threads that each run one transfer at a time."""
 
     read_bandwidth: float
     write_bandwidth: float
@@ -85,9 +83,7 @@ class KvOffloadConfig:
         return any(tier.latency_jitter_stddev > 0 for tier in self.secondary_tiers)
 
     def plain(self) -> dict[str, Any]:
-        """Return the content as the mapping that `config_of` reads, with each tier's numbers in place of its device
-        class.
-        """
+        """Return the content as the mapping that `config_of` reads, with numbers in place of device classes."""
         said = {name: value for name, value in vars(self).items() if value is not None}
         del said["words"]
         tiers = [
@@ -236,9 +232,7 @@ _EXAMPLES = {"type": "fs", "root_dir": "a folder, which is not looked at"}
 def _device(
     name: object, is_direct: bool, place: str, devices: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Return the numbers of a device class; unless `is_direct`, its numbers for the page cache replace the direct
-    ones.
-    """
+    """Return the numbers of a device class; unless `is_direct`, its page-cache numbers replace the direct ones."""
     if name is None:
         return {}
     if name not in devices:
@@ -265,8 +259,7 @@ def _count(said: Mapping[str, Any], name: str, place: str) -> int:
 
 
 def header_of(offload: KvOffloadConfig, block_size: int, num_bytes: int) -> dict[str, Any]:
-    """Return the off-load tiers as BLIS writes them into a trace's header, with device classes resolved; empty without
-    tiers.
+    """Return the off-load tiers as BLIS writes them into a trace's header, with device classes resolved, if any.
 
     Args:
         offload: the tiers.

@@ -99,9 +99,7 @@ def of_vllm(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
 
 
 def limits(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
-    """Return the longest request of August's revision: as given, else the model's limit; never longer than the KV
-    cache.
-    """
+    """Return the longest request of August's revision: as given, else the model's limit; at most the KV cache."""
     if not config.is_august:
         return {}
     longest = config.max_model_len

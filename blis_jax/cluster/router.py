@@ -140,9 +140,7 @@ def is_as_vllm(config: ClusterConfig) -> bool:
 
 
 def limits(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
-    """Return a default for the most requests in a batch, if it was not given: no more than the token budget, as in
-    vLLM.
-    """
+    """Return a default for the most requests in a batch, unless given: at most the token budget, as in vLLM."""
     if not is_as_vllm(config) or "max_num_running_reqs" in given:
         return {}
     return {
@@ -204,9 +202,7 @@ def parse_scorers(text: str, setting: str = "routing_scorers") -> list[tuple[str
 
 
 def short_name(name: str) -> str:
-    """Return the name under which a scorer's weight and numbers are given; for a scorer from a file, the function's
-    name.
-    """
+    """Return the name under which a scorer's weight and numbers are given; of one from a file, the function's name."""
     return name.rpartition(":")[2]
 
 

@@ -70,9 +70,7 @@ class SpeculativeConfig:
         return ((0, self.num_speculative_tokens), *self.per_batch_size)
 
     def reach(self, slo_class: str) -> list[float]:
-        """Return, for each draft position, the probability that this draft and all before it are accepted in a request
-        of the class.
-        """
+        """Return, per draft position, the probability that all drafts up to it are accepted, for a class's requests."""
         rates = dict(self.rates)
         return list(itertools.accumulate(rates.get(slo_class, rates.get("", ())), float.__mul__))
 
@@ -183,9 +181,7 @@ def config_of(section: object, place: str) -> SpeculativeConfig:
 def _rates(
     said: Mapping[str, Any], num: int, place: str
 ) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    """Return acceptance rates by SLO class: for each draft position, the rate given that all drafts before it were
-    accepted.
-    """
+    """Return acceptance rates by SLO class: per draft position, the rate given that earlier drafts were accepted."""
     ways = [name for name in RATES if name in said]
     if len(ways) != 1:
         raise ConfigError(
@@ -222,9 +218,7 @@ def _list(value: object, num: int, place: str) -> tuple[float, ...]:
 
 
 def _conditional(reach: tuple[float, ...], place: str) -> tuple[float, ...]:
-    """Return each position's acceptance rate given that all drafts before it were accepted, from vLLM's unconditional
-    rates.
-    """
+    """Return each position's acceptance rate given accepted earlier drafts, from vLLM's unconditional rates."""
     before = (1.0, *reach)
     if any(rate > earlier for earlier, rate in itertools.pairwise(before)):
         raise ConfigError(
@@ -234,8 +228,8 @@ def _conditional(reach: tuple[float, ...], place: str) -> tuple[float, ...]:
 
 
 def _schedule(value: object, num: int, place: str) -> tuple[tuple[int, int], ...]:
-    """Return vLLM's ranges of batch sizes, from `[[1, 16, 3], [17, 64, 1]]` or `{"1-16": 3}`; a gap keeps the number of
-    drafts of the range before it.
+    """Return vLLM's batch-size ranges, from `[[1, 16, 3], [17, 64, 1]]` or `{"1-16": 3}`; gaps keep the earlier
+    drafts.
     """
     if value is None:
         return ()

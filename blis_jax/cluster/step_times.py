@@ -40,9 +40,7 @@ def name_of(config: ClusterConfig) -> str:
 
 
 def model_of(config: ClusterConfig) -> LatencyModel:
-    """Return the configuration's latency model; if pools have different models, a model that selects the instance's
-    own.
-    """
+    """Return the configuration's latency model; if pools have different models, one that switches by instance."""
     names = tuple(sorted(set(_names(config))))
     return find(names[0]) if len(names) == 1 else choosing(names)
 
@@ -86,8 +84,8 @@ def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
 
 
 def _from_sizes(config: ClusterConfig, sizes: FromSizes, said: Collection[str]) -> dict[str, Any]:
-    """Return settings that were not given and follow from the model's sizes: coefficients, GPUs, KV blocks, and groups
-    with KV blocks.
+    """Return settings that were not given and follow from the model's sizes: coefficients, GPUs, and KV blocks, also of
+    groups.
 
     Raises:
         ConfigError: as in `deployment`, or the model does not fit into the GPUs' memory.
@@ -139,9 +137,7 @@ def deployments(config: ClusterConfig) -> list[Deployment]:
 
 
 def vectors(config: ClusterConfig) -> list[tuple[float, ...]]:
-    """Return the inputs of the step-time function on every instance: β, or the numbers computed from β and the model's
-    sizes.
-    """
+    """Return the step-time function's inputs on every instance: β, or numbers computed from β and the model's sizes."""
     beta, names = per_instance(config, "beta_coeffs"), _names(config)
     if find(names[0]).sizes is None:
         return beta
@@ -181,8 +177,7 @@ def times_after_decode(config: ClusterConfig) -> list[int]:
 
 
 def check(config: ClusterConfig) -> None:
-    """Refuse an unknown latency model, and coefficients that do not fit it; each group of instances is checked on its
-    own.
+    """Refuse an unknown latency model, and coefficients that do not fit it; each instance group is checked alone.
 
     Raises:
         ConfigError: the message begins with the setting.

@@ -62,9 +62,7 @@ def take(path: Path) -> int | None:
 
 
 def wait_for(descriptor: int, *, is_shared: bool = False) -> None:
-    """Lock an open file, shared between readers if `is_shared`, and wait until it is free; closing the file ends the
-    lock.
-    """
+    """Wait for and lock an open file, shared between readers if `is_shared`; closing the file ends the lock."""
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
 
@@ -305,8 +303,8 @@ Outputs = Mapping[str, "Path | Sequence[Path | None] | None"]  # by the option t
 
 
 def refuse_existing(outputs: Outputs, overwrite: bool, resume: bool | None = None) -> None:
-    """Refuse existing outputs unless they may be replaced or continued; `resume` is None if the command cannot
-    continue.
+    """Refuse existing outputs unless they may be replaced or continued; `resume` is None if continuing is
+    impossible.
     """
     if overwrite and resume:
         raise ConfigError("--overwrite and --resume contradict each other; give one of them")

@@ -168,9 +168,7 @@ def _stopped(data: bytes, before: Sequence[Record], line: int, problem: str) -> 
 
 
 def _torn_mark(lines: Sequence[bytes]) -> dict[str, Any] | None:
-    """Return the byte count and hash of unfinished lines, for the record after them; None if there are no such
-    lines.
-    """
+    """Return the byte count and hash of unfinished lines, for the record after them; None without such lines."""
     torn = b"\n".join(lines)
     return {"bytes": len(torn), "sha256": hashlib.sha256(torn).hexdigest()} if lines else None
 

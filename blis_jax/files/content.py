@@ -68,9 +68,7 @@ class Beside:
         return record
 
     def shortened(self, record: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-        """Return a record with a mark in place of each large value under `names`, after writing the value to its
-        file.
-        """
+        """Return a record with marks in place of the large values under `names`, which are written to files."""
         stored = {}
         for name, value in record.items():
             if name in names and len(text := canonical(value).encode()) >= LEAST:
@@ -184,9 +182,7 @@ class _Packer:
 
 
 def pack(text: bytes) -> bytes | None:
-    """Return the packed bytes of a canonical text that holds columns; None if it holds none or cannot be restored
-    exactly.
-    """
+    """Return the packed bytes of a canonical text of columns; None for other texts, or if packing is not exact."""
     columns = json.loads(text)
     if not isinstance(columns, dict) or not all(
         isinstance(column, list) for column in columns.values()
@@ -272,9 +268,7 @@ def _quotients(column: Column, divisor: Column | float) -> tuple[Whole, Whole] |
 
 
 def _counts_below(column: Column, scale: float) -> Whole | None:
-    """Return, for each value, the smallest count of which it is a whole number's quotient; None if a value has no such
-    count.
-    """
+    """Return, per value, the smallest count of which it is a whole number's quotient; None if any value has none."""
     counts = np.arange(1.0, MOST_COUNTED + 1)
     with np.errstate(over="ignore"):
         near = np.rint(column[:, None] * scale * counts)
@@ -284,9 +278,7 @@ def _counts_below(column: Column, scale: float) -> Whole | None:
 
 
 def _bytes_of(numbers: Whole) -> bytes:
-    """Return packed whole numbers: bit width and minimum, then one byte each up to 8 bits, or bit planes above 8
-    bits.
-    """
+    """Return packed whole numbers: bit width, minimum, then one byte each up to 8 bits, or bit planes above."""
     least = int(numbers.min())
     bits = (int(numbers.max()) - least).bit_length()
     above = (numbers - np.int64(least)).view(np.uint64)

@@ -152,9 +152,7 @@ def _bytes_of(path: Path) -> tuple[IO[bytes], bool]:
 
 
 def open_text(path: Path) -> IO[str]:
-    """Return an open text stream of a file in UTF-8, or in UTF-16 with byte-order mark; gzip, bzip2 and xz are
-    unpacked.
-    """
+    """Return an open text stream of a UTF-8 file, or UTF-16 with byte-order mark; gzip, bzip2 and xz are unpacked."""
     file, is_utf16 = _bytes_of(path)
     encoding = "utf-16" if is_utf16 else "utf-8-sig"
     return io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="")
@@ -168,8 +166,7 @@ def absent(path: Path, what: str) -> str:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return the text of a file opened by `open_text`; refuses bytes that do not fit its encoding. `what` names the
-    file in errors.
+    """Return the text of a file; refuses bytes that do not fit its encoding, and names the file `what` in errors.
 
     Raises:
         ConfigError: the file is missing, cannot be read, or is not UTF-8 text.
@@ -281,9 +278,7 @@ _FILE = re.compile(r"[^\s,=]+\.py(?=:)")
 
 
 def files_in(text: str) -> dict[str, Path]:
-    """Return the absolute paths of users' policy files that a text names as `path/to/file.py:Name`, by the path as
-    written.
-    """
+    """Return the absolute paths of policy files that a text names as `path/to/file.py:Name`, by the path as written."""
     paths = {name: _path_of(name) for name in _FILE.findall(text)}
     return {name: path.resolve() for name, path in paths.items() if not _is_packaged(name, path)}
 
@@ -303,9 +298,7 @@ def _is_packaged(name: str, path: Path) -> bool:
 
 
 def _path_of(text: str) -> Path:
-    """Return the file that a path names: from the working directory, else from the installed package that the path
-    begins with.
-    """
+    """Return the file at a path: from the working directory, else from the installed package it begins with."""
     path = Path(text)
     if path.exists() or not path.parts[0].isidentifier():
         return path
@@ -359,9 +352,7 @@ def place_in_file(value: Any) -> tuple[str, str, str] | None:
 
 
 def value_of_place(text: str, name: str, part: str) -> Any:
-    """Return the value at a place returned by `place_in_file` of another process, whose files were adopted with
-    `bring`.
-    """
+    """Return the value at a place from another process's `place_in_file`, whose files were adopted with `bring`."""
     if not text.endswith(".py"):
         return _part_of(getattr(importlib.import_module(text), name), part)
     module = _module(_path_of(text).resolve(), _brought.get(text) or _read[text])
@@ -420,9 +411,7 @@ def _refuse_twice(tree: ast.Module, path: Path) -> None:
 
 
 def place_of(error: BaseException) -> str | None:
-    """Return the line of a user's file in which an error arose, as `path/to/file.py, line 3`; None if it arose
-    elsewhere.
-    """
+    """Return the line of a user's file in which an error arose, as `path/to/file.py, line 3`; None if elsewhere."""
     frames = list(traceback.walk_tb(error.__traceback__))
     for frame, line in reversed(frames):
         if str(frame.f_globals.get("__name__")).startswith(_PREFIX):

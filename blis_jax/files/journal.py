@@ -43,9 +43,7 @@ class Journal:
     is_ordered: ClassVar[bool] = False  # whether a part depends on those before it
 
     def __init__(self, path: Path, kind: str, content: Mapping[str, Any]) -> None:
-        """Describe the work: `kind` names it, and `content` has the values on which its numbers depend, by a readable
-        name.
-        """
+        """Describe the work: `kind` names it, `content` has the values on which its numbers depend, by name."""
         self.path, self.kind = path, kind
         prints = {name: fingerprint(value) for name, value in content.items()}
         self._is_of(path, kind, {**prints, **versions()})

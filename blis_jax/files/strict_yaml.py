@@ -54,9 +54,7 @@ class _Strict(_SafeLoader):
             raise _refusal(problem, node) from None
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Replace `<<` with the entries of the mappings that it names: keys beside `<<` win, then the mapping named
-        first.
-        """
+        """Replace `<<` with the entries of the mappings it names: keys beside `<<` win, then the first mapping."""
         if id(node) in self._is_flat:
             if not self._is_flat[id(node)]:
                 raise _refusal("<< puts a mapping into itself; leave it out", node)
@@ -128,9 +126,7 @@ def read_mapping(text: str, source: str, texts: tuple[str, ...] = ()) -> dict[An
 
 
 def read_yaml(text: str, source: str, texts: tuple[str, ...] = ()) -> Any:
-    """Parse a YAML text in which no key is repeated; `source` names it in errors, and `texts` is as in
-    `read_mapping`.
-    """
+    """Parse a YAML text in which no key is repeated; `source` names it in errors, `texts` is as in `read_mapping`."""
     with _refusing(source):
         data = yaml.load(text, Loader=partial(_strict_loader(), texts=texts))
     refuse_half_characters(text, data, source)

@@ -138,8 +138,7 @@ def mean_saturation(
     kv_threshold: Float[Array, ""],
     is_full: Bool[Array, "instance"] | None = None,
 ) -> jax.Array:
-    """Return the mean over active instances of the greater of queue and KV cache saturation; 1 if no instance is
-    active.
+    """Return the mean over active instances of the larger of queue and KV saturation; 1 if no instance is active.
 
     Args:
         seen: the instances as the router sees them.

@@ -133,9 +133,7 @@ class Policy:
         return answered(self, state, context, answer)
 
     def begin(self, params: Record, shape: EngineShape) -> Any:
-        """Return the policy's first state; the number of prompt keys is in `shape` only for policies with a state per
-        prompt key.
-        """
+        """Return the policy's first state; only a policy with a state per prompt key sees the number of keys."""
         return self.start(params, with_keys(self, shape))
 
     def with_numbers(self, **numbers: float) -> Policy:

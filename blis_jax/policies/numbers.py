@@ -113,9 +113,7 @@ def numbers_of(params: type) -> dict[str, Number]:
 
 
 def checked(params: type, values: Mapping[str, float], owner: str) -> dict[str, float]:
-    """Return the given numbers after checking that the class declares them and allows their values; `owner` names the
-    policy in errors.
-    """
+    """Return the given numbers, checked to be declared and allowed; `owner` names the policy in errors."""
     known = numbers_of(params)
     for name, value in values.items():
         if name not in known:

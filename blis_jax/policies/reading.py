@@ -188,9 +188,7 @@ def reading(
 def _signals_of(
     function: Policy, num_instances: int, absent: Absent, num_scorers: int
 ) -> frozenset[str]:
-    """Return the result of `signals_of` for the first number of instances and the first clock with which the policy
-    works.
-    """
+    """Return the result of `signals_of` for the first number of instances and clock with which the policy works."""
     failures = []
     for size, clock in itertools.product((INSTANCES, num_instances), ("int64", "int32")):
         try:
@@ -290,9 +288,7 @@ def looked_at(
     read: Collection[str],
     missing: Mapping[str, Unread],
 ) -> set[str]:
-    """Return the signals that a policy touches without computing from their values, for example only counting their
-    entries.
-    """
+    """Return the signals that a policy touches without using their values, for example only counting entries."""
     numbers, instance, contexts = arguments
     guarded = {signal for name in contexts for signal in _signals(function, name)} - {
         *read,

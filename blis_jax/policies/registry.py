@@ -122,9 +122,7 @@ _DRAWS = re.compile(r"(random|np\.random|numpy\.random)\.\w+")
 
 
 def _check_memory(policy: Policy, made: ast.FunctionDef, source: Path) -> None:
-    """Refuse side effects that happen once, when the policy is traced, and not at each decision: Python's draws, global
-    values.
-    """
+    """Refuse effects that happen once, in tracing, instead of at each decision: Python's draws, global values."""
     names = _own_names(made)
     for node in ast.walk(made):
         said = None

@@ -29,9 +29,7 @@ Scores = tuple["jax.Array", Any]
 
 
 def prefix_share(context: GatewayContext) -> jax.Array:
-    """Return the share of the prompt's full blocks that the router's index has for each instance; 0 without a full
-    block.
-    """
+    """Return the share of the prompt's full blocks in the router's index of each instance; 0 without full blocks."""
     return _share(context.snapshots.prefix_match_blocks, context.num_prompt_blocks)
 
 
@@ -153,9 +151,7 @@ def no_hit_lru(params: NoParams, state: LastUse, context: GatewayContext) -> Sco
 
 
 def scaled_down(count: Int[Array, "instance"], seen: Snapshots) -> jax.Array:
-    """Return counts scaled between the least (score 1) and the greatest (score 0) of the active instances; 1 if all are
-    equal.
-    """
+    """Return counts scaled between the least (1) and the greatest (0) of the active instances; 1 if all are equal."""
     least = jnp.min(jnp.where(seen.is_active, count, LAST))
     most = jnp.max(jnp.where(seen.is_active, count, 0))
     spread = jnp.maximum(most - least, 1).astype(jnp.float64)

@@ -26,9 +26,7 @@ def policy_seed(seed: int) -> int:
 
 
 def policy_seed_under(rule: str, seed: int) -> int:
-    """Return the seed from which policies draw under a rule; `ALL_ALIKE` repeats runs made when all seeds had the same
-    draws.
-    """
+    """Return the seed from which policies draw under a rule; `ALL_ALIKE` repeats runs that all drew from one seed."""
     if rule not in (BY_WORKLOAD, ALL_ALIKE):
         raise ConfigError(
             f"the rule {rule!r} for the seeds of random policies is unknown; "

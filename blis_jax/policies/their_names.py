@@ -136,9 +136,7 @@ def ours(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def setting_named(name: str) -> str:
-    """Return this package's name of a setting, or of a scorer's weight; a name that is not vLLM's or llm-d's is
-    returned unchanged.
-    """
+    """Return this package's name of a setting, or of a scorer's weight; other names are returned unchanged."""
     setting, _, scorer = name.partition(".")
     if setting == KINDS["scorer"].setting and scorer:
         return f"{setting}.{POLICIES['scorer'].get(scorer, scorer)}"

@@ -79,8 +79,8 @@ def told(
     *names: RemovedNames,
     is_on: Bool[Array, ""] | bool = True,
 ) -> LateWrite:
-    """Return a write that adds one message if `is_on`; `names` has the contents of a removal, and is left out for other
-    kinds.
+    """Return a write that adds one message if `is_on`; `names` has the contents of a removal, and only then is
+    given.
     """
     nothing = no_news(late)
     is_told = jnp.asarray(is_on)
@@ -172,8 +172,7 @@ def removals_heard(
     owner: jax.Array,
     block: jax.Array,
 ) -> tuple[Bool[Array, "window"], ...]:
-    """Return masks of the blocks reused in a step whose messages reach the router; an empty tuple if no message is ever
-    lost.
+    """Return masks of the blocks reused in a step whose messages arrive; an empty tuple if none is ever lost.
 
     `owner` and `block` `[window]` name the contents: the owner's number plus 1 and the position in its prompt, or 0 and
     the number of the shared block.

@@ -52,9 +52,7 @@ def no_touch(ctx: Context, router: RouterIndex) -> RouterWrite:
 
 
 class PromptBlocks(NamedTuple):
-    """The prompt of a request in blocks: the contents that it shares with other prompts, and its number of full
-    blocks.
-    """
+    """A request's prompt in blocks: the contents that it shares with other prompts, and its number of full blocks."""
 
     request: jax.Array
     nodes: Nodes
@@ -81,8 +79,8 @@ def prompt_of(ctx: Context, request: jax.Array) -> PromptBlocks:
 def matched_blocks(
     ctx: Context, router: RouterIndex, prompt: PromptBlocks, now: jax.Array
 ) -> Int[Array, "instance"]:
-    """Return the number of leading prompt blocks in the index of every instance; without gaps a content counts as a
-    whole or not at all.
+    """Return the number of leading prompt blocks in each instance's index; without gaps, contents count only as a
+    whole.
 
     Where the index is delayed, entries younger than the delay do not count.
     """
@@ -108,8 +106,7 @@ def touch(
     chosen: jax.Array,
     now: jax.Array | None = None,
 ) -> RouterWrite:
-    """Return a write that touches the prompt's blocks on the chosen instance, to which it is routed or which has
-    allocated it.
+    """Return a write that touches the prompt's blocks on the instance that it is routed to or allocated on.
 
     `now` is needed if routings reach the index late.
     """
@@ -233,9 +230,7 @@ def _without_oldest(
     oldest: jax.Array,
     num_blocks: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the instance's oldest entry and number of blocks after its oldest touch is dropped, as far as the capacity
-    demands.
-    """
+    """Return the instance's oldest entry and number of blocks, with its oldest touch dropped as far as needed."""
     depth = ctx.shape.path_depth
     stride = jnp.int32(depth + 1)
     number, place = lax.div(oldest - 1, stride), lax.rem(oldest - 1, stride)
@@ -279,9 +274,7 @@ def _without_oldest(
 def _is_there(
     router: RouterIndex, nodes: Nodes, place: jax.Array, number: jax.Array
 ) -> Bool[Array, "block instance"]:
-    """Return whether every instance's index has these shared blocks, given by their entries on the path and their block
-    numbers.
-    """
+    """Return whether every instance's index has these shared blocks, given by path entry and block number."""
     touched = router.touched[nodes.node[place]]
     removed = router[Gaps].shared[: touched.shape[1], number].T
     return (touched >= router.oldest[None, :]) & (touched > removed)
@@ -290,9 +283,7 @@ def _is_there(
 def _window(
     ctx: Context, request: jax.Array, start: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return a window of block positions of a request from `start` on, with each block's entry on the path and block
-    number.
-    """
+    """Return a window of a request's block positions from `start` on, with each block's path entry and number."""
     position = start + lax.iota(jnp.int32, LOOK_UP_BLOCKS)
     number, _ = shared_numbers(ctx, request, position)
     starts = row(ctx.requests.path_start, request)
@@ -346,8 +337,7 @@ def _blocks_there(
 
 
 def own_row(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
-    """Return the row in which the index stores private blocks: one per request or, if requests move, per request and
-    instance.
+    """Return the row that stores private blocks: one per request or, if requests move, per request and instance.
 
     The spare instance shares the row of the last instance.
     """

@@ -286,8 +286,7 @@ def _client(key: tuple[str, ...]) -> RevisedClient:
 
 
 def parse_think_time(text: str) -> ThinkTime:
-    """Return a function that draws µs from a law such as `lognormal:mu=2.0,sigma=0.6,min=3s,max=30s` or
-    `constant:value=500ms`.
+    """Return a function that draws µs by a law: `lognormal:mu=2.0,sigma=0.6,min=3s,max=30s` or `constant:value=500ms`.
 
     Raises:
         ConfigError: the text is not such a law.

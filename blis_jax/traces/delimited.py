@@ -138,9 +138,7 @@ def _frames(
 def _with_points(
     cells: pandas.DataFrame, separator: str, texts: Collection[int]
 ) -> pandas.DataFrame:
-    """Return cells with decimal commas replaced by points, which pandas does not replace in a column that contains
-    text.
-    """
+    """Return cells with decimal commas replaced by points, which pandas leaves in a column that contains text."""
     for name in cells if separator == ";" else ():
         if name != EXTRA and name not in texts and cells[name].dtype.kind == "O":
             changed = (

@@ -25,9 +25,7 @@ _LENGTHS = ("len", "length", "seq len", "seq length", "sequence length")
 
 
 def _spelt(usual: str, stems: Sequence[str], with_length: Sequence[str]) -> tuple[str, ...]:
-    """Return names for a number of tokens: the usual names first, then every combination of a stem with a prefix and an
-    ending.
-    """
+    """Return names for a number of tokens: the usual names, then all combinations of prefix, stem and ending."""
     made = [
         f"{before} {stem} {after}".strip()
         for stem in stems
@@ -126,9 +124,7 @@ def found_name(names: Iterable[str], wanted: Iterable[str]) -> str | None:
 def with_unit(
     names: Iterable[str], wanted: Mapping[str, str | None]
 ) -> tuple[str, str | None] | None:
-    """Return the file's column that comes first among the wanted names, with the unit in its name; None if there is
-    none.
-    """
+    """Return the file's column that comes first among the wanted names, and the unit in its name; None if none does."""
     listed = [name for name in names if not _PLURAL.search(name)]
     for name, unit in wanted.items():
         if (present := found_name(listed, [name])) is not None:
@@ -185,9 +181,7 @@ def _tokens(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
 def whole_prompts(
     columns: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the columns without those of `further_columns`, prompts with their cached tokens added, and a note on
-    this.
-    """
+    """Return the columns without those of `further_columns`, with cached tokens added to prompts, and a note."""
     cached = [columns[key] for key in columns if key.startswith(_CACHED_KEY)]
     kept = {
         key: values

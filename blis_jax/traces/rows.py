@@ -146,9 +146,7 @@ def number_turns(rows: TraceRows) -> TraceRows:
 
 
 def sessions_of_clients(rows: TraceRows, notes: list[str]) -> TraceRows:
-    """Return rows in which each session belongs to one client, with a note if several clients use the same session
-    names.
-    """
+    """Return rows in which each session has one client, with a note if clients use the same session names."""
     has_one = rows.session != NO_CODE
     pairs = rows.client.astype(np.int64) * (int(rows.session.max(initial=0)) + 1) + rows.session
     codes, kept = pandas.factorize(pairs[has_one])

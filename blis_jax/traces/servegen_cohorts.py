@@ -123,9 +123,7 @@ def _of_period(name: str, members: Sequence[_Active], start_s: int) -> Document 
 
 
 def _mean_arrival(windows: Sequence[Window]) -> Document:
-    """Return the most frequent arrival process of the windows; cv, shape and scale are means in which windows without
-    them count as 0.
-    """
+    """Return the most frequent arrival process; cv, shape and scale are means, with 0 for windows without them."""
     known = [each for each in windows if each.family.lower() in ("gamma", "weibull")]
     votes = Counter(each.family.lower() for each in known)
     fitted = [each for each in known if each.shape > 0 and each.scale > 0]
@@ -200,9 +198,7 @@ def _by_class(members: Sequence[Member], stream: Stream) -> dict[str, list[Membe
 def _cohort(
     name: str, population: int, rate: float, arrival: Document, laws: Sequence[Sequence[float]]
 ) -> Document:
-    """Return a cohort with the means of its clients' laws; each of `laws` has mu and sigma of prompts, then of
-    answers.
-    """
+    """Return a cohort with the means of its clients' laws, each of them mu and sigma of prompts, then of answers."""
     mean = [_mean([law[place] for law in laws]) for place in range(4)]
     inputs, outputs = (
         {"type": "lognormal", "params": {"mu": mean[place], "sigma": mean[place + 1]}}

@@ -161,9 +161,7 @@ class TraceSource:
         return to_table(self.rows(seed), block_size)[0]
 
     def placed(self, table: RequestTable, seed: int, config: ClusterConfig) -> RequestTable:
-        """Return one run's table with columns that depend on the cluster: deadlines, models that it does not serve,
-        adapters.
-        """
+        """Return one run's table with columns that depend on the cluster: deadlines, unserved models, adapters."""
         rows = self.rows(seed)
         if rows.timeout_us.any() and (config.is_august or config.corrected):
             table = with_timeouts(table, rows.timeout_us)

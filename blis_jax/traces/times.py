@@ -111,9 +111,7 @@ LONG_GAP = 20.0  # times the mean gap where all gaps are drawn alike, beyond any
 
 
 def lonely_gap(rows: TraceRows) -> str | None:
-    """Return a note if a single gap is a large share of the trace, so that two traces or two units may be in one file;
-    else None.
-    """
+    """Return a note if one gap is a large share of the trace, as between two traces or two units; else None."""
     gaps = np.diff(np.sort(rows.arrival_us)) / 1e6
     if len(gaps) < FEWEST_GAPS or not gaps.any():
         return None
@@ -129,9 +127,7 @@ def lonely_gap(rows: TraceRows) -> str | None:
 
 
 def why_odd(rows: TraceRows, unit: str, fewest_slow: int = FEWEST_SLOW) -> str | None:
-    """Return why times are implausible in a unit, None if they are plausible; a low rate counts from `fewest_slow`
-    requests on.
-    """
+    """Return why times are implausible in a unit, else None; a low rate counts from `fewest_slow` requests on."""
     pace = _Pace.of(rows, unit)
     if math.isinf(pace.rate):
         return None
@@ -215,9 +211,7 @@ NOT_BOTH = Check(
 
 
 def delay_columns(names: Sequence[str], arrival: Column) -> dict[str, Column]:
-    """Return the columns of delays, in the file's unit, and of arrivals, which may then be empty; none if the file has
-    no delays.
-    """
+    """Return the columns of delays, in the file's unit, and of arrivals, which may be empty; none without delays."""
     named = with_unit(names, DELAYS)
     if named is None:
         return {}

@@ -90,8 +90,7 @@ def fold_runs(
 ) -> tuple[
     Int32[np.ndarray, "request depth"], Int32[np.ndarray, " node"], Int32[np.ndarray, " node"]
 ]:
-    """Return path nodes [request, depth], and each node's first block [node] and length in blocks [node], numbered by
-    first use.
+    """Return path nodes [request, depth], and each node's first block and length [node], numbered by first use.
 
     A run's content stands for the whole prefix up to its end, so the requests that hold a run also hold the run before
     it, and two runs with equally many holders have the same holders.
@@ -128,9 +127,7 @@ def fold_runs(
 def prompt_keys(
     contents: Int64[np.ndarray, " request"], is_private: np.ndarray | None = None
 ) -> Int32[np.ndarray, " request"]:
-    """Return dense keys by first use: two requests have equal keys if their contents are equal and neither is
-    private.
-    """
+    """Return dense keys by first use: equal for two requests if their contents are equal and neither is private."""
     if is_private is not None:
         contents = np.where(
             is_private, contents.max(initial=0) + 1 + np.arange(len(contents)), contents

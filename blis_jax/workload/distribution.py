@@ -34,9 +34,7 @@ def refuse_endless(num_requests: int, horizon_us: float) -> None:
 
 
 def is_gamma_too_bursty(cv: float | None) -> bool:
-    """Return whether the reference draws exponential gaps in place of a gamma law with this coefficient of
-    variation.
-    """
+    """Return whether the reference draws exponential gaps instead of a gamma law with this coefficient of variation."""
     return cv is not None and 1.0 / (cv * cv) < LEAST_GAMMA_SHAPE
 
 
@@ -125,9 +123,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class RevisedDistribution(Distribution):
-    """A `Distribution` under the rules of August 2026: a length is at least 1 token, and a deviation of 0 makes it
-    constant.
-    """
+    """A `Distribution` under August's rules: lengths are at least 1 token, and a deviation of 0 makes them constant."""
 
     def _check_lengths(self, option: str, lengths: GaussianLengths) -> None:
         for end in ("min", "max"):

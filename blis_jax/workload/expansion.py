@@ -72,9 +72,7 @@ def expanded(spec: WorkloadSpec) -> Expansion:
 
 
 def _by_adapter(made: Expansion, adapters: AdapterPopularity) -> Expansion:
-    """Return the clients, each client without an adapter split into one client per adapter, at the adapter's share of
-    the rate.
-    """
+    """Return the clients, each one without an adapter split into one client per adapter, at the adapter's rate."""
     clients: list[ClientSpec] = []
     paces: list[Pace | None] = []
     for client, pace in zip(made.clients, made.paces, strict=True):

@@ -75,9 +75,7 @@ def power(base: float, exponent: float) -> float:
 
 
 def log(value: float) -> float:
-    """Return the natural logarithm of a positive number, equal to Go's to the last bit: the series of FreeBSD's
-    e_log.c.
-    """
+    """Return the natural logarithm of a positive number, to Go's last bit, by the series of FreeBSD's e_log.c."""
     factor, exponent = math.frexp(value)
     if factor < math.sqrt(0.5):
         factor, exponent = 2.0 * factor, exponent - 1

@@ -257,9 +257,7 @@ class Stream:
         return self.int63() >> 32
 
     def intn(self, limit: int) -> int:
-        """Return a uniform number below `limit`, from 31 bits if they suffice; numbers of an incomplete last interval
-        are drawn again.
-        """
+        """Return a uniform number below `limit`, from 31 bits if they suffice, by Go's rule of rejection."""
         draw, size = (self.int31, 2**31) if limit <= LARGEST_INT31 else (self.int63, 2**63)
         value = draw()
         while value >= size - size % limit:
@@ -297,9 +295,7 @@ class Stream:
         return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
     def _made_below(self, limit: int) -> tuple[Int32[np.ndarray, " raw"], list[int]]:
-        """Return the result of `intn(limit)` for each raw number of the block, and the positions of the numbers that it
-        rejects.
-        """
+        """Return the results of `intn(limit)` for all raw numbers of the block, and the positions it rejects."""
         if self._below is None or self._below[0] != limit:
             values = (self._raw >> np.uint64(32)).astype(np.uint32) & np.uint32(LARGEST_INT31)
             refused = np.flatnonzero(values >= 2**31 - 2**31 % limit).tolist()

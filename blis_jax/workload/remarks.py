@@ -47,9 +47,7 @@ LEAST_OFF = 0.01  # of the sum of shares from 1
 
 
 def _shares(spec: WorkloadSpec) -> Iterator[str]:
-    """Yield a note on shares that do not add up to 1 although all clients always send: BLIS divides them by their
-    sum.
-    """
+    """Yield a note on shares whose sum is not 1 although all clients always send: BLIS divides them by their sum."""
     cohorts = spec.cohorts if isinstance(spec, RevisedWorkload) else ()
     has_windows = cohorts or any(client.lifecycle is not None for client in spec.clients)
     total = sum(client.rate_fraction for client in spec.clients)

@@ -59,9 +59,7 @@ def check_pace(client: RevisedClient) -> None:
 
 
 def check_sources(workload: RevisedWorkload) -> None:
-    """Refuse a workload without a source of requests, with two that exclude each other, or without settings that its
-    rates and classes need.
-    """
+    """Refuse a workload without a source, with contradicting ones, or without settings its rates and classes need."""
     sources = ("clients", "servegen_data", "inference_perf")
     present = [name for name in sources if getattr(workload, name)]
     if len(present) > 1:
@@ -115,9 +113,7 @@ def _check_absolute_cohort(cohort: CohortSpec, index: int) -> None:
 
 
 def _check_classes(workload: RevisedWorkload) -> None:
-    """Refuse a workload in which only some clients have a class: the empty class counts as standard in BLIS's
-    figures.
-    """
+    """Refuse a workload in which only some clients have a class, since BLIS counts the empty class as standard."""
     places: dict[bool, tuple[str, int]] = {}
     for name in ("clients", "cohorts"):
         for index, source in enumerate(getattr(workload, name)):

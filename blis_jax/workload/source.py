@@ -36,9 +36,7 @@ class RequestSource(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Return whether requests depend on the run, because some wait for other requests' answers or may be dropped at
-        a deadline.
-        """
+        """Return whether requests depend on the run, such as those that wait for answers or have deadlines."""
 
     def content(self) -> dict[str, Any]:
         """Return everything on which the requests depend besides the seed, as plain data."""

@@ -36,8 +36,7 @@ _OF_CLIENTS = ({"target", "data"}, {"load", "data"})  # keys of their configurat
 def parse_spec(
     text: str, source: str = "workload specification", revision: str | None = FIRST_REVISION
 ) -> WorkloadSpec:
-    """Return the checked specification in a YAML text; `source` names it in errors, `revision` is the BLIS whose rules
-    apply.
+    """Return the checked specification in a YAML text; `source` names it in errors, `revision` is the BLIS to follow.
 
     With None, February's rules apply, unless the text has a key that only August has. Files of version 1 are converted
     to version 2, with a ConfigWarning for each changed name.

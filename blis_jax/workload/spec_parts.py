@@ -208,9 +208,7 @@ class MeasureSpec(Strict):
 
 
 class AdapterPopularity(Strict):
-    """LoRA adapters over which the requests of clients and cohorts without their own adapter are spread (not in
-    BLIS).
-    """
+    """LoRA adapters over which requests of clients and cohorts without an adapter are spread (not in BLIS)."""
 
     names: Annotated[tuple[str, ...], Field(min_length=1)]  # the most popular one first
     zipf: NonNegative = 1.0  # popularity falls as 1 / place^zipf; 0: all alike

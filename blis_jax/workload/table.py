@@ -105,9 +105,7 @@ def with_timeouts(table: RequestTable, timeout_us: ArrayLike) -> RequestTable:
 
 
 def with_targets(table: RequestTable, target_us: np.ndarray | None) -> RequestTable:
-    """Return the table with each request's own TTFT target in µs (0 for none), for the gateway's queue; unchanged for
-    None.
-    """
+    """Return the table with each request's own TTFT target in µs (0: none), for the gateway's queue; None adds none."""
     return table if target_us is None else with_column(table, "slo_target_us", target_us)
 
 
@@ -146,9 +144,7 @@ class WorkloadNames:
 
 
 def tenant_order(name: str) -> str:
-    """Return the sort key, the name, by which tenants are numbered so that policies that take turns follow BLIS's
-    order.
-    """
+    """Return the key, a name, by which tenants are sorted, so that policies that take turns follow BLIS's order."""
     return name or "default"
 
 
@@ -246,9 +242,7 @@ def load_table(
 
 
 def pad_to(table: RequestTable, num_requests: int, num_nodes: int, depth: int) -> RequestTable:
-    """Return the table padded with rows that never arrive and nodes that no request holds, so that fewer programs are
-    compiled.
-    """
+    """Return the table padded with rows that never arrive and nodes that nobody holds, so that fewer sizes occur."""
     for name, wanted, present in (
         ("num_requests", num_requests, table.num_rows),
         ("num_nodes", num_nodes, table.num_nodes),

@@ -129,9 +129,7 @@ class ExpressionGraph:
         return self._node(mark, (bare(node),), "", node.is_scalar, node.bounds)
 
     def make(self, name: str, *operands: Expression) -> Expression:
-        """Return the node of an operation, simplified if possible; an operation that only moves exact values is marked
-        exact.
-        """
+        """Return the node of an operation, simplified if possible; one that only moves exact values is exact."""
         made = self._made(name, *map(bare, operands))
         is_exact = name in MOVES and not any(operand.contracts for operand in operands)
         return self.marked(ROUNDED, made) if is_exact and made.contracts else made

@@ -124,9 +124,7 @@ class Tabulation:
         return Cells(shape, np.dtype(out.dtype), made)
 
     def moved(self, function: Callable[..., np.ndarray], out: ShapedArray, *cells: Cells) -> Cells:
-        """Return an array with the form of `out` whose entries `function`, a numpy operation such as a transpose, takes
-        from `cells`.
-        """
+        """Return an array of the form `out` whose entries `function` moves, as numpy does, from those of `cells`."""
         entries = function(*(elements(operand, self.graph) for operand in cells))
         return assembled(entries.reshape(out.shape), np.dtype(out.dtype), self.graph)
 

@@ -55,9 +55,7 @@ class OutageState:
 
 
 def not_begun(params: OutageParams, shape: EngineShape) -> OutageState:
-    """Return the state before time 0, at which the first failures are drawn, since the policy has its random key only
-    then.
-    """
+    """Return the state before time 0; the first failures are drawn at time 0, when the policy has its key."""
     return OutageState(jnp.zeros(shape.num_instances, jnp.float64), jnp.array(False))
 
 
@@ -87,9 +85,7 @@ def outages(
 def _failing(
     params: FailureParams, is_up: Bool[Array, "instance"], fails: Bool[Array, "instance"]
 ) -> ClusterChange:
-    """Return the change in which instances fail; `params.running` decides whether their running requests finish, move
-    or are lost.
-    """
+    """Return the change in which instances fail; `params.running` decides the fate of their running requests."""
     stops, loses = fails & (params.running > 0), fails & (params.running > 1)
     return ClusterChange(is_up, fails, params.reroute_ms * 1e3, stops, loses)
 

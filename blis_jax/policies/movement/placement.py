@@ -38,9 +38,7 @@ class Replicas(NamedTuple):
 
 
 class Thresholds(NamedTuple):
-    """The usable share of a KV cache, and the shares of the supply above and below which instances are added or
-    removed.
-    """
+    """The usable share of a KV cache, and the shares of the supply at which instances are added or removed."""
 
     kv_cache: jax.Array  # usable share of a KV cache
     scale_up: jax.Array  # share of the supply above which there are too few
@@ -60,8 +58,8 @@ def wanted(
     rank_up: Int[Array, "kind"],
     rank_down: Int[Array, "kind"],
 ) -> Wanted:
-    """Return the wanted change: more of the cheapest kind if demand is too high, fewer of the dearest if the rest could
-    carry it.
+    """Return the wanted change: add the cheapest kind if demand is too high, remove the dearest if the rest
+    suffices.
     """
     usable = exact_product(seen.capacity, limits.kv_cache)
     num_kinds = rank_up.shape[0]

@@ -85,9 +85,7 @@ class SaturationAutoscalerParams:
 
 
 class Changes(NamedTuple):
-    """The changes that have lasted for their windows, in the order of their ticks; carried-out changes stay in the
-    table.
-    """
+    """The changes that have lasted for their windows, in the order of their ticks; carried-out ones included."""
 
     due_us: Float[Array, "change"]  # infinity: carried out, or not there yet
     change: Int[Array, "change"]
@@ -204,9 +202,7 @@ def _delay_us(mean_s: jax.Array, stddev_s: jax.Array, draw: jax.Array) -> jax.Ar
 
 
 def _loading_us(params: SaturationAutoscalerParams, view: FleetView) -> jax.Array:
-    """Return each row's loading time in µs `[instance]`; if the initial instances load, they use the first random
-    draws.
-    """
+    """Return each row's loading time in µs `[instance]`; initial instances that load use the first draws."""
     loads_first = view.params.has_nodes & (params.warm_start == 0)
     place = jnp.arange(view.params.loading_draws.shape[0], dtype=jnp.int32)
     place = jnp.where(loads_first, place, jnp.maximum(place - view.params.num_first, 0))
@@ -233,8 +229,8 @@ def _ticked(
     context: ClusterContext,
     now: jax.Array,
 ) -> tuple[SaturationState, jax.Array]:
-    """Return the state after a tick, in which a change that has lasted for its window is put into the table; and
-    whether the table was full.
+    """Return the state after a tick, with a change put into the table if it has lasted; and whether the table is
+    full.
     """
     wish = _wish(params, state, context, now)
     changes, fleet = state.changes, context.fleet.params
@@ -301,9 +297,7 @@ def _wish(
 def _lasting(
     is_wanted: jax.Array, since_us: jax.Array, window_us: jax.Array, now: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return whether a wanted change has lasted for its window, and since when; after an interruption the window starts
-    again.
-    """
+    """Return whether a wanted change has lasted for its window, and since when; an interruption restarts the window."""
     is_new = jnp.isinf(since_us)
     lasts_us = jnp.where(is_new, 0.0, now - jnp.where(is_new, now, since_us))
     is_early = (is_new & (window_us > 0)) | (lasts_us < jnp.floor(window_us))
@@ -315,9 +309,7 @@ def _lasting(
 def _changed(
     params: SaturationAutoscalerParams, state: SaturationState, view: FleetView, now: jax.Array
 ) -> tuple[SaturationState, jax.Array]:
-    """Return the state after the due change, and the outcome: 0, or the reason why the run ends, such as too few
-    rows.
-    """
+    """Return the state after the due change, and the outcome: 0, or why the run ends, such as too few rows."""
     changes = state.changes
     at = jnp.argmin(changes.due_us)
     change, kind = changes.change[at], changes.kind[at]

@@ -182,9 +182,7 @@ class BucketParams:
 
 
 def bucket_of(params: BucketParams, context: GatewayContext) -> Bool[Array, "instance"]:
-    """Return the active instances for this prompt's length; all active ones if no such instance is active, or all are
-    full.
-    """
+    """Return the active instances for this prompt's length; all active ones if it has none, or all of them are full."""
     seen, tokens = context.snapshots, context.request.input_len.astype(jnp.float64)
     place = lax.iota(jnp.float64, seen.is_active.shape[0])
     is_short = tokens <= params.short_tokens

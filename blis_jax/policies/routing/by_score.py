@@ -44,9 +44,7 @@ def weighted_sum(
     shares: Float[Array, "scorer"] | None,
     shape: tuple[int, ...],
 ) -> jax.Array:
-    """Return the sum of each score, cut to [0, 1], times its share, added in order as the reference does; zeros without
-    scores.
-    """
+    """Return the sum of each score, cut to [0, 1], times its share, added in the reference's order; else zeros."""
     total = jnp.zeros(shape, jnp.float64)
     if shares is None:  # no scorers
         return total
@@ -126,9 +124,7 @@ class AdaptiveParams:
 
 
 def profile_of(params: AdaptiveParams, slo_class: Int[Array, ""]) -> Profile:
-    """Return the weights for a class; a request without a class is standard, and KV utilization does not count for
-    background.
-    """
+    """Return the weights for a class; without a class it is standard, and background ignores KV utilization."""
 
     return Profile(
         *(of_class(params, slo_class, f"{{}}_{scorer}") for scorer in ("prefix", "depth", "kv"))

@@ -59,9 +59,7 @@ _DYNAMO = "dynamo.request.trace"  # how its schema begins
 
 
 def matches(sniff: Sniff) -> bool:
-    """Return whether a line is an object with the format's three numbers; under Dynamo's names, only if it also has
-    hash ids.
-    """
+    """Return whether a line is an object with the three numbers; under Dynamo's names it also needs hash ids."""
     return any(
         line.keys() >= {*_NUMBERS}
         or {_OTHER_NAMES.get(name, name) for name in line} >= {*_NUMBERS, "hash_ids"}
@@ -138,9 +136,7 @@ class _Columns:
         self.sessions.append(session)
 
     def _time_of(self, request: dict[str, Any], session: str, latest: float) -> tuple[float, float]:
-        """Return a row's arrival (the earliest possible one if it waits for an answer), and the delay after that
-        answer.
-        """
+        """Return a row's arrival (the earliest possible, if it waits for an answer), and the delay after that."""
         waits = any(request.get(name) is not None for name in _WAITS)
         if not waits or request.get("timestamp") is not None:
             self.num_idle_delays += any(map(request.get, _WAITS))
@@ -156,9 +152,7 @@ class _Columns:
         return max(time for time, _ in waited) + delay, NO_DELAY
 
     def _session_of(self, request: dict[str, Any]) -> str:
-        """Return the name of a row's session, empty for none; a chat belongs to the session of the chat that it
-        continues.
-        """
+        """Return the name of a row's session, empty for none; a chat is in the session of the chat it continues."""
         chat = _text(request, "chat_id")
         if not chat:
             return _text(request, "session_id")
@@ -185,9 +179,7 @@ class _Columns:
         self.counts.append(len(hash_ids))
 
     def _number_of(self, hash_id: int | str) -> int:
-        """Return the id itself if it is a whole number below 2^62, else a number above that, the same for the same
-        id.
-        """
+        """Return the id itself if it is a whole number below 2^62, else a larger number, the same for equal ids."""
         if isinstance(hash_id, int) and abs(hash_id) < ODD_IDS:
             return hash_id
         return self.odd_ids.setdefault(hash_id, ODD_IDS + len(self.odd_ids))
@@ -330,9 +322,7 @@ def _check_block_size(path: Path, line: str, num_bad: int, num_good: int, block_
 
 
 def _fitting(length: int, num_ids: int) -> int | None:
-    """Return the smallest block size, in tokens, at which a prompt of `length` tokens fills `num_ids` blocks; None if
-    there is none.
-    """
+    """Return the smallest block size, in tokens, at which `length` tokens fill `num_ids` blocks; None if none does."""
     sizes = (2**power for power in range(LARGEST_BLOCK.bit_length()))
     return next((size for size in sizes if -(-length // size) == num_ids), None)
 

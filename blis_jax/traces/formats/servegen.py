@@ -157,9 +157,7 @@ def _lengths(document: dict[str, Any], name: str, report: Report) -> tuple[Lengt
 
 
 def _ratios(document: dict[str, Any]) -> dict[float, float]:
-    """Return the reason-ratio distribution of the first window that has one; windows are ordered by their second as
-    text.
-    """
+    """Return the reason-ratio distribution of the first window that has one, in the text order of their seconds."""
     for start in sorted(document):
         try:
             ratios = ast.literal_eval(_texts(document[start]).get("reason_ratio", "{}").strip())
@@ -251,9 +249,7 @@ def _draw_pieces(clients: Sequence[Client], reading: Reading) -> list[_Piece]:
 
 
 def _by_start(clients: Sequence[Client]) -> list[tuple[float, int, int, float]]:
-    """Return (start in s, window's index, client's index, length in s) of all windows with requests, in the order of
-    time.
-    """
+    """Return (start in s, window's index, client's index, length in s) of all windows with requests, by time."""
     return sorted(
         (window.start_s, index, number, length)
         for number, client in enumerate(clients)

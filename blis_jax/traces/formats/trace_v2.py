@@ -220,9 +220,7 @@ def _columns(path: Path) -> dict[str, Column]:
 def parsers(
     texts: Iterable[str], counted: Iterable[str], times: Iterable[str]
 ) -> dict[str, Column]:
-    """Return the columns' parsers for both forms: of the given texts, counts and times, and of the columns that both
-    forms share.
-    """
+    """Return the columns' parsers for both forms: of the given texts, counts and times, and of all shared columns."""
     time = Column(parse=whole(-(2**62), 2**62), wanted="a whole number")
     arrival = counts(0, most=LATEST_US)
     return {

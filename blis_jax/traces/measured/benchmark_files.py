@@ -35,9 +35,7 @@ class BenchmarkClient(NamedTuple):
 def stated_figures(
     names: Sequence[str], statistics: Sequence[str], of: Callable[[str, str], float]
 ) -> Figures:
-    """Return the finite figures above 0 that a file states; `of` returns the figure for a client's name and statistic,
-    or NaN.
-    """
+    """Return the figures above 0 that a file states; `of` returns one by the client's name and statistic, or NaN."""
     pairs = product(zip(LATENCIES, names, strict=True), zip(STATISTICS, statistics, strict=True))
     values = {(ours, statistic): of(name, theirs) for (ours, name), (statistic, theirs) in pairs}
     return {key: value for key, value in values.items() if math.isfinite(value) and value > 0}

@@ -49,8 +49,7 @@ from blis_jax.traces.rows import Reading, TraceRows
 
 
 def read_latencies(path: Path) -> MeasuredRun:
-    """Return the run in a table with latencies per row; rows without latencies, or with latencies of 0, arrive but are
-    not measured.
+    """Return the run in a table with latencies per row; rows with no latencies, or 0, arrive but are not measured.
 
     Raises:
         ConfigError: a column is missing, or no row has latencies.

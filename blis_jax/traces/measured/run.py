@@ -99,9 +99,7 @@ _FIELDS = {
 
 
 def cluster_values(settings: ServerSettings, server: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a ClusterConfig: from the options first, then from the run's own settings, then vLLM's
-    defaults.
-    """
+    """Return fields of a ClusterConfig: from the options, then the run's own settings, then vLLM's defaults."""
     stated = {
         field: value
         for name, field in _FIELDS.items()
@@ -136,9 +134,7 @@ def routing_of(cluster: Mapping[str, Any]) -> dict[str, Any]:
 def silent(
     settings: ServerSettings, server: Mapping[str, Any], notes: Sequence[str] = ()
 ) -> list[str]:
-    """Return sentences on settings that neither the run's files nor the options state, unless `notes` already have
-    them.
-    """
+    """Return sentences on settings that neither the run's files nor the options state, unless `notes` have them."""
     told = {
         "max_num_seqs": "most requests in the running batch are unknown: the fit takes the default, 256",
         "max_num_batched_tokens": "token budget of a step is unknown: the fit takes the default, 2048",
@@ -289,9 +285,7 @@ COLUMNS = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_tok
 
 
 def read_engine_log(path: Path, num_fitted: int | None) -> MeasuredRun:
-    """Return a run from vLLM's engine log: a request arrives when the engine queues it, and its TTFT counts from that
-    time.
-    """
+    """Return a run from vLLM's engine log; a request arrives, and its TTFT begins, when the engine queues it."""
     columns = _json_lines(path)
     first = columns["queued_ts"].min()
     rows = make_rows(

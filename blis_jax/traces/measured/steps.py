@@ -63,9 +63,7 @@ class MeasuredEngine(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineSteps:
-    """The steps of one deployment in the order of their numbers or of their file; `rows` has their row numbers in the
-    file.
-    """
+    """The steps of one deployment, ordered by number or by file; `rows` has their row numbers in the file."""
 
     run: str
     engine: MeasuredEngine
@@ -216,9 +214,7 @@ def _run_of(
 
 
 def _in_order(steps: EngineSteps) -> np.ndarray:
-    """Return the positions that order steps as each worker made them: by file or, if numbers go back within one file,
-    by number.
-    """
+    """Return the positions that order each worker's steps: as in the file or, if numbers go back in it, by number."""
     goes_back = (np.diff(steps.number) < 0) & (np.diff(steps.sequence) == 0)
     places = np.arange(len(steps))
     return np.lexsort((places, steps.number)) if goes_back.any() else places

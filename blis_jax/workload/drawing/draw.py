@@ -129,9 +129,7 @@ def _draw_streams(shape: PlanShape, params: PlanParams, key: PRNGKeyArray) -> li
 
 
 def _batches(shape: PlanShape, params: PlanParams) -> list[list[int]]:
-    """Return groups of clients that are drawn together, longest first: fewer graphs at the price of some unused
-    draws.
-    """
+    """Return groups of clients that are drawn together, longest first: fewer graphs, but some unused draws."""
     alike = defaultdict(list)
     for index, (kind, client) in enumerate(zip(shape.clients, params.clients, strict=True)):
         laws = dataclasses.replace(kind, num_proposals=0, prefix_group=0)
@@ -238,9 +236,7 @@ def _joined(streams: list[_Stream], name: str) -> Array:
 def _merge(
     shape: PlanShape, streams: list[_Stream]
 ) -> tuple[Int64[Array, " request"], Int64[Array, " request"]]:
-    """Return the index among all proposals, and the arrival, of the first requests; ties are in the order of
-    clients.
-    """
+    """Return the index among all proposals, and the arrival, of the first requests; ties are in client order."""
     arrival_us = _joined(streams, "arrival_us")
     index = jnp.arange(arrival_us.size, dtype=jnp.int64)
     packed = jnp.where(arrival_us == NEVER_US, NEVER_US, (arrival_us << shape.index_bits) | index)

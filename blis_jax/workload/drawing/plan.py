@@ -349,9 +349,7 @@ def _sizes(spec: WorkloadSpec, wanted: int) -> tuple[int, list[float]]:
 
 
 def _gaps_of_share(share: np.ndarray, cv: np.ndarray, num_requests: int) -> list[float]:
-    """Return the gaps to draw per client: the expected number of its requests in the table, plus SIGMAS standard
-    deviations.
-    """
+    """Return the gaps to draw per client: the expected number of its requests, plus SIGMAS standard deviations."""
     variance = cv * cv * share * num_requests
     others = variance.sum() - variance
     deviation = np.sqrt((1 - share) ** 2 * variance + share**2 * others)

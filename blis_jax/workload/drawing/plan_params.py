@@ -141,9 +141,7 @@ class PlanParams:
 
 
 def gap_law(arrival: ArrivalSpec) -> str:
-    """Return the name of the gap law that is drawn: the reference replaces a gamma law of too small a shape by
-    poisson.
-    """
+    """Return the name of the gap law that is drawn: poisson in place of a gamma law of too small a shape."""
     if arrival.process == "gamma" and is_gamma_too_bursty(arrival.cv):
         return "poisson"
     return arrival.process

@@ -161,9 +161,7 @@ class ParetoLognormal:
         return weight * pareto + (1.0 - weight) * lognormal
 
     def longest(self, chance: float) -> float:
-        """Return a length that one draw exceeds with at most the probability `chance`: the longer of the two parts'
-        quantiles.
-        """
+        """Return a length that a draw exceeds with at most probability `chance`: the larger of its parts' quantiles."""
         log_longest = []
         if self.mix_weight > 0.0:
             log_longest.append(math.log(float(self.xm)) - math.log(chance) / float(self.alpha))

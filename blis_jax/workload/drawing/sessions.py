@@ -38,9 +38,7 @@ def round_starts(
 def accumulated(
     new_len: Int32[Array, "session round"], output_len: Int32[Array, "session round"]
 ) -> tuple[Int32[Array, "session round"], Int32[Array, "session round"]]:
-    """Return each round's context length (the tokens of all earlier rounds), and its prompt length (context plus new
-    tokens).
-    """
+    """Return each round's context length (tokens of all earlier rounds) and prompt length (context and new tokens)."""
     round_len = new_len.astype(jnp.int64) + output_len.astype(jnp.int64)
     context_len = jnp.minimum(jnp.cumsum(round_len, axis=1) - round_len, LONGEST_TOKENS)
     prompt_len = jnp.minimum(context_len + new_len.astype(jnp.int64), LONGEST_TOKENS)

@@ -52,9 +52,7 @@ def block_ids(
 
 @dataclass(frozen=True)
 class _KeptBlocks:
-    """The full blocks of all requests; blocks of a shared first part are stored once, for the first request that has
-    the part.
-    """
+    """The full blocks of all requests; blocks of a shared first part are stored once, for its first request."""
 
     tokens: Int32[np.ndarray, "block token"]
     block_ptr: Int64[np.ndarray, " offset"]  # of all blocks
@@ -138,9 +136,7 @@ def _odd(rng: np.random.Generator, count: int) -> UInt64[np.ndarray, " n"]:
 def _is_exact(
     kept: _KeptBlocks, ids: Int64[np.ndarray, " block"], first: Int64[np.ndarray, " id"]
 ) -> bool:
-    """Return whether all blocks with equal ids agree in position, tokens and preceding id, so that their prefixes are
-    also equal.
-    """
+    """Return whether blocks with equal ids agree in position, tokens and preceding id, so that prefixes agree too."""
     repeated = np.flatnonzero(first[ids] != np.arange(len(ids)))
     original = first[ids[repeated]]
     position, none = kept.position(), len(ids)
@@ -199,9 +195,7 @@ def table_of(workload: DrawnWorkload, block_size: int) -> tuple[RequestTable, Wo
 def named_by(
     clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest], what: str
 ) -> np.ndarray | None:
-    """Return the `model` or `adapter` that each request's client names, text `[request]`; None if no client names
-    one.
-    """
+    """Return the `model` or `adapter` that each request's client names, text `[request]`; None if none does."""
     of_client = [getattr(client, what, "") for client in clients]
     if not any(of_client):
         return None

@@ -193,9 +193,7 @@ class Sender:
                 return
 
     def _kept(self, rounds: list[DrawnRequest], limits: ClientLimits) -> list[DrawnRequest]:
-        """Return the rounds that arrive before the horizon and inside the client's windows; all rounds of a bare
-        session.
-        """
+        """Return the rounds that arrive before the horizon and in the client's windows; all of a bare session."""
         if self.spec.has_bare_sessions:
             return rounds
         return [

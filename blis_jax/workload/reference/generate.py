@@ -293,9 +293,7 @@ def _prefix(client: RevisedClient, begun: Sequence[DrawnRequest]) -> Tokens:
 def pools_of(
     clients: Sequence[ClientSpec], prefixes: Mapping[str, Tokens], seed: int, most: float
 ) -> UserPools:
-    """Return the drawn concurrent users with their first requests, spread over one think time; at most `most`
-    requests.
-    """
+    """Return the drawn concurrent users and their first requests, spread over one think time; at most `most`."""
     seeds = Stream(signed(seed + POOL_SEED))
     pools = UserPools([], [], sum(map(_num_users, clients)))
     names: dict[str, int] = {}
@@ -372,8 +370,7 @@ class Rounds:
         )
 
     def _told(self, first: DrawnRequest) -> Tokens:
-        """Return the session's prefix, then the first prompt's tokens after it; they may belong to the client's first
-        session.
+        """Return the session's prefix, perhaps from the client's first session, and the first prompt's other tokens.
 
         If the prompt is shorter than the prefix, BLIS keeps the whole prompt.
         """

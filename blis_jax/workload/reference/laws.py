@@ -93,8 +93,7 @@ def window_rate(
     clients: Sequence[ClientSpec],
     aggregate_rate: float,
 ) -> float:
-    """Return the requests per second in one window: the aggregate rate times the window's share of the overlapping
-    windows' weights.
+    """Return the requests per second in one window: the aggregate rate times its share of overlapping weights.
 
     Only the first overlapping window of each client counts. Without an aggregate rate, the window's own rate is
     returned.
