@@ -1,1 +1,1 @@
-"""What one run did: requests, steps and instances, read from the engine's tables, and what must hold of them."""
+"""The record of a run: requests, steps and instances, read from the engine's tables; and its invariants."""

@@ -1,4 +1,4 @@
-"""Build the records of a run from its `Observation`: a `RunRecord` on the host, parts of it in a compiled call, too."""
+"""Build a run's records from its `Observation`: a `RunRecord` on the host, its tables in a compiled call too."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def run_record(seen: Observation, num_repairs: int = 0) -> RunRecord:
-    """Return everything, as the rest of the package reads it."""
+    """Return the whole record of a run."""
     requests, splits = request_records(seen)
     registers = seen.raw.registers
     return RunRecord(
@@ -72,7 +72,7 @@ def run_record(seen: Observation, num_repairs: int = 0) -> RunRecord:
 
 
 def adapter_records(seen: Observation) -> AdapterRecords | None:
-    """Return the loads of adapters, if there may be any."""
+    """Return the loads of adapters; None if no adapter is ever loaded."""
     if AdapterTable not in seen.raw:
         return None
     table, rows = seen.raw[AdapterTable], seen.num_instances
@@ -85,7 +85,7 @@ def adapter_records(seen: Observation) -> AdapterRecords | None:
 
 
 def offload_records(seen: Observation) -> OffloadRecords | None:
-    """Return what off-load tiers did, if there are some."""
+    """Return the counts of the off-load tiers; None without tiers."""
     if OffloadCounts not in seen.raw:
         return None
     counts = seen.xp.asarray(seen.raw[OffloadCounts].of)[: seen.num_instances].astype(np.int64)
@@ -97,7 +97,7 @@ def offload_records(seen: Observation) -> OffloadRecords | None:
 
 
 def draft_records(seen: Observation) -> DraftRecords | None:
-    """Return the counts of drafted tokens, if there are any."""
+    """Return the counts of drafted tokens; None if nothing is drafted."""
     if DraftTable not in seen.raw:
         return None
     table, rows = seen.raw[DraftTable], seen.num_instances
@@ -106,7 +106,7 @@ def draft_records(seen: Observation) -> DraftRecords | None:
 
 
 def request_records(seen: Observation) -> tuple[RequestRecords, SplitRecords | None]:
-    """Return the results of each request, and the parts of split ones where KV is reserved, else None."""
+    """Return the records of requests, and those of split requests' parts; None if the run reserves no KV."""
     columns, splits = _columns(seen), None
     if Reservation in seen:
         splits = split_records(seen, seen.status, columns)
@@ -115,7 +115,7 @@ def request_records(seen: Observation) -> tuple[RequestRecords, SplitRecords | N
 
 
 def _columns(seen: Observation) -> dict[str, Any]:
-    """Return the columns of requests, none of which is taken for split."""
+    """Return the columns of request records, as if no request were split."""
     xp, lives, status = seen.xp, seen.lives, seen.status
     dyn, nothing, is_done = seen.dyn, np.int64(-1), status == int(Status.COMPLETED)
     is_scheduled = stays.times_scheduled(dyn[:, Dyn.NUM_SCHEDULED], xp) > 0
@@ -172,7 +172,7 @@ def _columns(seen: Observation) -> dict[str, Any]:
 
 
 def _e2e(seen: Observation, ttft: np.ndarray, steps: Values, output_time: np.ndarray) -> np.ndarray:
-    """E2E of completed requests, junk of others; `steps` is the number of those after the last first token."""
+    """Return the E2E of completed requests, µs, junk for others; `steps` counts steps after the last first token."""
     xp, lives = seen.xp, seen.lives
     last, left, total = seen.last_steps
     earlier = lives.past_itl_us + lives.past_num_itl * output_time
@@ -195,7 +195,7 @@ def _e2e(seen: Observation, ttft: np.ndarray, steps: Values, output_time: np.nda
 
 
 def _earlier_itl(seen: Observation) -> np.ndarray:
-    """Latencies of lives that a preemption ended, and of those that span one."""
+    """Return how many inter-token latencies each request has in lives ended by a preemption, or spanning one."""
     if not seen.keeps_output:
         return seen.lives.past_num_itl
     return seen.lives.past_num_itl + num_resumed(seen, seen.gaps_us)
@@ -227,7 +227,7 @@ def step_records(seen: Observation) -> StepRecords:
 
 
 def preemption_records(seen: Observation) -> PreemptionRecords:
-    """Return every preemption."""
+    """Return the records of all preemptions."""
     lives = seen.lives
     request = lives.evictions[:, Eviction.REQUEST]
     record = lives.evictions[:, Eviction.RECORD]
@@ -242,7 +242,7 @@ def preemption_records(seen: Observation) -> PreemptionRecords:
 
 
 def _ended(seen: Observation, requests: RequestRecords, splits: SplitRecords | None) -> np.ndarray:
-    """Latest event of every instance that was executed, no-op departures included."""
+    """Return the time of the latest executed event of every instance, no-op departures included."""
     xp, rows = seen.xp, seen.num_instances
     is_arrived = seen.is_routed & (seen.routed_us <= seen.horizon)
     has_left = (requests.left_us >= 0) & (requests.left_us <= seen.horizon)
@@ -276,7 +276,7 @@ def _ended(seen: Observation, requests: RequestRecords, splits: SplitRecords | N
 def instance_records(
     seen: Observation, requests: RequestRecords, splits: SplitRecords | None
 ) -> InstanceRecords:
-    """Return totals per instance; `splits` are the parts of requests, where KV is reserved."""
+    """Return the totals of each instance; `splits` are the parts of split requests, None if the run reserves no KV."""
     rows, log, xp, lives = seen.num_instances, seen.log, seen.xp, seen.lives
     inst = xp.asarray(seen.raw.inst)[:rows].astype(np.int64)
     at, steps = log[:, Log.INSTANCE], log[:, Log.NUM_STEPS]
@@ -346,7 +346,7 @@ def _output_tokens(seen: Observation, requests: RequestRecords) -> np.ndarray:
 
 
 def _pool(seen: Observation, column: int) -> np.ndarray:
-    """Return a counter of block-level memory per instance; 0 without it."""
+    """Return a counter of block-level memory for each instance; 0 in a run without eviction."""
     if BlockRecords not in seen.raw:
         return seen.xp.zeros(seen.num_instances, np.int64)
     pool: np.ndarray = seen.xp.asarray(seen.raw[BlockRecords].pool)
@@ -354,14 +354,14 @@ def _pool(seen: Observation, column: int) -> np.ndarray:
 
 
 def _of_evicted(seen: Observation, values: Values) -> np.ndarray:
-    """Return the value of each preemption's request, -1 for rows of no preemption."""
+    """Return for each preemption the value of its request; -1 for padding."""
     lives = seen.lives
     request = seen.xp.where(lives.is_eviction, lives.evictions[:, Eviction.REQUEST], 0)
     return seen.xp.where(lives.is_eviction, values[request], -1)
 
 
 def evicted_on(seen: Observation) -> np.ndarray:
-    """Return the instance of each preemption, -1 for rows of no preemption."""
+    """Return the instance of each preemption; -1 for padding."""
     if Journey not in seen or not len(seen.log):
         return _of_evicted(seen, seen.instance)
     record = seen.lives.evictions[:, Eviction.RECORD]
@@ -370,7 +370,7 @@ def evicted_on(seen: Observation) -> np.ndarray:
 
 
 def _ttft_sum(seen: Observation, requests: RequestRecords, evicted: np.ndarray) -> np.ndarray:
-    """Sum of all first tokens ever recorded, also of lives that a preemption ended.
+    """Return each instance's sum of all TTFTs recorded, µs, including those of lives that a preemption ended.
 
     `evicted` is the instance of each preemption.
     """

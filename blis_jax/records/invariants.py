@@ -1,8 +1,8 @@
-"""What must hold in every run, as counts of violations: 0 everywhere, or something is broken.
+"""Invariants of every run, as counts of violations, which are all 0 unless something is broken.
 
-The checks of requests and instances take arrays with any leading axes, `[..., request]` and
-`[..., instance]`, so a batch of runs is checked at once. Those of steps take one run. A run that
-ended with an outcome other than completion or the horizon may break them. `CHEAP_CHECKS` are made in every run.
+The checks of requests and instances take arrays with any leading axes, `[..., request]` and `[..., instance]`, so a
+batch of runs is checked at once. The checks of steps take one run. A run that ended with an outcome other than
+completion or the horizon may break invariants. `CHEAP_CHECKS` are made in every run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def requests_conserved(requests: RequestRecords, instances: InstanceRecords) -> 
 def status_matches_decisions(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """Count violations of 2: rejected requests have no instance; all others past routing were admitted and have one.
 
-    Those that left the gateway's queue for good, are in it, or found no instance were admitted and have none.
+    Requests that left the gateway's queue for good, are in it, or found no instance up were admitted, but have no
+    instance.
     """
     num_instances = instances.completed_requests.shape[-1]
     is_routed = (requests.instance >= 0) & (requests.instance < num_instances)
@@ -119,9 +120,9 @@ def times_exist_by_status(requests: RequestRecords, instances: InstanceRecords) 
 def events_in_order(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """Count violations of 4: arrival ≤ queued ≤ first ≤ last scheduled ≤ first token, and scheduled ≤ left.
 
-    The first token leaves its step's end plus the output processing time; a later preemption may
-    schedule the request again after its first token. On two step chains, a defect of the reference, a
-    request can leave with the shorter step of one chain while the other chain's step still holds its first token.
+    The first token comes at its step's end plus the output processing time; after a later preemption the request may be
+    scheduled again. On two overlapping step chains, a defect of BLIS, a request can leave with the shorter step of one
+    chain while the other chain's step still holds its first token.
     """
     xp = namespace(requests.status)
     queued = requests.queued_at_us - requests.arrival_us
@@ -173,8 +174,8 @@ def ttft_parts_add_up(requests: RequestRecords, instances: InstanceRecords) -> C
 def tokens_of_request_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """Count violations of 8: a completed request has processed its prompt and all output tokens but one.
 
-    It has one inter-token latency per output token, the last step counted twice, and at least one; in all
-    runs of the corrected profile one less.
+    The request has one inter-token latency per output token, since the last step counts twice, and at least one; one
+    less in runs of the corrected profile.
     """
     produced = np.maximum(requests.made_len, 1)
     is_regular = _is_regular(requests, instances)
@@ -190,11 +191,10 @@ def tokens_of_request_conserved(requests: RequestRecords, instances: InstanceRec
 
 
 def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """Count violations of 9: an instance's tokens are the prompts queued, and the inter-token
-    latencies less completions.
+    """Count violations of 9: input tokens of an instance are its prompts, output tokens latencies less completions.
 
-    The corrected profile does not record the last latency of a completion twice, so nothing is taken off. The
-    revision of August 2026 counts the outputs of completed requests.
+    The corrected profile does not record the last latency of a completed request twice, so there completions are not
+    subtracted. The revision of August 2026 counts the outputs of completed requests instead.
     """
     is_completed = requests.status == Status.COMPLETED
     was_queued = is_completed | np.isin(requests.status, (*ALIVE, *GAVE_UP, Status.LOST))
@@ -288,7 +288,7 @@ def batched_violations(
 ) -> dict[str, Int[np.ndarray, "*row"]]:
     """Return how often each run of a batch breaks the invariants of requests and instances.
 
-    Every array has the batch's axes in front: `[row, request]`, `[row, instance]`.
+    Every array has the batch's axes in front: `[run, request]`, `[run, instance]`.
     """
     return {check.__name__: check(requests, instances) for check in REQUEST_CHECKS}
 
@@ -296,9 +296,9 @@ def batched_violations(
 def _has_overshot(
     requests: RequestRecords, instances: InstanceRecords
 ) -> Bool[np.ndarray, "*row request"]:
-    """Return which requests completed without a first token, next to a preemption.
+    """Return which requests completed without a first token, on an instance with preemptions.
 
-    Evicting the lowest priority can take another member past the end of its prompt.
+    When the request of lowest priority is evicted, another member of the batch can skip the end of its prompt.
     """
     is_near_preemption = of_instance(instances.preemption_count, requests) > 0
     return (requests.status == Status.COMPLETED) & (requests.ttft_us < 0) & is_near_preemption
@@ -324,7 +324,7 @@ CHEAP_NAMES = tuple(check.__name__ for check in CHEAP_CHECKS)
 
 
 class _Stacked:
-    """The same fields of several runs' records, stacked when one is asked for."""
+    """Stacks a field of several runs' records when it is first read."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = parts
@@ -337,7 +337,7 @@ class _Stacked:
 
 
 def cheap_violations(records: Sequence[RunRecord]) -> list[dict[str, int]]:
-    """Count, per run, the violations of `CHEAP_CHECKS`: conservation, causality, order; for every batch."""
+    """Return for each run how often it violates each of `CHEAP_CHECKS`: conservation, causality, order."""
     requests = cast("Any", _Stacked([record.requests for record in records]))
     instances = cast("Any", _Stacked([record.instances for record in records]))
     counts = [check(requests, instances) for check in CHEAP_CHECKS]

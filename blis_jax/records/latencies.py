@@ -1,10 +1,9 @@
-"""Inter-token latencies that step records do not tell: over preemptions and transfers, and August's sums by request.
+"""Inter-token latencies that are in no step record: over preemptions and transfers, and August's sums by request.
 
-Outputs that go on after a preemption, as vLLM has it: the token after it is a long latency away, from the step that
-evicts the request to the end of the step in which prompt and earlier tokens are computed again. A token that is made
-after a hand-over follows the first one by the transfer, the wait for a batch and a step. So these latencies are in no
-step record. Latencies of attempts that a stop ended are left out, since TTFT is that of the last one. For every
-completed request the latencies then sum to E2E less TTFT.
+Where output is kept over a preemption, as in vLLM, the next latency lasts from the step that evicts the request to the
+end of the step in which prompt and earlier tokens are computed again. After a hand-over, the next latency holds the
+transfer, the wait for a batch and a step. Latencies of attempts ended by the stop of an instance are left out, since
+TTFT is that of the last attempt. For every completed request the latencies then sum to E2E less TTFT.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
 def gaps_us(seen: Observation) -> Int[np.ndarray, "preemption"]:
     """Return the time from each preemption to the request's next token, µs, without output processing.
 
-    -1 where there is none: the preemption took no token, another one follows before the next token, or the run
-    ended first. Only where the profile keeps outputs.
+    -1 for no latency: the request had no token yet, is preempted again before its next token, or the run ended first.
+    Only for profiles that keep outputs.
     """
     xp = seen.xp
     rows, is_entry = seen.raw[BlockRecords].rows(xp)
@@ -56,13 +55,13 @@ def gaps_us(seen: Observation) -> Int[np.ndarray, "preemption"]:
 
 
 def num_resumed(seen: Observation, gaps: Values) -> Values:
-    """Return how many such latencies each request has."""
+    """Return how many of the latencies `gaps`, of `gaps_us`, each request has."""
     of = seen.xp.where(seen.lives.is_eviction, seen.lives.evictions[:, Eviction.REQUEST], -1)
     return sums(of, (gaps >= 0).astype(np.int64), seen.num_requests)
 
 
 def resumed_latencies(record: RunRecord) -> Int[np.ndarray, "request"]:
-    """Return how many latencies of each request span a preemption, and are in no step record."""
+    """Return how many latencies of each request span a preemption, so are in no step record."""
     evictions, size = record.preemptions, len(record.requests.status)
     if evictions.gap_us is None:
         return np.zeros(size, np.int64)
@@ -72,9 +71,9 @@ def resumed_latencies(record: RunRecord) -> Int[np.ndarray, "request"]:
 def _next_tokens(
     of: Values, token: Values, ends: Values, upcoming: Values, xp: ModuleType
 ) -> Values:
-    """Return the step record of the first token after each row of a life that ended, -1: none; rows in order of time.
+    """Return for each ended life the step record of the request's next first token, -1 for none; rows in order of time.
 
-    `ends` marks the rows whose life has a first token, `token`, or of which it is known that no token follows.
+    `ends` marks the rows whose life has a first token, `token`, or after which no token follows.
     """
     if xp is np:
         following, upcoming = np.full(len(of), -1, np.int64), upcoming.copy()
@@ -92,16 +91,16 @@ def _next_tokens(
 
 
 def are_own(seen: Observation) -> bool:
-    """Return whether latencies are counted here: where requests move, but not as BLIS's revision of August has it."""
+    """Return whether this module counts the latencies: requests move between instances, but not by August's rules."""
     return Journey in seen and Reservation not in seen and not seen.rules.turns_away
 
 
 def counts_of_completed(seen: Observation) -> Int[np.ndarray, "record"] | None:
-    """Count the latencies of completed requests in each step record, without those over a transfer.
+    """Count the latencies of completed requests in each step record, without latencies over a transfer.
 
-    None where all of the log's latencies count, or those of unfinished requests can be told from them: not where
-    requests move, and not where a step passed a member over. In a compiled call the latter are told apart as if the
-    request had begun so many steps later.
+    None if the counts follow from the log itself (`step_records.completed_itl_counts`), which needs that no request
+    moves and no step passes a member of the batch over. In a compiled call a request passed over counts as if it had
+    begun that many steps later.
     """
     if not len(seen.log):
         return None
@@ -132,9 +131,9 @@ def counts_of_completed(seen: Observation) -> Int[np.ndarray, "record"] | None:
 def _of_spans(
     seen: Observation, spans: list[tuple[Values, Values, Values, int]]
 ) -> Int[np.ndarray, "record"]:
-    """Count the latencies of spans in each step record; a span counts in the records of its instance behind its first.
+    """Count the latencies of spans in each step record: one in each step after a span's first record, up to its last.
 
-    A span has whether it counts, its first and its last record, and by how many it ends before that.
+    Each span is (whether it counts, its first record, its last record, by how many records it ends earlier).
     """
     xp, log, size = seen.xp, seen.log, len(seen.log)
     record = xp.arange(size)
@@ -151,7 +150,7 @@ def _of_spans(
 
 
 def _passed_over(seen: Observation) -> Int[np.ndarray, "row column"]:
-    """Return the rows of steps in which a member got nothing; none in a compiled call."""
+    """Return the rows of steps that passed a member of the batch over; none in a compiled call."""
     if seen.xp is not np or BlockRecords not in seen.raw:
         return np.zeros((0, len(Eviction)), np.int64)
     rows, _ = seen.raw[BlockRecords].rows(np)
@@ -159,10 +158,10 @@ def _passed_over(seen: Observation) -> Int[np.ndarray, "row column"]:
 
 
 def _earlier_lives(seen: Observation, is_done: Values) -> list[tuple[Values, Values, Values, int]]:
-    """Lives that an eviction ended and whose latencies count: is it one, records of its token and eviction, 1.
+    """Return the lives that an eviction ended and whose latencies count, as spans for `_of_spans`.
 
-    Where outputs are kept, those since the last time that the output was lost; else all of a request that did not
-    move, for the others make their tokens again within the time from the first one to the last.
+    If outputs are kept, these are the lives since the output was last lost; else all lives of requests that did not
+    move, since a moved request makes its tokens again between its first and its last one.
     """
     xp = seen.xp
     if BlockRecords not in seen.raw:
@@ -178,14 +177,14 @@ def _earlier_lives(seen: Observation, is_done: Values) -> list[tuple[Values, Val
 
 
 def lost_lives(seen: Observation) -> Values | None:
-    """Return whether each preemption was in an attempt whose output was lost `[preemption]`; None where none can be."""
+    """Return which preemptions were in an attempt whose output was lost `[preemption]`; None if no output can be lost."""
     if not (seen.keeps_output and are_own(seen)):
         return None
     return _are_lost(seen, seen.lives.evictions)
 
 
 def _are_lost(seen: Observation, evictions: Values) -> Values:
-    """Return whether each eviction came before the first token that counts, so in an attempt whose output was lost."""
+    """Return which evictions came before the first token that counts, so lost the attempt's output."""
     first_us = seen.ends(seen.lives.token_record)
     of = clipped(evictions[:, Eviction.REQUEST], seen.num_requests - 1)
     return seen.starts(evictions[:, Eviction.RECORD]) < first_us[of]
@@ -194,11 +193,11 @@ def _are_lost(seen: Observation, evictions: Values) -> Values:
 def over_transfers(
     seen: Observation, columns: dict[str, Values], steps: Values, output_time: Values
 ) -> Int[np.ndarray, "request"] | None:
-    """Return the latency that holds each completed request's transfer, µs; -1 where there is none.
+    """Return the inter-token latency that holds each completed request's transfer, µs; -1 for no transfer.
 
-    None in a run in which nothing moves, or as BLIS's revision of August has it.
-    It ends with the step that the request joins. Where an eviction has taken the tokens back since, and they are made
-    again, it ends with the token that is made first then. `steps` is the number of those after the last first token.
+    None in a run in which requests do not move, or move by August's rules. The latency ends with the step in which the
+    request joins a batch; if an eviction has since discarded the tokens, with the first token made again. `steps`
+    counts steps after the last first token.
     """
     if not are_own(seen):
         return None
@@ -224,13 +223,14 @@ def latency_sums(
 ) -> Int[np.ndarray, "request"] | None:
     """Return the sum of the latencies that each request has recorded since its last first token, µs.
 
-    Of a split request those of its decode part, the first token's included; 0 where that part has not completed. What
-    BLIS adds to a completed request's E2E behind its last token is in none. None in a compiled call, and before August.
+    For a split request it is the sum over its decode part, the first token's included; 0 if that part has not
+    completed. The time that BLIS adds to E2E after the last token is not included. None in a compiled call, and before
+    August.
 
     Args:
         seen: one run.
         columns: the columns of its `RequestRecords`, E2E and TTFT as they are reported.
-        splits: the parts of requests, where KV is reserved.
+        splits: the parts of split requests; None if the run reserves no KV.
     """
     if seen.xp is not np or not seen.rules.has_order:
         return None
@@ -253,11 +253,11 @@ def _after_decode(seen: Observation) -> Values | int:
 
 
 def _so_far(seen: Observation) -> Int[np.ndarray, "request"]:
-    """Of requests that are in decode, up to the last step of their instance, or the one after which they left."""
+    """Return the latency sums of requests in decode, up to their instance's last step or their early departure."""
     log, times = seen.log, seen.log_time
 
     def up_to(index: Values) -> Values:
-        """Return the time of all steps of the request's instance up to one of them."""
+        """Return the total duration of the steps of each request's instance up to the step `index`."""
         at = seen.entry_at(index)
         later = log[at, Log.LAST_INDEX] - index
         return times[at, LogTime.TOTAL_DURATION] - later * times[at, LogTime.DURATION]
@@ -269,7 +269,7 @@ def _so_far(seen: Observation) -> Int[np.ndarray, "request"]:
 
 
 def _times_passed_over(seen: Observation) -> Values:
-    """Steps since each request's first token in which it got nothing."""
+    """Return how many steps have passed each request over since its first token."""
     over = _passed_over(seen)
     request = over[:, Eviction.REQUEST]
     is_current = over[:, Eviction.RECORD] > seen.dyn[request, Dyn.TOKEN_RECORD]

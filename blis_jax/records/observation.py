@@ -1,6 +1,6 @@
-"""What is read off the engine's raw tables: in numpy on the host, by the same definitions in JAX in a compiled call.
+"""Quantities read off the engine's raw tables, in numpy on the host or in JAX in a compiled call.
 
-A lane's rows of no request have no times.
+In a compiled call, padding rows of a lane have no times.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _IS_SETTLED = np.array([status in SETTLED for status in Status])  # [status]
 
 
 def verified(raw: Raw, dyn: Values, xp: ModuleType) -> tuple[Any, Any]:
-    """Return `Past` of requests without drafts of steps that were never made, and the accepted tokens of each."""
+    """Return `dyn` without the progress by drafts of steps that were never made, and each request's accepted tokens."""
     drafts = raw[DraftTable]
     open_ = sums(xp.asarray(drafts.request).ravel(), xp.asarray(drafts.accepted).ravel(), len(dyn))
     progress = dyn[:, Dyn.PROGRESS] - open_
@@ -56,15 +56,15 @@ def verified(raw: Raw, dyn: Values, xp: ModuleType) -> tuple[Any, Any]:
 
 
 def unstack(tree: object, row: int) -> Any:
-    """Return one row of a batch, as numpy."""
+    """Return one run of a batch, with numpy arrays."""
     return jax.tree.map(lambda leaf: np.asarray(leaf[row]), tree)
 
 
 class Observation(HasParts):
     """Hold the raw tables of one run with its requests, and the quantities derived from both.
 
-    `own` has `Timeouts` where requests give up, the `Journey` of each request where some move, and the `Reservation`
-    where KV is reserved.
+    `own` has `Timeouts` if requests give up, each request's `Journey` if some move, and its `Reservation` if KV is
+    reserved.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Observation(HasParts):
         mechanism: Mechanism,
         xp: ModuleType = np,
     ) -> None:
-        """Take `raw`, `table` and `params` of one row, as arrays of `xp`: numpy, or JAX in a compiled call.
+        """Take `raw`, `table` and `params` of one run, as arrays of `xp`: numpy, or JAX in a compiled call.
 
         A run on the continuous clock has float times.
         """
@@ -131,7 +131,7 @@ class Observation(HasParts):
         self.is_queued = self.is_routed & (self.queued_us <= self.horizon)
 
     def _set_times(self, cluster: Any, arrival: Values, log_time: np.ndarray) -> None:
-        """All that is a time; linear in the arguments but for truncation, so tangents take the same way."""
+        """Set the attributes that are times; linear in the arguments but for truncation, so it maps slopes too."""
         xp = self.xp
         self.arrival, self.log_time = arrival, log_time
         entered = entry_times(cluster, arrival, self.input_len, self.first_instance, xp)
@@ -144,7 +144,7 @@ class Observation(HasParts):
 
     @cached_property
     def lives(self) -> stays.Lives:
-        """Count how often each request was in a batch, and keep what each of its stays leaves behind."""
+        """Return the lives of the requests: their stays in batches, and what these leave behind."""
         lives = stays.lives_of(self.raw, self.dyn, self.log, self.log_time, self.xp)
         if Journey not in self:
             return lives
@@ -164,7 +164,7 @@ class Observation(HasParts):
         return clipped(record, max(len(self.log) - 1, 0))
 
     def time_of(self, column: int, at: Values) -> np.ndarray:
-        """Return one of `LogTime` of the records at these indices, µs; 0 in an empty log."""
+        """Return a column of `LogTime` for the records `at`, µs; 0 in an empty log."""
         return self.log_time[at, column] if len(self.log) else np.zeros(at.shape, np.int64)
 
     @cached_property
@@ -191,7 +191,7 @@ class Observation(HasParts):
         return xp.where(self.is_rejected, int(Status.REJECTED), status).astype(np.int64)
 
     def index_left_at(self) -> np.ndarray:
-        """Return the last step of each request's instance, or the one after which the request left early."""
+        """Return the last step of each request's instance, or the step after which the request left early."""
         last = self.last_index()[self.xp.maximum(self.instance, 0)]
         if "ended_step_idx" not in self.columns:
             return last
@@ -200,13 +200,13 @@ class Observation(HasParts):
 
     @cached_property
     def gaps_us(self) -> Values:
-        """See `latencies.gaps_us`; where output is kept."""
+        """Return `latencies.gaps_us` of the run, which must keep output over preemptions."""
         return gaps_us(self)
 
     @cached_property
     def last_steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return duration and end of a request's last step, and the steps' sum since its first token;
-        junk if not done.
+        """Return duration and end of each request's last step, and the steps' time since its first token; junk if not
+        done.
         """
         at_end = self.record_of(Dyn.FINISH_RECORD, -1)
         last = self.time_of(LogTime.DURATION, at_end)
@@ -216,12 +216,12 @@ class Observation(HasParts):
         return last, self.time_of(LogTime.START, at_end) + num_steps * last, total
 
     def ends(self, record: Values) -> np.ndarray:
-        """Return the end of the step in a record of one step, per request; junk where there is none."""
+        """Return the end of the step in each single-step `record`, µs; junk where there is no record."""
         at = self.in_log(record)
         return self.time_of(LogTime.START, at) + self.time_of(LogTime.DURATION, at)
 
     def starts(self, record: Values) -> np.ndarray:
-        """Return the start of the step in a record, per request; junk where there is none."""
+        """Return the start of the first step in each `record`, µs; junk where there is no record."""
         return self.time_of(LogTime.START, self.in_log(record))
 
     def last_index(self) -> np.ndarray:
@@ -230,7 +230,7 @@ class Observation(HasParts):
         return inst[:, Inst.STEP_INDEX].astype(np.int64)
 
     def _step_overhead(self) -> Values:
-        """Return what every step costs on each request's instance, µs."""
+        """Return the fixed cost of a step on each request's instance, µs."""
         xp, coefficient = self.xp, self.latency.overhead
         if coefficient is None:
             return xp.zeros(self.num_requests, self.time_type)
@@ -240,11 +240,12 @@ class Observation(HasParts):
     def first_token_parts(
         self, has_token: Values, token_us: Values, output_time: Values
     ) -> np.ndarray:
-        """Split TTFT into records.TTFT_PARTS; waiting is what the others leave.
+        """Split TTFT into `TTFT_PARTS` `[request, part]`; waiting is the rest after all other parts.
 
-        Service is the time from the last scheduling before the first token to that token: the durations of the
-        steps in between, which follow each other without a gap (on two overlapping step chains their sum would
-        count time twice). A first token of an earlier life keeps no count of its chunks.
+        Service is the time from the last scheduling before the first token to that token: the durations of the steps in
+        between, which follow each other without a gap (on two overlapping step chains their sum would count time
+        twice). For a first token of an earlier life the number of prefill chunks is unknown, so its chunk overhead is
+        0.
         """
         xp = self.xp
         service = token_us - self.starts(self.lives.token_scheduled)
@@ -259,7 +260,7 @@ class Observation(HasParts):
     def ttft_parts(
         self, ttft: Values, preempted: Values, compute: Values, overhead: Values, output: Values
     ) -> np.ndarray:
-        """Return `TTFT_PARTS` of each TTFT, with delays known, and waiting what all others leave; -1 without a TTFT."""
+        """Return the `TTFT_PARTS` `[request, part]`: fixed delays, given parts, waiting as the rest; -1 without a TTFT."""
         xp, nothing = self.xp, self.xp.zeros(self.num_requests, np.int64)
         delays = [
             nothing + self.cluster.admission_latency_us,
@@ -272,23 +273,23 @@ class Observation(HasParts):
 
     @cached_property
     def _log_order(self) -> tuple[Any, Any, Any]:
-        """Entries of the log by instance and index of their step, those two as one ascending number, and its span."""
+        """Return the log's order by instance and step, the ascending keys instance · span + step, and the span."""
         span = self.xp.max(self.log[:, Log.LAST_INDEX]) + 2
         place = self.log[:, Log.INSTANCE] * span + self.log[:, Log.LAST_INDEX]
         order = self.xp.argsort(place)
         return order, place[order], span
 
     def entry_at(self, index: Values) -> Values:
-        """Return the entry of the log that holds a step, by its index, of each request's instance.
+        """Return the log entry that holds step `index` of each request's instance.
 
-        Where there is no such step it is another one: the next of the log, else its last.
+        If there is no such step, the entry is an arbitrary one: the next in the log's order, else the last.
         """
         order, places, span = self._log_order
         wanted = self.xp.maximum(self.instance, 0) * span + index
         return order[self.xp.minimum(self.xp.searchsorted(places, wanted), len(self.log) - 1)]
 
     def outcome(self) -> Outcome:
-        """Return the engine's own code, or whether the horizon left requests behind."""
+        """Return the engine's outcome; HORIZON if the run completed but the horizon left requests behind."""
         code = Outcome(int(self.raw.registers[Reg.OUTCOME]))
         if code != Outcome.COMPLETED:
             return code
@@ -296,18 +297,18 @@ class Observation(HasParts):
         return Outcome.COMPLETED if is_settled else Outcome.HORIZON
 
     def num_open_ties(self) -> int:
-        """Count the events of one microsecond whose order nobody has verified."""
+        """Return the number of events in a shared microsecond whose order has not been verified."""
         if self.rules.has_order:  # the engine's own
             return 0
         return int(self.raw.registers[Reg.NUM_OPEN_TIES])
 
     @property
     def last_step_us(self) -> int:
-        """Return when the last recorded steps began: everything before that has happened."""
+        """Return the latest start of a recorded step, µs; all events before it have happened."""
         return int(self.log_time[:, LogTime.START].max(initial=0))
 
     def histories(self) -> list[InstanceHistory]:
-        """Return what every instance recorded, from which ties.py replays events of one microsecond."""
+        """Return the history of every instance, from which ties.py replays the events of one microsecond."""
         evicted = self.lives.evictions[:, Eviction.RECORD]
         times = self.routed_us, self.queued_us
         return histories(self.log, self.log_time, evicted, self.instance, times, self.num_instances)

@@ -30,7 +30,7 @@ _FORMS = exports(
 
 
 class Status(enum.IntEnum):
-    """The place of a request when the run ended."""
+    """The state of a request when the run ended."""
 
     COMPLETED = 0
     REJECTED = 1
@@ -141,33 +141,33 @@ class RequestRecords:
 
     @property
     def num_later_tokens(self) -> Int[np.ndarray, "*row request"]:
-        """Return the tokens behind the first: one of each inter-token latency, and accepted drafts."""
+        """Return the number of tokens after the first: one for each inter-token latency, and accepted drafts."""
         drafted = self.accepted_tokens
         return self.num_itl if drafted is None else self.num_itl + drafted
 
     @property
     def made_len(self) -> Int[np.ndarray, "*row request"]:
-        """Return the output tokens of each request once it has completed."""
+        """Return the number of output tokens that each request makes until it completes."""
         return self.output_len if self.answer_len is None else self.answer_len
 
     @property
     def after_first_us(self) -> Any:
-        """Return E2E less TTFT of completed requests, junk of others.
+        """Return E2E less TTFT of completed requests, µs; junk for others.
 
-        E2E alone where BLIS has missed the first token: a step that evicts from the middle of the batch visits its last
-        member twice, and one that computes the rest of its prompt then leaps over the prompt's end.
+        It is E2E if BLIS has missed the first token: a step that evicts from the middle of the batch visits the last
+        member twice, so a member at the end of its prompt then skips that end.
         """
         return self.e2e_us - namespace(self.ttft_us).maximum(self.ttft_us, 0)
 
     @property
     def is_cut(self) -> Any:
-        """Return whether each completed request made fewer tokens than were asked for; BLIS calls it length-capped."""
+        """Return which completed requests made fewer tokens than asked for; BLIS calls them length-capped."""
         return (self.status == Status.COMPLETED) & (self.made_len < self.output_len)
 
 
 @dataclass(frozen=True)
 class StepRecords:
-    """Runs of equal steps, by instance in order of execution; `num_steps` is 1 unless the batch was in pure decode."""
+    """Series of equal steps, in order of execution on each instance; `num_steps` is above 1 only in pure decode."""
 
     instance: Int[np.ndarray, "record"]
     start_us: Int[np.ndarray, "record"]
@@ -247,7 +247,7 @@ def no_preemptions() -> PreemptionRecords:
 
 @dataclass(frozen=True)
 class AdapterRecords:
-    """What loads of LoRA adapters there were; adapters in the order of the cluster's list."""
+    """Loads and evictions of LoRA adapters, `[instance, adapter]`; adapters in the order of the cluster's list."""
 
     num_loads: Int[np.ndarray, "instance adapter"]  # that have ended
     num_evictions: Int[np.ndarray, "instance adapter"]
@@ -256,7 +256,7 @@ class AdapterRecords:
 
 @dataclass(frozen=True)
 class OffloadRecords:
-    """What happened between the CPU's memory and the off-load tiers behind it."""
+    """Counts of transfers and refusals between the CPU's memory and the off-load tiers behind it."""
 
     num_fetches: Int[np.ndarray, "*row instance"]  # runs of blocks that storage was asked for
     num_refusals: Int[np.ndarray, "*row instance"]  # runs for which the CPU had no room
@@ -268,7 +268,7 @@ class OffloadRecords:
 
 @dataclass(frozen=True)
 class DraftRecords:
-    """Counts of drafted tokens in the steps that were made, under the names of vLLM's metrics."""
+    """Counts of drafted tokens in executed steps, under the names of vLLM's metrics."""
 
     num_drafts: Int[np.ndarray, "*row instance"]  # requests times steps with drafts
     num_draft_tokens: Int[np.ndarray, "*row instance"]
@@ -289,14 +289,14 @@ class RunRecord:
         instances: one entry for each active instance.
         num_iterations: scan steps that the run took.
         num_open_ties: events of one µs whose order was not put in BLIS's.
-        num_repairs: how often the run was made again.
+        num_repairs: how often the run was repeated, with larger tables or another order of ties.
         invariant_failures: broken invariants by name, with the number of breaches.
         preemptions: one entry for each preemption, in order of execution.
         kv_model: memory model that the run was made with, `no-eviction` or `block-level`.
         is_august: whether the reference is its revision of August 2026.
-        has_priorities: whether priority inversions count, see `engine.mechanism.has_priorities`.
+        has_priorities: whether priority inversions are counted, see `engine.mechanism.has_priorities`.
         splits: the parts of requests that were split between the pools of that revision; None without pools.
-        names: of all instances, where the autoscaler of that revision made some; empty if they are numbered.
+        names: names of all instances, if that revision's autoscaler created some; empty if they are numbered.
         adapters: loads and evictions of LoRA adapters; None where none is ever loaded.
         offload: transfers and waits of off-load tiers; None where there are none.
         figures: what an event source tells of the run, by name, such as `source.slowed_requests`.
@@ -323,7 +323,7 @@ class RunRecord:
     drafts: DraftRecords | None = None
 
     def __repr__(self) -> str:
-        """Return how the run ended and what it holds, without the numbers."""
+        """Return a line with outcome, completed requests and instances."""
         requests = self.requests
         completed = int(np.sum(requests.status == Status.COMPLETED))
         return (
@@ -337,7 +337,7 @@ class RunRecord:
         return len(self.instances.step_count)
 
     def to_dataframe(self, table: str = "requests") -> pd.DataFrame:
-        """Return the run's `requests`, `steps`, `instances` or `preemptions` as a pandas data frame, a row for each.
+        """Return the run's `requests`, `steps`, `instances` or `preemptions` as a pandas data frame, one row for each.
 
         Times are in µs, NaN where something never happened; classes and states are words. TTFT has its parts in
         columns `ttft_<part>_us`, E2E in columns `e2e_<part>_us`. Raises `ConfigError` for another table.
@@ -348,17 +348,18 @@ class RunRecord:
     def to_dataset(self, config: ClusterConfig | None = None) -> xr.Dataset:
         """Return the run's figures as an xarray Dataset, over `slo_class`, `quantile` and `instance`, with units.
 
-        With the run's `config` the attributes hold all settings, and figures of priorities and of the CPU tier are
-        the configuration's; without it they are those of constant priorities and of no tier.
+        With the run's `config` the attributes hold all settings; without it, figures of priorities and of the CPU tier
+        are computed as for constant priorities and no tier.
         """
         dataset: xr.Dataset = _FORMS("run_dataset")(self, config)
         return dataset
 
 
 def e2e_parts_us(requests: RequestRecords) -> np.ndarray:
-    """Split the E2E of each request into `E2E_PARTS` `[request, part]`, µs; −1 for requests that have not completed.
+    """Split the E2E of each request into `E2E_PARTS` `[request, part]`, µs; −1 for requests without an E2E.
 
-    `first_token` is TTFT; `decode` is what the others leave. A request that is not handed over has no transfer.
+    `first_token` is TTFT; `decode` is the rest after the other parts. A request that is not handed over has no
+    transfer.
     """
     first, transfer, wait = (
         np.maximum(time, 0)

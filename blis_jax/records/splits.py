@@ -1,6 +1,6 @@
-"""What hand-overs and stops of instances leave behind in a request's record, and the parts of requests that are split.
+"""The columns that hand-overs and stops of instances add to request records, and the parts of split requests.
 
-A request is split where its prompt is computed on another instance, as BLIS's revision of August 2026 reports it.
+A request is split if its prompt is computed on another instance, in BLIS's revision of August 2026.
 Source: `projectPDMetrics` in `sim/cluster/cluster.go`. Times of the prefill part stand for the scheduling delay, those
 of the decode part for E2E, and TTFT is the decode part's scheduling delay with its first inter-token latency.
 """
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 
 def is_on_its_way(journey: Journey, clock: np.dtype) -> Values:
-    """Return which requests have left one instance and not been routed to another `[request]`."""
+    """Return which requests have left one instance and are not yet routed to another `[request]`."""
     return journey.due != never(clock)
 
 
 def has_moved(journey: Journey) -> Values:
-    """Return which requests have steps of several instances, or attempts that count no more `[request]`."""
+    """Return which requests ran on several instances, or have attempts that no longer count `[request]`."""
     return (journey.first_record >= 0) | (journey.restarts > 0)
 
 
 def left_preempted(
     requests: RequestRecords, instances: InstanceRecords, is_there: bool = False
 ) -> Any:
-    """Return requests that may have been preempted on an instance before it went down `[request]`.
+    """Return which requests may have been preempted on an instance before it went down `[request]`.
 
-    They are in flight or dropped; with `is_there` they may be anywhere.
+    Only requests in flight or dropped are considered; with `is_there` all requests.
     """
     was_down: Any = (instances.times_down > 0).any(axis=-1)
     status = requests.status
@@ -55,7 +55,7 @@ def left_preempted(
 
 
 def after_moves(seen: Observation) -> Columns:
-    """Return the columns `transfer_us`, `handed_wait_us` (−1 where it has not ended), `hand_overs` and `restarts`."""
+    """Return the columns `transfer_us`, `handed_wait_us` (both −1 if not ended), `hand_overs` and `restarts`."""
     xp, nothing = seen.xp, np.full(seen.num_requests, -1)
     if Journey not in seen:
         none = np.zeros(seen.num_requests, np.int64)
@@ -101,9 +101,9 @@ def has_joined(dyn: Values, journey: Journey) -> Values:
 
 
 def answer_lens(seen: Observation) -> Values | None:
-    """Return the output tokens that requests make: fewer than asked for where the decode instance cuts them short.
+    """Return the output tokens that requests make: fewer than asked for if the decode instance cuts them short.
 
-    None where no instance does.
+    None if no instance cuts outputs.
     """
     if AnswerCuts not in seen.cluster or Reservation not in seen:
         return None
@@ -114,8 +114,9 @@ def answer_lens(seen: Observation) -> Values | None:
 
 
 def last_position(seen: Observation, output_len: Values) -> Values:
-    """Return the progress of each request once it has completed, in tokens; one that comes with its KV
-    makes a token in a step of its own.
+    """Return the progress of each request at completion, in tokens.
+
+    A request that arrives with its KV makes at least one token in a step of its own.
     """
     final = seen.input_len + seen.xp.maximum(output_len, 1) - 1
     if Reservation not in seen:
@@ -139,7 +140,7 @@ def first_latencies(seen: Observation, joined: Values) -> Values:
 
 
 def _first_after(seen: Observation, token: Values) -> Values:
-    """Number of the first step after a token's in which each request got one; it may be passed over before."""
+    """Return the first step after step `token` in which each request got a token: steps that pass it over are skipped."""
     xp, first = seen.xp, token + 1
     if BlockRecords not in seen.raw:
         return first
@@ -162,8 +163,9 @@ def _first_after(seen: Observation, token: Values) -> Values:
 
 
 def _token_before(seen: Observation, journey: Journey) -> Values:
-    """Return the record in which a life that an eviction ended last made its first token, where it made the prompt
-    again with the KV reserved; -1: none. BLIS reports it until there is another.
+    """Return the step record of the first token in the last evicted life that recomputed its prompt; -1: none.
+
+    BLIS reports this token until a later life has one.
     """
     lives, xp = seen.lives, seen.xp
     request = xp.where(lives.is_eviction, lives.evictions[:, Eviction.REQUEST], -1)
@@ -174,7 +176,7 @@ def _token_before(seen: Observation, journey: Journey) -> Values:
 
 
 def split_records(seen: Observation, status: Values, columns: Columns) -> SplitRecords:
-    """Return what happened to the parts; `columns` are those of requests that are not split."""
+    """Return the records of the parts; `columns` are the request columns as if no request were split."""
     xp, journey, reserved = seen.xp, seen[Journey], seen[Reservation]
     is_split: Any = reserved.target >= 0
     has_left = is_split & (journey.came_from >= 0)
@@ -215,7 +217,7 @@ def split_records(seen: Observation, status: Values, columns: Columns) -> SplitR
 
 
 def with_parts(seen: Observation, columns: Columns, splits: SplitRecords) -> Columns:
-    """Return the columns of requests with those of split requests put together from their parts."""
+    """Return the request columns, with the entries of split requests assembled from their parts."""
     xp, journey, reserved = seen.xp, seen[Journey], seen[Reservation]
     is_split, joined = splits.is_split, has_joined(seen.dyn, journey) & seen.lives.in_batch
     has_left = splits.transfer_at_us >= 0
@@ -254,7 +256,7 @@ def with_parts(seen: Observation, columns: Columns, splits: SplitRecords) -> Col
 
 
 def _dropped_at_us(seen: Observation, splits: SplitRecords) -> Values:
-    """When KV was dropped: as its transfer began; or, where the instance was told to go, as that ended."""
+    """Return when KV was dropped, µs: at the transfer's end if the instance was stopping, else at its start."""
     reserved = seen[Reservation]
     ends = reserved.ends.astype(splits.transfer_at_us.dtype)
     has_ended = reserved.ends < never(reserved.ends.dtype)
@@ -264,7 +266,7 @@ def _dropped_at_us(seen: Observation, splits: SplitRecords) -> Values:
 def _parts(
     seen: Observation, splits: SplitRecords, ttft: Values, first: Values, has_first: Values
 ) -> Values:
-    """TTFT in `TTFT_PARTS`: the transfer and the wait for it are part of the waiting."""
+    """Split the TTFT of split requests into `TTFT_PARTS`; the transfer and the wait for it belong to waiting."""
     xp = seen.xp
     scheduled = splits.prefill_sched_delay_us + seen.arrival
     last = xp.where(has_first, splits.transfer_at_us, splits.prefill_left_us)

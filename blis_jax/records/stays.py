@@ -1,8 +1,8 @@
-"""What waits and preemptions leave behind: a request lives once per time that it is scheduled.
+"""What waits and preemptions leave in the records: each time that a request is scheduled begins a life.
 
-An evicted request starts again with its prompt, but the inter-token latencies of its earlier lives stay
-recorded, and so does its first token until a later life overwrites it. Who waits at the gateway or leaves an instance
-early is read off the engine's tables, in numpy or, in a compiled call, in JAX; `xp` says which.
+An evicted request starts again with its prompt, but the inter-token latencies of its earlier lives stay recorded, and
+so does its first token until a later life overwrites it. Waits at the gateway and early departures from instances are
+read off the engine's tables too. `xp` is numpy, or JAX in a compiled call.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DISPATCHED = (Place.DISPATCHED, Place.EVICTED, Place.CHOSEN)
 
 @dataclass(frozen=True)
 class Timeouts:
-    """The time from arrival after which each request gives up, in µs; present only if some request does."""
+    """The time from arrival after which each request gives up, µs; present only if some request has such a time."""
 
     timeout_us: Int[np.ndarray, "request"]
 
@@ -60,14 +60,14 @@ class Timeouts:
 def gateway_waits(
     raw: Raw, routed_us: Values, latency_us: Values, xp: ModuleType = np
 ) -> tuple[Any, dict[str, Values]]:
-    """Return when each request is routed, and the column `gateway_wait_us`, where there is a queue.
+    """Return when each request is routed, and, if the gateway has a queue, the column `gateway_wait_us`.
 
-    It says how long the request waited at the gateway before, −1 if it was not dispatched.
+    The column is the wait at the gateway before routing, −1 if the request was not dispatched.
 
     Args:
         raw: the run's tables.
-        routed_us: when it would be routed without waiting there `[request]`.
-        latency_us: from dispatch to routing.
+        routed_us: when each request would be routed without a wait `[request]`.
+        latency_us: time from dispatch to routing.
         xp: numpy or JAX.
     """
     if Dispatches not in raw:
@@ -80,7 +80,7 @@ def gateway_waits(
 
 
 def routed_later(raw: Raw, routed_us: Values, xp: ModuleType = np) -> Values:
-    """Return when each request is routed, given when it would be if some instance were always up."""
+    """Return when each request is routed, given the times `routed_us` for a cluster with an instance always up."""
     if FirstRoutings not in raw:
         return routed_us
     routed_at = raw[FirstRoutings].at[: len(routed_us)]
@@ -89,7 +89,7 @@ def routed_later(raw: Raw, routed_us: Values, xp: ModuleType = np) -> Values:
 
 
 def final_status(raw: Raw, dyn: Values, status: Values, xp: ModuleType = np) -> Values:
-    """Return the status of each request, given what it is where nobody waits at the gateway or gives up."""
+    """Return the status of each request; `status` leaves out waits at the gateway and requests that give up."""
     size = len(dyn)
     if Exits in raw:
         scheduled = dyn[:, Dyn.NUM_SCHEDULED]
@@ -104,7 +104,7 @@ def final_status(raw: Raw, dyn: Values, status: Values, xp: ModuleType = np) -> 
 def orphaned_us(
     raw: Raw, rows: int, time_type: np.dtype | type[np.number], xp: ModuleType = np
 ) -> Any:
-    """Return when each instance was last to begin a step and found nobody, 0: not since its last step."""
+    """Return when each instance was due to begin a step but had no request left, µs; 0: not since its last step."""
     if Exits not in raw:
         return 0
     busy_until = raw.inst_time[:rows, InstTime.BUSY_UNTIL].astype(time_type)
@@ -113,7 +113,7 @@ def orphaned_us(
 
 @dataclass(frozen=True)
 class Lives:
-    """Per request unless said otherwise; times in µs."""
+    """The lives of a run's requests, one entry per request unless a shape says otherwise; times in µs."""
 
     evictions: Int[np.ndarray, "preemption column"]
     is_eviction: Bool[np.ndarray, "preemption"]  # else the row is there for its room alone
@@ -137,9 +137,9 @@ class Lives:
 
 
 def lives_of(raw: Raw, dyn: Values, log: Values, log_time: Values, xp: ModuleType = np) -> Lives:
-    """Derive the lives of one run from its raw tables, int64; without preemptions there is one each.
+    """Derive the lives of one run from its raw tables, int64; without preemptions each request has one life.
 
-    In a compiled call (`xp` is JAX) there is a row for every preemption that the table has room for.
+    In a compiled call (`xp` is JAX) `evictions` has as many rows as the table of preemptions has room for.
     """
     n = len(dyn)
     evictions, is_eviction, passed_over_us = _eviction_rows(raw, dyn, log_time, xp)
@@ -195,15 +195,15 @@ def lives_of(raw: Raw, dyn: Values, log: Values, log_time: Values, xp: ModuleTyp
 
 
 def times_scheduled(column: Values, xp: ModuleType = np) -> Values:
-    """Return how often each request was scheduled, read from its column.
+    """Decode the column NUM_SCHEDULED: return how often each request was scheduled.
 
-    A request that was dropped after n times has −1 − 2 n there, or one less if its time was up.
+    The column has −1 − 2 n for a request dropped after n times, and one less if the request timed out.
     """
     return xp.where(column < 0, (-1 - column) // 2, column)
 
 
 def _eviction_rows(raw: Raw, dyn: Values, log_time: Values, xp: ModuleType) -> tuple[Any, Any, Any]:
-    """Return the rows of preemptions, which of them are one, and the time that each request was passed over."""
+    """Return the rows of preemptions, which of them are not padding, and each request's time passed over."""
     if BlockRecords not in raw:
         return xp.zeros((0, len(Eviction)), np.int64), xp.zeros(0, bool), 0
     evictions, is_entry = raw[BlockRecords].rows(xp)
@@ -218,10 +218,10 @@ def _eviction_rows(raw: Raw, dyn: Values, log_time: Values, xp: ModuleType) -> t
 def moved(
     lives: Lives, journey: Journey, xp: ModuleType, is_reserved: bool, keeps_first: bool
 ) -> Lives:
-    """Return the lives of requests some of which have made their first token on another instance than their last one.
+    """Return the lives, corrected for requests that moved after their first token to another instance.
 
-    Where KV is reserved, one that has come with it counts as if its first token lay in the step before. With
-    `keeps_first` the first token of an earlier life counts, also if a later one was handed over.
+    If KV is reserved, a request that arrives with it counts as if its first token were in the step before. With
+    `keeps_first` the first token of an earlier life counts, even if a later life was handed over.
     """
     is_elsewhere = journey.first_record >= 0
     # times in a batch that have ended without an eviction
@@ -258,7 +258,7 @@ def moved(
 def _passed_over(
     evictions: Values, is_over: Values, dyn: Values, log_time: Values, xp: ModuleType
 ) -> Any:
-    """Return the time of the steps of each request's current life in which it got nothing; not of earlier lives."""
+    """Return the time of the steps that passed each request over in its current life."""
     if not len(evictions) or not len(log_time):
         return 0
     request = xp.where(is_over, evictions[:, Eviction.REQUEST], 0)
@@ -270,7 +270,7 @@ def _passed_over(
 
 
 def _ended(evictions: Values, log: Values, log_time: Values, xp: ModuleType) -> tuple[Any, Any]:
-    """Number and sum of the latencies of each life that ended: of the steps between its token and its eviction."""
+    """Return number and sum, µs, of the latencies of each ended life, from its first token to its eviction."""
     if not len(evictions) or not len(log):
         nothing = xp.zeros(len(evictions), np.int64)
         return nothing, nothing
@@ -287,16 +287,16 @@ def _ended(evictions: Values, log: Values, log_time: Values, xp: ModuleType) -> 
 
 
 def num_instances(raw: Raw, cluster: ClusterParams) -> Values:
-    """Return the instances of the cluster, those included that were made while the run went on."""
+    """Return the number of instances of the cluster, including those created during the run."""
     made = (raw[Orders].number > 0).sum() if Orders in raw else 0
     return cluster.num_instances + made
 
 
 def paid_us(raw: Raw, cluster: ClusterParams, ended_us: Values, xp: ModuleType = np) -> Any:
-    """Return the time for which each instance is paid `[instance]`, up to the last event of any.
+    """Return the time for which each instance is paid, µs `[instance]`, up to the last event on any instance.
 
     Args:
-        raw: what the engine left behind.
+        raw: the engine's tables.
         cluster: its numbers, `ClusterParams`.
         ended_us: the latest event of every instance, `[instance]`.
         xp: numpy, or JAX in a compiled call.

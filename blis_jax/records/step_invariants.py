@@ -1,4 +1,4 @@
-"""What must hold of KV memory and of the steps of one run, as counts of violations; and how these are counted.
+"""Invariants of KV memory and of the steps of one run, as counts of violations; and helpers that count.
 
 The arrays are numpy's, `[..., request]` and `[..., instance]` of one run or of a batch, or JAX's of one lane inside a
 compiled call.
@@ -38,12 +38,12 @@ Counts = Any  # an integer for one run, integers over the leading axes for a bat
 
 
 def count(is_wrong: Bool[np.ndarray, "*row entry"]) -> Counts:
-    """Return how many entries are wrong."""
+    """Return how many entries are wrong along the last axis."""
     return is_wrong.sum(axis=-1)
 
 
 def of_instance(values: np.ndarray, requests: RequestRecords) -> np.ndarray:
-    """Return each request's value of its instance; of the first one where it has none."""
+    """Return for each request the value of its instance, or of the first instance if it has none."""
     xp = namespace(values)
     row = clipped(requests.instance.astype(np.int64), values.shape[-1] - 1)
     return xp.take_along_axis(values, row, axis=-1)
@@ -55,7 +55,7 @@ def per_instance(
     instances: InstanceRecords,
     values: Int[np.ndarray, "*row request"] | None = None,
 ) -> Int[np.ndarray, "*row instance"]:
-    """Sum over the counted requests of each instance: ones, or the values."""
+    """Return for each instance the number of counted requests, or the sum of their `values`."""
     shape = instances.completed_requests.shape
     if namespace(is_counted) is not np:  # one lane of a compiled call
         amount = is_counted if values is None else is_counted * values
@@ -89,7 +89,8 @@ def per_status(
 def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """Count violations of 10: preemptions of requests sum to their instance's; each leads to one more scheduling.
 
-    So nothing is served twice. A request that was handed over and has not joined its other instance was scheduled too.
+    So no request is served twice. A request that was handed over and waits on its other instance was scheduled once
+    too.
     """
     total = per_instance(requests.preemptions > 0, requests, instances, requests.preemptions)
     differences = abs(total - instances.preemption_count).sum(axis=-1)
@@ -110,13 +111,13 @@ def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) 
 
 
 def is_in_batch(requests: RequestRecords) -> Bool[np.ndarray, "*row request"]:
-    """Return which requests are in a batch, or have completed out of one."""
+    """Return which requests are in a batch, or have completed."""
     status = requests.status
     return (status == int(Status.RUNNING)) | (status == int(Status.COMPLETED))
 
 
 def _has_moves(requests: RequestRecords, instances: InstanceRecords) -> Any:
-    """Return whether requests of the run may have been on several instances `[...]`."""
+    """Return which runs may have requests that were on several instances `[...]`."""
     has_moved = (requests.hand_overs > 0) | (requests.restarts > 0)
     return has_moved.any(axis=-1) | (instances.times_down > 0).any(axis=-1)
 
@@ -132,7 +133,7 @@ def used_blocks_within_capacity(requests: RequestRecords, instances: InstanceRec
 def blocks_released(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """Count violations of 12: an instance without requests at the end uses no block, unless a roll-back orphaned some.
 
-    Orphans take a preemption or a failed allocation first; such instances are left out.
+    Blocks are orphaned only after a preemption or a failed allocation; instances with either are left out.
     """
     is_empty = (instances.still_running == 0) & (instances.still_queued == 0)
     is_regular = (instances.preemption_count == 0) & (instances.kv_allocation_failures == 0)
@@ -142,8 +143,8 @@ def blocks_released(requests: RequestRecords, instances: InstanceRecords) -> Cou
 def cpu_tier_conserved(record: RunRecord) -> int:
     """Count violations of 15: no more blocks thrash than were reloaded, nor are reloaded than were offloaded.
 
-    In August 2026 a copy stays and may be reloaded again, and what thrashes are copies. Without reloads no step waits
-    for one.
+    In August 2026 a copy on the CPU stays and may be reloaded again, and thrashing counts copies. An instance without
+    reloads has no time spent on reloads.
     """
     instances = record.instances
     if record.is_august:
@@ -157,11 +158,10 @@ def cpu_tier_conserved(record: RunRecord) -> int:
 
 
 def blocks_conserved(record: RunRecord) -> int:
-    """Count violations of 22: after its last step an instance uses the blocks of that step, less what
-    completions release.
+    """Count violations of 22: at the end an instance uses the blocks of its last step, less those released.
 
-    Requests that are handed over, and an instance that stops or comes back, release blocks too.
-    An instance without steps uses none, and no more are used at once than were found or newly taken.
+    Completions, requests that are handed over, and an instance that stops or comes back release blocks.
+    An instance without steps uses no blocks, and its peak is at most the blocks found in the cache or newly taken.
     """
     steps, table = record.steps, record.instances
     last = np.full(len(table.step_count), -1)
@@ -182,7 +182,7 @@ def blocks_conserved(record: RunRecord) -> int:
 def preemptions_located(record: RunRecord) -> int:
     """Count violations of 23: every preemption is recorded once, in order, at a step of the request's instance.
 
-    The inter-token latencies of the lives that ended are among the request's, unless the profile forgets them.
+    A request's inter-token latencies include those of its ended lives, unless the profile forgets them.
     """
     evictions, requests, steps = record.preemptions, record.requests, record.steps
     size = len(requests.preemptions)
@@ -265,8 +265,8 @@ def steps_follow_each_other(record: RunRecord) -> int:
 def no_idling_while_requests_wait(record: RunRecord) -> int:
     """Count violations of 19: after a step that left requests waiting, the next begins by the time it ends.
 
-    On an instance that goes down, what waits may leave, and so may requests that give up. Where adapters are loaded,
-    one without a batch waits for a load.
+    Instances that went down, or on which requests gave up, are left out, since waiting requests may have left them.
+    With LoRA adapters, an instance without a batch may wait for a load.
     """
     order, is_next = _neighbours(record)
     steps = record.steps
@@ -298,9 +298,9 @@ def steps_not_negative(record: RunRecord) -> int:
 
 
 def latencies_of_completed_requests(record: RunRecord) -> int:
-    """Count violations of 21: without those of unfinished requests, inter-token latencies are the completed ones'.
+    """Count violations of 21: the latencies that remain without unfinished requests equal those of completed requests.
 
-    Where requests move they sum to E2E less TTFT, unless steps overlap.
+    If requests move between instances, the latencies sum to E2E less TTFT, unless steps overlap.
     """
     requests = record.requests
     counts = completed_itl_counts(record)
@@ -320,7 +320,7 @@ def latencies_of_completed_requests(record: RunRecord) -> int:
 
 
 def _neighbours(record: RunRecord) -> tuple[Int[np.ndarray, "record"], Bool[np.ndarray, "pair"]]:
-    """Return the order of execution, and which neighbours in it are on one instance."""
+    """Return the order of execution, and which neighbouring records in it are on the same instance."""
     order = order_of_execution(record)
     instance = record.steps.instance[order]
     return order, instance[1:] == instance[:-1]

@@ -1,4 +1,4 @@
-"""What the compressed step records say, every single step and the inter-token latencies; and tables as data frames."""
+"""Expand the compressed step records to single steps and inter-token latencies; convert tables to data frames."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Steps(NamedTuple):
 
 
 class Overlaps(NamedTuple):
-    """Irregular steps of a run."""
+    """Counts of steps of a run that start too early."""
 
     overlapping_steps: int  # start before an earlier step of their instance has ended
     steps_with_same_start: int  # start with the step before them
@@ -49,9 +49,9 @@ class Overlaps(NamedTuple):
 def itl_values(
     record: RunRecord, instance: int | None = None, counts: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the inter-token latencies of completed requests, µs, and how often each occurs; of one instance or of all.
+    """Return inter-token latencies of completed requests, µs, and how often each occurs, on one instance or all.
 
-    Its cost depends on the number of records, not of tokens. `counts` are `completed_itl_counts`, if they are known.
+    The time taken depends on the number of records, not of tokens. `counts` are `completed_itl_counts`, if known.
     """
     steps, requests, evictions = record.steps, record.requests, record.preemptions
     xp, output_time = namespace(steps.instance), record.instances.output_time_us
@@ -79,10 +79,10 @@ def itl_values(
 
 
 def completed_itl_counts(record: RunRecord) -> Int[np.ndarray, "record"]:
-    """Return how many latencies of completed requests each record holds; none has those over preemptions and transfers.
+    """Return how many latencies of completed requests each record holds, without those over preemptions and transfers.
 
-    A request in decode records one in every step of its instance after its first token, up to the end of
-    the run or to the step before the one that evicts it; those of unfinished requests are taken off.
+    A request in decode has one latency in every step of its instance after its first token, up to the end of the run or
+    the step before its eviction; the latencies of unfinished requests are subtracted.
     """
     steps = record.steps
     if steps.num_completed_itl is not None:
@@ -102,7 +102,7 @@ def completed_itl_counts(record: RunRecord) -> Int[np.ndarray, "record"]:
     from_start, to_before, to_last = xp.searchsorted(places, xp.stack([start, before, last]))
 
     def open_until(at: Values, step: Values) -> Values:
-        """Sum (step − place) over the decodes that began on the instance before the step, less those that ended."""
+        """Return the sum of (step − place) over decodes begun on the instance before `step`, less the ended ones."""
         num = num_open[at] - num_open[from_start]
         return num * step - (sum_open[at] - sum_open[from_start])
 
@@ -112,10 +112,10 @@ def completed_itl_counts(record: RunRecord) -> Int[np.ndarray, "record"]:
 def _unfinished_decodes(
     record: RunRecord, span: Values, before: Int[np.ndarray, "record"]
 ) -> tuple[Int[np.ndarray, "change"], Int[np.ndarray, "change"]]:
-    """Return `instance·span + step` of the steps before the first and of the last ITL, and 1 or -1 for these; 0: none.
+    """Return the keys `instance·span + step` of begins and ends of unfinished requests' decodes, and 1 or -1 for each.
 
-    Of every decode of an unfinished request; one that goes on has no last. An eviction happens in the first
-    step of its record.
+    A decode begins at the step before its first latency and ends at its last one, which a running decode does not have.
+    A change of 0 is padding. An eviction happens in the first step of its record.
     """
     requests, evictions = record.requests, record.preemptions
     xp, gave_up = namespace(requests.status), requests.ended_step_idx
@@ -157,13 +157,13 @@ def _joined(record: RunRecord) -> Any:
 
 
 def _ended_steps(requests: RequestRecords) -> Int[np.ndarray, "request"]:
-    """Step after which each request left the batch early, 0: it did not."""
+    """Return the step after which each request left the batch early; 0 if it did not."""
     none = np.zeros_like(requests.token_step_idx)
     return none if requests.ended_step_idx is None else requests.ended_step_idx
 
 
 def order_of_execution(record: RunRecord) -> Int[np.ndarray, "record"]:
-    """Return the order that puts the records by instance, then by execution."""
+    """Return the indices that sort the records by instance, then in order of execution."""
     return np.lexsort((record.steps.last_index, record.steps.instance))
 
 
@@ -187,10 +187,10 @@ def overlaps(record: RunRecord) -> Overlaps:
 
 
 def expand_steps(record: RunRecord, block_size: int) -> Steps:
-    """Return every step of a run.
+    """Return every single step of a run.
 
-    Without eviction, used blocks inside a record are worked back from its last step, one block less for
-    each request that filled one since. At block level they are the same in all steps of a record.
+    Without eviction, used blocks inside a record are computed back from its last step: one block less for each request
+    that has taken a new block since. With block-level memory they are equal in all steps of a record.
     """
     order = order_of_execution(record)
     steps = record.steps
@@ -215,7 +215,7 @@ def expand_steps(record: RunRecord, block_size: int) -> Steps:
 
 
 def _narrowed(values: Int[np.ndarray, "step"]) -> Int[np.ndarray, "step"]:
-    """Return the golden data's 32 bits, unless they are too few."""
+    """Return the values as int32, as in the golden data, or as int64 if they do not fit."""
     fits = values.max(initial=0) <= np.iinfo(np.int32).max
     return values.astype(np.int32 if fits else np.int64)
 
@@ -228,8 +228,8 @@ def _blocks_taken(
 ) -> Int[np.ndarray, "step"]:
     """Return how many decoding requests take a new block in each step.
 
-    A request with its first token in step f holds `held + n - f` tokens after step n. A prompt
-    found entirely in the cache is not held by its request, which then starts from none.
+    A request with its first token in step f holds `held + n - f` tokens after step n. `held` is the prompt length, or 0
+    if the prompt was found entirely in the cache.
     """
     requests = record.requests
     has_token = requests.token_step_idx >= 0
@@ -275,10 +275,10 @@ _NUMBERS_OR_NONE = (
 
 
 def to_dataframe(record: RunRecord, table: str = "requests") -> pd.DataFrame:
-    """Return one table of a run; the index numbers its rows and bears the name of what a row is.
+    """Return one table of a run as a data frame; its index is named after a row, such as `request`.
 
-    Where the record has -1 for what never happened, the frame has NaN (times) or `<NA>` (numbers of instances and
-    steps), so that means and percentiles leave it out.
+    An event that never happened, -1 in the record, is NaN (times) or `<NA>` (numbers of instances and steps), so that
+    means and percentiles leave it out.
     """
     if table not in TABLES:
         allowed = ", ".join(TABLES)
@@ -297,7 +297,7 @@ def _plain(rows: object, name: str) -> pd.DataFrame:
 
 
 def _readable(frame: pd.DataFrame, requests: RequestRecords) -> pd.DataFrame:
-    """Codes as words, what never happened as missing, and a column for each part of TTFT and of E2E."""
+    """Replace codes by words and -1 by missing values; add a column for each part of TTFT and of E2E."""
     for name in (*frame.columns,):
         if name.endswith("_us") and name != "arrival_us":
             frame[name] = frame[name].where(frame[name] >= 0, np.nan)

@@ -1,6 +1,6 @@
-"""Whole runs as files: written where a run is made, named by their content, and read again with a check.
+"""Whole runs as files: written by the process that makes the run, named by a hash of their content, checked when read.
 
-A file is numpy's `.npz`: an array for each table's column, and one with the rest as JSON.
+A file is numpy's `.npz`: an array for each column of a table, and an array with the other values as JSON.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def load(path: str | Path) -> RunRecord:
 
 
 def _plain(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Return a value as JSON has it; arrays go aside by their name."""
+    """Convert a value to JSON types; move its arrays to `arrays`, by name."""
     if isinstance(value, np.ndarray):
         arrays[name] = value
         return {"array": 0}
@@ -91,7 +91,7 @@ def _plain(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _read(value: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Return what `_plain` was given."""
+    """Return the value from which `_plain` made `value`."""
     match value:
         case {"array": _}:
             return arrays[name]

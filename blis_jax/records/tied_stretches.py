@@ -1,7 +1,7 @@
-"""Where the order of events of one microsecond matters on an instance, and the steps around it.
+"""Stretches of an instance's steps in which the order of events in one microsecond, a tie, matters.
 
-A stretch begins at a step at whose start the reference's heap holds nothing but that step, so nothing earlier
-matters, and ends past the events of one microsecond. Most runs have few such events among millions of steps.
+A stretch begins at a step at whose start BLIS's event heap holds nothing but that step, so nothing earlier matters, and
+ends after the tied events. Most runs have few ties among millions of steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InstanceHistory:
-    """The record of one instance in order of execution; a row of the log stands for one or several equal steps."""
+    """The log of one instance in order of execution; a row stands for one step or several equal ones."""
 
     requests: Int[np.ndarray, "request"]  # routed to it, in order of routing
     routed_us: Int[np.ndarray, "request"]
@@ -48,13 +48,13 @@ def entry_times(
     instance: Values,
     xp: ModuleType = np,
 ) -> tuple[Any, Any]:
-    """Return when each request is routed, and how long it then takes into the queue, in the type of the arrivals.
+    """Return when each request is routed, and how long it then takes to enter the wait queue, µs.
 
     Args:
-        cluster: its numbers, `ClusterParams`.
-        arrival: `[request]`, µs.
+        cluster: the cluster's numbers.
+        arrival: `[request]`, µs, of the type that the results have.
         input_len: `[request]`, tokens.
-        instance: `[request]`, where it is routed to; negative: nowhere.
+        instance: the instance of each request `[request]`; negative if it is not routed.
         xp: numpy, or JAX in a compiled call.
     """
     routed = arrival + xp.asarray(cluster.admission_latency_us + cluster.routing_latency_us).astype(
@@ -78,10 +78,10 @@ def histories(
     Args:
         log: the step records.
         log_time: their times, µs.
-        evicted: for each preemption the place of its record in the log.
-        instance: where each request was routed to, negative: nowhere.
+        evicted: for each preemption the index of its record in the log.
+        instance: the instance of each request; negative if it was not routed.
         entries: when each request was routed and queued, µs.
-        num_instances: of the cluster.
+        num_instances: the number of instances of the cluster.
     """
     routed_us, queued_us = entries
     places = log[:, Log.INSTANCE].astype(
@@ -123,7 +123,7 @@ NONE = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class Stretch:
-    """Steps one by one around events of one microsecond, and the requests that enter the queue meanwhile."""
+    """Single steps around tied events, and the requests that enter the wait queue during them."""
 
     is_quiet_first: bool  # its first step is alone in the heap; otherwise the run begins here
     tied_us: Int[np.ndarray, "tie"]
@@ -144,9 +144,9 @@ def stretches(
     before_us: int = NEVER_US,
     assumed_us: Int[np.ndarray, "time"] = NONE,
 ) -> Iterator[Stretch]:
-    """Yield the stretches of an instance in which the order of events matters, for ties in [`from_us`, `before_us`).
+    """Yield the stretches of an instance around its ties in [`from_us`, `before_us`).
 
-    It also matters at `assumed_us`: times at which the run took an order for granted.
+    `assumed_us` are further times at which the order matters, since the run assumed one.
     """
     tied = np.union1d(tied_us(history), assumed_us)
     tied = tied[(tied >= from_us) & (tied < before_us)]
@@ -169,7 +169,7 @@ def stretches(
 
 
 def tied_us(history: InstanceHistory) -> Int[np.ndarray, "tie"]:
-    """Return the times at which the order matters: several requests queued, or one as a step follows on another."""
+    """Return the times of ties: several requests enter the queue, or one enters just when a step follows another."""
     starts, steps, spans = history.start_us, history.num_steps, history.duration_us
     times, counts = np.unique(history.queued_us, return_counts=True)
     if not len(starts):
@@ -185,7 +185,7 @@ def tied_us(history: InstanceHistory) -> Int[np.ndarray, "tie"]:
 
 
 def _last_steps_apart(history: InstanceHistory) -> InstanceHistory:
-    """Return the same history, in which the last of several equal steps has a row of its own."""
+    """Return the history with the last of several equal steps split off into a row of its own."""
     is_split = history.num_steps > 1
     parts = 1 + is_split
     of = np.repeat(np.arange(len(parts)), parts)
@@ -208,7 +208,7 @@ def _last_steps_apart(history: InstanceHistory) -> InstanceHistory:
 
 
 def quiet_rows(history: InstanceHistory) -> Int[np.ndarray, "quiet"]:
-    """Return rows at whose start the heap holds nothing but the row's first step, in order."""
+    """Return, in order, the rows at whose start the heap holds nothing but the row's first step."""
     starts = history.start_us
     if not len(starts):
         return np.zeros(0, np.int64)
@@ -225,7 +225,7 @@ def quiet_rows(history: InstanceHistory) -> Int[np.ndarray, "quiet"]:
 def _stretch(
     rows: InstanceHistory, first: int, behind: int, tied: Int[np.ndarray, "tie"]
 ) -> Stretch:
-    """Return the rows from the first, or from the beginning of the run, to the one before `behind`, step by step."""
+    """Return the rows `first` (negative: from the beginning of the run) to `behind`, exclusive, as single steps."""
     begin = max(first, 0)
     steps = rows.num_steps[begin:behind]
     of = np.repeat(np.arange(begin, behind), steps)

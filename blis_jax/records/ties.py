@@ -1,10 +1,10 @@
-"""Which of several events of one microsecond comes first on an instance of the reference.
+"""Which of several events of one microsecond BLIS executes first on an instance.
 
-The reference keeps an instance's events in a binary heap ordered by time alone, so the order among equals
-follows from the heap's history. That history follows from what a run has recorded: arrivals at the instance, queue
-times, steps and how many requests each scheduled and finished. A run is replayed until the heap contradicts
-the order that the engine used; the contradiction is corrected and the engine runs again. Only stretches around
-events of one microsecond are replayed, see tied_stretches.py.
+BLIS keeps an instance's events in a binary heap ordered by time alone, so the order of equal times follows from the
+heap's history. The heap's history follows from the run's record: arrivals at the instance, queue times, steps and how
+many requests each scheduled and finished. A run is replayed until the heap contradicts the order that the engine used;
+the contradiction is corrected and the engine runs again. Only stretches around events of one microsecond are replayed,
+see tied_stretches.py.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class EventHeap:
 
 @dataclass
 class TieOrder:
-    """The order of one run's requests as used by the engine, and corrected in place."""
+    """The order of one run's requests that the engine uses, which is corrected in place."""
 
     queue_rank: np.ndarray
     after_steps: np.ndarray  # negative: never verified
@@ -77,7 +77,7 @@ class _Contradiction(Exception):
 
 
 class _Replay:
-    """One instance's heap, run against the record of a stretch in which the order matters."""
+    """Replays one instance's heap over a stretch, and compares its order of events with the engine's."""
 
     def __init__(self, history: Stretch, order: TieOrder) -> None:
         self.history, self.order = history, order
@@ -97,13 +97,13 @@ class _Replay:
             self.has_successor = True
 
     def run(self) -> None:
-        """Replay past every time at which the order matters, or to the first contradiction."""
+        """Replay past every tie of the stretch; raise _Contradiction at the first event in another order."""
         for time in self.history.tied_us.tolist():
             if not self._run_past(time):
                 return
 
     def _run_past(self, until: int) -> bool:
-        """Execute all events up to a time; whether the record goes on."""
+        """Execute all events up to a time; return whether the record goes on after it."""
         routed, requests = self.history.routed_us, self.history.requests
         while True:
             is_left = self.next_arrival < len(routed)
@@ -153,7 +153,7 @@ class _Replay:
             self.heap.push((time, STEP, -1))
 
     def _skipped(self) -> int:
-        """Return the next step that leaves a trace in an otherwise empty heap, or that an arrival may precede."""
+        """Return the next step to execute: steps that leave the heap unchanged are skipped, up to the next arrival."""
         starts, first = self.history.step_start_us, self.next_step
         if len(self.heap) or first + 1 >= len(starts):
             return first
@@ -203,9 +203,9 @@ def correct(
     from_us: int = 0,
     before_us: int = NEVER_US,
 ) -> bool:
-    """Verify the order of events from one time to before another; True if every event came as the engine assumed.
+    """Verify the order of events in [`from_us`, `before_us`); return whether the engine's order was right.
 
-    Otherwise the first contradiction of each instance has been corrected in `order`.
+    If not, the first contradiction of each instance has been corrected in `order`.
     """
     is_true = True
     for history in histories:
