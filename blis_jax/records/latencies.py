@@ -177,14 +177,14 @@ def _earlier_lives(seen: Observation, is_done: Values) -> list[tuple[Values, Val
 
 
 def lost_lives(seen: Observation) -> Values | None:
-    """Return which preemptions were in an attempt whose output was lost `[preemption]`; None if no output can be lost."""
+    """Return which preemptions were in an attempt whose output was lost; None if no output can be lost."""
     if not (seen.keeps_output and are_own(seen)):
         return None
     return _are_lost(seen, seen.lives.evictions)
 
 
 def _are_lost(seen: Observation, evictions: Values) -> Values:
-    """Return which evictions came before the first token that counts, so lost the attempt's output."""
+    """Return which evictions came before the first token that counts, so lost their attempt's output."""
     first_us = seen.ends(seen.lives.token_record)
     of = clipped(evictions[:, Eviction.REQUEST], seen.num_requests - 1)
     return seen.starts(evictions[:, Eviction.RECORD]) < first_us[of]

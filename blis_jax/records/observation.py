@@ -205,9 +205,7 @@ class Observation(HasParts):
 
     @cached_property
     def last_steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return duration and end of each request's last step, and the steps' time since its first token; junk if not
-        done.
-        """
+        """Return duration and end of each request's last step, and steps since its token; junk if not done."""
         at_end = self.record_of(Dyn.FINISH_RECORD, -1)
         last = self.time_of(LogTime.DURATION, at_end)
         total = self.time_of(LogTime.TOTAL_DURATION, at_end)
@@ -260,7 +258,7 @@ class Observation(HasParts):
     def ttft_parts(
         self, ttft: Values, preempted: Values, compute: Values, overhead: Values, output: Values
     ) -> np.ndarray:
-        """Return the `TTFT_PARTS` `[request, part]`: fixed delays, given parts, waiting as the rest; -1 without a TTFT."""
+        """Return `TTFT_PARTS` `[request, part]`: fixed delays, given parts, waiting as the rest; -1 without a TTFT."""
         xp, nothing = self.xp, self.xp.zeros(self.num_requests, np.int64)
         delays = [
             nothing + self.cluster.admission_latency_us,

@@ -140,7 +140,7 @@ def first_latencies(seen: Observation, joined: Values) -> Values:
 
 
 def _first_after(seen: Observation, token: Values) -> Values:
-    """Return the first step after step `token` in which each request got a token: steps that pass it over are skipped."""
+    """Return the first step after step `token` in which each request got a token, not passed over."""
     xp, first = seen.xp, token + 1
     if BlockRecords not in seen.raw:
         return first

@@ -1,5 +1,5 @@
-"""From one run to many: `simulate`, `run_grid` and derivatives, over one driver that repairs what did not fit.
+"""From one run to many: `simulate`, `run_grid` and derivatives, over one driver that repeats runs which did not fit.
 
-`driver` runs rows in compiled calls (`programs`, `lanes`) with static sizes (`sizes`, `demand`) and hands results to
-`results`.
+`driver` makes runs in compiled calls (`calls`, `programs`) with static table sizes (`demand`). In a call, a row is one
+run.
 """

@@ -1,8 +1,8 @@
-"""Routers without a compilation each: several in one program, where a number says which decides, and one as a table.
+"""Routers that share compilations: several in one program, where a number selects one, or a router as a table.
 
-Compiling is most of what a short run of a router costs; the program of fifteen takes little longer than that of one. A
-table of operations is compiled once for all that fit. It takes a branch for each of its operations, so where many long
-runs have one router, the compiled form is faster.
+Compiling is most of the cost of a short run; a program with fifteen routers takes little longer to compile than one
+with a single router. An interpreter for tables of operations is compiled once for all routers that can be written as
+tables. It branches for every operation, so for many long runs of one router the compiled form is faster.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROUTER = "routing_policy"
 
 @pytree
 class AlternativesParams:
-    """Which policy decides, and the numbers of all."""
+    """The index of the policy that decides, and the numbers of all policies."""
 
     which: Float[Array | np.float64, ""]  # a whole number, since numbers of policies are float64
     of: tuple[Any, ...]
@@ -47,25 +47,25 @@ class AlternativesParams:
 
 @dataclass(frozen=True)
 class Alternative(Policy):
-    """One of several routing policies: its function is that of all, its numbers say which one decides."""
+    """One of several routing policies: its function holds all of them, its numbers select the one that decides."""
 
     of: tuple[Policy, ...] = ()
     which: int = 0
 
     def values(self) -> AlternativesParams:
-        """Return the place of the policy that decides, and the numbers of all."""
+        """Return the index of the policy that decides, and the numbers of all policies."""
         return AlternativesParams(
             np.float64(self.which), tuple(policy.values() for policy in self.of)
         )
 
     def function(self) -> Policy:
-        """Return the policy without numbers and place: what a compiled program depends on."""
+        """Return the policy without numbers and index, on which a compiled program depends."""
         functions = tuple(policy.function() for policy in self.of)
         return dataclasses.replace(self, of=functions, which=0)
 
 
 def alternatives(policies: Sequence[Policy]) -> tuple[Alternative, ...]:
-    """Return each routing policy as an alternative of all: it decides as it does alone, in a program of all."""
+    """Return each routing policy as an `Alternative`: it decides as it does alone, in a program shared by all."""
     together = _together(tuple(policy.function() for policy in policies))
     of = tuple(policies)
     return tuple(dataclasses.replace(together, of=of, which=at) for at in range(len(of)))
@@ -73,9 +73,9 @@ def alternatives(policies: Sequence[Policy]) -> tuple[Alternative, ...]:
 
 @functools.cache
 def _together(of: tuple[Policy, ...]) -> Alternative:
-    """Return the function of all these policies, each with its own memory.
+    """Return the joint function of these policies, each with its own memory.
 
-    All of them decide and the answer of one is taken: a branch would copy the memories of the others.
+    All of them decide, then one decision is selected: a branch would copy the memories of the others.
     """
 
     def start(params: AlternativesParams, shape: EngineShape) -> tuple[Any, ...]:
@@ -111,12 +111,12 @@ def _together(of: tuple[Policy, ...]) -> Alternative:
 
 
 def in_one_program(configs: Iterable[ClusterConfig]) -> dict[ClusterConfig, Policies]:
-    """Return what policies to hand in with each configuration, so that those that differ in the router share a program.
+    """Return policies for each configuration, with which configurations that differ only in the router share a program.
 
-    Left out are configurations without others of their kind, and those of `_may_share`.
+    Left out are configurations that share with no other, or for which `_may_share` is false.
 
     Raises:
-        ConfigError: a policy reads what its run has not.
+        ConfigError: a policy reads an input that its run does not have.
     """
     alike: dict[tuple[Any, ...], list[ClusterConfig]] = {}
     for config in filter(_may_share, dict.fromkeys(configs)):
@@ -129,10 +129,11 @@ def in_one_program(configs: Iterable[ClusterConfig]) -> dict[ClusterConfig, Poli
 
 
 def _may_share(config: ClusterConfig) -> bool:
-    """Return whether the router decides alike beside others.
+    """Return whether the router decides the same in a program shared with other routers.
 
-    Routers of blis-2026-08 draw from streams of their own, which router tells the caches' index depends on all, what is
-    handed over is of one router, and one that reads scores without scorers would read those of another.
+    Not so: routers of blis-2026-08, which draw from streams of their own; precise KV routing, whose index depends on
+    all routers; a router that hands values over to others; and one that reads scores without scorers of its own, since
+    it would read another router's.
     """
     if config.is_august or config.precise_kv_routing:
         return False
@@ -142,7 +143,7 @@ def _may_share(config: ClusterConfig) -> bool:
 
 
 def _handed_in(members: Sequence[ClusterConfig]) -> dict[ClusterConfig, Policies]:
-    """Return the policies for configurations that are alike but for the router."""
+    """Return the policies for configurations that differ in the router only."""
     if len(members) < 2:
         return {}
     used = [numbered(config) for config in members]
@@ -158,11 +159,11 @@ def _handed_in(members: Sequence[ClusterConfig]) -> dict[ClusterConfig, Policies
 
 
 def router_as_table(config: ClusterConfig, options: Options) -> Policies:
-    """Return the configuration's router with its policy as a table, to be handed in beside the configuration.
+    """Return policies whose router is the configuration's, as a table, to be passed with the configuration.
 
     Raises:
-        NotAsDataError: it has to be compiled; the sentence says why.
-        ConfigError: there is no such policy, or it is at fault.
+        NotAsDataError: the router has to be compiled, for the reason in the message.
+        ConfigError: there is no such policy, or it has an error.
     """
     used = numbered(config)
     if options.form != "rows":

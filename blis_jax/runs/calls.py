@@ -1,4 +1,4 @@
-"""Calls of compiled programs: runs that share sizes and a program, and what comes back of them."""
+"""Calls of compiled programs: runs that share table sizes and a program, and their results."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Use = Callable[[Build, tuple[Any, ...], tuple[Any, ...]], Any]
 
 
 class Group:
-    """Runs of one kind, and the sizes that hold them all."""
+    """Table sizes and plan of draws that hold all runs of one kind."""
 
     def __init__(self, run: Run) -> None:
-        """For a first run."""
+        """Take the sizes of a first run."""
         self.functions, self.shape, self.plan = run.functions, run.sizes.shape, run.plan
 
     def hold(self, runs: Iterable[Run]) -> None:
-        """Grow to hold these runs, too."""
+        """Grow the sizes to hold these runs too."""
         for shape in {run.sizes.shape for run in runs}:
             self.shape = larger_shape(self.shape, shape)
         for plan in {plan for run in runs if (plan := run.plan)}:
@@ -62,27 +62,23 @@ class Call(NamedTuple):
 
     @property
     def kind(self) -> Hashable:
-        """Return all that the call's compiled programs depend on: what they are built of, the plan of
-        draws and the number of rows.
-        """
+        """Return all on which the call's compiled programs depend: `statics`, the plan of draws, the number of rows."""
         return self.statics, self.group.plan, self.size
 
     @property
     def is_in_rows(self) -> bool:
-        """Return whether the runs go through in form `rows`, where separate programs draw the requests and measure."""
+        """Return whether the call has the form `rows`, in which separate programs draw requests and measure."""
         return self.runs[0].sizes.options.form == "rows"
 
     def given(self) -> list[Any]:
-        """Return numbers and source of each run, filled up to the size."""
+        """Return numbers and source of each run, padded to `size` with runs without requests."""
         shape, num_spare = self.group.shape, self.size - len(self.runs)
         members = [*self.runs, self.runs[-1].filler()] if num_spare else self.runs
         rows = [(run.numbers(shape), run.source(shape)) for run in members]
         return rows + rows[-1:] * (num_spare - 1)
 
     def arguments(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the arguments of the program: the rows' inputs stacked `[row, ...]`, then the limit
-        of scan steps and the numbers of what is measured.
-        """
+        """Return the program's arguments: inputs `[row, ...]`, the limit of scan steps, numbers to measure with."""
         arguments = jax.tree.map(stacked, *inputs)
         options = self.runs[0].sizes.options
         steps = np.int32(options.max_scan_steps)
@@ -92,15 +88,13 @@ class Call(NamedTuple):
 
     @property
     def long_run(self) -> GivenRun | None:
-        """Return the run if the call consists of it alone, it is long and may have ties: it is then
-        made in stretches (stretches.py); else None.
-        """
+        """Return the call's only run if it is long and may have ties, so is made in stretches; else None."""
         run = self.runs[0]
         is_alone = self.size == 1 and not self.measured and run.sizes.options.form == "rows"
         return run if is_alone and isinstance(run, GivenRun) and run.is_long else None
 
     def through(self, arguments: tuple[Any, ...], use: Use) -> Ran:
-        """Return what the programs return for these arguments, each as `use(build, statics, arguments)` has it."""
+        """Apply `use(build, statics, arguments)` to each program of the call in turn; return the combined results."""
         params, source, *rest = arguments
         if not self.is_in_rows:
             ran: Ran = use(rows_of, self.statics, arguments)
@@ -119,16 +113,16 @@ class Call(NamedTuple):
     def begin_compiling(
         self, compilers: Executor, begun: dict[Hashable, Future[object]]
     ) -> list[Future[object]]:
-        """Return the compilations that this call waits for; trace here what is not in `begun`, and note it there.
+        """Return the compilations that this call waits for; trace programs not yet in `begun`, and add them to it.
 
-        Many threads may call a program that is ready.
+        Once a program is compiled, many threads may call it.
         """
         needed: list[Future[object]] = []
         if self.long_run:
             return needed
 
         def shapes_of(build: Build, statics: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
-            """Begin to compile a program and return the shapes of what it returns."""
+            """Begin to compile a program; return the shapes of its results."""
             program, key = compiled(build, *statics), (build, statics, self.size)
             if key not in begun:
                 begun[key] = compilers.submit(program.lower(*arguments))
@@ -155,7 +149,7 @@ Execute = Callable[[Call], Results]
 
 
 def execute(call: Call) -> Results:
-    """Run a compiled call; the tables of one that measures stay on the device until they are looked at."""
+    """Run a compiled call; if it measures, the runs' tables stay on the device until `look` reads them."""
     group = call.group
     if run := call.long_run:
         return results_of([run.in_stretches(group.shape)])
@@ -182,21 +176,21 @@ def execute(call: Call) -> Results:
 
 
 def _with_short(codes: Shaped[np.ndarray, "run"], drawn: Drawn | None) -> Any:
-    """The codes of outcomes; that of a run whose draws were too few is WORKLOAD_SHORT."""
+    """Replace the outcome codes of runs whose draws were too few by WORKLOAD_SHORT."""
     if drawn is None:
         return codes
     return np.where(drawn.is_short[: len(codes)], int(Outcome.WORKLOAD_SHORT), codes)
 
 
 def ran(call: Call, arguments: tuple[Any, ...]) -> Ran:
-    """Return what the call's programs return, on the device."""
+    """Run the call's programs; return their results, on the device."""
     return call.through(
         arguments, lambda build, statics, inputs: compiled(build, *statics)(*inputs)
     )
 
 
 def _on_host(left: Ran) -> Any:
-    """As numpy; `jax.device_get` prepares copies even where there are none, which costs six times as much."""
+    """Convert to numpy; on a CPU without `jax.device_get`, which costs six times as much by preparing copies."""
     if jax.default_backend() != "cpu":
         return jax.device_get(left)
     return jax.tree.map(np.asarray, left)

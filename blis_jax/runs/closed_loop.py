@@ -1,8 +1,8 @@
-"""Closed-loop sessions on an engine that is given all arrivals: runs until no arrival changes.
+"""Closed-loop sessions on an engine that needs all arrivals in advance: runs are repeated until no arrival changes.
 
-Nothing can depend on what happens later. So a run with wrong late arrivals is right up to the first
-wrong one, and the completions up to there say when the next rounds arrive. Every pass is right for
-longer than the one before; when no arrival changes, all of them are right.
+No event depends on a later one. So a run with wrong late arrivals is right up to the first wrong one, and its
+completions up to there determine when the next rounds arrive. Every pass is right for longer than the last; when no
+arrival changes, all arrivals are right.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TOKEN_US = 10_000  # first guess of the time that an output token takes
 
 @dataclass(frozen=True)
 class ClosedLoopRun:
-    """A run whose sessions went on as their rounds completed."""
+    """A run whose sessions sent their next rounds as earlier ones completed."""
 
     record: RunRecord  # its requests are those that arrived, by arrival
     loop: ClosedLoop
@@ -77,9 +77,7 @@ class ClosedLoopRun:
         return requests
 
     def request_ids(self) -> list[str]:
-        """Return the ids that BLIS gives the requests: `session_S_round_R_N` for one that the loop
-        created, else `request_N`.
-        """
+        """Return BLIS's ids: `session_S_round_R_N` for requests created by completions, else `request_N`."""
         ids = []
         num_given = 0
         for request, created in zip(self.arrived(), self.num_created.tolist(), strict=True):
@@ -102,22 +100,21 @@ def simulate_closed_loop(
 ) -> ClosedLoopRun:
     """Simulate one cluster on a workload with closed-loop sessions.
 
-    Each pass costs a run; there are about as many as rounds follow each other in the longest session.
-    Requests that complete in one step bring their next rounds in the order of the batch: that of
-    their scheduling, and in one step that of the scheduler. Schedulers that remember or draw, or look
-    at caches, count as fcfs there.
+    Each pass costs a run; there are about as many passes as rounds in the longest session. Requests that complete in
+    one step send their next rounds in the order in which they joined the batch, in one step the scheduler's order.
+    Schedulers with memory, random draws or views of caches count as fcfs in that order.
 
     Args:
         config: the cluster, and names of its policies.
-        workload: what `blis_jax.workload.reference.drawn` returned.
+        workload: the result of `blis_jax.workload.reference.drawn`.
         options: how to run.
         seed: the seed of random policies.
         policies: policies to use in place of those that the configuration names.
         gives_up: whether requests are given up at their deadlines.
 
     Returns:
-        The run, and which rows of the sessions' table its requests are. If a pass does not end as a run
-        does, its record is returned, and its outcome says so.
+        The run, with the rows of the sessions' table that are its requests. If a pass neither completes nor reaches its
+        horizon, the run has the record of that pass, whose `outcome` says why.
 
     Raises:
         ConfigError: a policy, a number or a table cannot be used.
@@ -146,7 +143,7 @@ def simulate_closed_loop(
 def follow(
     config: ClusterConfig, loop: ClosedLoop, options: Options | None = None, seed: int = 0
 ) -> ClosedLoopRun:
-    """Simulate one cluster on a table of sessions that is known as a whole; else as `simulate_closed_loop`.
+    """Simulate one cluster on a complete table of sessions; otherwise like `simulate_closed_loop`.
 
     Raises:
         ConfigError: a policy, a number or a table cannot be used.
@@ -157,7 +154,7 @@ def follow(
 
 
 def placed(config: ClusterConfig, table: RequestTable, names: WorkloadNames) -> RequestTable:
-    """Return the table with the models, adapters and bounds of requests, where they decide something.
+    """Add to the table the models, adapters and TTFT targets of requests, if the cluster uses them.
 
     Raises:
         ConfigError: a request names an adapter that the cluster does not have for it.
@@ -175,7 +172,7 @@ def _settled(
     policies: Policies | None,
     batches: _Batches,
 ) -> ClosedLoopRun:
-    """Passes with the arrivals that the pass before gives, until they stay as they are."""
+    """Repeat the run with the arrivals that follow from the last pass, until they no longer change."""
     runner, arrivals, num_passes = Runner(options, num_rows=1), _guessed(loop), 0
     with progress.phase("following the sessions"):
         while True:
@@ -197,7 +194,7 @@ def _settled(
 
 @dataclass(frozen=True)
 class _Batches:
-    """What the order of completions in one step depends on."""
+    """The inputs that determine the order of completions in one step."""
 
     values: QueueValues | None  # None: requests are scheduled in order of their rows
     texts: Int[np.ndarray, "part request"] | None  # `Order.part_texts`, where they count
@@ -220,7 +217,7 @@ def _batches_of(config: ClusterConfig, loop: ClosedLoop, policies: Policies | No
 def _other_answers(
     run: ClosedLoopRun, known: dict[tuple[str, int], int]
 ) -> dict[tuple[str, int], int]:
-    """Output tokens, by session and round, of requests that were followed by a prompt with another number of them."""
+    """Return the output tokens, by session and round, of requests whose next prompt assumed another number of them."""
     loop, requests = run.loop, run.record.requests
     if run.record.outcome not in WHOLE:
         return {}
@@ -238,7 +235,7 @@ def _other_answers(
 
 @dataclass(frozen=True, eq=False)
 class _Arrivals:
-    """The arrival times of a table's rows, and the order of those in the same microsecond."""
+    """The arrival times of a table's rows, and the order of rows that arrive in the same microsecond."""
 
     time_us: Int[np.ndarray, " request"]  # NEVER_US for those that do not
     rank: Int[np.ndarray, " request"]  # of their creation
@@ -252,7 +249,7 @@ class _Arrivals:
 
 
 def _guessed(loop: ClosedLoop) -> _Arrivals:
-    """Every round takes a time by its length: with all rows there, passes share a compiled program."""
+    """Guess arrivals from output lengths; with all rows present, passes share a compiled program."""
     done_us = np.asarray(loop.table.arrival_us, np.int64).copy()
     service_us = TOKEN_US * np.asarray(loop.table.output_len, np.int64)
     for row, parent in enumerate(loop.parent.tolist()):  # parents come first
@@ -267,7 +264,7 @@ def _following(
     completed_us: Int[np.ndarray, " request"],
     turn: Int[np.ndarray, " request"],
 ) -> _Arrivals:
-    """The arrivals that completions bring, which come in this turn; -1: a row does not complete."""
+    """Return the arrivals that follow from completions at `completed_us` (-1: never), ordered by `turn`."""
     num_rows = loop.table.num_rows
     time_us, rank = np.asarray(loop.table.arrival_us, np.int64).copy(), np.arange(num_rows)
     children = np.flatnonzero(loop.parent != NO_PARENT)
@@ -289,7 +286,7 @@ def _completions(
     loop: ClosedLoop,
     batches: _Batches,
 ) -> tuple[Int[np.ndarray, " request"], Int[np.ndarray, " request"]]:
-    """When rows have completed (−1: never), and their turn among all completions.
+    """Return when each row completed, µs (−1: never), and its place in the order of completions.
 
     BLIS completes requests when their last step starts, instance by instance in one microsecond.
     """
@@ -321,7 +318,7 @@ def _completions(
 def _last_step_starts(
     record: RunRecord, rows: Int[np.ndarray, " done"]
 ) -> Int[np.ndarray, " done"]:
-    """Start of the step in which each of these requests completed."""
+    """Return the start, µs, of the step in which each of these requests completed."""
     steps, requests = record.steps, record.requests
     span = int(np.max(steps.last_index, initial=0)) + 1
     place = np.asarray(steps.instance, np.int64) * span + steps.last_index
@@ -334,7 +331,7 @@ def _last_step_starts(
 def _table(
     loop: ClosedLoop, time_us: Int[np.ndarray, " request"], order: Int[np.ndarray, " arrived"]
 ) -> RequestTable:
-    """The rows that arrive, in this order."""
+    """Return the table of the rows in `order`, with these arrival times."""
     columns = {
         field.name: np.asarray(getattr(loop.table, field.name))[order]
         for field in dataclasses.fields(loop.table)
@@ -349,7 +346,7 @@ def _table(
 
 
 def _runs_out(run: ClosedLoopRun, batches: _Batches) -> bool:
-    """Whether a session would have gone on for which the table has no more rounds."""
+    """Return whether a session would have sent a round beyond those in the table."""
     loop, record = run.loop, run.record
     if record.outcome not in WHOLE:
         return False

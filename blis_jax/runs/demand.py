@@ -1,6 +1,6 @@
-"""What requests ask of the engine's tables, counted in given ones and expected of draws, and the sizes that follow.
+"""The table sizes that requests need, counted from given requests or expected from draws.
 
-These are static: there is what to begin with, and how they change where a run did not fit.
+Sizes are static: here are the first guesses, and how they grow if a run did not fit.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def next_power(value: int) -> int:
 
 @dataclass(frozen=True)
 class Demand:
-    """Requests and the clusters that serve them, as far as sizes follow from them."""
+    """The properties of requests and clusters from which table sizes follow."""
 
     num_instances: int  # of the largest cluster
     num_slots: int
@@ -77,7 +77,7 @@ class Demand:
 
 
 def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options) -> Demand:
-    """Count what one run on a given table asks of the engine's tables."""
+    """Count the demand of one run on a given table."""
     count = int(np.sum(np.asarray(table.arrival_us) != NEVER_US))
     num_requests = rounded(max(count, 64), 64)
     longest_content = int(np.max(np.asarray(table.node_blocks), initial=0))
@@ -124,7 +124,7 @@ def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options
 def demand_of_draws(
     configs: Sequence[ClusterConfig], plans: Sequence[DrawPlan], options: Options
 ) -> Demand:
-    """Estimate what runs of several points of one mechanism, whose plans have one shape, ask of the engine's tables."""
+    """Estimate the demand of runs of several points with one mechanism, whose plans have one shape."""
     draws = plans[0].shape
     longest_content = max(longest_node(plan) for plan in plans)
     has_nodes = longest_content > 0
@@ -160,9 +160,9 @@ def _mirror_size(config: ClusterConfig) -> int:
 
 
 def sharing_instances(config: ClusterConfig) -> int:
-    """Return how many instances share the requests; one for a user's router, which nobody knows.
+    """Return how many instances share the requests; 1 for a router from a user's file, which may not balance.
 
-    A table that is too small costs a compilation, one of 512 slots a tenth of a run.
+    A table that is too small costs a compilation, while a table of 512 slots costs a tenth of a run.
     """
     return 1 if is_file(config.routing_policy) else config.num_instances
 
@@ -174,9 +174,7 @@ def guessed_slots(num_requests: int, num_instances: int) -> int:
 
 
 def slots_for(config: ClusterConfig, table: RequestTable) -> int:
-    """Choose the slots per instance for a table; for a long one that the cluster keeps up with, by how
-    many requests overlap.
-    """
+    """Choose the slots per instance for a table; for a long one of light load, by how many requests overlap."""
     arrival = np.asarray(table.arrival_us)
     is_real = arrival != NEVER_US
     count = int(is_real.sum())
@@ -203,13 +201,13 @@ def slots_for(config: ClusterConfig, table: RequestTable) -> int:
 
 
 def _num_chunks(config: ClusterConfig, table: RequestTable) -> int:
-    """Steps in which prompts are computed, one request at a time and nothing cached."""
+    """Return the number of steps that compute prompts, one request at a time and without cached tokens."""
     chunks = -(-np.asarray(table.input_len, np.int64) // _chunk(config))
     return int(np.sum(chunks + aligns_chunks(config)))
 
 
 def _chunk(config: ClusterConfig) -> int:
-    """Prompt tokens of a request in a step, on the instance that takes the fewest."""
+    """Return the most prompt tokens of a request in one step, on the instance with the lowest limit."""
     thresholds = per_instance(config, "long_prefill_token_threshold")
     limits = [threshold for threshold in thresholds if threshold > 0]
     tokens = min(per_instance(config, "max_num_scheduled_tokens") + limits)
@@ -218,12 +216,12 @@ def _chunk(config: ClusterConfig) -> int:
 
 
 def _largest(config: ClusterConfig, coefficients: str) -> list[float]:
-    """Each coefficient of the instance that has the largest one."""
+    """Return the largest value of each coefficient over the instances."""
     return [max(values) for values in zip(*per_instance(config, coefficients), strict=True)]
 
 
 def _num_output_blocks(table: RequestTable, block_size: int) -> int:
-    """Whole blocks that outputs take."""
+    """Return the number of KV blocks that all outputs fill."""
     return int(np.sum(np.asarray(table.output_len, np.int64))) // block_size
 
 
@@ -236,7 +234,7 @@ def shares_outputs(table: RequestTable, block_size: int) -> bool:
 
 
 def _num_distinct_blocks(table: RequestTable, block_size: int) -> int:
-    """Blocks of different content in all prompts and outputs."""
+    """Return the number of blocks with distinct content in all prompts and outputs."""
     blocks, path = np.asarray(table.node_blocks, np.int64), np.asarray(table.path_nodes)
     tokens = np.asarray(table.input_len, np.int64) + np.asarray(table.output_len)
     again = np.sum(np.where(path >= 0, blocks[np.maximum(path, 0)], 0)) - np.sum(blocks)
@@ -244,7 +242,7 @@ def _num_distinct_blocks(table: RequestTable, block_size: int) -> int:
 
 
 def _clock_for(config: ClusterConfig, table: RequestTable, clock: str) -> str:
-    """The clock asked for, or 64 bits if arrivals alone exceed 32."""
+    """Return the clock asked for, or `int64` if arrivals exceed the range of `int32`."""
     arrivals = np.asarray(table.arrival_us)
     latest = int(np.max(arrivals[arrivals != NEVER_US], initial=0))
     latest += config.admission_latency + config.routing_latency
@@ -262,7 +260,7 @@ _WIDER_CLOCK = {"int32": 0, "int64": 1, "float64": 2, "continuous": 3}
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a run, and what they follow from."""
+    """The table sizes of a run, and the demand and options from which they follow."""
 
     shape: EngineShape
     demand: Demand
@@ -271,7 +269,7 @@ class Sizes:
 
 
 def first_sizes(demand: Demand, options: Options, functions: Mechanism) -> Sizes:
-    """Guess sizes, rounded to the grid; those that turn out too small are grown."""
+    """Guess the sizes of a run, rounded to the grid; `grown` enlarges sizes that turn out too small."""
     shape = EngineShape(
         num_instances=demand.num_instances,
         num_slots=demand.num_slots,
@@ -296,14 +294,14 @@ def first_sizes(demand: Demand, options: Options, functions: Mechanism) -> Sizes
 
 
 def _num_touches(demand: Demand, functions: Mechanism) -> int:
-    """Of the router's index, for its log; 0: one a request."""
+    """Return how many lookups the log of the router's index must hold; 0: one for each request."""
     if functions.is_precise:
         return rounded(demand.num_allocations, FEWEST_TOUCHES)
     return 2 * demand.num_requests if functions.moves_requests else 0
 
 
 def _is_pressed(demand: Demand) -> bool:
-    """Whether a run without eviction is not worth a try: more contents than blocks, or tables of long contents."""
+    """Return whether to start at block level: more distinct contents than blocks, or tables of long contents."""
     if demand.distinct_blocks is None:
         return False
     has_room = demand.distinct_blocks <= demand.all_kv_blocks
@@ -311,7 +309,7 @@ def _is_pressed(demand: Demand) -> bool:
 
 
 def pressed(sizes: Sizes) -> Sizes:
-    """Return the sizes with block-level memory, where a step stands by itself whenever a member needs a block."""
+    """Return the sizes with block-level memory, which needs more step records: one whenever a request needs a block."""
     shape, options = sizes.shape, sizes.options
     if not options.log_capacity:
         records = shape.log_capacity + 2 * sizes.demand.output_blocks
@@ -389,7 +387,7 @@ GROWTH: Mapping[Outcome, Callable[[Sizes], Sizes]] = {
 
 
 def grown(sizes: Sizes, outcome: Outcome) -> Sizes | None:
-    """Return the sizes that may hold a run that ended with this outcome, or None if larger tables do not help."""
+    """Return larger sizes for a run that ended with `outcome`; None if larger tables do not help."""
     larger = GROWTH[outcome](sizes) if outcome in GROWTH else sizes
     return larger if larger != sizes else None
 

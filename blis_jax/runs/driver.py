@@ -1,6 +1,6 @@
-"""The one driver: runs rows in compiled calls, and again what did not fit, until none can be repaired any more.
+"""The one driver: makes runs in compiled calls, and repeats those that did not fit, until none can be repaired.
 
-Runs of one kind share sizes and a program. Sizes only grow, so that later runs find their program compiled.
+Runs of one kind share table sizes and a program. Sizes only grow, so that later runs find their program compiled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROWS_PER_LANE = 16  # of a call, where lanes take one row after another
 
 @dataclass
 class Timing:
-    """Wall time of a batch by what was done, in seconds."""
+    """Wall time of a batch, s, split into compiling and running."""
 
     compile_s: float = 0.0  # waited for compilations; those that ran beside rows are not in it
     run_s: float = 0.0
@@ -51,7 +51,7 @@ class CallMaker(Protocol):
     def made(
         self, calls: Sequence[Call], summarize: Callable[[RunRecord], Any]
     ) -> Iterator[tuple[list[tuple[Run, Any]], int]]:
-        """Yield what is kept of each call's runs that are done, and how many are to be made again; in any order."""
+        """Yield for each call, in any order, its finished runs with summaries, and how many must be repeated."""
 
 
 elsewhere: ContextVar[CallMaker | None] = ContextVar("elsewhere", default=None)
@@ -60,22 +60,22 @@ elsewhere: ContextVar[CallMaker | None] = ContextVar("elsewhere", default=None)
 def in_call(
     summarize: Callable[[RunRecord], Any], num_rows: int, form: str
 ) -> CompiledSummary[Any] | None:
-    """Return what computes the figures in the compiled call, if that pays."""
+    """Return `summarize` if it can compute the figures in the compiled call, and that is faster; else None."""
     if not isinstance(summarize, CompiledSummary):
         return None
     return summarize if form == "lanes" or num_rows >= summarize.fewest_rows else None
 
 
 class Runner:
-    """Runs one batch of runs after another; what they need is compiled once."""
+    """Makes one batch of runs after another; runs of one kind share a compiled program."""
 
     def __init__(
         self, options: Options, num_rows: int | None = None, workers: CallMaker | None = None
     ) -> None:
-        """`num_rows` is how many runs a batch usually has, so that all calls have one size.
+        """Set the usual number of runs in a batch, `num_rows`, so that all calls have one size.
 
-        With 1, runs are made in the caller's thread; if None, the size of calls follows each batch. `workers` make
-        the calls in place of threads, those of the command's --scheduler if None.
+        With 1, runs are made in the caller's thread; with None, the size of calls follows each batch. Calls are made by
+        `workers`, else by those of the command's --scheduler, else by threads.
         """
         self.options, self.num_rows, self.timing = options, num_rows, Timing()
         self.workers = workers or elsewhere.get()
@@ -83,23 +83,23 @@ class Runner:
         self.compiled: set[Hashable] = set()
 
     def expect(self, rows: Iterable[Row]) -> None:
-        """Take in the sizes of runs that will come, so that one program may serve all of them."""
+        """Grow table sizes for the runs `rows` to come, so that one program may serve all of them."""
         for row in rows:
             self._grouped([GivenRun(row, self.options)])
 
     def share_sizes(self) -> None:
-        """Let each kind hold what any of them holds, since they are one cluster's under several routers.
+        """Give every kind of runs the largest sizes of any kind, if they are one cluster under several routers.
 
-        What a run of one has found too small is then not found again, and compiled again, by the next.
+        So a size that was too small for one kind is not tried, and compiled, again for the next.
         """
         shape = functools.reduce(larger_shape, (group.shape for group in self.groups.values()))
         for group in self.groups.values():
             group.shape = shape
 
     def run(self, rows: Sequence[Row], summarize: Callable[[RunRecord], T]) -> list[T]:
-        """Return what `summarize` makes of each row's record, in order; it is called from several threads.
+        """Make the runs; return the results of `summarize`, called from several threads, in order.
 
-        A `CompiledSummary` gets its figures from the compiled call; whole runs come back only to be repaired.
+        A `CompiledSummary` gets its figures from the compiled call; records are read only to repair a run.
         """
         runs = [GivenRun(row, self.options) for row in rows]
         done: dict[Run, T] = {}
@@ -115,15 +115,15 @@ class Runner:
     def stream(
         self, runs: Sequence[Run], summarize: Callable[[RunRecord], T], execute: Execute = here
     ) -> Generator[list[tuple[Run, T]]]:
-        """Yield the runs as they are done, call by call, with what `summarize` makes of each record."""
+        """Yield, call by call, the finished runs with the results of `summarize`."""
         counts = Counter(run.kind for run in runs)
 
         def measured(kind: Hashable) -> CompiledSummary[Any] | None:
-            """Return what computes figures in the calls of a kind."""
+            """Return the compiled summary for calls of a kind; None if figures are computed from records."""
             return in_call(summarize, self.num_rows or counts[kind], self.options.form)
 
         def make(call: Call, ready: Ready) -> tuple[list[tuple[Run, T]], int]:
-            """Run a call; return what is kept of its runs, and how many are to be made again."""
+            """Run a call; return its finished runs with their summaries, and how many must be repeated."""
             _wait_for(ready)
             return finished_of(call, execute(call), summarize)
 
@@ -156,9 +156,9 @@ class Runner:
     def _compilations(
         self, tracer: Executor, compilers: Executor, calls: Sequence[Call]
     ) -> list[Ready]:
-        """Return for each call what it has to wait for.
+        """Return for each call the compilations that it has to wait for.
 
-        One thread traces, for Python's lock lets no second one; what it has traced compiles meanwhile.
+        A single thread traces, since Python's lock allows only one; traced programs compile meanwhile.
         """
         compiling: dict[Hashable, Future[object]] = {}
 
@@ -188,7 +188,7 @@ class Runner:
             mark = done_at
 
     def _grouped(self, runs: Sequence[Run]) -> dict[Hashable, list[Run]]:
-        """Return the runs by kind, each held by its group."""
+        """Return the runs by kind, after growing each kind's group to hold them."""
         kinds: dict[Hashable, list[Run]] = {}
         for run in runs:
             kinds.setdefault(run.kind, []).append(run)
@@ -214,9 +214,7 @@ class Runner:
                 yield Call(group, members[at : at + each], size, measured(kind))
 
     def rows_per_call(self, num_runs: int, num_requests: int = 0) -> int:
-        """Return the rows of a call: enough calls for every worker, and one size for any number of
-        runs that are not long.
-        """
+        """Return the rows of a call, such that every worker has calls; runs that are not long get one size."""
         if self.options.form == "lanes":
             num_lanes, share = self.options.num_lanes, num_devices()
             most = ROWS_PER_LANE * num_lanes if num_lanes else LANES_PER_CALL
@@ -232,7 +230,7 @@ class Runner:
 
 
 def _as_called(calls: Sequence[Call]) -> list[Ready]:
-    """Return for each call that it waits for nothing: its program is compiled as it is called."""
+    """Return for each call an empty wait: its program is compiled when it is called."""
     return [NOTHING] * len(calls)
 
 
@@ -242,7 +240,7 @@ def _wait_for(ready: Ready) -> None:
 
 
 def _num_threads(form: str) -> int:
-    """Threads that make calls; one more than cores, since Python's lock lets only one of them prepare and look."""
+    """Return the number of threads that make calls: one more than cores, since Python's lock makes one of them wait."""
     cores = num_workers()
     return 1 if form == "lanes" else cores + 1 if cores > 1 else 1
 
@@ -254,7 +252,7 @@ def _itself(record: RunRecord) -> RunRecord:
 def finished_of(
     call: Call, results: Results, summarize: Callable[[RunRecord], T]
 ) -> tuple[list[tuple[Run, T]], int]:
-    """Return what is kept of the runs of a call that are done, and how many are to be made again."""
+    """Return a call's finished runs with their summaries, and how many runs must be repeated."""
     finished: list[tuple[Run, T]] = []
     whole: list[tuple[Run, RunRecord]] = []
     kept: Sequence[T] = ()
@@ -276,7 +274,7 @@ def finished_of(
 
 
 def _shown(call: Call, drawn: Drawn | None, at: int) -> dict[str, int]:
-    """What a call has shown of requests that were drawn in it."""
+    """Return the demand of a run's drawn requests that its call has reported."""
     if drawn is None:
         return {}
     longest = -(-int(drawn.most_tokens[at]) // call.group.shape.block_size)
@@ -284,7 +282,7 @@ def _shown(call: Call, drawn: Drawn | None, at: int) -> dict[str, int]:
 
 
 def _checked(runs: Sequence[tuple[Run, RunRecord]]) -> list[tuple[Run, RunRecord]]:
-    """The records with the counts of the cheap invariants, taken over runs of one size at a time."""
+    """Return the records with the counts of the cheap invariants added, checked together for runs of equal size."""
     sizes: dict[tuple[int, int], list[int]] = {}
     for place, (_, record) in enumerate(runs):
         size = len(record.requests.status), len(record.instances.step_count)

@@ -1,9 +1,9 @@
 """Compiled programs on disk: a later process neither traces nor lowers what an earlier one has compiled.
 
-They lie in the folder `programs` of JAX's compilation cache and go with it. A program is found by everything that it
-depends on: what it is built of, value by value and function by function; the arguments' shapes; every file of this
-package; JAX's settings and version; XLA's flags; and the machine's processor. What cannot be named so, such as a
-policy of a user's file, is not kept. A file that is damaged is made again.
+They lie in the folder `programs` of JAX's compilation cache and go with it. A program is found by a hash of everything
+that it depends on: the values and functions that it is built of; the arguments' shapes; every file of this package;
+JAX's settings and version; XLA's flags; and the machine's processor. A program that depends on anything else, such as a
+policy of a user's file, is not kept. A damaged file is replaced.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class UnnamedError(Exception):
-    """A value that has no name which outlives the process."""
+    """Raised for a value that has no name which is the same in every process."""
 
 
 def name_of(value: object) -> str:
-    """Return a text that equal values have in every process, and others have not.
+    """Return a text that is the same for equal values in every process, and differs for others.
 
     Raises:
         UnnamedError: a value is neither plain, nor made of plain ones, nor defined in this package.
@@ -95,7 +95,7 @@ def _members(value: object) -> str:
 
 
 def _defined(thing: type | FunctionType) -> str:
-    """Return where a class or a function is defined: in this package, or as a class of Python or numpy."""
+    """Return the qualified name of a class or function of this package, or of a class of Python or numpy."""
     module = thing.__module__
     root = module.partition(".")[0]
     is_ours = root == PACKAGE.name and hasattr(sys.modules.get(module), "__file__")
@@ -108,7 +108,7 @@ def _defined(thing: type | FunctionType) -> str:
 
 @functools.cache
 def _surroundings() -> str:
-    """Return what every program depends on: the files of the package, versions, flags and the processor."""
+    """Return the name of all on which every program depends: the package's files, versions, flags and the processor."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -130,7 +130,7 @@ def _surroundings() -> str:
 
 
 def _settings() -> str:
-    """Return JAX's settings but for those that say what is logged, dumped and cached."""
+    """Return JAX's settings, except those about logs, dumps and caches."""
     skipped = ("cache", "log", "dump", "traceback", "explain")
     settings: Mapping[str, Any] = jax.config.values
     kept = {name: repr(value) for name, value in settings.items() if not any(
@@ -139,7 +139,7 @@ def _settings() -> str:
 
 
 def folder() -> Path | None:
-    """Return where a command keeps programs; None where JAX keeps none, or the device is no CPU of Linux."""
+    """Return the folder of kept programs; None if JAX caches none, or the device is not a CPU under Linux."""
     settings: Any = jax.config
     place = settings.jax_compilation_cache_dir
     is_kept = settings.jax_enable_compilation_cache and place and Path("/proc/cpuinfo").exists()
@@ -155,7 +155,7 @@ def shapes_of(arguments: tuple[Any, ...]) -> tuple[Hashable, ...]:
 
 
 def path_of(built_of: Hashable, shapes: tuple[Hashable, ...]) -> Path | None:
-    """Return the file of a program by what it is built of and the shapes of its arguments; None if it is not kept."""
+    """Return the path for a program, given its build arguments and its arguments' shapes; None if it is not kept."""
     place = folder()
     try:
         parts = name_of(built_of), repr(shapes), _surroundings()
@@ -165,7 +165,7 @@ def path_of(built_of: Hashable, shapes: tuple[Hashable, ...]) -> Path | None:
 
 
 def load(path: Path) -> Any:
-    """Return the compiled program of a file; None if there is none, or it is damaged."""
+    """Load a compiled program; None if the file is missing or damaged."""
     try:
         content = path.read_bytes()
         digest, packed = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
@@ -180,7 +180,7 @@ def load(path: Path) -> Any:
 
 
 def not_in_cache_of_jax() -> AbstractContextManager[object]:
-    """Return a context in which JAX's cache takes no program of this thread.
+    """Return a context in which JAX's cache stores no program of this thread.
 
     XLA leaves functions out when it writes a program that it has read: NOT_FOUND: Function wrapped_iota not found.
     """
@@ -190,7 +190,7 @@ def not_in_cache_of_jax() -> AbstractContextManager[object]:
 
 
 def save(path: Path, program: jax.stages.Compiled) -> None:
-    """Keep a compiled program; what was not used for longest goes."""
+    """Write a compiled program; beyond MOST_FILES programs, delete those not used for longest."""
     try:
         packed = zlib.compress(pickle.dumps(serialize_executable.serialize(program)), 1)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -225,7 +225,7 @@ class Program:
 
 
 class KeptProgram(Program):
-    """A program that is taken from disk where an earlier process has kept it, and is kept where it has a name."""
+    """A program that is loaded from disk if an earlier process has kept it, and kept if it has a name."""
 
     def __init__(self, build: Callable[..., Callable[..., Any]], statics: tuple[Any, ...]) -> None:
         """Build the function; it is traced when a shape is new and not on disk."""
@@ -288,7 +288,7 @@ class KeptProgram(Program):
 
 
 def _renamed(built_of: tuple[Callable[..., Any], tuple[Any, ...]], name: str) -> Callable[..., Any]:
-    """Return the function under a name of its own, which no program in JAX's cache has."""
+    """Return the function with a new `__name__`, so that it matches no program in JAX's cache."""
     build, statics = built_of
     function = build(*statics)
 

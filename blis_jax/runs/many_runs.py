@@ -1,8 +1,8 @@
 """One run of given requests, and many: points of a parameter space times seeds, simulated in compiled calls.
 
-Points of one mechanism share a compilation, and mechanisms compile side by side. Rows go through in
-chunks, one single-threaded worker per core on a CPU and all in one vectorised loop on a GPU; every
-row comes back, repaired where it can be, with its outcome.
+A point is a configuration with a workload; points of one mechanism share a compilation, and mechanisms compile in
+parallel. Runs are made in chunks: by one single-threaded worker per core on a CPU, in one vectorised loop on a GPU.
+Every run is returned with its outcome, after repeats with larger tables if it did not fit.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def simulate(
         policies: policies to use in place of those that the configuration names.
 
     Returns:
-        What happened to every request, step and instance. How the run ended is its `outcome`; a run that
-        cannot end raises nothing.
+        The record of every request, step and instance. Its `outcome` says how the run ended; a run that cannot end
+        raises no error.
 
     Raises:
         ConfigError: a policy, a number or a table cannot be used.
@@ -114,12 +114,13 @@ def run_grid(
         configs: the clusters, `[point]`; those of one mechanism share a compiled program.
         spec: the workload, one for all or one for each configuration.
         seeds: whole numbers from 0 to 2^32 − 1.
-        summarize: what is kept of a record; called from several threads. `figures_of` is computed on the device.
+        summarize: function from a record to its summary, called from several threads; `figures_of` is computed on the
+            device.
         options: how to run.
-        progress: told how many rows each chunk has finished.
-        known: summaries by (point, place of the seed) that need no run.
-        on_row: told of every other summary as it comes, with point and place of the seed.
-        policies: in place of those that the configurations name, one for all or one for each.
+        progress: called with the number of runs that each chunk has finished.
+        known: summaries by (index of the point, index of the seed) that need no run.
+        on_row: called with index of the point, index of the seed, and summary of every run as it finishes.
+        policies: policies in place of those that the configurations name, one set for all or one for each.
 
     Returns:
         The summaries, `rows[point][seed]`.
@@ -152,7 +153,7 @@ def run_grid(
 
 
 def _refuse_other_kinds(configs: object, spec: object, seeds: object) -> None:
-    """Refuse one thing where a list is asked for, and a name in place of a workload."""
+    """Refuse a single seed or configuration in place of a list, and a name in place of a workload."""
     if isinstance(seeds, int):
         raise ConfigError(
             f"seeds: got the number {seeds}; give a list of them, such as range({seeds})"
@@ -176,9 +177,9 @@ def run_given(
     on_row: Callable[[int, int, T], None] | None = None,
     placed: Callable[[RequestTable, int, ClusterConfig], RequestTable] | None = None,
 ) -> Grid[T]:
-    """Run every configuration on given requests, `table_of(seed, block size)`; the rest as in `run_grid`.
+    """Run every configuration on given requests, `table_of(seed, block size)`; otherwise like `run_grid`.
 
-    `placed(table, seed, configuration)` gives the requests what the cluster goes by besides.
+    `placed(table, seed, configuration)` returns the table with further columns that the cluster needs.
     """
     options = options or Options(form=default_form(), resolve_ties=False)
     tables: dict[tuple[int, int], RequestTable] = {}
@@ -200,12 +201,12 @@ def run_given(
 
 
 def _shared(made: Sequence[M]) -> Iterator[tuple[M, Mechanism]]:
-    """Points or runs with the mechanism of the program that they share with others."""
+    """Yield the points or runs with the mechanism of the program that they share."""
     return zip(made, of_one_program([group.functions for group in made]), strict=True)
 
 
 def _tell_nobody(*_: object) -> None:
-    """Take what there is to tell where nobody asked for it."""
+    """Ignore a report for which no callback was given."""
 
 
 def _gridded(
@@ -218,7 +219,7 @@ def _gridded(
     known: Mapping[tuple[int, int], T] | None,
     on_row: Callable[[int, int, T], None] | None,
 ) -> Grid[T]:
-    """The runs that are not known, made and put in their places."""
+    """Make the runs; return their summaries with the known ones as a grid."""
     kept, runner = dict(known or {}), Runner(options)
     tell_row, tell_count = on_row or _tell_nobody, progress or _tell_nobody
     with contextlib.closing(runner.stream(runs, summarize)) as calls:
@@ -237,9 +238,7 @@ def drawn_runs(
     options: Options,
     known: Container[tuple[int, int]] = (),
 ) -> list[DrawnRun]:
-    """Return a run for each point and seed that is not known; points of one kind begin with sizes that
-    hold all of them.
-    """
+    """Return a run for each unknown (point, seed); points of one kind begin with sizes that hold all of them."""
     kinds: dict[Hashable, list[int]] = {}
     for place, point in enumerate(points):
         kinds.setdefault(point.kind, []).append(place)

@@ -68,7 +68,7 @@ class Options:
     num_evictions: int = 256
 
     def __post_init__(self) -> None:
-        """Refuse words that name nothing."""
+        """Refuse unknown words for `clock`, `form` and `kv_model`."""
         for name, words in WORDS.items():
             if getattr(self, name) not in words:
                 raise ConfigError(
@@ -91,9 +91,9 @@ def num_workers() -> int:
 def side_by_side(
     function: Callable[..., T], arguments: Iterable[tuple[object, ...]]
 ) -> Iterator[T]:
-    """Yield what a function returns for each tuple of arguments, in their order, made by one process per core.
+    """Yield a function's result for each tuple of arguments, in order, computed by one process per core.
 
-    A process begins in half a second if the function's module does not import JAX. What the function raises is raised.
+    A process starts in half a second if the function's module does not import JAX. The function's errors are raised.
     """
     pool = joblib.Parallel(
         n_jobs=num_workers(), return_as="generator", initializer=_end_with, initargs=(os.getpid(),)
@@ -109,7 +109,7 @@ def side_by_side(
 
 
 def _end_with(parent: int) -> None:
-    """Let this process end soon after its parent, which may be killed and then tells nobody."""
+    """Make this process exit soon after its parent, which may be killed without notice."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,4 +1,4 @@
-"""What is compiled: rows of runs, their requests given or drawn in the call, and their figures if asked for."""
+"""The compiled programs: they make rows, that is runs, of given or drawn requests, and measure them if asked to."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SHARE = 4  # one in so many lanes is done before next rows begin
 
 
 class Begun(NamedTuple):
-    """Rows before their first event, and what of them is to be at hand when they are done."""
+    """Rows before their first event, and the parts of them that are needed when they are done."""
 
     params: Params
     requests: Requests
@@ -60,7 +60,7 @@ class Begun(NamedTuple):
 
 @pytree
 class Lanes:
-    """All with an axis of lanes."""
+    """The state of all lanes; every array has a leading lane axis."""
 
     row: jax.Array  # int32; the number of rows in a lane that has none any more
     chunks: jax.Array  # int32: of scan steps, since the row began
@@ -71,13 +71,13 @@ class Lanes:
     state: State
 
     def is_open(self, max_scan_steps: jax.Array) -> jax.Array:
-        """Return which lanes are not done with their row."""
+        """Return which lanes have a row that is not done."""
         is_running: jax.Array = self.state.lane.numbers[:, Reg.IS_DONE] == 0
         return is_running & (self.chunks < max_scan_steps // CHUNK)
 
 
 class LaneLoop:
-    """One call: `num_rows` rows in `width` lanes."""
+    """Runs `num_rows` rows in `width` lanes, in one call."""
 
     def __init__(
         self,
@@ -89,16 +89,14 @@ class LaneLoop:
         width: int,
         max_scan_steps: jax.Array,
     ) -> None:
-        """`begin` makes rows of their numbers, `keep` what is put out of rows that are done; both have an axis."""
+        """Set up a loop: `begin` maps row indices to rows, `keep` finished rows to results; both are vectorised."""
         self.shape, self.mechanism, self.begin, self.keep = shape, mechanism, begin, keep
         self.num_rows, self.width = num_rows, min(width, num_rows)
         self.num_at_once = -(-self.width // SHARE)
         self.max_scan_steps = max_scan_steps
 
     def run(self) -> tuple[Any, jax.Array]:
-        """Return what is kept of each run `[row]` and the number of scan steps of all lanes, those of
-        waiting lanes included.
-        """
+        """Return the results of each run `[row]`, and the scan steps of all lanes, waiting lanes included."""
         first, turns = self._entered(jnp.arange(self.width, dtype=jnp.int32)), jnp.int32(0)
         if self.width == self.num_rows:
             lanes, turns = lax.while_loop(
@@ -124,7 +122,7 @@ class LaneLoop:
         return carry[1], carry[3].astype(jnp.int64) * CHUNK * self.width
 
     def _entered(self, rows: jax.Array) -> Lanes:
-        """Lanes at the first event of these rows."""
+        """Return lanes that are at the first event of these rows."""
         shape, mechanism = self.shape, self.mechanism
         begun = self.begin(rows)
         requests = jax.vmap(with_paths)(begun.requests)
@@ -134,7 +132,7 @@ class LaneLoop:
         return Lanes(rows, zero, begun.params, requests, shares, begun.aside, joined(states))
 
     def _chunk(self, lanes: Lanes) -> Lanes:
-        """Some scan steps of every lane."""
+        """Make CHUNK scan steps in every lane."""
         shape, mechanism = self.shape, self.mechanism
 
         def step_lane(params: Params, requests: Requests, shares: jax.Array, state: State) -> State:
@@ -165,13 +163,13 @@ class LaneLoop:
         return (lanes.row < self.num_rows) & ~lanes.is_open(self.max_scan_steps)
 
     def _is_due(self, lanes: Lanes) -> jax.Array:
-        """Whether enough lanes wait, or all that have a row."""
+        """Return whether enough lanes are done and wait for their next row, or all lanes that have a row."""
         num_waiting = jnp.sum(self._is_waiting(lanes), dtype=jnp.int32)
         num_held = jnp.sum(lanes.row < self.num_rows, dtype=jnp.int32)
         return (num_waiting >= self.num_at_once) | ((num_waiting > 0) & (num_waiting == num_held))
 
     def _refilled(self, carry: tuple[Lanes, Any, jax.Array]) -> tuple[Lanes, Any, jax.Array]:
-        """Puts out what is kept of some waiting lanes, and begins the next rows in them."""
+        """Write the results of some waiting lanes to the output, and begin the next rows in them."""
         lanes, out, next_row = carry
         nobody = self.width  # beyond the last lane, where nothing is written
         (at,) = jnp.nonzero(self._is_waiting(lanes), size=self.num_at_once, fill_value=nobody)
@@ -193,14 +191,14 @@ class LaneLoop:
 
 @functools.lru_cache(maxsize=128)
 def compiled(build: Callable[..., Callable[..., Any]], *statics: Hashable) -> Program:
-    """Return the program of `build(*statics)`: the one place where programs that run the engine are compiled."""
+    """Return the program of `build(*statics)`; all programs that run the engine are compiled here."""
     warn_if_late()
     return (Program if folder() is None else KeptProgram)(build, statics)
 
 
 @pytree
 class Ran:
-    """The results of the rows of a call; None for those that were not asked for."""
+    """The results of the rows of a call; None for results that were not asked for."""
 
     raw: Raw | None = None
     tables: RequestTable | None = None  # of requests that were drawn in the call
@@ -219,10 +217,10 @@ def rows_of(
 ) -> Callable[..., Ran]:
     """Return `(params[row], source[row], max_scan_steps, numbers) -> Ran[row]`, in `width` lanes or as many as rows.
 
-    A source is `(table, order)`, or in lanes with a plan `(plan_params, seed)`. In lanes `compute` measures with
-    `numbers`, requests that are drawn and measured stay in the call, and the process's devices share the rows. Rows
-    one after the other are drawn by `drawn_of` and measured by `reports_of`: what all mechanisms draw compiles once,
-    and by itself in half of the time.
+    A source is `(table, order)`, or in lanes with a plan `(plan_params, seed)`. In form `lanes` the call also draws
+    requests and measures runs, by `compute` with `numbers`, and the process's devices share the rows. In form `rows`
+    requests are drawn by `drawn_of` and runs measured by `reports_of`: so the program that draws compiles once for all
+    mechanisms, and in half of the time.
     """
     if form == "lanes":
         return _over_devices(_lanes_of(shape, mechanism, plan, compute, width))
@@ -246,12 +244,10 @@ def _lanes_of(
     compute: Compute | None,
     width: int | None,
 ) -> Callable[..., Ran]:
-    """Return what runs many rows in one loop; a lane that is done takes the next one."""
+    """Return a function that runs many rows in one loop; a lane that is done begins the next row."""
 
     def prepared(params: Params, source: tuple[Any, Any]) -> tuple[Requests, Any, Any]:
-        """Return the requests of a row and their table, and what the host asks about draws (None where
-        requests are given).
-        """
+        """Return the requests of a row, their table, and counts of the draws for the host (None for given requests)."""
         drawn = None
         if plan:
             source, drawn = drawn_row(plan, *source)
@@ -263,7 +259,7 @@ def _lanes_of(
         max_scan_steps: jax.Array,
         numbers: MeasureNumbers | None = None,
     ) -> Ran:
-        """Run the rows of one call; return the raw run of each, or its report where figures are asked for."""
+        """Run the rows of one call; return the raw run of each, or its report if figures are asked for."""
 
         def begin(at: jax.Array) -> Begun:
             params_here, source = jax.tree.map(lambda leaf: leaf[at], (params, sources))
@@ -288,7 +284,7 @@ def _lanes_of(
 
 
 def _over_devices(lanes: Callable[..., Ran]) -> Callable[..., Ran]:
-    """Return the same with equal shares of the rows on the process's devices; on one device, the function itself.
+    """Return the function split over the process's devices, with equally many rows on each; unchanged for one device.
 
     No device waits for another before its own rows are done.
     """
@@ -296,7 +292,7 @@ def _over_devices(lanes: Callable[..., Ran]) -> Callable[..., Ran]:
         return lanes
 
     def on_each(*arguments: Any) -> Ran:
-        """Run a device's own rows."""
+        """Run the rows of one device."""
         ran = lanes(*arguments)
         assert ran.lane_steps is not None
         return dataclasses.replace(ran, lane_steps=ran.lane_steps[None])
@@ -304,7 +300,7 @@ def _over_devices(lanes: Callable[..., Ran]) -> Callable[..., Ran]:
     def shared(
         params: Params, sources: Any, max_scan_steps: jax.Array, numbers: MeasureNumbers | None = None
     ) -> Ran:  # fmt: skip
-        """Run the rows of one call on as many devices as can have equally many."""
+        """Run the rows of one call on the largest number of devices that divides the number of rows."""
         arguments = params, sources, max_scan_steps, numbers
         num_rows = params.cluster.num_instances.shape[0]
         count = next(n for n in range(num_devices(), 0, -1) if num_rows % n == 0)
@@ -324,7 +320,7 @@ def _over_devices(lanes: Callable[..., Ran]) -> Callable[..., Ran]:
 
 
 def drawn_row(plan: PlanShape, plan_params: Any, seed: jax.Array) -> tuple[tuple[Any, Any], Drawn]:
-    """Return the drawn requests of a run with their order, and the counts by which the host chooses table sizes."""
+    """Draw the requests of a run; return them with their order, and counts from which the host chooses table sizes."""
     table, is_short = draw(plan, plan_params, jax.random.key(seed))
     most_tokens = jnp.max(table.input_len + table.output_len)
     drawn = Drawn(is_short, most_tokens, jnp.sum(table.node_blocks))
@@ -337,9 +333,9 @@ def drawn_of(plan: PlanShape) -> Callable[..., Any]:
 
 
 def reports_of(shape: EngineShape, mechanism: Mechanism, compute: Compute) -> Callable[..., Report]:
-    """Return `(raw[row], table[row], params[row], numbers) -> Report[row]` of rows that another program has made.
+    """Return `(raw[row], table[row], params[row], numbers) -> Report[row]`, for runs that another program has made.
 
-    Two programs compile side by side, and the one that makes the rows serves whole records, too.
+    Two programs compile in parallel, and the program that makes the runs also serves calls that return whole records.
     """
 
     def measure(raw: Raw, tables: RequestTable, params: Params, numbers: MeasureNumbers) -> Report:

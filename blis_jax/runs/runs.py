@@ -1,4 +1,4 @@
-"""One run on its way to a record: where its requests come from, its sizes, how often it was repaired."""
+"""One run until it has a record: the source of its requests, its table sizes, and its repairs."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ Inputs = tuple[Params, RequestTable, EngineOrder]
 
 
 class Run(ABC):
-    """One run to make, and to make again: with larger sizes where it did not fit, its ties in another order.
+    """One run to make, and to repeat: with larger tables if it did not fit, or with ties in another order.
 
-    What cannot be repaired stays in the record's `outcome`.
+    A fault that cannot be repaired stays in the record's `outcome`.
     """
 
     most_repairs: ClassVar[int]
@@ -85,41 +85,41 @@ class Run(ABC):
 
     @abstractmethod
     def source(self, shape: EngineShape) -> tuple[Any, Any]:
-        """Return what the requests come from, in the form that `programs.rows_of` takes."""
+        """Return the source of the requests, in the form that `programs.rows_of` expects."""
 
     @abstractmethod
     def inputs(self, shape: EngineShape) -> Inputs:
-        """Return numbers, requests and order on the host."""
+        """Return the run's numbers, its table of requests and their order, on the host."""
 
     @abstractmethod
     def filler(self) -> Run:
-        """Return a run without requests, which fills a call up to its number of rows."""
+        """Return a run without requests, to pad a call to its number of rows."""
 
     @abstractmethod
     def _is_tied(self, num_open_ties: int) -> bool:
-        """Whether there is an order of ties to look for."""
+        """Return whether the order of ties must be verified."""
 
     @abstractmethod
     def _is_in_order(self, seen: Observation, until_us: int) -> bool:
-        """Whether ties before a time came in the reference's order; else it is corrected for the next time."""
+        """Return whether ties before `until_us` came in BLIS's order; if not, correct the order for the next call."""
 
     def numbers(self, shape: EngineShape) -> Params:
-        """Return everything numeric that the run depends on besides its requests."""
+        """Return the run's numeric parameters, which are all its inputs besides the requests."""
         sizes = shape.num_requests, shape.num_changes
         arguments = self.config, shape.num_instances, self.policy_seed, self.policies
         return params(*arguments, *sizes)
 
     def state(self) -> dict[str, Any]:
-        """Return what the calls so far have changed."""
+        """Return the attributes that calls change, by name."""
         return {name: getattr(self, name) for name in self.changing}
 
     def hold(self, shape: EngineShape, demand: Mapping[str, Any]) -> None:
-        """Take over the sizes of the last call, and what it has shown of the requests."""
+        """Adopt the sizes of the last call, and the demand of the requests that it has reported."""
         known = dataclasses.replace(self.sizes.demand, **demand)
         self.sizes = dataclasses.replace(self.sizes, shape=shape, demand=known)
 
     def is_settled(self, outcome: Outcome, num_open_ties: int) -> bool:
-        """Return whether a call that ended so was the last one, so that nothing of it is needed but its figures."""
+        """Return whether a call with this outcome is final, so that only its figures are needed."""
         if self._goes_on(outcome):
             return False
         if grown(self.sizes, outcome) is not None:
@@ -132,9 +132,7 @@ class Run(ABC):
         return self.repairs + 1 >= self.most_repairs
 
     def take(self, outcome: Outcome, look: Callable[[], Observation]) -> RunRecord | None:
-        """Return the record if the call was the last; else repair the run (larger tables, another
-        order of ties) and return None: it is to be made again.
-        """
+        """Return the record if the call was final; else repair the run and return None."""
         if self._goes_on(outcome):
             whole = self._to_horizon()
             self.is_too_long = whole.outcome() == Outcome.LIVELOCK != outcome
@@ -165,15 +163,15 @@ class Run(ABC):
         return self._with_regret(dataclasses.replace(record, **changes), observation)
 
     def _with_regret(self, record: RunRecord, seen: Observation) -> RunRecord:
-        """The record with what the router's choices have cost, where it was watched."""
+        """Return the record with the router's regret for each request, if the router was watched."""
         del seen
         return record
 
     def _goes_on(self, outcome: Outcome) -> bool:
-        """Whether a run is to be made again in stretches, up to its horizon or its requests' deadlines.
+        """Return whether to repeat the run in stretches, up to its horizon or its requests' deadlines.
 
-        One that stalled is; and one that fills the log or the record of preemptions once more, since each larger size
-        would be another program.
+        So for a run that stalled, or filled the log or the record of preemptions again and again, since each larger
+        size would need another program.
         """
         is_long = outcome in _RECORDS_FULL and self.repairs >= MOST_GROWTHS
         is_long = is_long and self.sizes.shape.num_blocks > 0 and not self.is_too_long
@@ -181,7 +179,7 @@ class Run(ABC):
         return (is_long or outcome == Outcome.LIVELOCK) and has_end(*arguments)
 
     def _to_horizon(self) -> Observation:
-        """The run again, past barren steps up to the horizon."""
+        """Repeat the run in stretches, through steps without progress, up to the horizon."""
         shape, options = self.sizes.shape, self.sizes.options
         inputs = self.inputs(shape)
         raw = run_to_horizon(shape, self.functions, inputs, options.max_scan_steps)
@@ -201,7 +199,7 @@ class Row:
 
 
 class GivenRun(Run):
-    """A run of given requests; events of one microsecond come in the reference's order."""
+    """A run of given requests; events of one microsecond are put in BLIS's order."""
 
     most_repairs = 4000
     changing = (*Run.changing, "order", "has_replayed")
@@ -219,9 +217,7 @@ class GivenRun(Run):
 
     @property
     def kind(self) -> Hashable:
-        """Return what the run's program depends on: runs under pressure stand apart from the others,
-        whose program is faster.
-        """
+        """Return the key of the run's program; runs with block-level memory have another, slower program."""
         shape = self.sizes.shape
         return self.functions, type(self.table), shape.block_size, shape.num_blocks > 0
 
@@ -231,7 +227,7 @@ class GivenRun(Run):
         return None
 
     def source(self, shape: EngineShape) -> tuple[RequestTable, EngineOrder]:
-        """Return requests and order in the sizes of `shape`, which must hold the run's own."""
+        """Return requests and order, padded to the sizes of `shape`, which must hold the run."""
         table = self.table
         if shape.num_nodes == 0:
             empty = np.full((table.num_rows, 1), -1, np.int32)
@@ -249,20 +245,18 @@ class GivenRun(Run):
         return table, EngineOrder(rank, after, texts)
 
     def inputs(self, shape: EngineShape) -> Inputs:
-        """Return the inputs of the call: numbers of the configuration, then the table of requests and
-        what belongs to it.
-        """
+        """Return the inputs of the call: the configuration's numbers, the table of requests, their order."""
         return self.numbers(shape), *self.source(shape)
 
     def filler(self) -> Run:
-        """Return the same run without requests, which costs next to nothing."""
+        """Return a copy of the run without requests, which takes almost no time."""
         empty = copy.copy(self)
         never = np.full_like(np.asarray(self.table.arrival_us), NEVER_US)
         empty.table = dataclasses.replace(self.table, arrival_us=never)
         return empty
 
     def _is_tied(self, num_open_ties: int) -> bool:
-        """Without the reference's defects there is no order to look for."""
+        """Return whether the order of ties must be verified: only with February's mechanisms and defects."""
         if not self.sizes.options.resolve_ties or self.sizes.shape.is_continuous:
             return False
         functions = self.functions
@@ -274,13 +268,11 @@ class GivenRun(Run):
 
     @property
     def is_long(self) -> bool:
-        """Return whether the run is so long that starting it again after a wrong tie costs more than
-        keeping checkpoints.
-        """
+        """Return whether the run is so long that a restart after a wrong tie costs more than keeping checkpoints."""
         return len(self.order.queue_rank) >= LONG_TABLE and self._is_tied(1)
 
     def in_stretches(self, shape: EngineShape) -> Observation:
-        """Make the run in tables of `shape`, with ties corrected on the way; the observation stays in `in_order`."""
+        """Make the run in stretches, with ties corrected on the way; keep and return the observation `in_order`."""
         inputs, options = self.inputs(shape), self.sizes.options
         run = LongRun(shape, self.functions, inputs, self.order, options.max_scan_steps)
         self.in_order = Observation(run.run(), inputs[1], inputs[0], shape, self.functions)
@@ -303,7 +295,7 @@ class GivenRun(Run):
 
 
 class Point:
-    """A configuration and a workload, shared by its runs of many seeds."""
+    """A configuration and a workload, shared by runs of many seeds."""
 
     def __init__(
         self, config: ClusterConfig, spec: WorkloadSpec, policies: Policies | None = None
@@ -324,7 +316,7 @@ class Point:
 
     @cached_property
     def kind(self) -> Hashable:
-        """Return what must be equal for the runs of two points to share a compilation."""
+        """Return a key; runs of points with equal keys share a compilation."""
         plan = self.plan()
         clients = tuple(
             dataclasses.replace(client, num_proposals=0) for client in plan.shape.clients
@@ -335,35 +327,35 @@ class Point:
 
 
 class DrawnRun(Run):
-    """A run whose requests are drawn in the call; its ties stay as the engine has them."""
+    """A run whose requests are drawn in the call; its ties stay in the engine's order."""
 
     most_repairs = 8
     is_empty = False  # it fills a call up
 
     def __init__(self, point: Point, seed: int, sizes: Sizes, place: tuple[int, int]) -> None:
-        """`sizes` are those of its kind to begin with."""
+        """Set up the run of a seed; `sizes` are the first sizes of its kind, `place` is (point, seed) by index."""
         super().__init__(point.config, policy_seed(seed), point.policies, point.functions, sizes)
         self.point, self.seed, self.place = point, seed, place
 
     @property
     def kind(self) -> Hashable:
-        """Return the kind of the point, under pressure or not."""
+        """Return the kind of the point, which all its runs share, with block-level memory or without."""
         return self.point.kind
 
     @property
     def plan(self) -> PlanShape:
-        """Return the run's own plan, which that of its call must hold."""
+        """Return the run's plan of draws; the plan of its call must hold it."""
         return self.point.plan(self.sizes.headroom).shape
 
     def source(self, shape: EngineShape) -> tuple[Any, np.uint32]:
-        """Return the numbers of the draw, and its seed."""
+        """Return the numbers of the draws, and the seed."""
         numbers = self.point.plan(self.sizes.headroom).params
         if self.is_empty:
             numbers = dataclasses.replace(numbers, horizon_us=np.int64(0))
         return numbers, np.uint32(self.seed)
 
     def inputs(self, shape: EngineShape) -> Inputs:
-        """Draw the run's requests once more, by themselves; return numbers, requests and order."""
+        """Draw the run's requests again, outside of the call; return numbers, requests and order."""
         plan = dataclasses.replace(self.plan, num_requests=shape.num_requests)
         with jax.enable_x64(True):
             drawn = compiled(drawn_of, plan)(*jax.tree.map(stacked, self.source(shape)))
@@ -384,7 +376,7 @@ class DrawnRun(Run):
 
 
 def larger_plan(plan_shape: PlanShape, other: PlanShape) -> PlanShape:
-    """Return the shape that holds the draws of two plans, which differ in sizes only."""
+    """Return the shape that holds the draws of both plans, which must differ in sizes only."""
     clients = tuple(
         dataclasses.replace(
             client, num_proposals=max(client.num_proposals, other_client.num_proposals)

@@ -1,9 +1,8 @@
 """Calls made by the workers of a Dask scheduler: on other cores, other machines, other GPUs.
 
-A task is compiled calls of one program (tasks.py), as many as take about a second: what a task costs besides, here and
-at the scheduler, bounds the number of workers (`python -m benchmarks.cluster`). Dask places tasks, makes those of a
-lost worker again and holds the results until they are fetched. Results are put where they belong by their run, so their
-order is of no account.
+A task is as many calls of one compiled program (tasks.py) as take about a second: the overhead of a task, here and at
+the scheduler, bounds the number of workers (`python -m benchmarks.cluster`). Dask places tasks, repeats those of a lost
+worker and holds results until they are fetched. Results are matched to runs, so their order does not matter.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ _ADDRESS = re.compile(r"(tcp|tls|ucx|ws|wss)://[^\s/]+:\d+")
 
 
 def checked(text: str) -> str:
-    """Return what --scheduler names, if it has one of its forms.
+    """Return the value of --scheduler, checked.
 
     Raises:
-        ConfigError: it has none, or the scheduler file does not exist.
+        ConfigError: the text has none of the allowed forms, or the scheduler file does not exist.
     """
     if _LOCAL.fullmatch(text) or _ADDRESS.fullmatch(text):
         return text
@@ -62,13 +61,13 @@ def checked(text: str) -> str:
 
 
 class Workers:
-    """The workers of one scheduler, which a runner hands its calls to.
+    """The workers of one Dask scheduler, which make a runner's calls.
 
-    Nothing is started or connected before there are calls.
+    Workers are started or connected only when there are calls.
     """
 
     def __init__(self, where: str | Client) -> None:
-        """`where` is what --scheduler names, or a client of the user's own, which stays open."""
+        """Set the scheduler: the value of --scheduler, or a client of the user's own, which stays open."""
         self.where, self.known = where, set[str]()
         self.shelf: Shelf | None = None
         self.open = contextlib.ExitStack()
@@ -84,16 +83,16 @@ class Workers:
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
     def __enter__(self) -> Workers:
-        """Begin a block at whose end what was started is stopped."""
+        """Begin a block; at its end the processes started here are stopped."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop what was started."""
+        """Stop the processes and connections started here."""
         self.open.close()
 
     @property
     def client(self) -> Client:
-        """Return the client, connected, whose workers may work together with this process.
+        """Return the connected client, after checking that its workers match this process.
 
         Raises:
             ConfigError: there is no scheduler, it has no workers, or one of them is of another version.
@@ -126,7 +125,7 @@ class Workers:
         return self.open.enter_context(client)
 
     def _check(self, client: Client) -> None:
-        """Refuse workers of another version, and say who works."""
+        """Refuse workers of another version, and print how many workers there are."""
         try:
             client.wait_for_workers(1, timeout=60)
         except TimeoutError:
@@ -164,7 +163,7 @@ class Workers:
     def made(
         self, calls: Sequence[Call], summarize: Callable[[RunRecord], Any]
     ) -> Iterator[tuple[list[tuple[Run, Any]], int]]:
-        """Yield of each call, as it ends, what is kept of its runs that are done, and how many are to be made again.
+        """Yield for each call, as it ends, its finished runs with their summaries, and how many runs must be repeated.
 
         Raises:
             ConfigError: the scheduler or all workers are gone, or workers differ from this process.
@@ -206,7 +205,7 @@ class Workers:
     def _submit(
         self, client: Client, waiting: deque[Call], pending: dict[Future, list[Sequence[Call]]]
     ) -> None:
-        """Send tasks until every worker has the next ones."""
+        """Submit tasks until every worker has some to do next."""
         assert self.shelf is not None
         threads = self._watch(client)
         able = [worker for worker in threads if worker not in self.lacking]
@@ -225,7 +224,7 @@ class Workers:
             pending.setdefault(future, []).append(batch)  # equal tasks are one
 
     def _batch(self, waiting: deque[Call], num_threads: int) -> list[Call]:
-        """Take the calls of the next task: of one kind, and fewer towards the end, so that all workers end together."""
+        """Take the next task's calls from `waiting`: of one kind, and fewer towards the end to balance workers."""
         kind = waiting[0].kind
         call_s = self.call_s.get(kind)
         most = min(int(TASK_S / call_s), len(waiting) // (2 * num_threads)) if call_s else 1
@@ -235,7 +234,7 @@ class Workers:
         return batch
 
     def _ended(self, client: Client, pending: Collection[Future]) -> list[Future]:
-        """Return tasks that have ended; wait for the first."""
+        """Wait until a task has ended; return all ended tasks."""
         idle_s = 0.0
         while True:
             self._watch(client)
@@ -254,7 +253,7 @@ class Workers:
                 raise self._gone(error) from None
 
     def _watch(self, client: Client) -> dict[str, int]:
-        """Return the threads of each worker, as of the last seconds."""
+        """Return the number of threads of each worker, asked of the scheduler every few seconds."""
         if client.status != "running":
             raise self._gone(None)
         if time.monotonic() - self.looked_at >= LOOK_S:
@@ -262,7 +261,7 @@ class Workers:
         return self.threads
 
     def _look(self, client: Client) -> None:
-        """Ask the scheduler for its workers; say who has gone since the last time."""
+        """Ask the scheduler for its workers; print which workers are gone since the last time."""
         try:
             # asked of the scheduler, where client.scheduler_info() may be old
             threads: dict[str, int] = client.nthreads()
@@ -277,7 +276,7 @@ class Workers:
         progress.note(_counted(len(now)))
 
     def _do_without(self, client: Client, reply: Reply) -> None:
-        """Give a worker no more tasks whose machine lacks something; say so.
+        """Submit no more tasks to the worker of `reply`, whose machine lacks something; print a remark.
 
         Raises:
             ConfigError: no worker is left.
@@ -329,16 +328,16 @@ def _tell(message: str) -> None:
 
 @contextlib.contextmanager
 def used(where: str | Client | None) -> Iterator[Workers | None]:
-    """Let all runners that are made in the block hand their calls to these workers; None: to threads.
+    """Make all runners created in the block send their calls to these workers; with None, to threads.
 
     Args:
-        where: what --scheduler names, or a `distributed.Client`.
+        where: the value of --scheduler, or a `distributed.Client`.
 
     Yields:
         The workers, None for threads.
 
     Raises:
-        ConfigError: the text has none of the forms, or nobody works there.
+        ConfigError: the text has none of the allowed forms, or the scheduler has no workers.
     """
     if where is None:
         yield None

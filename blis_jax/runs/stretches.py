@@ -1,7 +1,7 @@
-"""A long run by itself: a tie that came in another order sets it back to a checkpoint, not to its beginning.
+"""A long run, made alone: a tie in the wrong order sets it back to a checkpoint, not to its beginning.
 
-The run is made in stretches. After each of them the ties that it decided are replayed (ties.py); where the reference
-has another order, the run goes on in that order from the last state in which none of these requests was routed.
+The run is made in stretches. After each stretch the ties in it are replayed (ties.py); if BLIS has another order, the
+run continues in that order from the last state in which none of the requests concerned was routed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEPT = 3  # checkpoints, the beginning beside them
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """A state that the run may go on from, and what the host reads of it."""
+    """A state from which the run can continue, and the numbers that the host reads from it."""
 
     state: State
     num_chunks: int
@@ -49,19 +49,19 @@ class _Checkpoint:
 
     @classmethod
     def of(cls, state: State, num_chunks: int) -> _Checkpoint:
-        """Return the checkpoint of a state after so many chunks."""
+        """Return the checkpoint of a state after `num_chunks` chunks of scan steps."""
         at = [Reg.NEXT_ROUTE, Reg.NUM_RECORDS, Reg.NUM_OPEN_TIES, Reg.OUTCOME, Reg.IS_DONE]
         route, records, ties, outcome, is_done = np.asarray(state.lane.numbers)[at].tolist()
         last_event = int(state.lane.row.last_event)
         return cls(state, num_chunks, route, records, ties, outcome, is_done, last_event)
 
     def copied(self) -> _Checkpoint:
-        """Return the same with a state of its own, since a stretch works on the state that it begins with."""
+        """Return a copy with a state of its own, since a stretch overwrites the state with which it begins."""
         return dataclasses.replace(self, state=jax.tree.map(jnp.copy, self.state))
 
 
 class LongRun:
-    """One run of given requests, stretch by stretch."""
+    """A run of given requests, made stretch by stretch."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class LongRun:
         order: TieOrder,
         max_scan_steps: int,
     ) -> None:
-        """`inputs` are what `beginning_of` is called with; `order` is corrected in place, and holds in the end."""
+        """Take `inputs`, the arguments of `beginning_of`, and `order`, which is corrected in place."""
         self.given, self.order, self.most_chunks = inputs, order, max_scan_steps // CHUNK
         self.has_changed = False
         self.mechanism = mechanism
@@ -84,9 +84,7 @@ class LongRun:
         self.num_instances = int(params.cluster.num_instances)
 
     def run(self) -> Raw:
-        """Make the run stretch by stretch; return what it leaves behind, as if it had been made at
-        once in the corrected order.
-        """
+        """Make the run stretch by stretch; return the raw tables of one run in the corrected order."""
         with jax.enable_x64(True):
             requests, state = self.begin(*self.given)
             first = last = _Checkpoint.of(state, 0)
@@ -116,15 +114,15 @@ class LongRun:
         return _Checkpoint.of(state, last.num_chunks + int(chunks))
 
     def _again(self, kept: _Checkpoint) -> _Checkpoint:
-        """A checkpoint to go on from once more; the beginning, of which nothing is left, is made anew."""
+        """Return a checkpoint to continue from; the state of the beginning, which was overwritten, is built anew."""
         if kept.num_chunks:
             return kept.copied()
         return dataclasses.replace(kept, state=self.begin(*self.given)[1])
 
     def _first_changed(self, made: _Checkpoint, from_us: int, since: int) -> int | None:
-        """The first request whose order was corrected by the ties from a time on; None if all were in order.
+        """Correct ties from `from_us` on; return the first request whose order changed, None if all ties were in order.
 
-        The log is read from a record on, or from its beginning where a tie has no quiet step after that record.
+        The log is read from record `since` on, or from its beginning if a tie has no quiet step after that record.
         """
         if made.num_ties == 0 and not self.has_changed:  # a corrected tie no longer counts
             return None
@@ -158,7 +156,7 @@ class LongRun:
         )
 
     def _in_order(self, requests: Requests) -> Requests:
-        """The requests with the corrected order."""
+        """Return the requests with the corrected order."""
         table, n = np.array(requests.table), len(self.arrival)
         table[:n, Req.QUEUE_RANK] = self.order.queue_rank
         table[:n, Req.AFTER_STEPS] = self.order.after_steps
@@ -176,10 +174,10 @@ _NO_HORIZON = 2**62 - 1
 
 
 def has_end(horizon_us: int, mechanism: Mechanism, has_deadlines: bool) -> bool:
-    """Return whether a run in stretches reaches the horizon, or the deadlines of its requests, if there are such.
+    """Return whether a run can be made in stretches up to its horizon, or the deadlines of its requests.
 
-    A policy that is told of completions reads step records that a run in stretches has put away, and where requests
-    move, steps without progress may end from elsewhere.
+    Not so if a policy observes completions, since it reads step records that a run in stretches has moved to the host;
+    or if requests move between instances, since another instance may end steps without progress.
     """
     is_told = mechanism.is_told_at_gateway or mechanism.is_told_in_instance
     ends = horizon_us < _NO_HORIZON or has_deadlines
@@ -189,19 +187,19 @@ def has_end(horizon_us: int, mechanism: Mechanism, has_deadlines: bool) -> bool:
 def run_to_horizon(
     shape: EngineShape, mechanism: Mechanism, arguments: tuple[Any, Any, Any], max_scan_steps: int
 ) -> Raw:
-    """Return what the whole run at block level leaves behind, as if it had been made in one piece.
+    """Make a run with block-level memory in stretches; return the raw tables of the whole run.
 
     Args:
         shape: sizes of the tables; the log and the preemptions may be shorter than what the run records.
-        mechanism: what is compiled in.
-        arguments: numbers, requests and order of one row, as `beginning_of` takes them.
+        mechanism: the policies and rules that are compiled in.
+        arguments: numbers, requests and order of one run, the arguments of `beginning_of`.
         max_scan_steps: scan steps after which the run ends with `ITERATIONS_EXHAUSTED`.
     """
     return _Stretches(shape, mechanism, arguments, max_scan_steps).run()
 
 
 class _Stretches:
-    """One run, stretch by stretch."""
+    """A run with block-level memory, whose records move to the host after every stretch."""
 
     def __init__(
         self,
@@ -236,7 +234,7 @@ class _Stretches:
             return self._raw(state)
 
     def _take_records(self, host: State) -> None:
-        """Move what the log and the record of preemptions hold to the host."""
+        """Move the contents of the log and of the record of preemptions to the host."""
         registers, blocks = host.lane.numbers, host[Blocks]
         count = int(registers[Reg.NUM_RECORDS] - registers[Reg.LOG_BASE])
         times = host.log.times[:count]
@@ -254,7 +252,7 @@ class _Stretches:
         blocks.num_evictions[...] = 0
 
     def _is_over(self, host: State, coming: Requests) -> bool:
-        """Return whether the run has ended; a stalled one goes on where there is something to wait for."""
+        """Return whether the run has ended; a stalled run continues if an event may still end the stall."""
         registers = host.lane.numbers
         if registers[Reg.OUTCOME] not in (0, Outcome.LIVELOCK):
             return True
@@ -267,7 +265,7 @@ class _Stretches:
         return bool(registers[Reg.OUTCOME])
 
     def _goes_on(self, host: State, coming: Requests, instance: int) -> bool:
-        """Return whether a stalled instance makes as many barren steps again."""
+        """Return whether a stalled instance may make another `LIVELOCK_STEPS` steps without progress."""
         blocks = host[Blocks]
         if int(self.params.cluster.horizon_us) >= _NO_HORIZON and not _is_awaited(
             host, coming, instance
@@ -281,7 +279,7 @@ class _Stretches:
         return True
 
     def _raw(self, host: State) -> Raw:
-        """Return what a run in one piece leaves behind."""
+        """Return the raw tables of the whole run, with the records kept on the host."""
         chunks = jnp.int32(min(self.num_chunks, (2**31 - 1) // CHUNK))
         lane = host.lane.with_numbers(jnp.asarray(host.lane.numbers))
         host = dataclasses.replace(host, lane=lane)

@@ -1,8 +1,8 @@
-"""Compiled calls as a task for another process: packed here, made there, and what comes back of them.
+"""Compiled calls as a task for another process: packed here, made in a worker, whose reply is unpacked here.
 
-A task is calls of one kind and one number of rows. What their program is built of is packed once and has a name, the
-hash of its bytes; a worker unpacks it once, so that all tasks with it share a compiled program. Users' policy files
-travel as source, with their hash, and are imported there.
+The calls of a task have one kind and one number of rows. The parts from which their program is built are packed once,
+under the hash of their bytes; a worker unpacks them once, so that all tasks with these parts share a compiled program.
+Users' policy files are sent as source, with their hash, and imported in the worker.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WIDTHS = ("avx", "sse", "ssse", "fma", "f16c", "bmi", "amx", "asimd", "sve")  # 
 
 @functools.cache
 def identity() -> dict[str, str]:
-    """Return what must be equal in all processes for their figures to be equal bit for bit, by its name."""
+    """Return, by name, versions and hardware that must be equal in all processes for bit-equal figures."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(f"{path.relative_to(PACKAGE)}:".encode())
@@ -66,7 +66,7 @@ def identity() -> dict[str, str]:
 
 
 def _instruction_set() -> str:
-    """Name the machine's instructions as far as compiled programs depend on them."""
+    """Return the machine's architecture and the vector instructions on which compiled programs depend."""
     place = Path("/proc/cpuinfo")
     lines = place.read_text(encoding="utf-8").splitlines() if place.exists() else []
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
@@ -75,7 +75,7 @@ def _instruction_set() -> str:
 
 
 def refusal(theirs: Mapping[str, str], ours: Mapping[str, str], who: str) -> str | None:
-    """Say in what a worker differs from this process; None if it differs in nothing that changes figures."""
+    """Return a sentence on how a worker's identity differs from this process's; None if they are equal."""
     for name, here in ours.items():
         there = theirs.get(name, "none")
         if there == here:
@@ -101,14 +101,14 @@ def refusal(theirs: Mapping[str, str], ours: Mapping[str, str], who: str) -> str
 
 @dataclass
 class Shelf:
-    """What many tasks have in common, by the hash of its bytes."""
+    """The packed parts that many tasks share, by the hash of their bytes."""
 
     summarize: Summarize
     packed: dict[str, bytes] = field(default_factory=dict)
     names: dict[Hashable, str] = field(default_factory=dict)
 
     def name_of(self, thing: object) -> str | None:
-        """Return the name of what is common to many tasks; None of anything else."""
+        """Return the hash of a part shared by many tasks, which is packed at first use; None for any other object."""
         is_summary = thing is self.summarize
         if not is_summary and not isinstance(thing, Mechanism):
             return None
@@ -124,11 +124,11 @@ _PLAIN = frozenset([int, float, str, bytes, bool, tuple, dict, list, type(None)]
 
 
 def _pack(thing: object, name_of: Callable[[Any], str | None]) -> bytes:
-    """Pickle a value; what has a name is left out, and what is of a user's file goes by its place there."""
+    """Pickle a value; parts with a `name_of` are replaced by it, objects of a user's file by their place there."""
 
     class Packer(cloudpickle.Pickler):
         def persistent_id(self, value: Any) -> tuple[str, ...] | None:
-            """Return what stands for a value in the pickle, None for the value itself."""
+            """Return the tuple that replaces a value in the pickle; None to pickle the value itself."""
             if type(value) in _PLAIN:  # most of what there is
                 return None
             name = name_of(value)
@@ -163,7 +163,7 @@ def _unpack(packed: bytes, shelf: Mapping[str, bytes]) -> Any:
 
 @dataclass(frozen=True)
 class PackedCalls:
-    """Calls on their way to a worker; equal tasks have equal keys."""
+    """Packed calls, to be sent to a worker; equal tasks have equal keys."""
 
     identity: Mapping[str, str]
     process: str  # that sends them
@@ -174,7 +174,7 @@ class PackedCalls:
 
     @property
     def key(self) -> str:
-        """Return a name of the task: a hash of the runs and of all that they depend on."""
+        """Return the task's key: a hash of the runs and of all their inputs."""
         digest = hashlib.sha256(repr(sorted(self.identity.items())).encode())
         for name, source in sorted(self.files.items()):
             digest.update(name.encode() + hashlib.sha256(source).digest())
@@ -183,12 +183,12 @@ class PackedCalls:
 
     @property
     def num_bytes(self) -> int:
-        """Return the size of what travels."""
+        """Return the number of bytes sent to the worker."""
         return len(self.packed) + sum(map(len, (*self.shelf.values(), *self.files.values())))
 
 
 def task_of(calls: Sequence[Call], shelf: Shelf) -> PackedCalls:
-    """Pack calls; what they have in common with others goes on the shelf."""
+    """Pack calls; put the parts that they share with other tasks on the shelf."""
     used: dict[str, bytes] = {}
 
     def name_of(value: object) -> str | None:
@@ -209,10 +209,10 @@ NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
 def dask_setup(worker: Any) -> None:
-    """Leave Ctrl-C to the command, and take one GPU: Dask calls this in each worker that the command has started,
-    and in those of `dask worker --preload blis_jax.runs.tasks --name N`, whose names end in numbers.
+    """Set up a worker: ignore Ctrl-C, which the command handles, and use one GPU only.
 
-    JAX looks at its devices later, at the first task.
+    Dask calls this function in each worker that the command starts, and in those started with `dask worker --preload
+    blis_jax.runs.tasks --name N`, whose names must end in numbers. JAX reads its devices later, at the first task.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gpus, number = _gpus(), re.search(r"(?:^|-)(\d+)$", str(worker.name))
@@ -221,7 +221,7 @@ def dask_setup(worker: Any) -> None:
 
 
 def _gpus() -> list[str]:
-    """Return the names of the GPUs that this process may use, as CUDA has them."""
+    """Return CUDA's names of the GPUs that this process may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
@@ -230,7 +230,7 @@ def _gpus() -> list[str]:
 
 @dataclass(frozen=True)
 class Made:
-    """What comes back of a call: what is kept of the runs that are done, and what has become of the others."""
+    """A worker's result of a call: the summaries of finished runs, and the states of the others."""
 
     kept: Sequence[tuple[int, Any]]  # by the run's place in the call
     left: Sequence[tuple[int, Mapping[str, Any]]]
@@ -238,7 +238,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes back of a task."""
+    """A worker's reply to a task."""
 
     made: Sequence[Made] = ()
     call_s: float | None = None  # wall seconds of a call whose program was compiled before
@@ -249,7 +249,7 @@ class Reply:
 
 
 def make(task: PackedCalls) -> bytes:
-    """Make the runs of a task; the same in any process of the same identity."""
+    """Make the runs of a task; return the packed reply, equal in any process of the same identity."""
     try:
         reply = _made(task)
     except (OSError, MemoryError) as error:
@@ -291,7 +291,7 @@ def _made_of(call: Call, results: Results, summarize: Summarize) -> Made:
 
 
 def opened(packed: bytes) -> Reply:
-    """Return what came back of a task.
+    """Unpack the reply to a task.
 
     Raises:
         Exception: the one that ended the task.
@@ -303,7 +303,7 @@ def opened(packed: bytes) -> Reply:
 
 
 def taken(call: Call, made: Made) -> tuple[list[tuple[Run, Any]], int]:
-    """Return what is kept of the runs of a call, and how many are to be made again."""
+    """Apply a worker's result to a call's runs; return finished runs with summaries, and how many must be repeated."""
     for at, state in made.left:
         vars(call.runs[at]).update(state)
     for at, _ in made.kept:

@@ -1,4 +1,4 @@
-"""Slopes of a run along directions: of its inputs, of its step records, and of what is observed of it."""
+"""Slopes of a run along directions: of its inputs, of its step records, and of quantities observed in it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Direction = Mapping[str, float]  # a weight for some of DIRECTIONS; the others h
 
 @dataclass(frozen=True)
 class Numbers:
-    """SlopesSeen of the engine's inputs, or the inputs themselves as floats."""
+    """The slopes of the engine's inputs, or the inputs themselves as floats."""
 
     alpha: Values  # [instance, 3]
     beta: Values  # [instance, coefficient]
@@ -90,9 +90,7 @@ def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
         cluster = params.cluster
 
         def run(numbers: Numbers) -> tuple[jax.Array, Raw]:
-            """Run the engine with the numbers that are differentiated in place of its own; return the
-            step records' times and all that the run leaves.
-            """
+            """Run the engine with `numbers` as its inputs; return the step records' times and the raw run."""
             values = dataclasses.asdict(numbers)
             arrival = values.pop("arrival")
             moved = dataclasses.replace(params, cluster=dataclasses.replace(cluster, **values))
@@ -121,10 +119,10 @@ def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
 
 
 class SlopesSeen(Observation):
-    """The same quantities worked out of slopes instead of times: all but the counts is linear in times."""
+    """An `Observation` computed from slopes in place of times: all its quantities but counts are linear in times."""
 
     def __init__(self, seen: Observation, slopes: Numbers, log_slopes: np.ndarray) -> None:
-        """`slopes` of the inputs and `[record, column]` of the step records' times."""
+        """Take the slopes of the inputs, and those of the step records' times, `[record, column]`."""
         self.__dict__.update(copy.copy(seen.__dict__))
         self.__dict__.pop("lives", None)  # made of times, not of slopes
         self.time_type = np.float64
@@ -132,7 +130,7 @@ class SlopesSeen(Observation):
         self._set_times(slopes, arrival, log_slopes[: len(seen.log)])
 
     def first_token_parts(self, has_token: Values, *_: object) -> np.ndarray:
-        """Return no columns: the parts of a TTFT are not differentiated, since one of them is the lesser of two."""
+        """Return no columns: parts of a TTFT are not differentiated, since one is a minimum of two times."""
         return np.zeros((len(has_token), 0))
 
     def ended(self, record: RunRecord) -> float:

@@ -1,7 +1,7 @@
 """Slopes of named metrics, from the slopes of a run's times.
 
-A percentile moves with the one or two members of the sample that it lies between; a rate with the end
-of the run. What counts requests (attainment, goodput, completions) moves through decisions only.
+A percentile moves with the one or two members of the sample that it lies between; a rate with the end of the run.
+Metrics that count requests (attainment, goodput, completions) change through decisions only, so they have no slope.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Slopes(dict[str, Slope]):
 
 
 class _Moving(NamedTuple):
-    """A sample whose members move."""
+    """A sample with the slopes of its members."""
 
     values: Float[np.ndarray, "value"]
     slopes: Float[np.ndarray, "direction value"]
@@ -100,7 +100,7 @@ def metric_slopes(derivatives: Derivatives, names: Iterable[str]) -> Slopes:
     """Differentiate metrics of one run.
 
     Args:
-        derivatives: what `jacobian` gave.
+        derivatives: the result of `jacobian`.
         names: some of `SMOOTH_METRICS`, with `[class]` behind for one SLO class.
 
     Returns:
@@ -192,7 +192,7 @@ def _each_once(
 
 
 def _has_any(times_us: Int[np.ndarray, "record"] | None) -> bool:
-    """Whether a run has such times; -1: none here."""
+    """Return whether a run has such times; -1 marks a missing time."""
     return times_us is not None and bool((times_us >= 0).any())
 
 

@@ -1,8 +1,9 @@
 """Pathwise derivatives: how every latency of a run changes with coefficients, arrivals and latencies.
 
 Forward mode through the engine itself on a float64 clock, several directions at once. Times are smooth in these numbers
-while decisions stay (who is routed where, who is in which batch): a derivative holds them, and truncation to whole
-microseconds passes it through. What decisions do to a metric is not in it.
+as long as decisions stay the same (which request is routed where, which is in which batch). A derivative holds
+decisions fixed, and ignores truncation to whole microseconds. The effect of changed decisions on a metric is not part
+of it.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def jacobian(
     options: Options | None = None,
     seed: int = 0,
 ) -> Derivatives:
-    """Simulate one run, and differentiate its times; its decisions are held.
+    """Simulate one run, and differentiate its times with its decisions held fixed.
 
     Args:
         config: the cluster.
@@ -126,13 +127,13 @@ def jvp(
 
 
 class Differentiator:
-    """Differentiates one run after another; what later runs need is compiled once.
+    """Differentiates one run after another; runs of one kind share a compiled program.
 
     The clock is float64 holding whole microseconds, or with `Options(clock="continuous")` without truncation.
     """
 
     def __init__(self, wrt: Sequence[str | Direction], options: Options | None = None) -> None:
-        """`wrt` are names of DIRECTIONS or weighted sums of them."""
+        """Differentiate with respect to `wrt`: names of DIRECTIONS, or weighted sums of them."""
         options = options or Options(clock="float64")
         if options.clock not in CLOCKS:
             options = dataclasses.replace(options, clock="float64")
@@ -148,11 +149,11 @@ class Differentiator:
         self.runner = Runner(self.options, num_rows=1)
 
     def expect(self, rows: Iterable[Row]) -> None:
-        """Take in the sizes of runs that will come, so that one program may serve all of them."""
+        """Grow table sizes for the runs `rows` to come, so that one program may serve all of them."""
         self.runner.expect(rows)
 
     def run(self, config: ClusterConfig, table: RequestTable, seed: int = 0) -> Derivatives:
-        """Make one run, repaired like any other, and its slopes; `seed` as in `simulate`."""
+        """Make one run, repeated with larger tables if needed, and its slopes; `seed` as in `simulate`."""
         named = {name for direction in self.directions for name in direction}
         if model_of(config).sizes is not None and named & {"alpha1", *BETA}:
             raise ConfigError(
@@ -166,7 +167,7 @@ class Differentiator:
         last: list[SlopesSeen] = []
 
         def execute(call: Call) -> Results:
-            """Make the run with its slopes; the slopes are kept aside in `last`."""
+            """Make the run with its slopes; keep the slopes in `last`."""
             (run,), group = call.runs, call.group
             inputs = run.inputs(group.shape)
             seen, last[:] = self._run(group, inputs, self._stacked(group.shape, inputs))
@@ -177,7 +178,7 @@ class Differentiator:
         return _derivatives(record, self.wrt, last)
 
     def _stacked(self, shape: EngineShape, inputs: Inputs) -> Numbers:
-        """The slopes of the inputs, `[direction, ...]`."""
+        """Return the slopes of the inputs, stacked `[direction, ...]`."""
         slopes = [
             slopes_along(shape, inputs[0], inputs[1], direction) for direction in self.directions
         ]
@@ -187,7 +188,7 @@ class Differentiator:
     def _run(
         self, group: Group, inputs: Inputs, stacked: Numbers
     ) -> tuple[Observation, list[SlopesSeen]]:
-        """One compiled call: what happened, and its slopes along each direction."""
+        """Make one compiled call; return the run's observation, and its slopes along each direction."""
         with jax.enable_x64(True):
             function = compiled(slopes_of, group.shape, group.functions)
             results = function(*inputs, stacked, np.int32(self.options.max_scan_steps))
@@ -197,7 +198,7 @@ class Differentiator:
         return seen, [SlopesSeen(seen, unstack(stacked, at), log_slopes[at]) for at in each]
 
     def repeated(self, config: ClusterConfig, table: RequestTable) -> Repeated:
-        """Return a way to differentiate the same requests again and again with other coefficients."""
+        """Return a function that differentiates the same requests again and again with other coefficients."""
         return Repeated(self, config, table)
 
 
@@ -211,15 +212,15 @@ class LatencySlopes(NamedTuple):
 
 
 class Repeated:
-    """One scene with other latency coefficients time after time: no configuration is checked, no record made.
+    """Differentiates the same requests and cluster again and again with other latency coefficients.
 
-    That is what a fit needs, in half of the time of `Differentiator.run`.
+    For fits: it checks no configuration and makes no record, so takes half of the time of `Differentiator.run`.
     """
 
     def __init__(
         self, differentiator: Differentiator, config: ClusterConfig, table: RequestTable
     ) -> None:
-        """The requests have been run before, so that the sizes of their tables are known."""
+        """Prepare the run; `run` must have run these requests before, so that their table sizes are known."""
         self.differentiator = differentiator
         run = GivenRun(Row(config, table, policy_seed(0)), differentiator.options)
         self.group = differentiator.runner.groups[run.kind]
@@ -232,7 +233,7 @@ class Repeated:
         return self.group.shape != self.shape
 
     def __call__(self, alpha: Sequence[float], beta: Sequence[float]) -> LatencySlopes | None:
-        """Latencies with these coefficients on all instances; None where the whole run has to be looked at."""
+        """Return latencies with these coefficients on all instances; None if the run did not end regularly."""
         if self.is_outgrown:
             return None
         numbers = self.inputs[0]
