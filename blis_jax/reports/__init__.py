@@ -1,5 +1,5 @@
-"""What commands have found, as one document (`findings`), and its text, Markdown and pages (`render`, `page`).
+"""The results of commands as one document (`findings`), rendered as text, Markdown and pages (`render`, `page`).
 
-A comparison is a `Study`; `differences` makes its findings. Also one style for figures, and a trace of one run. Nothing
-here imports JAX.
+A comparison is a `Study`; `differences` turns it into findings. Also a common style for figures (`style`), and traces
+of single runs (`perfetto`). Nothing here imports JAX.
 """

@@ -1,4 +1,4 @@
-"""The five lines of a comparison: who beats whom in which class, how sure, at what price, and what to do next."""
+"""The five lines that answer a comparison: question, verdict by class, certainty, price, what to do next."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def metric_title(metric: str) -> str:
 
 
 def answer(study: Study) -> Answer:
-    """Return the five lines."""
+    """Return the five lines that answer a comparison."""
     if study.answer is not None:
         return study.answer
     counts = Counter(difference.judgement for difference in study.differences)
@@ -82,7 +82,7 @@ def deciding(study: Study) -> str:
 
 
 def _asked(study: Study) -> str:
-    """Return who is compared with whom, in which metric and on what."""
+    """Return the question: which strategies are compared, in which metric, on which workload."""
     first, *others = study.strategies
     runs = study.runs.counted(len(study.seeds))
     places = f", {len(study.places)} places" if len(study.places) > 1 else ""
@@ -96,7 +96,7 @@ def _asked(study: Study) -> str:
 
 
 def in_words(metric: str) -> str:
-    """Return a metric's name for a reader who has not met its short form: `time to first token (pooled P99)`."""
+    """Return a metric's name without abbreviations: `time to first token (pooled P99)`."""
     is_pooled = metric.startswith(POOLED)
     name, _, rest = metric.removeprefix(POOLED).removesuffix("_ms").partition("_")
     if name not in LATENCIES or not rest:
@@ -136,7 +136,7 @@ def _others(study: Study, metric: str, strategies: Sequence[str]) -> Sentence:
 
 
 def by_class(differences: Sequence[MetricChange], metric: str) -> Iterator[str | Quantity]:
-    """Yield classes by verdict with their changes, then the throughput of all requests."""
+    """Yield the parts of a verdict: classes with their changes, by verdict, then the change of throughput."""
     of_metric = [difference for difference in differences if difference.metric == metric]
     chosen = [row for row in of_metric if row.slo_class != ALL_REQUESTS] or of_metric
     separator = ""
@@ -164,7 +164,7 @@ def by_class(differences: Sequence[MetricChange], metric: str) -> Iterator[str |
 def _in_return(
     differences: Sequence[MetricChange], classes: Collection[str], separator: str
 ) -> Iterator[str | Quantity]:
-    """Yield figures of the short table that are worse in classes which the verdict calls better, by size."""
+    """Yield the metrics of the short table that are worse in classes that are better in `metric`, largest first."""
     worse = [
         difference
         for difference in differences
@@ -183,7 +183,7 @@ def _in_return(
 
 
 def _listed(classes: Sequence[MetricChange]) -> Iterator[str | Quantity]:
-    """Yield each class with its change; where places of a grid differ, in how many it is so."""
+    """Yield each class with its change; on a grid, with the number of places that have this verdict."""
     names = list(dict.fromkeys(row.slo_class for row in classes))
     for at, name in enumerate(names):
         of_class = [row for row in classes if row.slo_class == name]
@@ -256,14 +256,14 @@ def _next(study: Study) -> str:
 
 
 def scaled(metric: str, estimate: Estimate) -> Estimate:
-    """Return a figure as tables show it: shares in %."""
+    """Return an estimate in the unit of tables: shares in %."""
     by = 100.0 if metric in IN_PERCENT else 1.0
     ends = {name: by * getattr(estimate, name) for name in ("mean", "low", "high")}
     return replace(estimate, **ends)
 
 
 def change_value(row: MetricChange, form: Form = "interval") -> Quantity:
-    """Return a difference in %, or in its unit where the reference is 0."""
+    """Return a difference in %, or in its own unit if the reference is 0."""
     if finite(row.change.percent.mean) is not None:
         return Quantity.of(row.change.simultaneous_percent, form, unit=" %", is_signed=True)
     unit = unit_text(lookup(row.metric)[0].unit)

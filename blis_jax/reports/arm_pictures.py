@@ -1,4 +1,4 @@
-"""Pictures of each strategy by itself: distribution and parts of TTFT, what instances did, timelines of single runs."""
+"""Pictures of each strategy by itself: distribution and parts of TTFT, timelines of instances in single runs."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ MEASURES = {
 
 
 def short(name: str) -> str:
-    """Return a name that fits beside an axis."""
+    """Return a name, shortened to fit beside an axis."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 2]}…"
 
 
 def choices_of(study: Study, place: str, **further: str) -> tuple[tuple[str, str], ...]:
-    """Return what a reader of the page chooses to see a picture."""
+    """Return the choices by which a page selects a picture: the place, if a grid has several, and `further` ones."""
     chosen = {"place": place} if len(study.places) > 1 else {}
     return tuple((chosen | further).items())
 
@@ -58,7 +58,7 @@ def width_of(num_panels: int) -> float:
 
 
 def part_bars(study: Study, name: str, slo_class: str, view: str, row: float) -> Iterator[Bars]:
-    """Yield the parts of a class's TTFT under one strategy, one after the other."""
+    """Yield the parts of a class's TTFT under one strategy as bars, end to end."""
     of_view = {
         part.group: part.mean_ms
         for part in study.parts
@@ -75,12 +75,12 @@ def part_bars(study: Study, name: str, slo_class: str, view: str, row: float) ->
 
 
 def has_curves(study: Study, place: str) -> bool:
-    """Return whether there are distributions to draw at a place."""
+    """Return whether the study has distributions to draw at a place."""
     return any(curve.place in ("*", place) for curve in study.curves)
 
 
 def distributions(study: Study, place: str) -> Picture:
-    """Return the TTFT distribution of each class, a line a strategy with a band of the seeds."""
+    """Return a picture of each class's TTFT distribution: one line per strategy, with a band over seeds."""
     names = study.strategies[:MOST_STRATEGIES]
     classes = [
         name for name in study.classes if any(curve.slo_class == name for curve in study.curves)
@@ -148,7 +148,7 @@ def _distribution(
 
 
 def parts(study: Study) -> Picture:
-    """Return what TTFT consists of: a row a class, a column for the mean, the P99 and the slowest."""
+    """Return a picture of the parts of TTFT: one row per class; columns for the mean, the P99 and the slowest."""
     classes = [name for name in study.classes if any(o.slo_class == name for o in study.parts)]
     views = [name for name in VIEWS if any(part.view == name for part in study.parts)]
     names = [
@@ -185,7 +185,7 @@ def parts(study: Study) -> Picture:
 
 
 def timelines(study: Study) -> Picture:
-    """Return heat maps of instances over time: a row a measure, a column a strategy."""
+    """Return heat maps of instances over time: one row per measure, one column per strategy."""
     shown = study.timelines[:MOST_TIMELINES]
     rows = []
     for measure, (words, unit, colours) in MEASURES.items():
@@ -251,7 +251,7 @@ def timelines_of(records: Mapping[str, RunRecord], seed: int) -> tuple[Timeline,
 
 
 def timeline(record: RunRecord, strategy: str, seed: int, edges_us: np.ndarray) -> Timeline:
-    """Return means over each span of time between the edges; outside of steps everything counts as 0."""
+    """Return a run's means over each span of time between the edges; time outside of steps counts as 0."""
     steps, num_instances = record.steps, len(record.instances.step_count)
     shape = num_instances, len(edges_us) - 1
     running, waiting, kv_percent = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -281,7 +281,7 @@ def timeline(record: RunRecord, strategy: str, seed: int, edges_us: np.ndarray) 
 
 
 def _means(start: np.ndarray, end: np.ndarray, values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Time-weighted, of a function that is constant within each stretch and 0 between them."""
+    """Return time-weighted means of a function that is constant within each stretch, and 0 between stretches."""
     areas = np.cumsum((end - start) * values)
     times = np.column_stack([start, end]).reshape(-1)
     heights = np.column_stack([np.concatenate([[0.0], areas[:-1]]), areas]).reshape(-1)
@@ -300,7 +300,7 @@ def parts_of(
     classes: Sequence[str],
     window_of: Callable[[RunRecord], Window],
 ) -> tuple[TtftShare, ...]:
-    """Return the parts of TTFT of every class under every strategy, mean over the runs that have some."""
+    """Return the parts of TTFT of every class under every strategy, as means over runs with a first token."""
     shares = []
     for strategy, runs in records.items():
         for slo_class in classes:

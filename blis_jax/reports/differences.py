@@ -24,7 +24,7 @@ Column = tuple[str, Callable[[Any], Cell]]  # its heading, and what it shows of 
 
 
 def findings(study: Study) -> Findings:
-    """Return everything that a comparison has found, the answer first."""
+    """Return the findings of a comparison, the answer first."""
     table = difference_table(study) if study.differences else figure_table(study)
     said = study.runs.in_text
     long = [*(f"{name}: {text}" for name, text in study.descriptions.items() if text)]
@@ -47,7 +47,7 @@ def findings(study: Study) -> Findings:
 
 
 def _has_goodput(shown: Table) -> bool:
-    """Return whether a row that is shown unasked depends on the limits of the classes."""
+    """Return whether the short table has a metric that depends on the classes' targets."""
     titles = {metric_title(name) for name in OF_LIMITS}
     return any(cell in titles for row in shown.brief().rows for cell in row.cells)
 
@@ -71,7 +71,7 @@ def _intervals_line(study: Study) -> str:
 
 
 def difference_table(study: Study) -> Table:
-    """Return all differences; brief are those of a few metrics that `_are_shown` names."""
+    """Return the table of all differences; the short table has those marked by `_are_shown`."""
     keys, means, changes = _keys(study.differences), _mean_columns(study), _change_columns(study)
     columns = [*keys, *means, *changes]
     rows = tuple(
@@ -94,10 +94,10 @@ def difference_table(study: Study) -> Table:
 
 
 def _are_shown(study: Study) -> list[bool]:
-    """Say of each difference whether the short table has it: those that are clear.
+    """Return for each difference whether the short table shows it.
 
-    Those of all requests that are not clear stand there, too, where few metrics were asked for, or where the verdict on
-    a strategy is not clear.
+    It shows clear differences; and unclear ones over all requests if few metrics were asked for, or if no clear
+    difference is shown for the strategy.
     """
     brief, metric = _brief_metrics(study), deciding(study)
     are_clear = [row.metric in brief and _is_told(row, metric) for row in study.differences]
@@ -120,15 +120,15 @@ def _are_shown(study: Study) -> list[bool]:
 
 
 def _is_told(row: MetricChange, metric: str) -> bool:
-    """Whether a row says something new: a clear difference, and throughput of the whole cluster alone."""
+    """Return whether a row is a clear difference; of throughput, only that of the whole cluster."""
     is_whole = row.metric not in OF_ALL or row.slo_class == ALL_REQUESTS or row.metric == metric
     return row.judgement in (BETTER, WORSE) and is_whole
 
 
 def _brief_metrics(study: Study) -> set[str]:
-    """Return the metrics of the short table: the usual ones, or all where none of them was asked for.
+    """Return the metrics of the short table: the usual ones, or all metrics if none of the usual was asked for.
 
-    A ranking is the short table itself.
+    Empty if the study has a ranking, which takes the short table's place.
     """
     if study.ranked:
         return set()
@@ -146,7 +146,7 @@ def _brief_metrics(study: Study) -> set[str]:
 
 
 def _keys(entries: Sequence[Entry]) -> list[Column]:
-    """Return the columns that tell entries apart."""
+    """Return the key columns, which distinguish entries."""
     keys: list[Column] = [
         ("class", lambda row: row.slo_class),
         ("metric", lambda row: metric_title(row.metric)),
@@ -158,7 +158,7 @@ def _keys(entries: Sequence[Entry]) -> list[Column]:
 
 
 def _mean_columns(study: Study) -> list[Column]:
-    """Return the means of both sides, with their intervals where the study has them."""
+    """Return the columns with both strategies' means, with intervals if the study has them."""
     known = {
         (figure.strategy, figure.place, figure.slo_class, figure.metric): figure.value
         for figure in study.figures
@@ -178,7 +178,7 @@ def _mean_columns(study: Study) -> list[Column]:
 
 
 def _change_columns(study: Study) -> list[Column]:
-    """Return differences by themselves and all together, in the unit and in %."""
+    """Return the columns with the differences, in their unit and in %, with single and with simultaneous intervals."""
     level = f"{100 * study.confidence:g} %"
 
     def in_unit(row: MetricChange, estimate: Estimate) -> Quantity:
@@ -200,14 +200,14 @@ def _change_columns(study: Study) -> list[Column]:
 
 
 def p_text(value: float | None) -> str:
-    """Return a p-value, empty where there is none."""
+    """Return a p-value as text; empty if there is none."""
     if value is None or math.isnan(value):
         return ""
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def figure_table(study: Study) -> Table:
-    """Return the means of strategies that nothing is compared with; brief are those of a few metrics."""
+    """Return the table of means for a study without a comparison; the short table has a few metrics."""
     keys, brief = _keys(study.figures), _brief_metrics(study)
     rows = tuple(
         Row(

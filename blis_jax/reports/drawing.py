@@ -1,4 +1,4 @@
-"""Pictures drawn: a PNG file, and the same as SVG for a page."""
+"""Draw pictures: as a PNG file, or as SVG for a page."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def save(picture: Picture, path: Path) -> None:
 
 
 def data_of(path: Path) -> Any:
-    """Return what a PNG that `save` wrote draws, as `Picture.to_json` has it; None if it carries none."""
+    """Return the data in a PNG that `save` wrote, in the form of `Picture.to_json`; None if it has none."""
     with Image.open(path) as image:
         text = getattr(image, "text", {}).get(DATA)
     return None if text is None else json.loads(text)
@@ -76,7 +76,7 @@ _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
 def svg(picture: Picture) -> str:
-    """Return the picture as an element of a page; the same picture gives the same text."""
+    """Return the picture as an SVG element for a page; equal pictures give equal text."""
     text = io.StringIO()
     salt = f"{picture.name} {picture.choices}"  # so that no two pictures of a page share a name
     with drawn(picture) as made, rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
@@ -267,7 +267,7 @@ def _handle(mark: Mark) -> Any:
 
 
 def _at(axis: Axis, values: Sequence[Number]) -> np.ndarray:
-    """Return where values stand on matplotlib's axis, NaN where there are none."""
+    """Return values as coordinates on matplotlib's axis, NaN for missing ones."""
     heights = np.array([np.nan if value is None else value for value in values], np.float64)
     if axis.scale == "percent":
         return np.clip(1 + heights / 100, LEAST_RATIO, GREATEST_RATIO)
@@ -277,7 +277,7 @@ def _at(axis: Axis, values: Sequence[Number]) -> np.ndarray:
 def _ends(
     axis: Axis, lows: Sequence[Number], highs: Sequence[Number]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return both ends of intervals; one without an upper end reaches as far as the axis."""
+    """Return both ends of intervals; an interval without an upper end reaches to the end of the axis."""
     low, high = _at(axis, lows), _at(axis, highs)
     if axis.scale == "percent":
         high = np.where(np.isnan(high) & ~np.isnan(low), GREATEST_RATIO, high)
@@ -324,7 +324,7 @@ def _set_axis(axes: Axes, axis: Axis, name: Literal["x", "y"]) -> None:
 
 
 def _changes(low: float, high: float) -> list[tuple[float, str]]:
-    """Return ticks of an axis of changes: halves and doubles, `−50 %` and `+100 %`, and round numbers below that."""
+    """Return ticks for an axis of changes: `−50 %` and `+100 %`, and round numbers in a smaller range."""
     if high / low < 2**LEAST_OCTAVES:
         decade = 10 ** math.floor(math.log10(100 * max(1 - low, high - 1)))
         rounds = [part * decade for part in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)]

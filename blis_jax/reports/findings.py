@@ -1,4 +1,4 @@
-"""What a command has found, as one document; terminal, page, Markdown and JSON are made of it."""
+"""The results of a command as one document, from which terminal output, page, Markdown and JSON are made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHOLE = 1000.0  # its decimals, none, are those of a whole number
 
 
 class Quantity(NamedTuple):
-    """A number with its interval, as all outputs show it; None where there is none."""
+    """A number with its interval, in the form that all outputs show; None for a missing number or end."""
 
     mean: float | None
     low: float | None = None
@@ -33,7 +33,7 @@ class Quantity(NamedTuple):
 
     @classmethod
     def of(cls, estimate: Estimate, form: Form = "interval", **further: Any) -> Quantity:
-        """Return a mean with its interval."""
+        """Return an estimate's mean with its interval."""
         mean, low, high = map(finite, (estimate.mean, estimate.low, estimate.high))
         return cls(mean, low, high, form=form, **further)
 
@@ -43,7 +43,7 @@ class Quantity(NamedTuple):
         return cls(number, like=WHOLE)
 
     def __str__(self) -> str:
-        """Return the text, such as `−75.7 % [−76.1, −75.3]` or, as half, `302.3 ± 4.3`."""
+        """Return the text, such as `−75.7 % [−76.1, −75.3]` or, in the form `half`, `302.3 ± 4.3`."""
         text = words.number(self.mean, self.is_signed, self.like) + self.unit
         if self.form == "bare" or self.mean is None or self.low is None:
             return text
@@ -57,13 +57,13 @@ class Quantity(NamedTuple):
 
     @property
     def is_even(self) -> bool:
-        """Return whether the interval reaches as far down from the mean as up; False without an interval."""
+        """Return whether the interval is symmetric around the mean; False without an interval."""
         if self.mean is None or self.low is None or self.high is None:
             return False
         return math.isclose(self.high - self.mean, self.mean - self.low, rel_tol=1e-6, abs_tol=1e-9)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the number, its interval where it has one, and its unit."""
+        """Return the number, its interval if it has one, and its unit, as plain data."""
         ends = {} if self.low is None else {"low": self.low, "high": self.high}
         return {"mean": self.mean, **ends, "unit": self.unit.strip()}
 
@@ -74,13 +74,13 @@ Cell = str | Quantity
 
 @dataclass(frozen=True)
 class Sentence:
-    """A text whose numbers are known by themselves as well."""
+    """A text that keeps its numbers as numbers."""
 
     parts: tuple[Part, ...]
 
     @classmethod
     def of(cls, *parts: Part) -> Sentence:
-        """Return the sentence of texts and numbers that follow each other."""
+        """Return the sentence that concatenates texts and numbers."""
         return cls(parts)
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Answer:
-    """The first lines of every output: the cluster, then five that answer."""
+    """The first lines of every output: the cluster, then the five lines of the answer."""
 
     asked: str
     verdict: tuple[Sentence, ...]  # a sentence for each strategy
@@ -115,7 +115,7 @@ class Answer:
         next: str,
         cluster: str = "",
     ) -> Answer:
-        """Return the answer in plain sentences, of which no number is compared or drawn."""
+        """Return an answer of plain texts, whose numbers are not kept as numbers."""
         verdicts = [verdict] if isinstance(verdict, str) else verdict
         said = tuple(Sentence.of(text) for text in verdicts)
         return cls(asked, said, Sentence.of(sure), Sentence.of(price), next, cluster=cluster)
@@ -137,7 +137,7 @@ class Answer:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the sentences and their numbers, without the seconds."""
+        """Return the sentences and their numbers as plain data, without the time taken."""
         return {
             **({"cluster": self.cluster} if self.cluster else {}),
             "asked": self.asked,
@@ -150,7 +150,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table; only a brief one is shown unasked."""
+    """A row of a table; without --all only brief rows are shown."""
 
     cells: tuple[Cell, ...]
     is_brief: bool = True
@@ -159,7 +159,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows below columns; the first `num_keys` columns say what a row is of."""
+    """A table; its first `num_keys` columns are keys, which identify a row."""
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -169,7 +169,7 @@ class Table:
     brief_columns: tuple[int, ...] = ()  # of the short form; () for all
 
     def brief(self) -> Table:
-        """Return the short form: brief rows, brief columns."""
+        """Return the short table: brief rows, brief columns."""
         kept = self.brief_columns or tuple(range(len(self.columns)))
         return Table(
             tuple(self.columns[at] for at in kept),
@@ -184,7 +184,7 @@ class Table:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return all rows; a number with its interval, a text as it is."""
+        """Return all rows as plain data."""
         rows = [
             [cell.to_json() if isinstance(cell, Quantity) else cell for cell in row.cells]
             for row in self.rows
@@ -195,7 +195,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Remarks:
-    """Sentences below a title; only brief ones are shown unasked."""
+    """Sentences below a title; without --all or --explain only brief remarks are shown."""
 
     lines: tuple[str, ...]
     title: str = ""
@@ -208,7 +208,7 @@ class Remarks:
 
 @dataclass(frozen=True)
 class Findings:
-    """An answer, then what it rests on, in the order in which it is shown."""
+    """An answer, then the tables, remarks and pictures that support it, in the order of display."""
 
     answer: Answer
     sections: Sequence[Table | Remarks] = field(default=())
@@ -230,7 +230,7 @@ class Findings:
         return [section for section in self.sections if isinstance(section, Table)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything, the long rows too."""
+        """Return the whole document as plain data, with all rows."""
         sections: list[Mapping[str, Any]] = [section.to_json() for section in self.sections]
         drawn = [picture.to_json() for picture in self.pictures]
         return {"answer": self.answer.to_json(), "sections": sections, "pictures": drawn}

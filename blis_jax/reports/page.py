@@ -29,7 +29,7 @@ PLACE = "place"  # the choice that rows of tables follow, too
 
 
 def write_study(study: Study, path: Path, further: Findings | None = None) -> None:
-    """Write the page of a comparison, whole or not at all; `further` if it has further tables."""
+    """Write the page of a comparison atomically; `further` replaces its findings, except the pictures."""
     shown = findings(study) if further is None else replace(further, pictures=pictures(study))
     write(shown, path, study.title or title_of(study), study.command, study.provenance)
 
@@ -37,7 +37,7 @@ def write_study(study: Study, path: Path, further: Findings | None = None) -> No
 def write(
     findings: Findings, path: Path, title: str, command: str, provenance: Mapping[str, Any]
 ) -> None:
-    """Write the page of findings, whole or not at all; `command` makes them again."""
+    """Write the page of findings atomically; `command` is the command line that reproduces them."""
     with replacing(path) as written:
         written.write_text(page(findings, title, command, provenance), encoding="utf-8")
 
@@ -73,7 +73,7 @@ def page(findings: Findings, title: str, command: str, provenance: Mapping[str, 
 
 
 def _embedded(findings: Findings) -> str:
-    """Return JSON for inside a script element: no `<` or `&` that HTML could take for its own."""
+    """Return the findings as JSON for a script element, with `<` and `&` escaped."""
     text = json.dumps(
         findings.to_json(), allow_nan=False, ensure_ascii=False, separators=(",", ":")
     )
@@ -85,7 +85,7 @@ def _file(name: str) -> str:
 
 
 def _section(section: Table | Remarks) -> str:
-    """Return a table or notes; a long table is folded away."""
+    """Return a table or remarks as HTML; a long table is folded."""
     text = section_html(section)
     if not isinstance(section, Table) or len(section.rows) <= MOST_ROWS:
         return text
@@ -96,7 +96,7 @@ def _section(section: Table | Remarks) -> str:
 
 
 def _place(findings: Findings) -> Iterator[str]:
-    """Yield the choice of a place, where rows of tables have some."""
+    """Yield the control to choose a place of the grid, if rows of tables have several places."""
     places = list(
         dict.fromkeys(row.place for table in findings.tables for row in table.rows if row.place)
     )
@@ -108,7 +108,7 @@ def _place(findings: Findings) -> Iterator[str]:
 
 
 def _values(pictures: Iterable[Picture], choice: str) -> list[str]:
-    """Return what a choice can be."""
+    """Return the values of a choice that pictures have."""
     chosen = (value for picture in pictures for name, value in picture.choices if name == choice)
     return list(dict.fromkeys(chosen))
 
@@ -119,7 +119,7 @@ def _select(name: str, words: str, values: Iterable[str]) -> str:
 
 
 def _drawn(pictures: Sequence[Picture], findings: Findings, seen: set[str]) -> Iterator[str]:
-    """Yield each picture, below its heading and what a reader chooses to see it; `seen` stands above already."""
+    """Yield each picture, below its heading and its choice controls, except those in `seen`."""
     for picture in pictures:
         if picture.heading and picture.heading not in seen:
             yield f"<h2>{html.escape(picture.heading)}</h2>"

@@ -1,8 +1,8 @@
 """A trace of runs for Perfetto (Chrome's trace-event JSON): steps, queues, KV use, spans of each request.
 
-An instance is a process with a thread of steps and counters; a request is an asynchronous span of its
-instance, with its stays in the queue, in prefill and in decode inside. Viewers give each name a colour,
-and put spans of one name on common rows: so a step is named after its batch, a request after its class.
+An instance is a process with a thread of steps and counters; a request is an asynchronous span of its instance, which
+contains its stays in the queue, in prefill and in decode. Viewers colour spans by name, and put spans of one name on
+common rows: so a step is named after its batch, a request after its class.
 Times are those of the simulation, in µs.
 """
 
@@ -26,7 +26,7 @@ REQUESTS_THREAD, STEPS_THREAD = 0, 1
 
 
 class TracedRun(NamedTuple):
-    """One run, and what its processes are called; no name where it is the only one."""
+    """A run to trace, and its name, by which processes are named; empty for the only run."""
 
     name: str
     record: RunRecord
@@ -34,14 +34,14 @@ class TracedRun(NamedTuple):
 
 
 def write_trace(runs: Sequence[TracedRun], path: Path, about: dict[str, str]) -> None:
-    """Write all runs to one file, whole or not at all."""
+    """Write the trace of all runs to one file, atomically."""
     document = {"traceEvents": trace_events(runs), "displayTimeUnit": "ms", "otherData": about}
     with replacing(path) as written, written.open("w", encoding="utf-8") as file:
         json.dump(document, file, separators=(",", ":"))
 
 
 def trace_events(runs: Sequence[TracedRun]) -> list[Event]:
-    """Return the events of all runs, each run with processes of its own: names first, then all in order of time."""
+    """Return the events of all runs, each run with its own processes: first names, then events in order of time."""
     names: list[Event] = []
     events: list[Event] = []
     first_process = 1
@@ -57,7 +57,7 @@ def trace_events(runs: Sequence[TracedRun]) -> list[Event]:
 
 
 def _names(run: TracedRun, gateway: int, num_instances: int) -> Iterator[Event]:
-    """The gateway's process, then one an instance."""
+    """Name the processes: the gateway's, then one per instance."""
     before = f"{run.name}: " if run.name else ""
     labels = ["gateway", *(f"instance {instance}" for instance in range(num_instances))]
     for place, label in enumerate(labels):
@@ -74,7 +74,7 @@ def _meta(kind: str, process: int, thread: int = REQUESTS_THREAD, **arguments: o
 
 
 def _steps(run: TracedRun, first: int) -> Iterator[Event]:
-    """A slice a step, and counters at its start and after the last step before a pause."""
+    """Return a slice for each step, and counters at its start and after the last step before a pause."""
     columns = [column.tolist() for column in expand_steps(run.record, run.block_size_in_tokens)]
     rows = list(zip(*columns, strict=True))
     totals = run.record.instances.total_kv_blocks.tolist()
@@ -100,7 +100,7 @@ def _counters(process: int, time: int, running: int, waiting: int, blocks: int) 
 
 
 def _requests(run: TracedRun, gateway: int) -> Iterator[Event]:
-    """A span from arrival to the end for each request that an instance has; an instant for the others."""
+    """Return a span from arrival to end for each request on an instance, and an instant for each other request."""
     requests = run.record.requests
     output = requests.ttft_parts_us[:, TTFT_PARTS.index("output_processing")].tolist()
     names = ("arrival_us", "instance", "status", "slo_class", "input_len", "output_len", "ttft_us",
@@ -135,7 +135,7 @@ def _requests(run: TracedRun, gateway: int) -> Iterator[Event]:
 
 
 def _stays(of: dict[str, int], output_us: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """In the queue, in prefill, in decode, as far as the request came."""
+    """Return the request's stays in the queue, in prefill and in decode, as far as it came."""
     arrival = of["arrival_us"]
     scheduled = arrival + of["first_sched_delay_us"] if of["first_sched_delay_us"] >= 0 else end
     scheduled = min(scheduled, end)
@@ -152,7 +152,7 @@ def _stays(of: dict[str, int], output_us: int, end: int) -> Iterator[tuple[str, 
 def _span_events(
     spans: Sequence[tuple[str, int, int]], number: str, process: int, about: dict[str, Any]
 ) -> Iterator[Event]:
-    """Nested: the first span holds the others, which follow each other."""
+    """Return nested events: the first span contains the others, which follow each other."""
     common = {"cat": "request", "id": number, "pid": process, "tid": REQUESTS_THREAD}
     whole, *parts = spans
     yield {"ph": "b", "name": whole[0], "ts": whole[1], **common, "args": about}

@@ -1,4 +1,4 @@
-"""Pictures as data: panels of marks on axes, of which the PNG, the page and the JSON are made."""
+"""Pictures as data: panels of marks on axes, from which the PNG, the page and the JSON are made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Scale = Literal["linear", "log", "log2", "percent", "share"]
 
 
 class Style(NamedTuple):
-    """The look of a series; without a marker or a line it has none."""
+    """The style of a series; without `marker` or `line` neither is drawn."""
 
     colour: str = BLACK
     marker: str = ""
@@ -33,7 +33,7 @@ ACROSS = Style(GUIDE_COLOUR, line="-", width=1.1)
 
 @dataclass(frozen=True)
 class Series:
-    """Hold points `[point]`, joined where the style has a line, with their intervals as bars or as a band."""
+    """Hold points `[point]`, joined if the style has a line, with their intervals as bars or as a band."""
 
     x: Numbers
     y: Numbers
@@ -50,7 +50,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Bars:
-    """Hold lying bars `[bar]`, each from its start."""
+    """Hold horizontal bars `[bar]`, each from its `start`."""
 
     y: Numbers
     length: Numbers
@@ -62,7 +62,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Hold a map `[row, column]` between edges; None leaves a tile blank."""
+    """Hold a heat map `[row, column]` with the tiles' edges `x` and `y`; None leaves a tile blank."""
 
     x: Numbers
     y: Numbers
@@ -86,7 +86,7 @@ class Guide:
 
 @dataclass(frozen=True)
 class Words:
-    """Hold a text beside a point, or with a span on the shaded part up to x."""
+    """Hold a text beside a point, or, if `is_span`, on a shaded area that reaches to x."""
 
     x: float
     y: float
@@ -99,7 +99,7 @@ Mark = Series | Bars | Tiles | Guide | Words
 
 @dataclass(frozen=True)
 class Axis:
-    """Describe an axis; `limits` from high to low turn it round."""
+    """Describe an axis; `limits` from high to low reverse it."""
 
     label: str = ""
     scale: Scale = "linear"
@@ -116,7 +116,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Panel:
-    """Hold marks on two axes; `notes` stand above it, each in its colour."""
+    """Hold marks on two axes; `notes` are texts above the panel, each in its colour."""
 
     marks: Sequence[Mark]
     x: Axis = Axis()
@@ -162,7 +162,7 @@ class Picture:
         return [mark for label, mark in by_label.items() if label]
 
     def to_json(self) -> dict[str, Any]:
-        """Return words and numbers, without what is only looks."""
+        """Return texts and numbers as plain data, without styles."""
         return {
             "title": self.title,
             "caption": self.caption,

@@ -26,7 +26,7 @@ _taken: ContextVar[list[Findings] | None] = ContextVar("findings that are taken"
 
 @contextlib.contextmanager
 def taken() -> Iterator[list[Findings]]:
-    """Take findings in place of printing them while the block lasts."""
+    """Collect findings in the list yielded, in place of printing them, while the block lasts."""
     shown: list[Findings] = []
     before = _taken.set(shown)
     try:
@@ -47,7 +47,7 @@ def show(findings: Findings, has_all: bool = False, has_notes: bool = False) -> 
 
 
 def show_answer(answer: Answer, *texts: str) -> None:
-    """Print an answer on standard output, and each text below an empty line."""
+    """Print an answer on standard output, then each of the texts after an empty line."""
     collected = _taken.get()
     if collected is not None:
         collected.append(Findings(answer, [Remarks(texts)] if texts else []))
@@ -65,7 +65,7 @@ def text(
     has_colours: bool = False,
     has_notes: bool = False,
 ) -> str:
-    """Return the answer, then the short tables, with `has_all` every row and note, with `has_notes` every note."""
+    """Return the answer and the short tables; with `has_all` every row and note, with `has_notes` every note."""
     lines = list(answer_lines(findings.answer, width))
     for section in findings.filled:
         if isinstance(section, Table):
@@ -79,14 +79,14 @@ def text(
 
 
 def answer_lines(answer: Answer, width: int = WIDTH) -> Iterator[str]:
-    """Yield the five lines, a long one wrapped below itself."""
+    """Yield the lines of the answer; long lines are wrapped, with an indent."""
     for heading, line in answer.lines():
         first = f"{heading}:" if heading else ""
         yield from _wrapped(line, width, f"{first:<{MARGIN}}", " " * MARGIN)
 
 
 def left_out_line(findings: Findings, has_notes: bool = False) -> str | None:
-    """Return how many rows and notes the short form leaves out, and what prints them; None if it has all."""
+    """Return a sentence on how many rows and notes are left out, and which option prints them; None if none are."""
     rows = sum(not row.is_brief for table in findings.tables for row in table.rows)
     notes = sum(
         len(section.lines)
@@ -102,7 +102,7 @@ def left_out_line(findings: Findings, has_notes: bool = False) -> str | None:
 
 
 def _wrapped(line: str, width: int, first: str = "", later: str = "") -> list[str]:
-    """Return lines of at most `width` columns; a number stays whole and beside its unit."""
+    """Return a text as lines of at most `width` columns; a number is not separated from its unit."""
     room = width - max(len(first), len(later))
     words = [
         word if len(word) <= room else re.sub(r"(?<=[/;:])(?=.)", " \1", word)
@@ -129,7 +129,7 @@ def _note_lines(notes: Remarks, width: int) -> Iterator[str]:
 
 
 def _table_lines(table: Table, width: int, has_colours: bool) -> Iterator[str]:
-    """Yield a table, in several pieces beside the same keys if it is too wide."""
+    """Yield the lines of a table; a table that is too wide is split into pieces, each with the key columns."""
     cells = [[str(cell) for cell in row.cells] for row in table.rows]
     widths = [
         max(len(column), *(len(row[at]) for row in cells))
@@ -155,13 +155,13 @@ def _table_lines(table: Table, width: int, has_colours: bool) -> Iterator[str]:
 
 
 def _are_numbers(table: Table) -> list[bool]:
-    """Return for each column whether it has numbers, which stand on the right."""
+    """Return for each column whether it has numbers, so is aligned right."""
     columns = range(len(table.columns))
     return [any(isinstance(row.cells[at], Quantity) for row in table.rows) for at in columns]
 
 
 def _pieces(widths: Sequence[int], num_keys: int, width: int) -> list[list[int]]:
-    """Return columns for each piece, the keys in every one."""
+    """Return the columns of each piece, the key columns first."""
     keys = list(range(num_keys))
     pieces: list[list[int]] = [[]]
     used = start = sum(widths[at] + len(GAP) for at in keys)
@@ -175,7 +175,7 @@ def _pieces(widths: Sequence[int], num_keys: int, width: int) -> list[list[int]]
 
 
 def _without_repeats(row: Sequence[str], before: Sequence[str], num_keys: int) -> list[str]:
-    """Return the cells; a key is blank where the row above has it and the keys left of it too, but for the last key."""
+    """Return the cells, with leading keys that equal those of the row above left blank, except the last key."""
     same = 0
     while same < min(num_keys - 1, len(before)) and row[same] == before[same]:
         same += 1
@@ -202,7 +202,7 @@ def _coloured(line: str, row: Sequence[str]) -> str:
 
 
 def markdown(findings: Findings, title: str = "") -> str:
-    """Return a page with every row and note."""
+    """Return findings in Markdown, with every row and note."""
     blocks = [f"# {title}"] if title else []
     lines = findings.answer.lines()
     blocks.append(
@@ -229,7 +229,7 @@ def row_line(cells: Iterable[object]) -> str:
 
 
 def table_lines(head: Sequence[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    """Return a table in Markdown, a line a row."""
+    """Return the lines of a table in Markdown."""
     return [row_line(head), f"|{'---|' * len(head)}", *map(row_line, rows)]
 
 
@@ -255,7 +255,7 @@ def answer_html(answer: Answer) -> str:
 
 
 def table_html(table: Table) -> str:
-    """Return a table as HTML with every row; a row carries its place in a grid as an attribute."""
+    """Return a table as HTML with every row; a row has its place in a grid as an attribute."""
     is_right = _are_numbers(table)
     head = "".join(
         _html_cell("th", column, "number" if right else "")

@@ -1,4 +1,4 @@
-"""What a report shows, as plain data that each command makes of its results, and what its runs are called."""
+"""The contents of a report as plain data, which each command builds from its results; and the words for its runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_LISTED = 8
 
 
 class RunWords(NamedTuple):
-    """A word for what numbers the runs, and a sentence that explains the word."""
+    """The word for one of a study's runs, such as seed or window, and a sentence that explains it."""
 
     one: str
     about: str
@@ -39,11 +39,11 @@ class RunWords(NamedTuple):
         return f"{self.one}s"
 
     def counted(self, count: int) -> str:
-        """Write a count with its noun, such as `1 seed` or `3 windows`."""
+        """Return a count with its noun, such as `1 seed` or `3 windows`."""
         return f"{count} {self.one if count == 1 else self.many}"
 
     def listed(self, numbers: Sequence[int], has_kind: bool = True) -> str:
-        """Return how many runs there are and which, as words: `3 random seeds (42 to 44)`."""
+        """Return number and list of the runs in words: `3 random seeds (42 to 44)`."""
         kind = f"{self.kind} " * (has_kind and bool(self.kind))
         if len(numbers) == 1:
             return f"one {kind}{self.one} ({numbers[0]})"
@@ -53,7 +53,7 @@ class RunWords(NamedTuple):
         return f"{len(numbers)} {kind}{self.many} ({which}{', …' * (len(numbers) > MOST_LISTED)})"
 
     def in_text(self, text: str) -> str:
-        """Replace the word seed in a text by the word for these runs; names of options and files stay."""
+        """Replace the word seed in a text by the word for these runs, except in names of options and files."""
         return re.sub(r"(?<![-\w.])seed(s?)(?![-\w.=])", rf"{self.one}\1", text)
 
 
@@ -75,7 +75,7 @@ ONE_RUN = RunWords("run", "The requests are those of one trace, so each strategy
 
 
 def run_words(trace: Mapping[str, Any] | None, num_runs: int) -> RunWords:
-    """Return the words for runs of a workload (seeds), or of a trace as `TraceSource.about` describes it."""
+    """Return the words for runs of a workload (seeds), or of the trace that `TraceSource.about` describes."""
     if not trace:
         return SEEDS
     if trace["windows"]:
@@ -99,7 +99,7 @@ NO_FIGURE, TOO_FEW = "no figure", "too few requests to judge"
 
 @dataclass(frozen=True)
 class MetricChange:
-    """One metric of one class: how a strategy differs from its reference on the seeds that both have."""
+    """The change of one metric in one class from reference to strategy, on the seeds that both have."""
 
     strategy: str
     reference: str
@@ -112,13 +112,13 @@ class MetricChange:
     def of(
         cls, change: Difference, strategy: str, reference: str, metric: str, place: str = ""
     ) -> MetricChange:
-        """Return the change of a metric that has `[class]` behind its name where it is of a class."""
+        """Return the change of a metric, whose name may end in `[class]`."""
         kind, slo_class = lookup(metric)
         return cls(strategy, reference, slo_class or ALL, kind.name, change, place)
 
     @classmethod
     def of_json(cls, entry: Mapping[str, Any]) -> MetricChange:
-        """Return the change that a result document has as `entry`."""
+        """Return the change from an entry of a result document."""
         metric = name_in(entry["metric"], entry["class"])
         return cls.of(
             Difference.of_json(entry),
@@ -130,7 +130,7 @@ class MetricChange:
 
     @property
     def judgement(self) -> str:
-        """Return the verdict; `NO_FIGURE` where an arm has none, `TOO_FEW` where figures have no interval."""
+        """Return the verdict; `NO_FIGURE` if an arm has no figure, `TOO_FEW` if figures have no interval."""
         if self.change.num_pairs:
             return self.change.verdict
         means = (self.change.first_mean, self.change.second_mean)
@@ -150,7 +150,7 @@ class ShownFigure:
 
 @dataclass(frozen=True)
 class SeedValues:
-    """One metric of one class under one strategy, a value a seed; None where a run has none."""
+    """One metric of one class under one strategy, one value for each seed; None for a run without a value."""
 
     strategy: str
     slo_class: str
@@ -161,7 +161,7 @@ class SeedValues:
 
 @dataclass(frozen=True)
 class Curve:
-    """Hold TTFT in ms at every level of `Study.levels` of one class under one strategy: mean and band over seeds."""
+    """The TTFT distribution of one class under one strategy, ms: mean and band over seeds at each of `Study.levels`."""
 
     strategy: str
     slo_class: str
@@ -172,7 +172,7 @@ class Curve:
 
     @classmethod
     def of(cls, strategy: str, slo_class: str, rows: np.ndarray, place: str = "") -> Curve:
-        """Return the curve of `[seed, level]`."""
+        """Return the curve of TTFTs in ms, `[seed, level]`."""
         low, high = np.percentile(rows, BAND, axis=0)
         mean = rows.mean(axis=0)
         return cls(strategy, slo_class, mean.tolist(), low.tolist(), high.tolist(), place)
@@ -180,7 +180,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class TtftShare:
-    """One part of a view of a class's TTFT, mean over seeds; see metrics/summaries.py."""
+    """One part of a class's TTFT in one of `summaries.VIEWS`, as mean over seeds."""
 
     strategy: str
     slo_class: str
@@ -191,7 +191,7 @@ class TtftShare:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One run: of every instance and span of time, mean over the span."""
+    """One run over time: means over each span of time on every instance."""
 
     strategy: str
     seed: int
@@ -301,7 +301,7 @@ def judged(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def provenance_of(document: Mapping[str, Any], runs: RunWords) -> dict[str, Any]:
-    """Return what a result document's numbers depend on beside settings: versions, stream and seeds."""
+    """Return versions, random stream and seeds, on which a result document's numbers depend besides settings."""
     return {
         **document["versions"],
         "random stream": document["rng"],

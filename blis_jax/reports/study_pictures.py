@@ -1,4 +1,4 @@
-"""Pictures of a comparison: what changes, and on which seeds; with those of each strategy."""
+"""Pictures of a comparison: changes of metrics, differences by seed, and the pictures of each strategy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MOST_METRICS, MOST_SEED_METRICS = 16, 8
 
 
 def pictures(study: Study) -> tuple[Picture, ...]:
-    """Return what a comparison draws; the first is its PNG, and opens its page."""
+    """Return the pictures of a comparison; the first becomes its PNG, and opens its page."""
     places = study.places[:MOST_PLACES]
     first = study.own or tuple(changes(study, at) for at in places if _entries(study, at))
     if study.ranked:
@@ -59,7 +59,7 @@ def pictures(study: Study) -> tuple[Picture, ...]:
 
 
 def changes(study: Study, place: str) -> Picture:
-    """Return every metric against the reference's, a panel a class, below the parts of TTFT P99."""
+    """Return a picture of all metrics' changes, one panel per class, below the parts of TTFT P99."""
     entries = _entries(study, place)
     compared = list(dict.fromkeys(entry.strategy for entry in entries))[: MOST_STRATEGIES - 1]
     names = [name for name in study.strategies if name in compared or name == study.strategies[0]]
@@ -104,7 +104,7 @@ def _metric_label(metric: str) -> str:
 
 
 def _reach(entries: Sequence[MetricChange]) -> tuple[float, float]:
-    """Return the same axis for all classes, in %, wide enough for every interval."""
+    """Return one axis for all classes, in %, wide enough for every interval."""
     ends = [
         end
         for entry in entries
@@ -234,7 +234,7 @@ def _changes_caption(study: Study, has_parts: bool, num_compared: int) -> str:
 
 
 def ranked(study: Study) -> Picture:
-    """Return the best strategies, a row each: what their TTFT P99 is made of, and its change against the reference."""
+    """Return a picture of the best strategies, one row each: parts of TTFT P99, and change against the reference."""
     metric, reference = deciding(study), study.strategies[0]
     entries = [
         difference
@@ -284,7 +284,7 @@ def ranked(study: Study) -> Picture:
 
 
 def seed_by_seed(study: Study, places: Sequence[str]) -> list[Picture]:
-    """Return the differences on each seed, for a metric of the reader's choice; at many places for one."""
+    """Return pictures of the differences by seed, one for each metric; for one metric only if there are many places."""
     metrics = list(dict.fromkeys(value.metric for value in study.values))
     known = [name for name in HEADLINE_METRICS if name in metrics][:1]
     of_choice = list(dict.fromkeys([*known, *metrics]))[:MOST_SEED_METRICS]

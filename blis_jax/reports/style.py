@@ -1,7 +1,7 @@
 """Colours of strategies, SLO classes and parts of TTFT: the same in every figure and report.
 
-Strategies have Okabe and Ito's colours, classes those of Paul Tol's muted scheme, parts pale fills:
-readers with any kind of colour vision tell each set apart, and no colour means two things.
+Strategies have Okabe and Ito's colours, classes the colours of Paul Tol's muted scheme, parts pale fills: readers with
+any kind of colour vision can distinguish them, and no colour means two things.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ PARTS: Mapping[str, tuple[str, str]] = {
 def strategy_colours(
     names: Iterable[str], kinds: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return one colour per strategy: its own if the ledger knows it, else one by its place that is free.
+    """Return a colour for each strategy: its own if the ledger has it, else the next free one.
 
-    `kinds` says which strategy a label stands for. Beyond the palette colours come again.
+    `kinds` maps a label to the strategy that it stands for. With more strategies than colours, colours repeat.
     """
     wanted = list(dict.fromkeys(names))
     chosen: dict[str, str] = {}
@@ -103,7 +103,7 @@ def strategy_colours(
 
 
 def _known(name: str) -> str:
-    """A ledger strategy's colour; empty if it is none."""
+    """Return the colour of a ledger strategy; empty for any other name."""
     return next((colour for start, colour in OF_STRATEGIES.items() if name.startswith(start)), "")
 
 
@@ -152,7 +152,7 @@ def figure(
 ) -> Iterator[tuple[Any, Any]]:
     """Open a figure in the common style; yield it with its panels `[row, column]`.
 
-    Width and height are inches, the height without words.
+    Width and height are in inches; the height leaves out title, caption and legend.
     """
     with lazy.matplotlib.rc_context(RULES):
         made = lazy.figure.Figure(figsize=(width, height))
@@ -167,7 +167,7 @@ def save(
     legend: Sequence[Any] = (),
     legend_columns: int | None = None,
 ) -> None:
-    """Write a PNG, whole or not at all, with its words; see `put_words`."""
+    """Write a figure as a PNG, atomically, with title, caption and legend; see `put_words`."""
     put_words(made, title, caption, legend, legend_columns)
     with replacing(path) as written:
         write_png(made, written)
@@ -177,9 +177,9 @@ DATA = "Data"  # the text of a PNG that has what is drawn
 
 
 def write_png(made: Figure, file: IO[bytes] | Path, content: Any = None) -> None:
-    """Write a figure as a PNG of at most 96 colours, a quarter of the size, with no difference to see.
+    """Write a figure as a PNG of at most 96 colours: a quarter of the size, without a visible difference.
 
-    It carries what is drawn as JSON: `content`, or else what the figure shows.
+    The file carries the data drawn as JSON: `content`, or else the data read from the figure.
     """
     drawn = io.BytesIO()
     made.savefig(drawn, dpi=DPI, format="png")
@@ -191,7 +191,7 @@ def write_png(made: Figure, file: IO[bytes] | Path, content: Any = None) -> None
 
 
 def _shown(made: Figure) -> dict[str, Any]:
-    """Return the words of a figure, and the points, areas and bars of its panels in their axes' units."""
+    """Return the texts of a figure, and the points, areas and bars of its panels in their axes' units."""
     panels = [
         {
             "title": panel.get_title(),
@@ -232,9 +232,9 @@ def put_words(
     legend: Sequence[Any] = (),
     legend_columns: int | None = None,
 ) -> None:
-    """Put title and legend above the panels, the caption below; panels get what room is left.
+    """Put title and legend above the panels and the caption below; the panels fill the rest.
 
-    `legend` are handles with labels for the whole figure, as many beside each other as there is room for.
+    `legend` are handles with labels for the whole figure, in as many columns as fit.
     """
     width, height = made.get_size_inches()
     heading = textwrap.wrap(title, int(TITLE_LETTERS_PER_INCH * width))
@@ -259,7 +259,7 @@ def put_words(
 
 
 def handle_length(legend: Sequence[Any]) -> float:
-    """Return the length of a legend's handles, in letters: long enough that dashes show beside a marker."""
+    """Return the length of a legend's handles, in font sizes: long enough to show dashes beside a marker."""
     marked = [
         handle for handle in legend if getattr(handle, "get_marker", lambda: "None")() != "None"
     ]
@@ -267,9 +267,7 @@ def handle_length(legend: Sequence[Any]) -> float:
 
 
 def columns_of(legend: Sequence[Any], width: float) -> int:
-    """Return how many entries of a legend fit beside each other in `width` inches, columns being as
-    wide as their longest entry.
-    """
+    """Return how many columns of a legend fit in `width` inches, each as wide as its longest entry."""
     sizes = [
         LEGEND_LETTER_INCHES * len(handle.get_label()) + LEGEND_HANDLE_INCHES for handle in legend
     ]
@@ -282,7 +280,7 @@ def columns_of(legend: Sequence[Any], width: float) -> int:
 
 
 def class_style(slo_class: str) -> dict[str, Any]:
-    """Return colour, line and mark of a class; of all requests where it is empty."""
+    """Return colour, line and marker of an SLO class; of all requests if `slo_class` is empty."""
     name = slo_class or ALL_REQUESTS
     return {
         "color": CLASS_COLOURS.get(name, BLACK),
@@ -292,12 +290,12 @@ def class_style(slo_class: str) -> dict[str, Any]:
 
 
 def class_words(slo_class: str) -> str:
-    """Return the name of an SLO class as a heading or a label says it."""
+    """Return the name of an SLO class for a heading or label."""
     return "all requests" if slo_class in ("", ALL_REQUESTS) else slo_class
 
 
 def class_handles(classes: Iterable[str], **further: Any) -> list[Any]:
-    """Return one line with its mark per class, for a legend."""
+    """Return a legend entry for each class: a line with its marker."""
     return [line_handle(class_words(name), **(class_style(name) | further)) for name in classes]
 
 

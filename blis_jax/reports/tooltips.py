@@ -1,4 +1,4 @@
-"""Tooltips of a picture on a page: what each mark is, its value, its interval, and the run it is of."""
+"""Tooltips of a picture on a page: each mark's name, value, interval and run."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 
 
 def mark_id(row: int, column: int, at: int, part: Part) -> str:
-    """Return by which id the drawing knows a part of a mark."""
+    """Return the id of a part of a mark in the drawing."""
     return f"mark {row} {column} {at} {part}"
 
 
 def with_tooltips(svg: str, picture: Picture) -> str:
-    """Return the drawing with a title inside every mark, and without the ids of its groups."""
+    """Return the SVG with a title element in every mark, and without the ids of its groups."""
     root = ElementTree.fromstring(NO_XML.sub("", svg))
     shapes: dict[str, list[tuple[ElementTree.Element, ElementTree.Element]]] = {}
     for group in list(root.iter(GROUP)):
@@ -70,7 +70,7 @@ def with_tooltips(svg: str, picture: Picture) -> str:
 
 
 def stride(mark: Mark) -> int:
-    """Return 1 if a page tells every point of a series, more along a line of many points."""
+    """Return the step between points of a series with a tooltip: 1, or more on a line of many points."""
     assert isinstance(mark, Series)
     is_line = mark.style.line and not mark.style.marker
     return math.ceil(len(mark.x) / MOST_TOLD) if is_line and len(mark.x) else 1
@@ -90,7 +90,7 @@ def _shapes(
 def _tell(
     parent: ElementTree.Element, shape: ElementTree.Element, text: str, run: str = ""
 ) -> ElementTree.Element:
-    """Put a shape into a group with a title, and with the run that a reader may follow."""
+    """Wrap a shape in a group with a title; `run` marks it so that the page can highlight a run."""
     told = ElementTree.Element(GROUP, {"data-run": run} if run else {})
     ElementTree.SubElement(told, TITLE).text = text
     parent[list(parent).index(shape)] = told
@@ -99,7 +99,7 @@ def _tell(
 
 
 def _tell_images(group: ElementTree.Element, picture: Picture, row: int, column: int) -> None:
-    """Tell of tiles that are drawn as an image; a script reads the single tile from the page's data."""
+    """Add a tooltip to tiles that are drawn as an image; a script reads the value of a tile from the page's data."""
     images = [child for child in group if child.tag == IMAGE]
     panel = _panel(picture, row, column)
     tiles = [(at, mark) for at, mark in enumerate(panel.marks) if isinstance(mark, Tiles)]
@@ -113,7 +113,7 @@ def _tell_images(group: ElementTree.Element, picture: Picture, row: int, column:
 
 
 def _panel(picture: Picture, row: int, column: int) -> Panel:
-    """Return a panel with the words that it shares with those above, below and beside it."""
+    """Return a panel completed by the title and axis labels that it shares with neighbouring panels."""
     panel = picture.panels[row][column]
     assert panel is not None
     beside = [other for other in picture.panels[row] if other is not None]
@@ -126,7 +126,7 @@ def _panel(picture: Picture, row: int, column: int) -> Panel:
 
 
 def _named(axis: Axis, shared: Sequence[Axis]) -> Axis:
-    """Return an axis with the label and the ticks of those that it is lined up with."""
+    """Return an axis completed by label and ticks of the axes that it shares them with."""
     label = axis.label or next((other.label for other in shared if other.label), "")
     if not axis.ticks or any(text for _, text in axis.ticks):
         return replace(axis, label=label)
@@ -143,7 +143,7 @@ def _named(axis: Axis, shared: Sequence[Axis]) -> Axis:
 
 
 def _whole(panel: Panel, mark: Mark) -> str:
-    """Return what a mark is, without its values."""
+    """Return the name of a mark, without its values."""
     if isinstance(mark, Guide):
         return mark.label and _lines(
             mark.label, _value(panel.y if mark.across == "y" else panel.x, mark.at)
@@ -153,7 +153,7 @@ def _whole(panel: Panel, mark: Mark) -> str:
 
 
 def _each(panel: Panel, mark: Mark) -> Iterator[tuple[str, str]]:
-    """Yield the text and the run of each point, bar or tile."""
+    """Yield the tooltip text and the run of each point, bar or tile."""
     whole = _whole(panel, mark)
     match mark:
         case Series():
@@ -182,7 +182,7 @@ def _lines(*texts: str) -> str:
 
 
 def _drawn(mark: Mark) -> list[bool]:
-    """Return which points of a series have a place."""
+    """Return which points of a series are drawn: those with finite x and y."""
     assert isinstance(mark, Series)
     known = (
         [value is not None and math.isfinite(value) for value in values]
@@ -205,7 +205,7 @@ def _is_named(axis: Axis) -> bool:
 def _value(
     axis: Axis, value: Number, ends: tuple[Number, Number] | None = None, is_point: bool = True
 ) -> str:
-    """Return `TTFT P99 (ms): 141 [130, 150]`, or the name of the tick that a value stands at."""
+    """Return a text such as `TTFT P99 (ms): 141 [130, 150]`, or the name of the tick at the value."""
     label = f"{axis.label}: ".replace("\n", " ") if axis.label else ""
     if _is_named(axis) and value is not None:
         name = min(axis.ticks or (), key=lambda tick: abs(tick[0] - value))[1]

@@ -1,4 +1,4 @@
-"""Metrics, numbers and the simulated cluster in words."""
+"""Describe metrics, numbers and the simulated cluster in words."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def table_title(metric: str) -> str:
 
 
 def headline_metric(metrics: Sequence[str], num_runs: int, family: int, error: float) -> str:
-    """Return the metric that a verdict is about: a pooled one only where so many runs can give it a verdict."""
+    """Return the metric for the verdict: a pooled metric only if the number of runs suffices for a verdict on it."""
     can_tell = can_tell_pooled(num_runs, family, 1 - error)
     known = [name for name in HEADLINE_METRICS if name in metrics]
     judged = [name for name in known if can_tell or not name.startswith(POOLED)]
@@ -62,12 +62,12 @@ def metric_name(metric: str) -> str:
 
 
 def unit_text(unit: str, form: str = " {}") -> str:
-    """Return a unit as it stands behind a number, or in another form such as " ({})"; no text for a pure number."""
+    """Return a unit as text after a number, or in another form such as " ({})"; empty for a pure number."""
     return "" if unit in ("", "1") else form.format(unit)
 
 
 def metric_words(name: str) -> str:
-    """Return a metric, `[class]` included, as in a sentence: `TTFT P99 of critical requests`."""
+    """Return a metric, with its `[class]` if any, in words: `TTFT P99 of critical requests`."""
     metric, slo_class = split_name(name)
     words = metric_name(metric).removesuffix(" by run").replace("/s", " per second")
     if words.endswith(" mean"):
@@ -76,7 +76,7 @@ def metric_words(name: str) -> str:
 
 
 def number(value: float | None, signed: bool = False, like: float | None = None) -> str:
-    """Return three or four figures that matter; `like` sets the decimals."""
+    """Return a number with three or four significant digits, or with as many decimals as `like` would have."""
     if value is None or not math.isfinite(value):
         return NOTHING
     size = abs(value if like is None or not math.isfinite(like) else like)
@@ -86,7 +86,7 @@ def number(value: float | None, signed: bool = False, like: float | None = None)
 
 
 def target_line(targets: Mapping[str, Mapping[str, float]], classes: Sequence[str] = ()) -> str:
-    """Return what goodput counts; of these classes, those without a target too."""
+    """Return a sentence on what goodput counts: the targets of `classes`, or of all classes with targets."""
     texts = []
     for name in classes or [name for name, limits in targets.items() if limits]:
         limits = [
@@ -100,7 +100,7 @@ def target_line(targets: Mapping[str, Mapping[str, float]], classes: Sequence[st
 def limits_lines(
     metrics: Iterable[str], targets: Mapping[str, Mapping[str, float]], classes: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return `target_line` where one of these metrics, `[class]` included, counts by the targets; else nothing."""
+    """Return `target_line` if one of the metrics depends on the targets; else an empty tuple."""
     counts = any(split_name(name)[0] in OF_LIMITS for name in metrics)
     return (target_line(targets, classes),) if counts else ()
 
@@ -111,7 +111,7 @@ def joined(words: Sequence[str], last: str = "and") -> str:
 
 
 def survivors_line(completed: int, arrived: int, others: Mapping[str, int] | None = None) -> str:
-    """Return of how many requests the figures are where not all have completed; `others` counts them by their end."""
+    """Return a sentence on how many requests have completed; `others` counts the rest by status."""
     ended = ", ".join(f"{count:,} {name}" for name, count in (others or {}).items())
     ended = f" ({ended})" if ended else ""
     if not completed:
@@ -125,7 +125,7 @@ LARGEST_GAP = 0.05
 
 
 def last_gaps(config: ClusterConfig, output_len: np.ndarray) -> str | None:
-    """Return a sentence where BLIS of February, which counts the last gap of an answer twice, changes TPOT by much."""
+    """Return a sentence if BLIS of February, which counts the last gap of an output twice, changes TPOT by much."""
     gaps = output_len[output_len > 1] - 1.0
     share = float(np.mean(1.0 / gaps)) if len(gaps) else 0.0
     if config.corrected or config.is_august or share < LARGEST_GAP:
@@ -153,11 +153,11 @@ SHORTENED = (
 
 
 def cluster_line(configs: Mapping[str, ClusterConfig], varied: Collection[str] = ()) -> str:
-    """Return model, GPUs, instances, token budget, chunks, router and profile of arms by name.
+    """Return lines with model, GPUs, instances, token budget, chunks, router and profile of the arms, given by name.
 
-    The first line says what all arms have; names are cut where it would be too long. Below are what few clusters have,
-    and what is an arm's alone. `varied` are settings that the command tries values of, and of which the arms' own mean
-    nothing.
+    The first line has what all arms share, with names shortened to fit. The next lines have rarely used settings, and
+    the settings in which single arms differ. `varied` are settings whose values the command itself varies, so that the
+    arms' own values have no meaning.
     """
     said = {part: _told(part, configs, varied) for part in _PARTS}
     by_arm = [part for part in said if said[part] is None]
@@ -192,7 +192,7 @@ _NUMBERS = "policy_numbers"
 def _own(
     configs: Mapping[str, ClusterConfig], told: Collection[str]
 ) -> tuple[dict[str, list[str]], int]:
-    """Return by arm the settings without words in which arms differ, where not the default; of many, how many."""
+    """Return, by arm, non-default settings in which arms differ and that `told` lacks; if many, only their number."""
     values = [
         {name: getattr(config, name) for name in FIELDS} | dict(config.policy_numbers)
         for config in configs.values()
@@ -224,14 +224,14 @@ class _Part(NamedTuple):
     short: Callable[[ClusterConfig], str] | None = None  # where the text is too long
 
     def of_arm(self, config: ClusterConfig) -> str:
-        """Return the part of one arm among others."""
+        """Return the part's text for one arm, to be listed beside others."""
         return self.text(config) or self.without or f"no {self.name}"
 
 
 def _told(
     part: _Part, configs: Mapping[str, ClusterConfig], varied: Collection[str]
 ) -> tuple[str, str] | None:
-    """Return a part of all arms, as it is and shortened; None where it is not the same in all."""
+    """Return the text of a part that all arms share, full and shortened; None if arms differ in it."""
     if not set(part.settings).isdisjoint(varied):
         return f"{part.name} varied", f"{part.name} varied"
     text, short = part.text, part.short or part.text
@@ -257,7 +257,7 @@ def machines_text(parts: Sequence[tuple[int, str, int, str]]) -> str:
     """Return instances and GPUs: `3 instances × 2 A100-80 = 6 GPUs`.
 
     Args:
-        parts: of each kind of instance how many there are, its role, its GPUs and their name, or none.
+        parts: for each kind of instance its count, its role, its number of GPUs, and the GPU's name or "".
     """
     texts = [
         f"{count} {f'{role} ' * (role != 'both')}instance{'s' * (count != 1)} × {number} {gpu or 'GPU'}"
@@ -268,12 +268,12 @@ def machines_text(parts: Sequence[tuple[int, str, int, str]]) -> str:
 
 
 def _few_words(config: ClusterConfig) -> str:
-    """Return the instances without their name: 8 × 2 H100 = 16 GPUs."""
+    """Return the instances without the word `instances`: 8 × 2 H100 = 16 GPUs."""
     return re.sub(r" instances?", "", _instances(config))
 
 
 def _each(configs: Collection[ClusterConfig]) -> str:
-    """Return what an instance is where their number is tried: `instances × 1 or 2 H100`."""
+    """Return the GPUs of an instance for clusters whose number of instances is varied: `instances × 1 or 2 H100`."""
     sizes: dict[str, dict[str, None]] = {}
     for config in configs:
         number, gpu = _gpus(config, InstanceGroup())
@@ -283,7 +283,7 @@ def _each(configs: Collection[ClusterConfig]) -> str:
 
 
 def _gpus(config: ClusterConfig, group: InstanceGroup) -> tuple[int, str]:
-    """Return how many GPUs an instance of the group has, and which."""
+    """Return number and name of the GPUs of an instance of the group."""
     tp, dp = group.tp or config.tp, group.dp or config.dp
     return (tp or 1) * dp, group.hardware or config.hardware
 
@@ -332,7 +332,7 @@ def _router(config: ClusterConfig) -> str:
 
 
 def _short_router(config: ClusterConfig) -> str:
-    """Return the router with the first word of its policies' names."""
+    """Return the router, with its scorers' names cut to the first word."""
     scorers = ", ".join(
         f"{short_name(name).split('-')[0]} {weight:g}" for name, weight in config.scorers()
     )
@@ -359,7 +359,7 @@ def _short_profile(config: ClusterConfig) -> str:
 
 
 def _free_exchange(config: ClusterConfig) -> str:
-    """Return what the roofline leaves out where an instance has several GPUs."""
+    """Return a remark that the roofline ignores exchange between GPUs; empty if no instance has several."""
     groups = config.instances or (InstanceGroup(config.num_instances),)
     if config.latency_model != "roofline" or all(_gpus(config, group)[0] < 2 for group in groups):
         return ""

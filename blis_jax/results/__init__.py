@@ -1,1 +1,1 @@
-"""Files of figures: labelled datasets, and the texts and files that BLIS prints and writes of a run."""
+"""Files of results: labelled datasets, and the texts and files that BLIS prints and writes for a run."""

@@ -1,4 +1,4 @@
-"""What the reference prints and saves of a run: labels of its requests, text blocks, results JSON, golden files."""
+"""The output and files of BLIS for a run: labels of its requests, text blocks, results JSON, golden files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Labels:
-    """Texts of each request, empty where it has none."""
+    """The labels of each request; empty where it has none."""
 
     request_id: Sequence[str]
     tenant: Sequence[str]
@@ -63,7 +63,7 @@ class Labels:
 
 
 def numbered(record: RunRecord) -> Labels:
-    """Return the labels of requests of which nothing else is known: request_<n>."""
+    """Return labels that only number the requests: request_<n>."""
     count = len(record.requests.status)
     nothing = [""] * count
     return Labels([f"request_{n}" for n in range(count)], nothing, nothing, nothing, [0] * count)
@@ -81,9 +81,9 @@ def labels_of(
     Args:
         record: the run.
         table: its requests, numpy arrays `[request]`.
-        names: the texts behind the table's codes.
-        spec: the workload that the requests were drawn from, if they were.
-        request_ids: their ids; request_<n> if None.
+        names: the names for the table's codes.
+        spec: the workload from which the requests were drawn, if any.
+        request_ids: the requests' ids; request_<n> if None.
     """
     labels = numbered(record)
     if request_ids is None and names.request_numbers is not None:
@@ -106,7 +106,7 @@ def labels_of(
 
 
 def _named(codes: ArrayLike, names: Sequence[str], otherwise: str) -> list[str]:
-    """Return the texts behind codes, empty for negative ones; `otherwise` and the code where there are no texts."""
+    """Return the names of codes, empty for negative codes; without names, the code after the prefix `otherwise`."""
     if not names:
         names = [
             f"{otherwise}{code}" if otherwise else ""
@@ -118,7 +118,7 @@ def _named(codes: ArrayLike, names: Sequence[str], otherwise: str) -> list[str]:
 def _client_latencies(
     clients: Sequence[Any], client: Int[np.ndarray, " request"], record: RunRecord
 ) -> dict[int, dict[str, float]]:
-    """Latencies at the client by request, ours, in ms, where a client has a network; 0 for what did not happen."""
+    """Return latencies at clients with a network by request, ms, 0 for missing ones; not in BLIS."""
     requests = record.requests
     latencies: dict[int, dict[str, float]] = {}
     networks = {
@@ -163,10 +163,10 @@ def results_text(
     verdicts: Verdicts = NO_VERDICTS,
     num_asked: int | None = None,
 ) -> str:
-    """Return the reference's standard output: metrics, verdicts, anomalies, KV cache and per-class blocks.
+    """Return BLIS's standard output: metrics, verdicts, anomalies, KV cache and per-class blocks.
 
-    In August also figures by the `labels` of requests, and of the pools that the `config` describes. If `num_asked`
-    instances were asked for, above 1, each that is there has a block.
+    In August also figures by `labels` of requests, and for the pools of `config`. If more than one instance was asked
+    for, `num_asked`, each existing instance has a block.
     """
     num_instances = len(record.instances.step_count)
     blocks = [instance_block(record, row) for row in range(num_instances)]
@@ -197,8 +197,9 @@ def results_text(
 def results_document(
     record: RunRecord, labels: Labels | None = None, verdicts: Verdicts = NO_VERDICTS
 ) -> dict[str, Any]:
-    """Return the cluster's block and one entry per routed request, in order of arrival, and the verdicts; without
-    `labels` rows are numbered.
+    """Return BLIS's results JSON: the cluster's block, one entry per routed request by arrival, and the verdicts.
+
+    Without `labels` requests are numbered.
     """
     requests = record.requests
     columns = {
@@ -240,7 +241,7 @@ def results_document(
 
 
 def _of_session(record: RunRecord, labels: Labels, row: int) -> dict[str, Any]:
-    """Return a request's session and its place there, which only the later revision tells."""
+    """Return a request's adapter, session and round, which only August's revision writes."""
     if not record.is_august:
         return {}
     named = {"adapter": labels.adapter[row]} if labels.adapter and labels.adapter[row] else {}
@@ -258,8 +259,7 @@ def write_scenario(
 ) -> None:
     """Write DIRECTORY/NAME.npz and .json in the format of the golden data.
 
-    `config` has the reference's flag names; `details` are further entries of the JSON, such as the
-    seed and the workload's name.
+    `config` has BLIS's flag names; `details` are further entries of the JSON, such as the seed and the workload's name.
     """
     directory = Path(directory)
     document = {

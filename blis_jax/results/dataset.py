@@ -63,9 +63,9 @@ def to_dataset(
 ) -> xr.Dataset:
     """Put the figures of many runs, each with its unit, into one labelled Dataset.
 
-    Its dims are those of `coords`, SLO classes and quantiles, and instances. The records come in row-major
-    order of `coords`, the last name changing fastest, e.g. of {"strategy": …, "seed": …}. `targets` are limits
-    in ms by class; whether a CPU tier is configured is one for all or one per record.
+    Its dims are those of `coords`, SLO classes and quantiles, and instances. The records come in row-major order of
+    `coords`, the last name changing fastest, e.g. of {"strategy": …, "seed": …}. `targets` are limits in ms by class;
+    `has_cpu_tier`, whether a CPU tier is configured, is one value for all records or one for each.
     """
     shape = _shape(records, coords)
     tiers = _one_each(has_cpu_tier, records)
@@ -91,12 +91,12 @@ def summaries_to_dataset(
     """Return the metrics of summaries, `rows[point][seed]`, as xarray `[point, seed]` with units.
 
     Args:
-        rows: what `figures_of` kept of the runs; of `over_seeds` one row, `[runs]`.
-        seeds: of the columns.
-        name: of the first dimension.
+        rows: the runs' summaries by `figures_of`; `[runs]` for the runs of `over_seeds`.
+        seeds: the seeds of the columns.
+        name: the name of the first dimension.
 
     Raises:
-        ConfigError: they have no metrics.
+        ConfigError: the summaries have no metrics.
     """
     runs = [[run if isinstance(run, RunSummary) else None for run in row] for row in rows]
     whole = [run for row in runs for run in row if run is not None]
@@ -135,7 +135,7 @@ def run_dataset(record: RunRecord, config: ClusterConfig | None = None) -> xr.Da
 
 
 def _one_each(values: bool | Sequence[bool], records: Sequence[RunRecord]) -> list[bool]:
-    """Return one value per record; a plain one is that of all."""
+    """Return one value per record; a single value is repeated for all."""
     each = [values] * len(records) if isinstance(values, bool) else list(values)
     if len(each) != len(records):
         raise ConfigError(
@@ -146,7 +146,7 @@ def _one_each(values: bool | Sequence[bool], records: Sequence[RunRecord]) -> li
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """Runs in row-major order of the dims, whose figures go into a dataset."""
+    """Adds figures of runs, given in row-major order of `dims`, to a dataset."""
 
     dataset: xr.Dataset
     records: Sequence[RunRecord]
@@ -160,14 +160,14 @@ class _Rows:
         self.dataset[name] = ((*self.dims, *further), shaped, {"units": unit})
 
     def add_codes(self, name: str, codes: Sequence[int], meanings: Mapping[str, Any]) -> None:
-        """Add a coordinate with one of a few meanings per record, as their number."""
+        """Add a coordinate with a code per record; `meanings` are attributes that explain the codes."""
         numbers = np.array(codes, np.int8).reshape(self.shape)
         self.dataset.coords[name] = (self.dims, numbers, meanings)
 
     def add_class_figures(
         self, classes: Sequence[str], targets: SloTargets | None, window: Window | None
     ) -> None:
-        """Add counts, rates and latencies of each SLO class; NaN and no requests in a run without it."""
+        """Add counts, rates and latencies of each SLO class; a run without the class has counts of 0 and NaN."""
         summaries = [class_summary(record, targets, window) for record in self.records]
         missing = dict.fromkeys(summaries[0][ALL], float("nan"))
         missing |= {name: 0 for name in missing if name.startswith("num_")}
@@ -194,9 +194,9 @@ class _Rows:
         )
 
     def add_kv_figures(self, tiers: Sequence[bool]) -> None:
-        """Add what KV memory did: `<figure>` of the cluster, `instance_<figure>` of each instance.
+        """Add the figures of KV memory: `<figure>` of the cluster, `instance_<figure>` of each instance.
 
-        Runs with fewer instances than the largest cluster are filled up with NaN.
+        For runs with fewer instances than the largest cluster, the missing instances are NaN.
         """
         clusters = [kv_metrics.cluster_figures(record) for record in self.records]
         tables = [kv_metrics.instance_figures(record) for record in self.records]
@@ -219,7 +219,7 @@ class _Rows:
         self.add_codes("cpu_tier", states, {"flag_meanings": " ".join(kv_metrics.CPU_TIERS)})
 
     def add_checks(self) -> None:
-        """Add how the runs ended, what it took, and how often they broke each invariant."""
+        """Add outcome, counts of steps, ties and repairs, and violations of each invariant."""
         codes = [int(record.outcome) for record in self.records]
         self.add_codes("outcome", codes, outcome_attributes())
         for name in COUNT_FIELDS:
@@ -234,10 +234,9 @@ class _Rows:
 
 
 def save(dataset: xr.Dataset, path: str | Path, filled: Sequence[str] = ()) -> None:
-    """Write a Dataset whole or not at all: Zarr 3 for `.zarr`, NetCDF for `.nc`.
+    """Write a Dataset atomically: Zarr 3 for `.zarr`, NetCDF for `.nc`, with hashes by which `load` checks its pieces.
 
-    With it goes what `load` checks its pieces by. `filled` names the arrays of a Zarr store that are
-    then filled part by part.
+    `filled` names the arrays of a Zarr store that will be filled later, part by part.
     """
     path = Path(path)
     suffix = checked_suffix(path)
@@ -256,7 +255,7 @@ def save(dataset: xr.Dataset, path: str | Path, filled: Sequence[str] = ()) -> N
 
 
 def save_table(dataset: xr.Dataset, path: str | Path) -> None:
-    """Write a Dataset of one dim: one line per entry for `.csv`, else as `save` does."""
+    """Write a Dataset of one dim: as one line per entry for `.csv`, else like `save`."""
     path = Path(path)
     if checked_suffix(path, TABLE_FORMATS) != ".csv":
         save(dataset, path)
@@ -266,7 +265,7 @@ def save_table(dataset: xr.Dataset, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> xr.Dataset:
-    """Read a saved Dataset into memory; a ConfigError names the piece where the store is damaged."""
+    """Read a saved Dataset into memory; raise a ConfigError that names a damaged piece."""
     path = Path(path)
     if checked_suffix(path) == ".nc":
         is_checked = path.is_file() and manifest.check_file(path)
@@ -280,12 +279,12 @@ def load(path: str | Path) -> xr.Dataset:
 
 
 def open_unchecked(path: Path) -> xr.Dataset:
-    """Return a Zarr store whose numbers are read when they are asked for; the pieces are not checked."""
+    """Return a Zarr store whose arrays are read lazily and not checked."""
     return upgraded(_with_text(xr.open_dataset(path, engine="zarr", consolidated=False), str))
 
 
 def load_or_refuse(path: Path, advice: str) -> xr.Dataset:
-    """Return a saved Dataset; a sentence with this advice where it is damaged."""
+    """Return a saved Dataset; raise a ConfigError that ends with `advice` if it is damaged."""
     try:
         with warnings.catch_warnings():  # zarr warns of an array that lost its metadata
             warnings.filterwarnings("ignore", "Object at .* is not recognized")
@@ -298,7 +297,7 @@ def load_or_refuse(path: Path, advice: str) -> xr.Dataset:
 
 
 def load_kind(path: str | Path, kind: str, wanted: str) -> xr.Dataset:
-    """Return a saved Dataset whose attribute `kind` is this; refuses, in a sentence, what is none."""
+    """Return a saved Dataset with this attribute `kind`; raise a ConfigError for any other file."""
     path = Path(path)
     if not path.exists():
         raise ConfigError(f"{path} does not exist; give {wanted}")
@@ -309,10 +308,10 @@ def load_kind(path: str | Path, kind: str, wanted: str) -> xr.Dataset:
 
 
 def refuse_unlike(paths: Sequence[Path], sweeps: Sequence[xr.Dataset]) -> None:
-    """Refuse saved sweeps whose runs are not of the same requests, measured in the same way.
+    """Refuse saved sweeps whose runs differ in their requests, or in how they are measured.
 
     Raises:
-        ConfigError: two differ in one of `ALIKE`.
+        ConfigError: two sweeps differ in one of the attributes `ALIKE`.
     """
     for path, sweep in zip(paths[1:], sweeps[1:], strict=True):
         for name, words in ALIKE.items():
@@ -331,7 +330,7 @@ def _with_text(dataset: xr.Dataset, text_type: type) -> xr.Dataset:
 
 
 def checked_suffix(path: Path, formats: Sequence[str] = FORMATS) -> str:
-    """Return the ending of a path, which must say one of the formats, and be one that can be written here."""
+    """Return the ending of a path; refuse an unknown format, or one whose package is not installed."""
     if path.suffix not in formats:
         endings = f"{', '.join(formats[:-1])} or {formats[-1]}"
         raise ConfigError(f"{path.name!r} does not say its format; end it in {endings}")

@@ -1,4 +1,4 @@
-"""What BLIS prints behind the JSON blocks, text for text; much of it in the revision of August 2026 alone."""
+"""The lines that BLIS prints after the JSON blocks, character for character; many only in August's revision."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _GATEWAY_COUNTS = {
 
 
 def anomaly_lines(record: RunRecord) -> list[str]:
-    """Return the lines of anomaly counters, if one is above 0; a shed request without a class counts as standard."""
+    """Return the lines of anomaly counters, if any is above 0; a shed request without a class counts as standard."""
     status, instances = record.requests.status, record.instances
     counts = {
         "Priority Inversions": int(priority_inversions(record)),
@@ -69,7 +69,7 @@ def anomaly_lines(record: RunRecord) -> list[str]:
 
 
 def class_lines(record: RunRecord, shows_one: bool = False) -> list[str]:
-    """Return the lines of latencies by SLO class, if there are two or more, or one is to be shown; ITL in August."""
+    """Return the lines of latencies by SLO class, for two or more classes, or for one if `shows_one`."""
     requests, is_told = record.requests, is_reported(record)
     times = {"TTFT:": requests.ttft_us, "ITL: ": mean_itl_us(record), "E2E: ": requests.e2e_us}
     if not record.is_august:
@@ -99,7 +99,7 @@ def kv_lines(record: RunRecord) -> list[str]:
 
 
 def cost_lines(record: RunRecord) -> list[str]:
-    """Return what the instances cost, if some came or went; not BLIS's."""
+    """Return lines on the cost of the instances, if some came or went; not in BLIS."""
     if not record.instances.times_down.any():
         return []
     figures = evaluate(record, ("instance_seconds", "idle_share"))
@@ -112,7 +112,7 @@ def cost_lines(record: RunRecord) -> list[str]:
 
 
 def label_lines(record: RunRecord, labels: Labels) -> list[str]:
-    """Return the lines of figures by model, by tenant and of sessions, where requests have such labels."""
+    """Return the lines of figures by model, by tenant and of sessions, if requests have such labels."""
     return [
         *_model_lines(record, labels.model),
         *_tenant_lines(record, labels.tenant),
@@ -141,7 +141,7 @@ def _model_lines(record: RunRecord, models: Sequence[str]) -> list[str]:
 
 
 def _tenant_lines(record: RunRecord, tenants: Sequence[str]) -> list[str]:
-    """Of tenants with a completed request."""
+    """Return the lines of tenants with a completed request."""
     requests, is_told = record.requests, is_reported(record)
     tokens: dict[str, int] = {}
     lines = []
@@ -157,7 +157,7 @@ def _tenant_lines(record: RunRecord, tenants: Sequence[str]) -> list[str]:
 
 
 def _session_lines(record: RunRecord, labels: Labels) -> list[str]:
-    """Sessions are counted once an instance has got one of their requests, and last from their first round."""
+    """Return the lines of sessions that reached an instance; a session lasts from its first round."""
     requests, rounds = record.requests, np.asarray(labels.round_index)
     is_told = is_listed(record)
     groups = [(name, is_its & is_told) for name, is_its in _groups(labels.session)]
@@ -187,7 +187,7 @@ def _session_lines(record: RunRecord, labels: Labels) -> list[str]:
 
 
 def pool_lines(record: RunRecord, config: ClusterConfig | None) -> list[str]:
-    """Return what became of requests that the pools have split, if there are any."""
+    """Return the lines on requests that the pools have split, if there are any."""
     if record.splits is None or config is None or not has_pools(config):
         return []
     requests, parts = record.requests, record.splits
@@ -210,7 +210,7 @@ def pool_lines(record: RunRecord, config: ClusterConfig | None) -> list[str]:
 
 
 def decision_lines(record: RunRecord) -> list[str]:
-    """Return what admission and the router decided; requests that pools have split count at admission alone."""
+    """Return lines on decisions of admission and the router; requests split by pools count for admission only."""
     requests = record.requests
     is_routed = requests.instance >= 0
     if record.splits is not None:
@@ -236,7 +236,7 @@ def decision_lines(record: RunRecord) -> list[str]:
 
 
 def _throughputs(record: RunRecord, config: ClusterConfig) -> list[str]:
-    """Parts that completed in either pool; an instance of both pools counts in both."""
+    """Return lines on the parts completed per second in either pool; an instance of both pools counts in both."""
     seconds = ended_us(record) / 1e6
     rates = []
     for pool in (PREFILL, DECODE):
@@ -253,7 +253,7 @@ def _throughputs(record: RunRecord, config: ClusterConfig) -> list[str]:
 
 
 def _depth_lines(record: RunRecord) -> list[str]:
-    """Return how many transfers were under way whenever one began, that one included."""
+    """Return lines on how many transfers were under way when one began, that one included."""
     requests, parts = record.requests, record.splits
     assert parts is not None
     begun = (parts.transfer_at_us >= 0) & _has_transfer(record)
@@ -269,13 +269,13 @@ def _depth_lines(record: RunRecord) -> list[str]:
 
 
 def _has_transfer(record: RunRecord) -> Bool[np.ndarray, "request"]:
-    """Return which requests were not dropped before a transfer began; one takes at least 1 µs."""
+    """Return which requests were not dropped before a transfer began; a transfer takes at least 1 µs."""
     has: np.ndarray = (record.requests.status != Status.DROPPED) | (record.requests.transfer_us > 0)
     return has
 
 
 def _groups(texts: Sequence[str]) -> Iterable[tuple[str, Bool[np.ndarray, "request"]]]:
-    """Texts that are not empty, sorted as bytes, and the requests that have them."""
+    """Yield each non-empty text, sorted as bytes, with the requests that have it."""
     column = np.array(texts, object)
     for text in sorted(set(texts) - {""}, key=str.encode):
         yield text, column == text

@@ -1,7 +1,7 @@
 """What all datasets of results have in common: provenance, kind and format, outcomes, units.
 
-Format 2 names the kind of every dataset and gives its outcomes CF's `flag_values` and `flag_meanings`.
-Format 1 had no number; `upgraded` turns such a dataset into one of format 2 when it is read.
+Format 2 names the kind of every dataset and gives its outcomes CF's `flag_values` and `flag_meanings`. Format 1 had no
+format number; `upgraded` converts such a dataset to format 2 when it is read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Provenance:
-    """The inputs that a saved result must name so that it can be made again."""
+    """The inputs that a saved result must name so that it can be reproduced."""
 
     spec_text: str = ""  # the workload specification
     policies: Mapping[str, Any] = field(default_factory=dict)
@@ -62,27 +62,27 @@ class Provenance:
 def new_dataset(
     kind: str, provenance: Provenance, coords: Mapping[str, Any], about: Mapping[str, Any]
 ) -> xr.Dataset:
-    """Return a dataset without variables; `about` are further attributes, or others than the provenance has."""
+    """Return a dataset without variables; the attributes `about` are added to the provenance's, or replace them."""
     attributes = {"kind": kind, "format": FORMAT, **provenance.attributes(), **about}
     return xr.Dataset(coords=dict(coords), attrs=attributes)
 
 
 def outcome_attributes(**further: int) -> dict[str, Any]:
-    """Return how to read a variable of outcomes that also has `further` codes, by their names."""
+    """Return the attributes that explain a variable of outcomes, which may have `further` codes, given by name."""
     codes = further | {outcome.name.lower(): int(outcome) for outcome in Outcome}
     return {"flag_values": list(codes.values()), "flag_meanings": " ".join(codes)}
 
 
 def unit_of(name: str) -> str:
-    """Return the unit that the name of a variable ends in; 1 if in none."""
+    """Return the unit in the ending of a variable's name; 1 if there is none."""
     return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "1")
 
 
 def upgraded(dataset: xr.Dataset) -> xr.Dataset:
-    """Return a dataset of an earlier format in the present one; any other as it is.
+    """Return a dataset, converted to the present format if its format is earlier.
 
     Raises:
-        ConfigError: its format is later than the present one.
+        ConfigError: the dataset's format is later than the present one.
     """
     attributes = dataset.attrs
     refuse_newer(attributes.get("format"), "dataset", "this file")

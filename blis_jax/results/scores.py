@@ -1,4 +1,4 @@
-"""Verdicts on a finished run that BLIS of August 2026 prints when asked: goodput, fitness, saturation."""
+"""Verdicts on a finished run that BLIS of August 2026 prints on request: goodput, fitness, saturation."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def goodput_fields(
     itl_us: Float[np.ndarray, "request"],
     request_ids: Sequence[str],
 ) -> dict[str, Any]:
-    """Return what BLIS adds to the cluster's block: `goodput_rps`, `slo_attainment`, `per_class`; zeros are left out.
+    """Return BLIS's further fields of the cluster's block: `goodput_rps`, `slo_attainment`, `per_class`, without zeros.
 
     Args:
         record: the run.
-        limits: ms by class (`default` for requests without one) and dimension; nothing is returned without any.
+        limits: ms by class (`default` for requests without one) and latency; without limits there are no fields.
         itl_us: mean gap between tokens of each completed request, -1 of others.
         request_ids: the requests' ids, by which BLIS orders its sums.
     """
@@ -115,7 +115,7 @@ def fitness(record: RunRecord, weights: Mapping[str, float]) -> tuple[float, dic
 
     Args:
         record: the run.
-        weights: factors of components, of `check_weights`.
+        weights: factors of components, checked by `check_weights`.
     """
     per_second = rates(record)
     values = {
@@ -137,7 +137,7 @@ def check_weights(weights: Mapping[str, float]) -> None:
     """Refuse components that BLIS does not have, and factors that are not finite or below 0.
 
     Raises:
-        ConfigError: with what is allowed.
+        ConfigError: a component or a factor is not allowed.
     """
     for name, weight in weights.items():
         if name not in _FITNESS:
@@ -181,7 +181,7 @@ class DetectorVerdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuning:
-    """Numbers of the detectors."""
+    """The parameters of the detectors."""
 
     threshold_ms: float = 5000.0  # mean E2E above which `threshold` says overloaded
     bucket_us: int = 60_000_000  # of `backlog-drift`, which looks at the end of each bucket
@@ -190,7 +190,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Saturation:
-    """Labels by detector, and the verdicts behind them in order of events and detectors."""
+    """The final level by detector, and all verdicts in order of events and detectors."""
 
     final: dict[str, str]
     trace: list[tuple[int, str, DetectorVerdict]]  # time in µs, detector, verdict
@@ -216,13 +216,13 @@ class Saturation:
 def saturation(
     record: RunRecord, request_ids: Sequence[str], detectors: Sequence[str], tuning: Tuning
 ) -> Saturation:
-    """Judge a run.
+    """Judge by detectors whether a run was saturated.
 
     Args:
         record: the run; its completed requests count.
         request_ids: the requests' ids, which break ties.
         detectors: some of DETECTORS, in their order.
-        tuning: the detectors' numbers.
+        tuning: the detectors' parameters.
     """
     events = events_of(record, request_ids)
     made = {name: list(_VERDICTS[name](events, tuning)) for name in detectors}
@@ -236,7 +236,7 @@ def saturation(
 
 
 def events_of(record: RunRecord, request_ids: Sequence[str]) -> list[Event]:
-    """Return both events of every request whose E2E is above 0, in BLIS's order."""
+    """Return arrival and completion of every request whose E2E is above 0, in BLIS's order."""
     requests = record.requests
     events = []
     for row in np.flatnonzero(requests.e2e_us > 0).tolist():
@@ -249,7 +249,7 @@ def events_of(record: RunRecord, request_ids: Sequence[str]) -> list[Event]:
 
 
 def _voted(events: Sequence[Event], verdicts: Sequence[DetectorVerdict], window_us: int) -> str:
-    """Return the most frequent level of the last window; the more severe one of equals."""
+    """Return the most frequent level in the last window; of equally frequent ones the most severe."""
     first_us = events[-1].time_us - window_us
     levels = [
         verdict.level
@@ -264,7 +264,7 @@ def _voted(events: Sequence[Event], verdicts: Sequence[DetectorVerdict], window_
 
 
 def _composite(events: Sequence[Event], tuning: Tuning) -> Iterator[DetectorVerdict]:
-    """Requests that are not done, and E2E that rises from quarter to quarter."""
+    """Detect saturation by the number of open requests, and by E2E that rises from quarter to quarter."""
     e2e_ms = np.array([event.e2e_ms for event in events if event.is_completion])
     arrivals = completions = 0
     trend = (0.0, False)
@@ -290,7 +290,7 @@ def _composite(events: Sequence[Event], tuning: Tuning) -> Iterator[DetectorVerd
 
 
 def _trend(e2e_ms: Float[np.ndarray, "completion"]) -> tuple[float, bool]:
-    """Return the relative rise from the first half to the second, and whether the quarters rise one by one."""
+    """Return the relative rise from the first half's mean to the second's, and whether each quarter rises."""
     count = len(e2e_ms)
     if count < 2:
         return 0.0, False
@@ -305,7 +305,7 @@ def _trend(e2e_ms: Float[np.ndarray, "completion"]) -> tuple[float, bool]:
 
 
 def _threshold(events: Sequence[Event], tuning: Tuning) -> Iterator[DetectorVerdict]:
-    """The mean E2E against a limit."""
+    """Detect saturation by mean E2E above a limit."""
     limit, total, completions = tuning.threshold_ms, 0.0, 0
     for event in events:
         if event.is_completion:
@@ -323,7 +323,7 @@ def _threshold(events: Sequence[Event], tuning: Tuning) -> Iterator[DetectorVerd
 
 
 def _backlog_drift(events: Sequence[Event], tuning: Tuning) -> Iterator[DetectorVerdict]:
-    """The slope of the number of requests under way, bucket by bucket."""
+    """Detect saturation by the slope of the number of open requests over time buckets."""
     arrivals = completions = 0
     ends: list[int] = []  # requests under way at the end of each bucket
     bucket, sum_y, sum_xy = 0, 0, 0
@@ -356,7 +356,7 @@ def _backlog_drift(events: Sequence[Event], tuning: Tuning) -> Iterator[Detector
 
 
 def _slope(count: int, sum_y: int, sum_xy: int) -> float:
-    """Least squares of values at 0, 1, 2, …; whole sums are exact."""
+    """Return the least-squares slope of values at 0, 1, 2, …; sums of whole numbers are exact."""
     sum_x, sum_xx = count * (count - 1) // 2, (count - 1) * count * (2 * count - 1) // 6
     denominator = float(count) * float(sum_xx) - float(sum_x) * float(sum_x)
     if count < 2 or denominator == 0:

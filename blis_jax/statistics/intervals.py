@@ -39,9 +39,9 @@ Statistic = Callable[..., "np.ndarray"]  # of one array of seeds per sample, ove
 
 @dataclass(frozen=True)
 class Inference:
-    """How sure intervals and verdicts are to be, and the resampling; none at all if it is 0.
+    """The confidence of intervals and verdicts, and the bootstrap; without one if `num_resamples` is 0.
 
-    `is_anytime`: the number of seeds was chosen by looking at them, see `sequential`; no resampling then.
+    `is_anytime`: the number of seeds was chosen by looking at results, see `sequential`; then there is no bootstrap.
     """
 
     confidence: float = CONFIDENCE
@@ -51,7 +51,7 @@ class Inference:
 
     @property
     def method(self) -> str:
-        """Name the method of single intervals (without resampling), as pages and documents do."""
+        """Return the name, for pages and documents, of the method of single intervals without a bootstrap."""
         return ANYTIME_METHOD if self.is_anytime else METHOD
 
 
@@ -60,7 +60,7 @@ BY_STUDENT = Inference(num_resamples=0)
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure over seeds and where it may lie; NaN where that cannot be said."""
+    """The mean of a figure over seeds, with an interval; NaN for an unknown end."""
 
     mean: float
     low: float
@@ -69,11 +69,11 @@ class Estimate:
     method: str = STUDENT  # one of those above
 
     def holds(self, value: float) -> bool:
-        """Return whether a value lies within; also where nothing can be said."""
+        """Return whether a value lies within the interval; True if an end is NaN."""
         return not (value < self.low or value > self.high)
 
     def through(self, rising: Callable[[float], float]) -> Estimate:
-        """Return the estimate of a rising function of the figure."""
+        """Return the estimate of an increasing function of the figure."""
         mean, low, high = (rising(value) for value in (self.mean, self.low, self.high))
         return Estimate(mean, low, high, self.num_seeds, self.method)
 
@@ -83,13 +83,13 @@ class Estimate:
 
     @classmethod
     def of_json(cls, entry: Mapping[str, Any], num_seeds: int = 0) -> Estimate:
-        """Return the estimate that was written as `entry`, which may have null for NaN."""
+        """Return the estimate that `to_json` wrote; null becomes NaN."""
         mean, low, high = (read_number(entry[name]) for name in ("mean", "low", "high"))
         return cls(mean, low, high, num_seeds, entry["method"])
 
 
 def read_number(value: float | None) -> float:
-    """Return a number of a document, which has null for NaN."""
+    """Return a number read from a document; null, read as None, becomes NaN."""
     return math.nan if value is None else float(value)
 
 
@@ -106,7 +106,7 @@ def normal_quantile(confidence: float = CONFIDENCE) -> float:
 
 
 def anytime_quantile(num_seeds: int, confidence: float = CONFIDENCE) -> float:
-    """Return the same of an interval that holds at every number of seeds at once; infinite for few seeds."""
+    """Return the half-width, in standard errors, of an interval valid at all numbers of seeds; may be infinite."""
     if num_seeds < 2:
         return math.inf
     degrees, share = num_seeds - 1, 1 / (1 + num_seeds * EFFECT_SPREAD**2)
@@ -117,7 +117,7 @@ def anytime_quantile(num_seeds: int, confidence: float = CONFIDENCE) -> float:
 
 
 def anytime_p_value(score: float, num_seeds: int) -> float:
-    """Return the two-sided p-value of a t statistic that holds however often one has looked before."""
+    """Return the two-sided p-value of a t statistic, valid however often one has looked before."""
     degrees, share = num_seeds - 1, 1 / (1 + num_seeds * EFFECT_SPREAD**2)
     square = score**2 / degrees
     evidence = 0.5 * math.log(share) + num_seeds / 2 * (
@@ -132,7 +132,7 @@ def half_width(
     axis: int = -1,
     is_anytime: bool = False,
 ) -> Float[np.ndarray, "..."]:
-    """Return half of the t interval of the mean along an axis; NaN where there is one value."""
+    """Return the half-width of the mean's t interval along an axis; NaN for a single value."""
     count = values.shape[axis]
     if count < 2:
         return np.full(np.delete(values.shape, axis), np.nan)
@@ -144,7 +144,7 @@ def half_width(
 def percentile_ends(
     drawn: Float[np.ndarray, "resample ..."], confidence: float = CONFIDENCE
 ) -> Float[np.ndarray, "2 ..."]:
-    """Lower and upper end of what so large a share of resamples gave."""
+    """Return the lower and upper percentile that enclose the share `confidence` of resamples."""
     tail = 100 * (1 - confidence) / 2
     return np.asarray(np.percentile(drawn, (tail, 100 - tail), axis=0))
 
@@ -153,7 +153,7 @@ def percentile_ends(
 
 
 def seed_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Return the statistic of a figure or of a difference."""
+    """Return the mean over seeds, the statistic of a figure or a difference."""
     return np.asarray(values.mean(axis=axis))
 
 
@@ -163,7 +163,7 @@ def estimate(values: Values, confidence: float = CONFIDENCE, is_anytime: bool = 
 
 
 def interval_of(statistic: Statistic, samples: Sequence[Values], inference: Inference) -> Estimate:
-    """Return a statistic of samples that are paired by seed: bootstrap of the pairs, of few Student's t."""
+    """Return a statistic of samples paired by seed, with a bootstrap interval, or Student's t for few pairs."""
     interval = student_interval(statistic, samples, inference.confidence, inference.is_anytime)
     if inference.is_anytime:
         return interval
@@ -179,7 +179,7 @@ def student_interval(
     confidence: float = CONFIDENCE,
     is_anytime: bool = False,
 ) -> Estimate:
-    """Return Student's t over the jackknife's pseudo-values, which for a mean are the values themselves."""
+    """Return a statistic with Student's t interval over jackknife pseudo-values, which for a mean are the values."""
     count = len(samples[0])
     value = float(statistic(*samples)) if count else math.nan
     if count < 2 or not math.isfinite(value):
@@ -195,7 +195,7 @@ def student_interval(
 
 
 def is_constant(values: Values) -> bool:
-    """Return whether the values are equal up to rounding: nothing can be said about spread then."""
+    """Return whether the values are equal up to rounding, so that their spread is unknown."""
     size = np.abs(values).max(initial=0.0)
     return bool(np.ptp(values) <= SAME_BUT_FOR_ROUNDING * size)
 
@@ -211,7 +211,7 @@ def _pseudo_values(statistic: Statistic, samples: Sequence[Values], value: float
 def _bootstrap(
     statistic: Statistic, samples: Sequence[Values], value: float, inference: Inference
 ) -> Estimate:
-    """BCa; percentiles of the same resamples where its corrections do not exist."""
+    """Return the BCa bootstrap interval, or the percentile interval if BCa's corrections do not exist."""
     for name, method in ((BOOTSTRAP, "BCa"), (PERCENTILE, "percentile")):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of degenerate data, which are looked at below
@@ -234,13 +234,13 @@ def _bootstrap(
 
 
 def percent_change(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Return how much the second's mean is above the first's, %."""
+    """Return by how much the second's mean exceeds the first's, %."""
     with np.errstate(divide="ignore", invalid="ignore"):  # a resample may hold zeros alone
         return np.asarray(100 * (second.mean(axis=axis) / first.mean(axis=axis) - 1))
 
 
 def percent_interval(first: Values, second: Values, inference: Inference) -> Estimate:
-    """Return a change in % of the first's mean: bootstrap of the pairs, of few Student's t."""
+    """Return the change in % of the first's mean, with a bootstrap interval, or Student's t for few pairs."""
     few = len(first) < LEAST_PAIRS_FOR_BOOTSTRAP or not inference.num_resamples
     if few or inference.is_anytime:
         return relative_change(first, second, inference.confidence, inference.is_anytime)
@@ -252,7 +252,7 @@ def percent_interval(first: Values, second: Values, inference: Inference) -> Est
 def linear_change(
     first: Values, second: Values, confidence: float = CONFIDENCE, is_anytime: bool = False
 ) -> Estimate:
-    """Return a change in % of the first's mean, with a symmetric interval by linearisation."""
+    """Return the change in % of the first's mean, with a symmetric interval by linearisation."""
     mean = float(first.mean()) if len(first) else 0.0
     if mean == 0:
         return Estimate(math.nan, math.nan, math.nan, len(first), NO_INTERVAL)
@@ -269,7 +269,7 @@ def linear_change(
 def relative_change(
     first: Values, second: Values, confidence: float = CONFIDENCE, is_anytime: bool = False
 ) -> Estimate:
-    """Return the same with an interval of the logarithm of the ratio; symmetric if a figure is below 0."""
+    """Return the change in %, with an interval by the logarithm of the ratio; symmetric if a figure is below 0."""
     change = linear_change(first, second, confidence, is_anytime)
     if not math.isfinite(change.low):
         return change
@@ -281,7 +281,7 @@ def relative_change(
 
 
 def on_logarithm(percent: Estimate) -> Estimate:
-    """Return a change in % with a symmetric interval, as the interval of the logarithm that follows from it."""
+    """Convert the symmetric interval of a change in % to an interval that is symmetric in the logarithm."""
     ratio = 1 + percent.mean / 100
     half = (percent.high - percent.mean) / (100 * ratio)
     with np.errstate(over="ignore"):  # seeds that tell nothing leave the upper end infinite
@@ -298,9 +298,9 @@ def on_logarithm(percent: Estimate) -> Estimate:
 
 
 def skewed_bounds(values: Float[np.ndarray, "seed"], error: float) -> tuple[float, float]:
-    """Lower and upper bound of the mean; each is wrong with a probability of `error`.
+    """Return a lower and an upper bound of the mean; each is wrong with a probability of `error`.
 
-    Equal values have bounds equal to their mean; of fewer than two, nothing is known.
+    Equal values have bounds equal to their mean; fewer than two values have infinite bounds.
     """
     count = len(values)
     if count < 2:
@@ -316,7 +316,7 @@ def skewed_bounds(values: Float[np.ndarray, "seed"], error: float) -> tuple[floa
 
 
 def _untransformed(value: float, skewness: float, count: int) -> float:
-    """Return the t statistic whose transform has this value."""
+    """Return the t statistic whose Hall transform is `value`."""
     slope = skewness / math.sqrt(count)
     if abs(slope) < 1e-6:
         return value

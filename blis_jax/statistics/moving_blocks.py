@@ -1,10 +1,10 @@
 """Differences on one trace, with intervals by a bootstrap of blocks of arrival time.
 
-One trace has no seeds to repeat, and the latencies of neighbouring requests depend on each other: they
-wait in the same queues. So neither runs nor single requests can be drawn again, but stretches of time can.
-The span of arrivals is cut into equal bins, and a resample puts blocks of neighbouring bins end to end until
-it is as long as the trace (the circular block bootstrap of Politis and Romano, 1992). All strategies get the
-same blocks, so what the traffic does to all of them cancels.
+One trace has no seeds to repeat, and the latencies of neighbouring requests depend on each other, since they wait in
+the same queues. So neither runs nor single requests can be resampled, but stretches of time can. The span of arrivals
+is cut into equal bins, and a resample puts blocks of neighbouring bins end to end until it is as long as the trace (the
+circular block bootstrap of Politis and Romano, 1992). All strategies get the same blocks, so what the traffic does to
+all of them cancels.
 
 A block must be long against the time over which latencies depend on each other. Its length follows from the
 differences themselves: twice what the rule of Politis and White asks for (2004, corrected by Patton, Politis
@@ -59,7 +59,7 @@ SIGNIFICANT = 2.0  # correlations beyond so many standard errors count
 
 @dataclass(frozen=True)
 class TimeBins:
-    """Requests by equal bins of their arrival time."""
+    """Equal bins of arrival time, and the bin of each request."""
 
     place: Int[np.ndarray, "request"]
     num_bins: int
@@ -67,7 +67,7 @@ class TimeBins:
 
 
 def time_bins(arrival_us: Int[np.ndarray, "request"], num_bins: int | None = None) -> TimeBins:
-    """Divide time into as many bins as hold `REQUESTS_PER_BIN` requests on average, `MOST_BINS` at most."""
+    """Divide arrival time into equal bins of `REQUESTS_PER_BIN` requests on average, at most `MOST_BINS` bins."""
     if num_bins is None:
         num_bins = max(min(len(arrival_us) // REQUESTS_PER_BIN, MOST_BINS), 1)
     start, end = (int(arrival_us.min()), int(arrival_us.max())) if len(arrival_us) else (0, 0)
@@ -80,18 +80,18 @@ def time_bins(arrival_us: Int[np.ndarray, "request"], num_bins: int | None = Non
 
 
 def usual_length(series: Sequence[Float[np.ndarray, "bin"]]) -> int:
-    """Return the bins of a block: the longest that one of the series asks for, so that `LEAST_BLOCKS` remain."""
+    """Return the block length in bins: the longest that a series needs, limited so that there are `LEAST_BLOCKS`."""
     return max(min(longest_wanted(series), len(series[0]) // LEAST_BLOCKS), 1)
 
 
 def longest_wanted(series: Sequence[Float[np.ndarray, "bin"]]) -> int:
-    """Return the block length in bins that the series call for, even if the trace holds too few such blocks."""
+    """Return the block length in bins that the series need, even if the trace has too few such blocks."""
     least = math.ceil(len(series[0]) ** (1 / 3))
     return max(least, *(LONGER * wanted_length(each) for each in series))
 
 
 def wanted_length(series: Float[np.ndarray, "bin"]) -> int:
-    """Return the bins of a block by the rule of Politis and White, for a circular bootstrap of a mean."""
+    """Return the block length in bins by the rule of Politis and White, for a circular bootstrap of a mean."""
     count = len(series)
     centred = series - series.mean()
     variance = float(centred @ centred) / count
@@ -122,7 +122,7 @@ def wanted_length(series: Float[np.ndarray, "bin"]) -> int:
 def block_weights(
     num_bins: int, length: int, inference: Inference
 ) -> Int[np.ndarray, "resample bin"]:
-    """Return how often each bin is in each resample."""
+    """Draw the resamples; return how often each bin is in each of them."""
     rng = np.random.default_rng(inference.random_state)
     num_blocks = -(-num_bins // length)
     starts = rng.integers(num_bins, size=(inference.num_resamples, num_blocks, 1))
@@ -154,7 +154,7 @@ class BlockResampling:
         return self.length * self.bins.bin_s
 
     def mean(self, values: Float[np.ndarray, "request"]) -> Resampled:
-        """Return the mean of the requests that have a value."""
+        """Return the mean over the requests with a value, with its resamples."""
         has_value = np.isfinite(values)
         place, known = self.bins.place[has_value], values[has_value]
         sums = np.bincount(place, known, self.bins.num_bins)
@@ -166,7 +166,7 @@ class BlockResampling:
         return Resampled(float(known.mean()), draws)
 
     def quantile(self, values: Float[np.ndarray, "request"], level: float) -> Resampled:
-        """Return a quantile of the requests that have a value, interpolated as in the metrics."""
+        """Return a quantile over the requests with a value, interpolated as in metrics, with its resamples."""
         has_value = np.isfinite(values)
         order = np.argsort(values[has_value], kind="stable")
         ranked, place = values[has_value][order], self.bins.place[has_value][order]
@@ -190,7 +190,7 @@ class BlockResampling:
     def _rank(
         self, counts: Int[np.ndarray, "rank bin"], at: Int[np.ndarray, "resample"]
     ) -> Int[np.ndarray, "resample"]:
-        """Return the first rank up to which each resample has more than `at` requests, by halving."""
+        """Return for each resample the first rank up to which it has more than `at` requests, by bisection."""
         low = np.zeros(len(at), np.int64)
         high = np.full(len(at), len(counts) - 1)
         while (low < high).any():
@@ -202,7 +202,7 @@ class BlockResampling:
 
 @dataclass(frozen=True)
 class Resampled:
-    """A figure of one strategy, and what it is in each resample."""
+    """A figure of one strategy, and its value in each resample."""
 
     value: float
     draws: Float[np.ndarray, "resample"]
@@ -214,19 +214,19 @@ def nothing(num_resamples: int) -> Resampled:
 
 
 def only_a_value(value: float, num_resamples: int) -> Resampled:
-    """Return a figure that no sum over requests makes, such as one of the whole run."""
+    """Return a figure that cannot be resampled, such as one of the whole run: every resample is NaN."""
     return Resampled(value, np.full(num_resamples, math.nan))
 
 
 def average(parts: Sequence[Resampled], chosen: Int[np.ndarray, "resample seed"]) -> Resampled:
-    """Return the mean over runs of several seeds, of which each resample takes some, see `seed_counts`."""
+    """Return the mean over runs of several seeds; each resample weights them by `chosen`, see `seed_counts`."""
     draws = np.stack([part.draws for part in parts], axis=1)
     values = [part.value for part in parts]
     return Resampled(float(np.mean(values)), (draws * chosen).sum(axis=1) / len(parts))
 
 
 def seed_counts(num_seeds: int, inference: Inference) -> Int[np.ndarray, "resample seed"]:
-    """Return how often each resample takes the run of each seed."""
+    """Draw how often each resample takes the run of each seed."""
     rng = np.random.default_rng([inference.random_state, num_seeds])
     even = np.full(num_seeds, 1 / num_seeds)
     return rng.multinomial(num_seeds, even, inference.num_resamples)
@@ -237,7 +237,7 @@ def seed_counts(num_seeds: int, inference: Inference) -> Int[np.ndarray, "resamp
 
 @dataclass(frozen=True)
 class ResampledPair:
-    """One metric of two strategies on the same blocks; `direction`: what is better."""
+    """One metric of two strategies on the same blocks; `direction` says which values are better."""
 
     first: Resampled
     second: Resampled
@@ -245,7 +245,7 @@ class ResampledPair:
 
 
 def interval_of(figure: Resampled, num_blocks: int, confidence: float) -> Estimate:
-    """Return a figure with the percentiles of its resamples, widened for the number of blocks."""
+    """Return a figure with its percentile interval, widened for the number of blocks."""
     draws = figure.draws
     if not math.isfinite(figure.value) or num_blocks < 2 or not np.isfinite(draws).all():
         return Estimate(figure.value, math.nan, math.nan, num_blocks, NO_INTERVAL)
@@ -260,7 +260,7 @@ def interval_of(figure: Resampled, num_blocks: int, confidence: float) -> Estima
 def differences(
     pairs: Sequence[ResampledPair], num_blocks: int, inference: Inference
 ) -> list[Difference]:
-    """Return second minus first of each pair of a family, judged together by Holm's method."""
+    """Return the difference, second minus first, of each pair of a family, judged together by Holm's method."""
     changes = [_change(pair) for pair in pairs]
     p_values = np.array([p_value(change, num_blocks) for change in changes])
     adjusted = holm(p_values)
@@ -288,7 +288,7 @@ def differences(
 
 
 def p_value(change: Resampled, num_blocks: int) -> float:
-    """Return the two-sided p-value of Student's t; 1 where nothing can be said or nothing differs."""
+    """Return the two-sided p-value of Student's t; 1 if the error is unknown, or there is no difference."""
     error = _standard_error(change.draws, num_blocks)
     if not math.isfinite(error) or error == 0 or not math.isfinite(change.value):
         return 1.0
@@ -296,7 +296,7 @@ def p_value(change: Resampled, num_blocks: int) -> float:
 
 
 def _change(pair: ResampledPair) -> Resampled:
-    """Second minus first; 0 where only rounding tells them apart."""
+    """Return second minus first, resample by resample; 0 for differences of the size of rounding errors."""
     value, draws = pair.second.value - pair.first.value, pair.second.draws - pair.first.draws
     size = max(abs(pair.first.value), abs(pair.second.value))
     draws = np.where(np.abs(draws) <= ROUNDING * size, 0.0, draws)
@@ -332,7 +332,7 @@ def _student(figure: Resampled, num_blocks: int, confidence: float) -> Estimate:
 
 
 def _student_percent(pair: ResampledPair, num_blocks: int, confidence: float) -> Estimate:
-    """Of the logarithm of the ratio, so that no figure falls by more than 100 %; else symmetric."""
+    """Return the change in % with Student's t interval of the log ratio, or a symmetric one without a logarithm."""
     percent = _percent(pair)
     ratios = 1 + percent.draws / 100
     if not (1 + percent.value / 100 > 0 and np.isfinite(ratios).all() and (ratios > 0).all()):

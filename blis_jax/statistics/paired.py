@@ -1,21 +1,22 @@
 """Paired differences over seeds: an interval for each, and one verdict for all of a family at once.
 
-Both strategies serve the same requests, so a difference is taken seed by seed and what the workload
-does to both cancels. Many differences are looked at together: p-values (paired t) are therefore
-adjusted by Holm's method over the whole family, and the verdict follows from them. The simultaneous
-intervals are Bonferroni's, cut at 0 where Holm's finer steps exclude it, so that they agree: an
-interval holds 0 exactly where the verdict is not a difference. Single intervals stand for themselves.
-Where nothing is drawn, every seed makes the same run: a difference is then exact, whatever the number of seeds.
+Both strategies serve the same requests, so a difference is taken seed by seed, and the effect of the workload on both
+cancels. Many differences, a family, are judged together: p-values (paired t) are adjusted by Holm's method over the
+whole family, and the verdicts follow from them. The simultaneous intervals are Bonferroni's, cut at 0 where Holm's
+finer steps exclude 0, so that they agree with the verdicts: an interval contains 0 exactly if there is no clear
+difference. Single intervals hold for one difference alone. If nothing is random, every seed makes the same run: a
+difference is then exact, whatever the number of seeds.
 
 Few seeds give no verdict. If two strategies are alike but differ by much on every seed, now one way and now the other,
 n seeds all favour one of them with a chance of 2^(1 - n). Nothing in such seeds tells that from a difference, and the
 t-test calls it one: on 3, 4 and 5 seeds it errs in 19, 14 and 8 % of answers about such arms. So a verdict takes as
 many seeds as make that chance smaller than the error allowed: 6 at 95 % (`fewest_for_verdict`).
 
-Of a pooled percentile a few seeds may decide, which Student's t takes for sure. So its p-value is the larger of two.
-One is that of the numbers of requests above a value common to both arms (`pooled.excess_counts`), with `EXCESS_AGAINST`
-of a further seed against the difference. The other is that of the paired t-test with further seeds against it, each as
-far from no difference as the farthest one (`number_against`), since few seeds may lack those that make a tail.
+A pooled percentile may depend on a few seeds, for which Student's t is overconfident. So its p-value is the larger of
+two. One is that of the numbers of requests above a value common to both arms (`pooled.excess_counts`), with
+`EXCESS_AGAINST` of a further seed against the difference. The other is that of the paired t-test with further seeds
+against it, each as far from no difference as the farthest one (`number_against`), since few seeds may lack those that
+make a tail.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ class Pair:
     """One metric of two strategies by seed; NaN where a seed has none.
 
     Attributes:
-        direction: what is better.
-        excess: of a pooled percentile, over the seeds on which both ended, how many requests lie above values common
-            to both strategies; see `pooled.excess_counts`. None for other metrics.
+        direction: which values are better, such as LOWER.
+        excess: for a pooled percentile, `pooled.excess_counts` over the seeds on which both runs ended; None for other
+            metrics.
         is_exact: whether every seed makes the same run of each strategy, so that the difference has no error.
     """
 
@@ -77,18 +78,18 @@ class Pair:
     is_exact: bool = False
 
     def common(self) -> tuple[Float[np.ndarray, "pair"], Float[np.ndarray, "pair"]]:
-        """Return the values of the seeds that both have."""
+        """Return the values of both strategies on the seeds that both have."""
         both = np.isfinite(self.first) & np.isfinite(self.second)
         return self.first[both], self.second[both]
 
     def change(self) -> Float[np.ndarray, "pair"]:
-        """Return second minus first on the common seeds; 0 where only rounding tells them apart."""
+        """Return second minus first on the common seeds; 0 for differences of the size of rounding errors."""
         first, second = self.common()
         size = np.maximum(np.abs(first), np.abs(second))
         return np.where(np.abs(second - first) <= ROUNDING * size, 0.0, second - first)
 
     def p_value(self, is_anytime: bool = False) -> float:
-        """Return how often strategies that are alike differ as much, two-sided."""
+        """Return the two-sided p-value of the difference: the chance that equal strategies differ as much."""
         change = self.change()
         if self.is_exact:
             return 0.0 if change.any() else 1.0
@@ -102,7 +103,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Difference:
-    """Second minus first. `absolute` and `percent` stand for themselves; the rest holds for the family."""
+    """A difference, second minus first. `absolute` and `percent` hold for it alone, the rest for its family."""
 
     num_pairs: int
     first_mean: float
@@ -134,9 +135,9 @@ class Difference:
 
     @classmethod
     def of_json(cls, entry: Mapping[str, Any]) -> Difference:
-        """Return the difference that was written as `entry`, which may have null for NaN.
+        """Return the difference that `to_json` wrote; null becomes NaN.
 
-        The interval in the family is the simultaneous one: an entry has no other.
+        `in_family` is set to the simultaneous interval, since an entry has no other.
         """
 
         def interval(name: str) -> Estimate:
@@ -158,7 +159,7 @@ class Difference:
 
 
 def joint_words(inference: Inference) -> str:
-    """Say how simultaneous intervals are made: they hold for a whole family, and agree with its verdicts."""
+    """Return a sentence on how simultaneous intervals are made, which hold for a family and agree with its verdicts."""
     test = "the anytime-valid t-test's" if inference.is_anytime else "Student's t"
     ends = "cut at 0 by Holm's verdict, or widened to it"
     return f"{100 * inference.confidence:g} %; {test} at Bonferroni's level, {ends}"
@@ -167,7 +168,7 @@ def joint_words(inference: Inference) -> str:
 def difference(
     first: Float[np.ndarray, "seed"], second: Float[np.ndarray, "seed"], direction: str = LOWER
 ) -> Difference:
-    """Return the only difference that is asked about, with Student's intervals."""
+    """Return a single difference, a family of its own, with Student's intervals."""
     return differences([Pair(first, second, direction)], BY_STUDENT)[0]
 
 
@@ -224,7 +225,7 @@ def _difference(
 
 
 def own_verdict(pair: Pair) -> str:
-    """Judge a difference by its own t interval, as if no other were looked at."""
+    """Judge a difference by its own t interval, without correction for other differences."""
     first, second = pair.common()
     change = second - first
     if len(change) and not change.any():
@@ -236,28 +237,26 @@ def own_verdict(pair: Pair) -> str:
 
 
 def verdict_on(change: float, is_clear: bool, direction: str) -> str:
-    """Return whether a change, if it is clear, is to the better in this direction."""
+    """Return BETTER or WORSE for a clear change, else UNCLEAR."""
     if not is_clear or direction == NEITHER:
         return UNCLEAR
     return BETTER if (change < 0) == (direction == LOWER) else WORSE
 
 
 def fewest_for_verdict(confidence: float) -> int:
-    """Return how many seeds a verdict takes: so many all favour one of two arms by chance in 1 - confidence at most."""
+    """Return the fewest seeds of which all favour one of two equal arms with a chance of at most 1 - confidence."""
     return math.ceil(1 - math.log2(1 - confidence) - ROUNDING)
 
 
 def can_tell_pooled(num_pairs: int, family: int, confidence: float) -> bool:
-    """Return whether any verdict on a pooled percentile is possible, were its difference the same on every seed."""
+    """Return whether a verdict on a pooled percentile is possible, at best: with the same difference on every seed."""
     change = np.ones(num_pairs)
     against = with_some_against(change, number_against(num_pairs)) if num_pairs else change
     return p_value(against) * family <= 1 - confidence
 
 
 def p_value(change: Float[np.ndarray, "pair"], is_anytime: bool = False) -> float:
-    """Return the p-value of the paired t-test; of the sign test where all differences are equal; 1 for
-    fewer than two.
-    """
+    """Return the p-value of the paired t-test, or of the sign test for equal differences; 1 for fewer than two."""
     count = len(change)
     if count < 2 or not change.any():
         return 1.0
@@ -268,7 +267,7 @@ def p_value(change: Float[np.ndarray, "pair"], is_anytime: bool = False) -> floa
 
 
 def _p_of_score(score: float, count: int, is_anytime: bool) -> float:
-    """Return the two-sided p-value of a t statistic of so many pairs."""
+    """Return the two-sided p-value of a t statistic of `count` pairs."""
     if math.isinf(score):
         return 0.0
     if is_anytime:
@@ -277,24 +276,24 @@ def _p_of_score(score: float, count: int, is_anytime: bool) -> float:
 
 
 def number_against(count: int) -> float:
-    """Return how many further seeds a verdict on `count` seeds must outlive.
+    """Return how many further, adverse seeds a verdict on `count` seeds must survive.
 
-    `AGAINST` on `ON_FEW` to `UNTIL` seeds; on fewer and on more in inverse proportion, one at least.
+    `AGAINST` for `ON_FEW` to `UNTIL` seeds; for fewer and for more in inverse proportion to `count`, at least 1.
     """
     return max(AGAINST * ON_FEW / count, min(AGAINST, AGAINST * UNTIL / count), 1.0)
 
 
 def p_of_counts(excess: Float[np.ndarray, "value arm pair"], is_anytime: bool = False) -> float:
-    """Return the p-value of one percentile in both arms, by the numbers of requests above it."""
+    """Return the p-value of the hypothesis that both arms have one percentile, by the numbers of requests above it."""
     return _p_of_score(excess_score(excess), excess.shape[-1] - 1, is_anytime)
 
 
 def with_some_against(
     change: Float[np.ndarray, "pair"], number: float
 ) -> Float[np.ndarray, "more"]:
-    """Add so many seeds against the mean, as far as the farthest one; only zeros where they turn the mean round.
+    """Append `number` seeds opposite to the mean, as large as the largest change; return zeros if the mean flips.
 
-    Of a number with a fraction the last seed has that part of the size.
+    If `number` has a fraction, the last seed has that fraction of the size.
     """
     total = change.sum()
     sizes = [1.0] * int(number) + [number % 1] * (number % 1 > 0)
@@ -304,7 +303,7 @@ def with_some_against(
 
 
 def sign_test(change: Float[np.ndarray, "pair"]) -> float:
-    """Return the two-sided p-value of the numbers of positive and negative differences."""
+    """Return the two-sided p-value of the sign test on the differences."""
     signs = np.sign(change[change != 0])
     if not len(signs):
         return 1.0
@@ -325,7 +324,7 @@ def holm(p_values: Float[np.ndarray, "comparison"]) -> Float[np.ndarray, "compar
 
 
 def agreeing(interval: Estimate, is_clear: bool) -> Estimate:
-    """Cut an interval at 0 where Holm's steps are finer than Bonferroni's; let it hold 0 where nothing was found."""
+    """Make an interval agree with a verdict: cut it at 0 if the difference is clear, else widen it to contain 0."""
     low, high = interval.low, interval.high
     if not math.isfinite(low):
         return interval

@@ -13,7 +13,7 @@ jackknife holds: with J the beta density and p_k = k ÷ N, a value x_j moves the
 
 and seed i of R contributes the estimate and R ÷ N times the sum of its IF_j. The mean of the contributions is the
 estimate, and their spread over seeds gives its standard error, whatever the requests of one run have in common. So
-intervals and families treat a pooled percentile as any other figure that has one value per seed.
+intervals and families of differences treat a pooled percentile like any other figure with one value per seed.
 
 A verdict needs more. Where latencies lie apart beyond the percentile, both the estimate and its standard error hang on
 which few seeds a sample has, and together they mislead: of arms that have one P99 and different distributions,
@@ -58,19 +58,19 @@ def whole(tails: Tails) -> Bool[np.ndarray, "run"]:
 
 
 def only(tails: Tails, is_chosen: Bool[np.ndarray, "run"]) -> Tails:
-    """Return the same with some of the runs; the others count as not ended."""
+    """Return the tails of the chosen runs; the others are marked as not ended."""
     return replace(tails, count=np.where(is_chosen, tails.count, -1))
 
 
 def contributions_ms(tails: Tails, percent: float = 99.0) -> Float[np.ndarray, "run"]:
-    """Return what each run contributes to the pooled percentile, ms; their mean is the percentile.
+    """Return each run's contribution to the pooled percentile, ms; the mean of the contributions is the percentile.
 
     Args:
-        tails: what is kept of each run.
-        percent: of the percentile; from 90 on, since it is the tail that is kept.
+        tails: the kept latencies of each run.
+        percent: 90 or more, since only the tail is kept.
 
     Returns:
-        One value a run; NaN for runs that did not end, and for all of them if there is no request at all.
+        One value for each run; NaN for runs that did not end, and for all runs if there is no request at all.
     """
     contributions = np.full(len(tails.count), np.nan)
     runs = np.flatnonzero(whole(tails))
@@ -84,14 +84,14 @@ def contributions_ms(tails: Tails, percent: float = 99.0) -> Float[np.ndarray, "
 def excess_counts(
     first: Tails, second: Tails, percent: float = 99.0
 ) -> Float[np.ndarray, "value arm pair"]:
-    """Return how many requests of each run lie above each of some values, less what the percentile would leave there.
+    """Return how many requests of each run lie above each of some values, less the share beyond the percentile.
 
-    If both arms have the percentile at one of the values, both means over seeds are 0 there.
+    If both arms have the percentile at one of the values, the expected means over seeds are 0 there.
 
     Args:
-        first: what is kept of the first arm's runs; seeds on which a run of either arm did not end are left out.
-        second: of the second arm's, on the same seeds.
-        percent: of the percentile; from 90 on.
+        first: the kept latencies of the first arm's runs; seeds on which a run of either arm did not end are left out.
+        second: those of the second arm's runs, on the same seeds.
+        percent: 90 or more, since only the tail is kept.
     """
     both = np.flatnonzero(whole(first) & whole(second))
     above = 1 - percent / 100
@@ -116,10 +116,10 @@ def excess_counts(
 def excess_against(
     excess: Float[np.ndarray, "value arm pair"], is_second_larger: bool, number: float
 ) -> Float[np.ndarray, "value arm more"]:
-    """Add a part of a seed that speaks against the difference.
+    """Append a fraction `number` of a seed against the difference.
 
-    The arm with the smaller percentile has that part of the largest excess of any run of either arm there, the other
-    arm that part of its mean.
+    At each value the arm with the smaller percentile gets this fraction of the largest excess of any run of either arm,
+    the other arm this fraction of its mean.
     """
     against = number * excess.mean(axis=-1, keepdims=True)
     against[:, int(not is_second_larger)] = number * excess.max(axis=(1, 2))[:, None]
@@ -127,7 +127,10 @@ def excess_against(
 
 
 def excess_score(excess: Float[np.ndarray, "value arm pair"]) -> float:
-    """Return the t statistic, of one pair less, of no value at which both means are 0; 0 for fewer than three pairs."""
+    """Return the least T over the values, as a t statistic of one pair less; 0 for fewer than three pairs.
+
+    T tests at one value that both arms' mean excess is 0.
+    """
     num_pairs = excess.shape[-1]
     if num_pairs < FEWEST_PAIRS or not len(excess):
         return 0.0
@@ -149,7 +152,7 @@ def excess_score(excess: Float[np.ndarray, "value arm pair"]) -> float:
 def _parts(
     tails: Tails, runs: Int[np.ndarray, "run"], percent: float
 ) -> tuple[float, Float[np.ndarray, "run"]]:
-    """Return the pooled percentile of these runs, and by how much the values of each move it, ms."""
+    """Return the pooled percentile of these runs, ms, and by how much each run's values move it, ms."""
     values = [_values_ms(int(tails.count[run]), tails.top_us[run]) for run in runs]
     of_run = np.repeat(np.arange(len(runs)), [len(of_one) for of_one in values])
     pool = np.concatenate(values)
@@ -161,7 +164,7 @@ def _parts(
 
 
 def _values_ms(count: int, top_us: np.ndarray) -> Float[np.ndarray, "request"]:
-    """Return the latencies of one run, linear between the kept ones."""
+    """Return the latencies of one run, ms, interpolated linearly between the kept ones."""
     kept = np.flatnonzero(np.isfinite(top_us))
     if not count:
         return np.zeros(0)
@@ -170,7 +173,7 @@ def _values_ms(count: int, top_us: np.ndarray) -> Float[np.ndarray, "request"]:
 
 
 class _Weights(NamedTuple):
-    """The weights of the sorted values in the estimate of a quantile, from the first value that has any."""
+    """The weights of the sorted values in the estimate of a quantile, from the first value with a weight above 0."""
 
     first: int
     of_values: Float[np.ndarray, "value"]
@@ -206,11 +209,10 @@ def _harrell_davis(
 
 
 def values_of(dataset: xr.Dataset, metric: str) -> xr.DataArray:
-    """Return a metric by name, such as `ttft_p99_ms`, from a sweep's Dataset; of a pooled metric, each
-    seed's contribution.
+    """Return a metric by name, such as `ttft_p99_ms`, from a sweep's Dataset; contributions for a pooled metric.
 
     Raises:
-        KeyError: the Dataset has not kept the metric.
+        KeyError: the Dataset does not have the metric.
     """
     pooled = pooled_latency(metric)
     if pooled is not None:
@@ -226,7 +228,7 @@ def values_of(dataset: xr.Dataset, metric: str) -> xr.DataArray:
 
 
 def _kept_contributions(dataset: xr.Dataset, latency: str) -> xr.DataArray:
-    """Return the contribution of each run, ms, from the largest latencies; runs that did not end have no duration."""
+    """Return the contribution of each run, ms, from the kept latencies; a run without a duration did not end."""
     largest_us = dataset[f"{latency}_top_us"].transpose(..., "seed", "rank")
     count = dataset[f"{latency}_count"].where(np.isfinite(dataset["duration_s"]), -1)
     counts = count.transpose(*largest_us.dims[:-1]).values

@@ -1,7 +1,8 @@
-"""How many seeds are enough, to tell two systems apart or to choose the best of several.
+"""How many seeds are enough to distinguish two systems, or to choose the best of several.
 
-Whoever looks after every batch and stops at the first difference will find one, though there is none. `Decide`
-therefore judges by tests that hold however often one looks (an anytime-valid t-test): the p-value is 1 ÷ E with
+A study that looks after every batch of seeds and stops at the first difference will find one even if there is none. The
+option --decide therefore judges by tests that hold however often one looks (an anytime-valid t-test): the p-value is 1
+÷ E with
 
     E = √r · ((1 + t²/ν) ÷ (1 + r t²/ν))^((ν + 1) / 2),    r = 1 ÷ (1 + n τ²),  ν = n - 1,
 
@@ -41,7 +42,7 @@ DECIDED, PRECISE, SPENT, GOES_ON = "decided", "precise", "budget spent", ""
 
 
 class Seen(NamedTuple):
-    """The part of a figure that a stopping rule looks at."""
+    """The properties of a difference that a stopping rule uses."""
 
     half_width: float  # of the interval that holds for all that is looked at, as a share of the reference's mean
     is_decided: bool
@@ -50,7 +51,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """The conditions for stopping; with both, seeds end as soon as every difference is decided or known precisely."""
+    """The conditions for stopping; with both, seeds are added until every difference is decided or precise."""
 
     decides: bool = False  # verdicts must be safe
     # half-width of the intervals, as a share of the reference's mean
@@ -58,11 +59,11 @@ class StoppingRule:
     most_seeds: int = MOST_SEEDS
 
     def inference(self, confidence: float = CONFIDENCE) -> Inference:
-        """Return how the differences that it looks at are judged, then and in the end."""
+        """Return the inference for the differences, the same at every look and in the final result."""
         return Inference(confidence, num_resamples=0, is_anytime=self.decides)
 
     def next_count(self, count: int, looked_at: Sequence[Seen]) -> int:
-        """Return how many seeds the next look has; by the spread so far where a precision is wanted."""
+        """Return the number of seeds of the next look; for a precision it is estimated from the spread so far."""
         wanted = math.ceil(GROWTH * count)
         if self.precision is not None and not self.decides:
             most = max((seen.half_width for seen in looked_at), default=0.0)
@@ -71,7 +72,7 @@ class StoppingRule:
         return min(wanted, self.most_seeds)
 
     def end(self, count: int, looked_at: Sequence[Seen]) -> str:
-        """Say why to stop after `count` seeds; an empty text to go on."""
+        """Return the reason to stop after `count` seeds; an empty text to go on."""
         precise = [self._is_precise(seen) for seen in looked_at]
         decided = [self.decides and seen.is_decided for seen in looked_at]
         if all(map(any, zip(precise, decided, strict=True))):
@@ -97,12 +98,12 @@ def _half_width(difference: Difference) -> float:
 
 @dataclass(frozen=True)
 class Look(Generic[Found]):
-    """Hold what was seen after `num_seeds` seeds.
+    """The results of a look after `num_seeds` seeds.
 
     Attributes:
-        found: what it shows, such as the differences.
-        seen: the same as a rule sees it.
-        end: why there is no further look; GOES_ON if there is one.
+        found: the results, such as differences.
+        seen: the properties of the results that a stopping rule uses.
+        end: the reason why this is the last look; GOES_ON if another follows.
     """
 
     num_seeds: int
@@ -114,7 +115,7 @@ class Look(Generic[Found]):
 def look(
     pairs: Sequence[Pair], rule: StoppingRule, confidence: float = CONFIDENCE
 ) -> Look[tuple[Difference, ...]]:
-    """Return the differences that the rule asks for, judged together, and whether they are enough."""
+    """Return the differences of the pairs, judged together by the rule, and whether the rule stops there."""
     intervals = tuple(differences(pairs, rule.inference(confidence)))
     count = max((len(pair.first) for pair in pairs), default=0)
     seen = tuple(map(_seen, intervals))
@@ -122,20 +123,20 @@ def look(
 
 
 class Schedule(Protocol):
-    """Say after how many seeds one looks."""
+    """A schedule of looks: after how many seeds each is made."""
 
     def next_count(self, count: int, looked_at: Sequence[Seen]) -> int:
-        """Return how many seeds the look after that on `count` has."""
+        """Return the number of seeds of the look that follows the look on `count` seeds."""
 
 
 @dataclass(frozen=True)
 class FixedCounts:
-    """Look after these numbers of seeds, whatever is seen."""
+    """A schedule of looks after fixed numbers of seeds, whatever the results."""
 
     counts: tuple[int, ...]
 
     def next_count(self, count: int, looked_at: Sequence[Seen]) -> int:
-        """Return the number after `count`."""
+        """Return the number that follows `count` in `counts`."""
         return self.counts[self.counts.index(count) + 1]
 
 
@@ -144,9 +145,10 @@ def look_until_all_end(
     first: Mapping[Key, int],
     look_at: Callable[[Mapping[Key, int]], Mapping[Key, Look[Found]]],
 ) -> dict[Key, list[Look[Found]]]:
-    """Look at several questions on more and more seeds, at each until one of its looks ends it; return all looks.
+    """Answer several questions with more and more seeds, each until one of its looks is the last; return all looks.
 
-    `first` is the number of seeds of each question's first look; `look_at` gets those of the questions that go on.
+    `first` is the number of seeds of each question's first look; `look_at` is called with the numbers of seeds of the
+    questions still open.
     """
     looks: dict[Key, list[Look[Found]]] = {key: [] for key in first}
     counts = dict(first)
@@ -165,7 +167,7 @@ def look_until_all_end(
 def look_until_end(
     schedule: Schedule, first: int, look_at: Callable[[int], Look[Found]]
 ) -> list[Look[Found]]:
-    """Look at one question on more and more seeds until a look ends it; return all looks."""
+    """Answer one question with more and more seeds until a look is the last; return all looks."""
     looks = look_until_all_end(schedule, {"": first}, lambda counts: {"": look_at(counts[""])})
     return looks[""]
 
@@ -210,8 +212,9 @@ KEPT, MISSED, OPEN = "kept", "missed", "open"
 
 @dataclass(frozen=True)
 class Slack:
-    """The margin by which a constraint is kept on each seed, negative where it is missed; beyond
-    `tolerance` it counts.
+    """The margin by which a constraint is kept on each seed, negative if it is missed.
+
+    A mean margin beyond `tolerance` must be judged correctly.
     """
 
     values: Float[np.ndarray, "seed"]
@@ -219,20 +222,18 @@ class Slack:
 
 
 def spread_factor(num_first: int, error: float) -> float:
-    """Return h², which widens the boundary so that one comparison, looked at after any seed, errs with
-    chance `error`.
-    """
+    """Return h², with which the boundary of one comparison, checked after every seed, errs with chance `error`."""
     return (num_first - 1) * ((2 * error) ** (-2 / (num_first - 1)) - 1)
 
 
 def boundary(variance: float, zone: float, factor: float, count: int) -> float:
-    """Return W: how far a sum of differences must be from 0 after `count` seeds."""
+    """Return W: how far from 0 a sum of differences must be after `count` seeds to rule a system out."""
     return max(0.0, (factor * variance / zone - zone * count) / 2)
 
 
 @dataclass(frozen=True)
 class WhatIsLeft:
-    """The systems that are left and those that are ruled out after a number of seeds."""
+    """The systems still in the choice, and those ruled out, after a number of seeds."""
 
     feasible: tuple[str, ...]  # KEPT, MISSED or OPEN, by system
     left: tuple[int, ...]  # systems that may be the best; one if the procedure has come to its end
@@ -240,15 +241,15 @@ class WhatIsLeft:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the choice is made: the best is known, or there is none."""
+        """Return whether the choice is made: the best system is known, or no system is left."""
         return OPEN not in self.feasible and len(self.left) <= 1
 
 
 class Finalists:
-    """The procedure: give it the values of all seeds so far, at every look."""
+    """The procedure; at every look, call `look` with the values of all seeds so far."""
 
     def __init__(self, num_systems: int, num_first: int, zone: float, error: float) -> None:
-        """`zone` in the unit of the values, of which smaller ones are better; `error` is α."""
+        """Set up the choice; `zone` is δ in the unit of the values, of which smaller is better; `error` is α."""
         if num_systems < 2 or num_first < 3 or zone <= 0 or not 0 < error < 0.5:
             raise ConfigError(
                 f"a selection needs two systems or more, three seeds or more, a zone above 0 and an error below "
@@ -263,9 +264,9 @@ class Finalists:
     def look(
         self, values: Sequence[Float[np.ndarray, "seed"]], slacks: Sequence[Sequence[Slack]]
     ) -> WhatIsLeft:
-        """Return what the seeds so far say; systems that are out may have fewer.
+        """Return which systems are left after the seeds so far; systems that are out may have fewer values.
 
-        `slacks` has the constraints of each system, the same number for all.
+        `slacks` has the constraints of each system, equally many for all.
         """
         num_constraints = len(slacks[0]) if slacks else 0
         error = self.error / 2 if num_constraints else self.error

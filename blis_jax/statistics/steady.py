@@ -1,18 +1,18 @@
 """The mean and percentiles of a steady state, from one long run, with intervals.
 
-A run begins with an empty cluster, so its first requests wait less than those that come later. Their number is found
-by MSER-5 (K. P. White, An effective truncation heuristic for bias reduction in simulation output, Simulation 69,
-1997): of all numbers of first requests up to half, in steps of 5, the one after which the rest has the smallest
-standard error of its mean.
+A run begins with an empty cluster, so its first requests wait less than those that come later. The number of requests
+to leave out is found by MSER-5 (K. P. White, An effective truncation heuristic for bias reduction in simulation output,
+Simulation 69, 1997): of all numbers up to half of the requests, in steps of 5, the number after which the rest has the
+smallest standard error of its mean.
 
 Requests wait in the same queues, so neighbours are alike and the usual standard error is too small. Means of long
-batches of neighbours are nearly independent (batch means). What correlation is left between neighbouring batches
-widens the interval, and their skewness leans it. A percentile is that of all requests after the warm-up; its interval
-is that of the share of requests below it, read back through the requests.
+batches of neighbours are nearly independent (batch means). The correlation that remains between neighbouring batches
+widens the interval, and their skewness makes it asymmetric. A percentile is taken over all requests after the warm-up;
+its interval is that of the share of requests below it, converted back to values.
 
-An interval is always given, also where the run is short: whoever gives it only where the batches look independent
-gives it where the queue happened to stay short, and is wrong more often. `num_independent` says how much the run is
-worth instead, and `benchmarks.coverage.steady` how often the intervals hold.
+An interval is always given, even for a short run: giving it only if the batches look independent would select runs
+whose queue happened to stay short, and err more often. Instead `num_independent` says how many independent requests the
+run is worth, and `benchmarks.coverage.steady` measures how often the intervals hold.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ENOUGH_BEYOND = 10
 
 @dataclass(frozen=True)
 class SteadyEstimate:
-    """A figure of the steady state of one run, in the unit of what was given."""
+    """A figure of the steady state of one run, in the unit of the values."""
 
     value: float
     low: float
@@ -52,7 +52,7 @@ class SteadyEstimate:
 
 
 def num_warm_up(values: Float[np.ndarray, "request"]) -> int:
-    """Return how many first requests MSER-5 leaves out, at most half; half means that no end was found."""
+    """Return how many first requests MSER-5 leaves out, at most half; half means that the warm-up has no end."""
     groups = len(values) // GROUP
     means = values[: groups * GROUP].reshape(groups, GROUP).mean(axis=1)
     centred = means - means.mean()
@@ -102,14 +102,14 @@ def _after_warm_up(values: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _batches(kept: np.ndarray) -> np.ndarray:
-    """Means of `NUM_BATCHES` batches of neighbours; what is over is left out at the start."""
+    """Return the means of `NUM_BATCHES` batches of neighbours; the remainder is left out at the start."""
     size = len(kept) // NUM_BATCHES
     means: np.ndarray = kept[len(kept) - size * NUM_BATCHES :].reshape(NUM_BATCHES, size).mean(1)
     return means
 
 
 def _widening(batches: np.ndarray) -> float:
-    """Factor of the standard error for neighbouring batches that are alike."""
+    """Return the factor by which correlation of neighbouring batches widens the standard error."""
     centred = batches - batches.mean()
     total = float((centred**2).sum())
     if not total:
@@ -119,7 +119,7 @@ def _widening(batches: np.ndarray) -> float:
 
 
 def _bounds(kept: np.ndarray) -> tuple[float, float]:
-    """Hall's interval over the batches, around the mean of all and widened for correlation."""
+    """Return Hall's interval over the batches, around the mean of all values, widened for correlation."""
     batches, value = _batches(kept), float(kept.mean())
     mean, wider = float(batches.mean()), _widening(batches)
     low, high = skewed_bounds(batches, (1 - CONFIDENCE) / 2)
@@ -127,7 +127,7 @@ def _bounds(kept: np.ndarray) -> tuple[float, float]:
 
 
 def _worth(kept: np.ndarray) -> float:
-    """Variance of the values over that of their mean; infinite if they are all equal."""
+    """Return how many independent values the mean is worth: variance ÷ its variance; infinite if all are equal."""
     batches = _batches(kept)
     variance = float(batches.var(ddof=1)) / NUM_BATCHES * _widening(batches) ** 2
     return float(kept.var()) / variance if variance else math.inf
@@ -145,7 +145,7 @@ _HEAD = (
 def steady_lines(record: RunRecord) -> list[str]:
     """Return a table of mean and P99 of TTFT and E2E with their intervals, and what its columns mean.
 
-    Requests that have not completed are left out, so a run that a horizon ends should be long against them.
+    Requests that have not completed are left out, so a run that ends at a horizon should be long compared with them.
     """
     requests = record.requests
     is_complete = requests.status == Status.COMPLETED
