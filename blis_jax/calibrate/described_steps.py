@@ -1,9 +1,9 @@
-"""The time of a step from a model's description: for models whose steps nobody measured, with an interval.
+"""The time of a step from a model's description, with an interval: for models without measured steps.
 
 It is the step law of `served-physics` with two more regimes: the launches of a step with a prompt outside captured
 graphs, and ranks that wait for each other. Its numbers are fitted to the measured deployments of other models, and
-pulled towards those of `served-physics`, which come from other servers. The interval is Student's t on how far
-each measured model is off when it is held out, so few models make it wide.
+pulled towards those of `served-physics`, which come from other servers. The interval is Student's t on the errors of
+each measured model when it is held out, so few models make it wide.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Predictive:
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Predictive:
-        """Return what `document` gave; KeyError, TypeError or ValueError for anything else."""
+        """Return the predictive that `document` wrote; raise KeyError, TypeError or ValueError for other data."""
         terms = tuple(document["terms"])
         fits = np.array(document["fits"], np.float64).reshape(-1, len(terms))
         covariance = np.array(document["covariance"], np.float64).reshape(len(terms), len(terms))

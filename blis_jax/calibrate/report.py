@@ -169,7 +169,7 @@ MOST_APART = 0.25  # a mean of ratios may differ from the ratio of means by so m
 
 @dataclass(frozen=True)
 class Prediction:
-    """Errors of a prediction for which nothing was fitted to this run."""
+    """Errors of a prediction made without a fit to the run itself."""
 
     predictor: str
     errors: tuple[ErrorRow, ...]

@@ -329,7 +329,7 @@ def errors_by_phase(steps: EngineSteps, predicted_ms: np.ndarray) -> dict[str, E
 
 
 def window_error(steps: EngineSteps, predicted_ms: np.ndarray) -> float:
-    """Return the median error of sums of `WINDOW` steps in a row that hold a prompt; NaN where there are none."""
+    """Return the median error of sums over `WINDOW` consecutive steps with a prompt; NaN if there are none."""
     count = len(steps) // WINDOW
     if not count:
         return math.nan

@@ -55,7 +55,7 @@ def errors(
     part: str,
     intervals: Mapping[tuple[str, str], tuple[float, float]] | None = None,
 ) -> list[ErrorRow]:
-    """Return every statistic of every latency over the requests of a part that were measured."""
+    """Return an error row for every statistic of every latency, over the measured requests in `is_part`."""
     used = is_part & np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
     output_len = run.rows.output_len[used]
     measured = figures(run.ttft_us[used], run.e2e_us[used], output_len)

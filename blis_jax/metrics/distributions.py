@@ -122,7 +122,7 @@ def mean_ms(sample: Sample) -> float:
 
 
 def percentile_ms(sample: Sample, percent: float) -> float:
-    """Return a percentile of a sample in µs, in ms, rounded as in the reference's printed results."""
+    """Return a percentile, ms, of a sample in µs, rounded as in BLIS's printed results."""
     if not sample.count:
         return 0.0
     low, high, fraction = sample.neighbours(percent)

@@ -365,14 +365,14 @@ class LaneGroup:
         return self.selection.counts[_NAMES_OF_COUNTS[status]][self.place]
 
     def mean_ms(self, latency: str) -> jax.Array:
-        """Return the mean of a latency, in ms; NaN where nobody has one."""
+        """Return the mean of a latency, ms; NaN if no request has it."""
         selection = self.selection
         if latency == "itl":
             return selection.itl_ms[1]
         return selection.means_ms[selection.latencies.index(latency), self.place]
 
     def percentile_ms(self, latency: str, percent: int) -> jax.Array:
-        """Return a percentile of a latency, in ms; NaN where nobody has one."""
+        """Return a percentile of a latency, ms; NaN if no request has it."""
         selection, at = self.selection, PERCENTS.index(percent)
         if latency == "itl":
             return selection.itl_ms[0][at]

@@ -1,4 +1,4 @@
-"""What is kept of a run in place of its record: how it ended, its metrics by name, and what else was asked for."""
+"""The summary kept of a run in place of its record: its outcome, its metrics by name, and further parts on request."""
 
 from __future__ import annotations
 

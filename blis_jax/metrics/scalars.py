@@ -167,7 +167,7 @@ def evaluate(
 
 
 def metrics_of(everything: Selection, names: Iterable[str]) -> dict[str, float]:
-    """Return named metrics of a run as `evaluate` does, of requests that have been selected."""
+    """Return the metrics of `evaluate`, for a selection of requests."""
     values = {}
     for name, metric, slo_class in [(name, *lookup(name)) for name in names]:
         chosen = everything if slo_class is None else everything.of_class(class_code(slo_class))
@@ -183,7 +183,7 @@ def class_summary(
 
 
 def summary_of(everything: Selection) -> dict[str, dict[str, float]]:
-    """Return what `class_summary` does, of requests that have been selected."""
+    """Return the summary of `class_summary`, for a selection of requests."""
     record = everything.record
     is_measured = everything.is_chosen | everything.is_output
     codes = np.unique(record.requests.slo_class[is_measured]).tolist()

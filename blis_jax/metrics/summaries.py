@@ -1,6 +1,6 @@
 """Requests of a run that are measured, whole or by class: latencies, rates, goodput, attainment, parts of TTFT.
 
-Latencies that do not exist are NaN here; only the reference's own figures say 0. With a window [a, b)
+Latencies that do not exist are NaN here; only BLIS's own figures (`reference`) are 0 then. With a window [a, b)
 of the simulated time, c_i the time at which request i completed and o_i its output tokens:
 
     counts, latencies and attainment    over the requests that arrive in [a, b)

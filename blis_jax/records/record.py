@@ -293,7 +293,7 @@ class RunRecord:
         invariant_failures: broken invariants by name, with the number of breaches.
         preemptions: one entry for each preemption, in order of execution.
         kv_model: memory model that the run was made with, `no-eviction` or `block-level`.
-        is_august: whether the reference is its revision of August 2026.
+        is_august: whether the run follows BLIS's revision of August 2026.
         has_priorities: whether priority inversions are counted, see `engine.mechanism.has_priorities`.
         splits: the parts of requests that were split between the pools of that revision; None without pools.
         names: names of all instances, if that revision's autoscaler created some; empty if they are numbered.

@@ -25,11 +25,11 @@ class EventHeap:
     """Array heap with sift-up on push and sift-down on pop; only times are compared, strictly."""
 
     def __init__(self) -> None:
-        """An empty heap."""
+        """Begin with an empty heap."""
         self._items: list[Event] = []
 
     def __len__(self) -> int:
-        """Number of events."""
+        """Return the number of events."""
         return len(self._items)
 
     def push(self, event: Event) -> None:
@@ -49,7 +49,7 @@ class EventHeap:
         return self._items[0][0]
 
     def pop(self) -> Event:
-        """Take the next event."""
+        """Remove and return the next event."""
         items = self._items
         last = len(items) - 1
         items[0], items[last] = items[last], items[0]

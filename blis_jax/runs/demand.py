@@ -393,7 +393,7 @@ def grown(sizes: Sizes, outcome: Outcome) -> Sizes | None:
 
 
 def larger_shape(engine_shape: EngineShape, other: EngineShape) -> EngineShape:
-    """Return the shape that holds what either of two shapes holds: the greater size of each table, the wider clock."""
+    """Return the shape that holds the runs of two shapes: the greater size of each table, the wider clock."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(EngineShape):
         pair = getattr(engine_shape, field.name), getattr(other, field.name)

@@ -1,4 +1,4 @@
-"""Compiled programs on disk: a later process neither traces nor lowers what an earlier one has compiled.
+"""Compiled programs on disk: a later process neither traces nor lowers a program that an earlier one has compiled.
 
 They lie in the folder `programs` of JAX's compilation cache and go with it. A program is found by a hash of everything
 that it depends on: the values and functions that it is built of; the arguments' shapes; every file of this package;

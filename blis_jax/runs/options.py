@@ -1,4 +1,4 @@
-"""How to run, apart from what is simulated, and what the machine at hand suggests."""
+"""Options of execution, which do not describe the simulated cluster, and their defaults on this machine."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Options:
-    """How to run, apart from what is simulated.
+    """Options of execution, which do not describe the simulated cluster.
 
-    `clock` and `resolve_ties` may change times. The other options cost time or memory, or end a run early.
+    `clock` and `resolve_ties` may change times. The other options affect time and memory, or end a run early.
 
     Attributes:
-        num_slots: requests that an instance holds at once; found if None.
-        log_capacity: records of the step log; found if None.
+        num_slots: requests that an instance holds at once; None chooses by the requests, and grows if needed.
+        log_capacity: records of the step log; None chooses by the requests, and grows if needed.
         clock: dtype of times: `int32`, `int64` or `float64` hold whole µs, `continuous` is float64 without
             truncation to whole µs.
         form: `rows` enters a phase only where it applies, for CPUs; `lanes` runs all in one loop, for GPUs.

@@ -69,14 +69,14 @@ class Run(ABC):
         functions: Mechanism,
         sizes: Sizes,
     ) -> None:
-        """Before the first time; `policies` take the place of those that the configuration names."""
+        """Set up the run; `policies` replace the policies that the configuration names."""
         self.config, self.policy_seed, self.policies = config, policy_seed, policies
         self.functions, self.sizes, self.repairs = functions, sizes, 0
 
     @property
     @abstractmethod
     def kind(self) -> Hashable:
-        """Return what the run's program depends on besides sizes."""
+        """Return the key of the run's program, besides sizes."""
 
     @property
     @abstractmethod
@@ -205,7 +205,7 @@ class GivenRun(Run):
     changing = (*Run.changing, "order", "has_replayed")
 
     def __init__(self, row: Row, options: Options) -> None:
-        """Before the first time."""
+        """Set up the run, with first sizes counted from its table."""
         functions = mechanism(row.config, row.policies)
         sizes = first_sizes(demand_of_table(row.config, row.table, options), options, functions)
         super().__init__(row.config, row.policy_seed, row.policies, functions, sizes)
@@ -223,7 +223,7 @@ class GivenRun(Run):
 
     @property
     def plan(self) -> None:
-        """Return None, since nothing is drawn."""
+        """Return None, since the requests are given."""
         return None
 
     def source(self, shape: EngineShape) -> tuple[RequestTable, EngineOrder]:

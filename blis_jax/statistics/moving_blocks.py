@@ -3,12 +3,12 @@
 One trace has no seeds to repeat, and the latencies of neighbouring requests depend on each other, since they wait in
 the same queues. So neither runs nor single requests can be resampled, but stretches of time can. The span of arrivals
 is cut into equal bins, and a resample puts blocks of neighbouring bins end to end until it is as long as the trace (the
-circular block bootstrap of Politis and Romano, 1992). All strategies get the same blocks, so what the traffic does to
-all of them cancels.
+circular block bootstrap of Politis and Romano, 1992). All strategies get the same blocks, so the effect of the traffic
+on all of them cancels.
 
-A block must be long against the time over which latencies depend on each other. Its length follows from the
-differences themselves: twice what the rule of Politis and White asks for (2004, corrected by Patton, Politis
-and White, 2009), since blocks that are too short make intervals too narrow, and the rule aims at the variance.
+A block must be long against the time over which latencies depend on each other. Its length follows from the differences
+themselves: twice the length by the rule of Politis and White (2004, corrected by Patton, Politis and White, 2009),
+since blocks that are too short make intervals too narrow, and the rule aims at the variance.
 
 Single intervals are percentiles of the resamples, widened for the number of blocks as Student's t is
 (Hesterberg, 2015, "expanded percentile"). P-values and simultaneous intervals are Student's t with the
@@ -209,7 +209,7 @@ class Resampled:
 
 
 def nothing(num_resamples: int) -> Resampled:
-    """Return the figure of no requests."""
+    """Return the figure over no requests: NaN, in all resamples too."""
     return Resampled(math.nan, np.full(num_resamples, math.nan))
 
 

@@ -148,7 +148,7 @@ class StudyResult:
         return drawing.shown(self.findings.pictures[number])
 
     def __str__(self) -> str:
-        """Return what the command prints."""
+        """Return the text that the command prints."""
         return render.text(self.findings)
 
     __repr__ = __str__
@@ -311,7 +311,7 @@ def _text(value: object) -> str:
 def _asked(
     name: str, words: list[str], options: Mapping[str, Any], known: Mapping[str, argparse.Action]
 ) -> StudyResult:
-    """Run the command in this process and return what it found; its errors are raised."""
+    """Run the command in this process and return its results; its errors are raised."""
     question = QUESTIONS[name]
     command = COMMANDS[question.command]
     for spelled, value in _UNASKED.items():

@@ -1,4 +1,4 @@
-"""Options of `blis-jax run`: the reference's, under its names, those that are refused, and a trace of decisions."""
+"""Options of `blis-jax run`: BLIS's, under its names; refused ones; and a trace of decisions."""
 
 from __future__ import annotations
 
