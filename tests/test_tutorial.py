@@ -24,7 +24,7 @@ SMALL = {
     "--seeds 100,101,102,103,104,105,106,107,108,109": "--seeds 100,101,102",
     "num_instances: 8": "num_instances: 2",
     "calls: 40, initial: 12, batch: 4": "calls: 3, initial: 2, batch: 1",
-    "--num-seeds 20": "--num-seeds 3",
+    "--seeds 20": "--seeds 3",
     "--rate 500,1000,2000,3000 --arrival-cv 1,2,3.5 --instances 4,8": "--rate 500 --arrival-cv 1,2 --instances 2",
     "--shape mixed": "--shape mixed --seeds 1,2 --requests 30",
     "idea1_tiered_cascade": "idea1_tiered_cascade --num-requests 40 --judges proxy,bounds",

@@ -130,7 +130,9 @@ def test_a_run_that_does_not_end_has_no_figures(spec: WorkloadSpec):
 
 def _reports_of(found: Callable[[RunRecord], RunSummary], code: Outcome) -> list[RunSummary]:
     assert isinstance(found, RunFigures)
-    report = Report(np.array([int(code)]), *(np.zeros(1),) * 2, np.zeros((1, 7)), np.ones((1, 1)))
+    report = Report(
+        np.array([int(code)]), *(np.zeros(1),) * 2, np.zeros((1, 7), int), np.ones((1, 1))
+    )
     return list(found.of_reports(report, 0))
 
 

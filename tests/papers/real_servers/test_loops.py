@@ -219,7 +219,7 @@ def test_tables_of_a_made_up_study():
     words = page.KIND_WORDS["other_layout"]
     width = 100 * (1.1 ** few(3) - 1)
     assert f"| {words} | req_s | 3 | 3 | 10.0 [10.0, 10.0] | 10 | {width:.0f} | 100 % |" in text
-    assert f"| {words} | all of these | 12 |  |  |  |  | 100 % |" in text
+    assert f"| {words} | all of these | 12 |  |  |  |  | 100 % [100, 100] |" in text
     assert f"| {words} | tpot_mean | 1 | 1 | 10.0 [10.0, 10.0] | 10 |  |  |" in text
     assert "| 8 | 4, all | e2e_mean | 6 | 100 [100, 100] |" in text
     assert "| 8 | 0, 16 GPUs | req_s | 0 |" in text

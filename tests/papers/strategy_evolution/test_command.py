@@ -73,7 +73,7 @@ def test_plan_simulates_nothing(
     ("words", "problem"),
     [
         (["--rows", "12"], "has no row '12'"),
-        (["--num-seeds", "1"], "--seeds is 1; allowed is 2 to"),
+        (["--num-seeds", "1"], "--num-seeds is 1; allowed is 2 to"),
         (["--rng", "jax"], "--rng is about the seeds of --seeds"),
         (["--figures", "--no-figures"], "contradict"),
         (["--resume", "--fresh"], "contradict"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from blis_jax.commands.door.dispatch import main
+from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.statistics.intervals import Inference
 from sweeps.evolve.score import RunPair, gain, reached
@@ -109,7 +110,10 @@ def test_programs_that_are_refused(
 
 
 def _runs(values: list[float]) -> list[RunSummary]:
-    return [RunSummary(0, {"e2e_mean_ms": value, "e2e_p95_ms": value}) for value in values]  # type: ignore[arg-type]
+    return [
+        RunSummary(Outcome.COMPLETED, {"e2e_mean_ms": value, "e2e_p95_ms": value})
+        for value in values
+    ]
 
 
 def test_the_gain_is_of_means_over_seeds_and_then_over_workloads(tmp_path: Path) -> None:
