@@ -177,7 +177,7 @@ DATA = "Data"  # the text of a PNG that has what is drawn
 
 
 def write_png(made: Figure, file: IO[bytes] | Path, content: Any = None) -> None:
-    """Write a figure as a PNG of at most 96 colours: a quarter of the size, without a visible difference.
+    """Write a figure as a PNG of at most 64 colours: a quarter of the size, without a visible difference.
 
     The file carries the data drawn as JSON: `content`, or else the data read from the figure.
     """
@@ -186,7 +186,7 @@ def write_png(made: Figure, file: IO[bytes] | Path, content: Any = None) -> None
     info = lazy.png.PngInfo()
     info.add_itxt(DATA, json.dumps(_shown(made) if content is None else content), zip=True)
     whole = lazy.pillow.open(drawn).convert("RGB")
-    few = whole.quantize(96, lazy.pillow.Quantize.MAXCOVERAGE, dither=lazy.pillow.Dither.NONE)
+    few = whole.quantize(64, lazy.pillow.Quantize.MAXCOVERAGE, dither=lazy.pillow.Dither.NONE)
     few.save(file, "PNG", optimize=True, pnginfo=info)
 
 
