@@ -80,7 +80,7 @@ def combination_table(document: Mapping[str, Any]) -> Table:
         if entry["failure"] is not None:
             count = len(entry["failure"]["seeds"])
             remark = f"{count} of {words_of(document).counted(len(document['seeds']))} failed"
-        rows.append(Row((*cells, remark), is_brief=False))
+        rows.append(Row((*cells, remark), is_brief=entry["failure"] is not None))
     columns = (*names, *(f"{table_title(metric)} {slo_class}" for slo_class, metric in of), "")
     heading = f"Combinations (mean over {words_of(document).many})"
     return Table(columns, tuple(rows), heading, num_keys=len(names))
