@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from blis_jax.cluster import disaggregation
 from blis_jax.cluster.node_pools import is_fleet, settings_of_fleet
 from blis_jax.cluster.router import with_room
+from blis_jax.core.kinds import NONE
 from blis_jax.core.types import ROLES
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import read_text
@@ -362,3 +363,22 @@ def check(config: ClusterConfig, source: str) -> None:
             f"{source}: one latency model times all instances, so they need as many beta_coeffs "
             f"each; got {min(counts)} in one group and {max(counts)} in another"
         )
+
+
+def refuse_beside(config: ClusterConfig, begin: str, why: str, **further: bool) -> None:
+    """Refuse the first mechanism of a cluster that has no rule beside another one.
+
+    Such are KV that comes from elsewhere, policies that move requests or take instances down, and what `further` names.
+
+    Raises:
+        ConfigError: there is such a mechanism; the sentence begins with `begin` and gives `why`.
+    """
+    others = {
+        f"hand_over_policy {config.hand_over_policy}": config.hand_over_policy != NONE,
+        f"cluster_policy {config.cluster_policy}": config.cluster_policy != NONE,
+        "pools of instances": disaggregation.has_pools(config),
+        "kv_cpu_blocks": any(per_instance(config, "kv_cpu_blocks")),
+    }
+    for name, is_there in (others | further).items():
+        if is_there:
+            raise ConfigError(f"{begin}: {name} has no rule beside {why}; leave one of them out")

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from blis_jax.cluster.disaggregation import has_pools
-from blis_jax.cluster.instance_groups import per_instance
+from blis_jax.cluster.instance_groups import per_instance, refuse_beside
 from blis_jax.cluster.machines import deployment
 from blis_jax.cluster.router import is_as_vllm
 from blis_jax.cluster.speculation import READS_STATES
@@ -230,18 +229,7 @@ def _check_aligned(config: ClusterConfig) -> None:
                     f"mamba_cache_mode align: {name} {tokens} is below block_size {size}, so a chunk would never be a "
                     "whole block; give at least as many tokens, or a smaller block_size"
                 )
-    others = {
-        f"hand_over_policy {config.hand_over_policy}": config.hand_over_policy != NONE,
-        f"cluster_policy {config.cluster_policy}": config.cluster_policy != NONE,
-        "pools of instances": has_pools(config),
-        "kv_cpu_blocks": any(per_instance(config, "kv_cpu_blocks")),
-    }
-    for name, is_so in others.items():
-        if is_so:
-            raise ConfigError(
-                f"mamba_cache_mode align: {name} has no rule beside it, since vLLM's takes no KV from elsewhere; leave "
-                "one of them out"
-            )
+    refuse_beside(config, "mamba_cache_mode align", "it, since vLLM's takes no KV from elsewhere")
 
 
 # --- signals of llm-d's router --------------------------------------------------------------------

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.cluster.disaggregation import has_pools
-from blis_jax.cluster.instance_groups import per_instance
+from blis_jax.cluster.instance_groups import per_instance, refuse_beside
 from blis_jax.cluster.settings import setting
 from blis_jax.core.kinds import NONE
 from blis_jax.core.types import SLO_CLASSES
@@ -282,19 +281,11 @@ def check(config: ClusterConfig) -> None:
             f"speculative_config: the profile {config.profile} claims to be equal to BLIS, whose revision drafts no "
             "tokens; take blis-2026-02 with corrected (--corrected true), or leave speculative_config out"
         )
-    others = {
-        f"hand_over_policy {config.hand_over_policy}": config.hand_over_policy != NONE,
-        f"cluster_policy {config.cluster_policy}": config.cluster_policy != NONE,
+    further = {
         f"event_source {config.event_source}": config.event_source != NONE,
-        "pools of instances": has_pools(config),
-        "kv_cpu_blocks": any(per_instance(config, "kv_cpu_blocks")),
         "in_flight_eviction": config.flow_control and config.in_flight_eviction,
     }
-    for name, is_so in others.items():
-        if is_so:
-            raise ConfigError(
-                f"speculative_config: {name} has no rule beside drafted tokens yet; leave one of them out"
-            )
+    refuse_beside(config, "speculative_config", "drafted tokens yet", **further)
     limits = (
         per_instance(config, setting)
         for setting in ("max_num_running_reqs", "max_num_scheduled_tokens")
