@@ -108,6 +108,7 @@ def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str],
             places[shown] = module, own or shown
 
     def get(name: str) -> Any:
+        """Import and return an exported name; an AttributeError names the package where there is none."""
         if name not in places:
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}",

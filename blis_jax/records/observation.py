@@ -60,6 +60,19 @@ def unstack(tree: object, row: int) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf[row]), tree)
 
 
+def _further_columns(
+    raw: Raw, table: RequestTable, num_requests: int, xp: ModuleType
+) -> dict[str, Values]:
+    """Return the columns of request records that only some runs have, `[request]` by name."""
+    columns: dict[str, Values] = {}
+    if AdapterTable in raw and hasattr(table, "adapter"):
+        columns["adapter"] = xp.asarray(table.adapter)[:num_requests] - 1
+    if Exits in raw:
+        ended = xp.asarray(raw[Exits].step_index)[:num_requests].astype(np.int64)
+        columns["ended_step_idx"] = xp.maximum(ended, 0)
+    return columns
+
+
 class Observation(HasParts):
     """Hold the raw tables of one run with its requests, and the quantities derived from both.
 
@@ -99,17 +112,12 @@ class Observation(HasParts):
         self.output_len = xp.asarray(table.output_len)[:n].astype(np.int64)
         self.slo_class = xp.asarray(table.slo_class)[:n].astype(np.int64)
         self.tenant = xp.asarray(table.tenant)[:n].astype(np.int64)
-        self.columns: dict[str, Values] = {}  # of request records, that only some runs have
-        if AdapterTable in raw and hasattr(table, "adapter"):
-            self.columns["adapter"] = xp.asarray(table.adapter)[:n] - 1
+        self.columns = _further_columns(raw, table, n, xp)
         parts: list[object] = []
         if hasattr(table, "timeout_us"):
             parts.append(Timeouts(xp.asarray(table.timeout_us)[:n].astype(np.int64)))
         self.log: np.ndarray = xp.asarray(raw.log)[:count].astype(np.int64)
         self.dyn: np.ndarray = xp.asarray(raw.dyn)[:n].astype(np.int64)
-        if Exits in raw:
-            ended = xp.asarray(raw[Exits].step_index)[:n].astype(np.int64)
-            self.columns["ended_step_idx"] = xp.maximum(ended, 0)
         if DraftTable in raw:
             self.dyn, self.columns["accepted_tokens"] = verified(raw, self.dyn, xp)
         self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
