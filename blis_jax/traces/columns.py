@@ -1,7 +1,8 @@
-"""Parse tables by columns, chunk by chunk, and name the faulty rows."""
+"""Parse tables in CSV or Parquet by columns, chunk by chunk, and name the faulty rows."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,10 @@ import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
-from blis_jax.lazy import pandas
+from blis_jax.lazy import pandas, parquet, pyarrow
 from blis_jax.traces.rows import LATEST_US, MOST_NAMED, MOST_TOKENS, BadRow, Reading, class_index
 
+ROWS_AT_ONCE = 500_000  # of a table, as one chunk
 EXTRA = "more fields than the header"  # column of surplus fields, and their message
 
 
@@ -307,3 +309,42 @@ def _parsed(
     if EXTRA in cells:
         faults[cells[EXTRA].notna().to_numpy()] = -1
     return values, faults
+
+
+# --- Parquet --------------------------------------------------------------------------------------
+
+
+def need_pyarrow(path: Path) -> None:
+    """Refuse a Parquet file where pyarrow, which reads and writes it, is not installed."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise ConfigError(f"{path} needs pyarrow; install blis-jax[parquet] or use CSV")
+
+
+def parquet_names(path: Path) -> tuple[str, ...]:
+    """Return the names of a Parquet file's columns.
+
+    Raises:
+        ConfigError: pyarrow is not installed, or the file is not a whole Parquet file.
+    """
+    need_pyarrow(path)
+    try:
+        return tuple(parquet.read_schema(path).names)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ConfigError(f"{path} is not a whole Parquet file ({error})") from None
+
+
+def first_of_parquet(path: Path) -> dict[str, Any]:
+    """Return the first row of a Parquet file; empty if it has none."""
+    batches = parquet.ParquetFile(path).iter_batches(1)
+    return next((row for batch in batches for row in batch.to_pylist()), {})
+
+
+def parquet_frames(path: Path, names: Sequence[str], places: Mapping[str, int]) -> Iterator[Frame]:
+    """Yield the rows of a Parquet file as `read_frames` yields those of CSV, counted from 1, `ROWS_AT_ONCE` a chunk."""
+    file = parquet.ParquetFile(path)
+    used = sorted(set(places.values()))
+    row = 1
+    for batch in file.iter_batches(ROWS_AT_ONCE, columns=[names[place] for place in used]):
+        cells = batch.to_pandas().rename(columns={names[place]: place for place in used})
+        yield Frame(cells, row + np.arange(len(cells)), "row")
+        row += len(cells)

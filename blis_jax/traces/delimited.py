@@ -16,6 +16,7 @@ from blis_jax.files.input_files import open_text
 from blis_jax.lazy import pandas
 from blis_jax.traces.columns import (
     EXTRA,
+    ROWS_AT_ONCE,
     Check,
     Column,
     Frame,
@@ -26,7 +27,6 @@ from blis_jax.traces.columns import (
 )
 from blis_jax.traces.rows import Reading
 
-ROWS_AT_ONCE = 500_000
 LONGEST_FIELD = 2**31 - 1  # characters; lists of tokens are long
 
 

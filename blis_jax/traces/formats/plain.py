@@ -11,7 +11,6 @@ first plausible unit.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,19 +23,23 @@ from typing import Any
 import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
-from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
-from blis_jax.lazy import pandas, parquet, pyarrow
+from blis_jax.lazy import pandas
 from blis_jax.traces import times
 from blis_jax.traces.columns import (
     A_DATE,
+    ROWS_AT_ONCE,
     Check,
     Column,
     Frame,
     counts,
     dates,
     find_places,
+    first_of_parquet,
     in_us,
+    need_pyarrow,
+    parquet_frames,
+    parquet_names,
     plain_name,
     read_frames,
     seconds,
@@ -71,7 +74,6 @@ from blis_jax.traces.rows import (
 )
 from blis_jax.workload.contents import Segments
 
-ROWS_AT_ONCE = 500_000
 _TEXTS = ("tenant", "client", "session", "prefix_group")
 _MODEL = "model"
 _SEGMENTS = ("segment_contents", "segment_ends")
@@ -128,8 +130,8 @@ class _Table:
         seen = sniff(path)
         first: Mapping[str, Any] = {}
         if seen.is_parquet:
-            kind, names = "parquet", _parquet_names(path)
-            first = _first_of_parquet(path)
+            kind, names = "parquet", parquet_names(path)
+            first = first_of_parquet(path)
         elif seen.objects:
             first = flat(seen.objects[0])
             kind = "json"
@@ -193,7 +195,7 @@ def _read(table: _Table, reading: Reading) -> TraceRows:
     else:
         places = find_places(table.path, table.names, columns)
         note_columns(table.names, places, reading)
-        frames = _parquet_frames if table.kind == "parquet" else _json_frames
+        frames = parquet_frames if table.kind == "parquet" else _json_frames
         parts = read_frames(
             frames(table.path, table.names, places), columns, places, reading, _CHECKS
         )
@@ -251,7 +253,7 @@ def write(rows: TraceRows, path: Path) -> None:
             table[name] = [" ".join(map(str, part)) for part in _split(values, rows.segments.ptr)]
     frame = pandas.DataFrame(table)
     if is_parquet := path.suffix == ".parquet":
-        _need_pyarrow(path)
+        need_pyarrow(path)
     with replacing(path) as written:
         if is_parquet:
             frame.to_parquet(written, engine="pyarrow", index=False)
@@ -370,35 +372,3 @@ def _object(line: str, arrival: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         row = None
     return flat(row) if isinstance(row, dict) else {arrival: line.strip()}
-
-
-# --- Parquet --------------------------------------------------------------------------------------
-
-
-def _need_pyarrow(path: Path) -> None:
-    if importlib.util.find_spec("pyarrow") is None:
-        raise ConfigError(f"{path} needs pyarrow; install blis-jax[parquet] or use CSV")
-
-
-def _parquet_names(path: Path) -> tuple[str, ...]:
-    _need_pyarrow(path)
-    try:
-        return tuple(parquet.read_schema(path).names)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ConfigError(f"{path} is not a whole Parquet file ({error})") from None
-
-
-def _first_of_parquet(path: Path) -> dict[str, Any]:
-    batches = parquet.ParquetFile(path).iter_batches(1)
-    return next((row for batch in batches for row in batch.to_pylist()), {})
-
-
-def _parquet_frames(path: Path, names: Sequence[str], places: Mapping[str, int]) -> Iterator[Frame]:
-    """Yield chunks in the form of the CSV parser's, with rows counted from 1."""
-    file = parquet.ParquetFile(path)
-    used = sorted(set(places.values()))
-    row = 1
-    for batch in file.iter_batches(ROWS_AT_ONCE, columns=[names[place] for place in used]):
-        cells = batch.to_pandas().rename(columns={names[place]: place for place in used})
-        yield Frame(cells, row + np.arange(len(cells)), "row")
-        row += len(cells)

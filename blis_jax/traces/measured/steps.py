@@ -20,6 +20,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.files.input_files import check_regular, open_text, read_json
 from blis_jax.latency.step_law import StepSums
 from blis_jax.lazy import pandas
+from blis_jax.traces.columns import need_pyarrow
 from blis_jax.traces.delimited import read_header, read_table
 
 DYNAMO, METADATA = "fpm_metrics_detail.csv", "vllm_metadata.json"
@@ -262,14 +263,11 @@ def _needed() -> list[str]:
 def _table(path: Path) -> Any:
     """Return the rows of one file, with the engine that the files beside it describe."""
     if path.suffix == ".parquet":
+        need_pyarrow(path)
         try:
             table = pandas.read_parquet(check_regular(path))
         except FileNotFoundError:
             raise ConfigError(f"{path} does not exist; give a file of measured steps") from None
-        except ImportError:
-            raise ConfigError(
-                f"{path} needs pyarrow; install blis-jax[parquet] or use CSV"
-            ) from None
         except (ValueError, OSError) as error:
             raise ConfigError(
                 f"{path} is not a Parquet file ({error}); give a table of steps"
