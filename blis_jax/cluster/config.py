@@ -38,7 +38,7 @@ from blis_jax.cluster.speculation import SpeculativeSettings
 from blis_jax.core.kinds import DEFAULT_SCORERS, KINDS, NONE, ROUTER, SAME
 from blis_jax.core.types import NO_HORIZON as NO_HORIZON
 from blis_jax.errors import ConfigError, UnsupportedError, closest
-from blis_jax.files.input_files import is_file
+from blis_jax.files.python_files import is_file
 from blis_jax.policies import registry, their_names
 
 PROFILE, AUGUST = "blis-2026-02", "blis-2026-08"

@@ -12,7 +12,7 @@ from blis_jax.cluster import disaggregation, instance_groups
 from blis_jax.cluster.revisions import registered
 from blis_jax.core.kinds import KINDS, NONE, ROUTER, SAME, Kind, OfEachKind
 from blis_jax.errors import ConfigError, closest
-from blis_jax.files.input_files import is_file
+from blis_jax.files.python_files import is_file
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policy
 from blis_jax.policies.movement.pools import by_cached_prefix

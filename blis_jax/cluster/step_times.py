@@ -14,7 +14,7 @@ from blis_jax.cluster.disaggregation import has_pools
 from blis_jax.cluster.instance_groups import InstanceGroup, coefficients_of, per_instance
 from blis_jax.cluster.machines import blocks_of, deployment
 from blis_jax.errors import ConfigError
-from blis_jax.files.input_files import is_file
+from blis_jax.files.python_files import is_file
 from blis_jax.latency.contract import FromSizes, LatencyModel
 from blis_jax.latency.deployment import Deployment, block_tokens
 from blis_jax.latency.model_description import usual_tp

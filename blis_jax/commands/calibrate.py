@@ -29,7 +29,7 @@ from blis_jax.commands.options.outputs import (
 )
 from blis_jax.errors import ConfigError, as_option, closest
 from blis_jax.files.atomic_write import replacing, write_json
-from blis_jax.files.input_files import with_absolute_files
+from blis_jax.files.python_files import with_absolute_files
 from blis_jax.latency.model_description import ModelDescription, is_shipped, model_description
 from blis_jax.lazy import pandas
 from blis_jax.traces.measured.recorded import read_result

@@ -33,7 +33,7 @@ from blis_jax.errors import (
     refusing_unwritable,
 )
 from blis_jax.files.atomic_write import clear_leftovers
-from blis_jax.files.input_files import place_of
+from blis_jax.files.python_files import place_of
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of what cannot be written to the end
 EXIT_BAD_INPUT = 2

@@ -28,7 +28,7 @@ from blis_jax.commands.august_files import options_of, with_files
 from blis_jax.commands.options.cluster_flags import CLUSTER_FLAGS, name_of
 from blis_jax.core.kinds import SAME
 from blis_jax.errors import ConfigError, ConfigWarning, as_option
-from blis_jax.files.input_files import is_file
+from blis_jax.files.python_files import is_file
 from blis_jax.latency.model_description import model_description
 from blis_jax.latency.registry import FROM_SIZES, lookup
 

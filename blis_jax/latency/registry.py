@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.errors import ConfigError, choices, closest
-from blis_jax.files.input_files import is_file, shipped, value_at
+from blis_jax.files.input_files import shipped
+from blis_jax.files.python_files import is_file, value_in_file
 from blis_jax.latency.contract import LatencyModel
 from blis_jax.latency.model_description import is_shipped
 from blis_jax.lazy import lax
@@ -46,7 +47,7 @@ def find(name: str) -> LatencyModel:
         ConfigError: there is no such name, file or model.
     """
     if is_file(name):
-        return value_at(name, f"latency_model {name}", LatencyModel, "@latency_model(...)")
+        return value_in_file(name, f"latency_model {name}", LatencyModel, "@latency_model(...)")
     if name not in MODELS:
         known = (AUTO, *MODELS)
         raise ConfigError(

@@ -21,7 +21,7 @@ import numpy as np
 from blis_jax.core.kinds import KINDS, NONE, SAME
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, ConfigWarning, closest, shortened
-from blis_jax.files.input_files import is_file, value_at
+from blis_jax.files.python_files import is_file, value_in_file
 from blis_jax.lazy import jax
 from blis_jax.policies.contract import Policy
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
@@ -351,7 +351,7 @@ def _built_in(where: str) -> Policy:
 
 def _from_file(kind: str, name: str, setting: str) -> Policy:
     wanted = f"{setting} {name}"
-    policy = value_at(name, wanted, Policy, f"@{KINDS[kind].decorator}()")
+    policy = value_in_file(name, wanted, Policy, f"@{KINDS[kind].decorator}()")
     if policy.kind != kind:
         raise ConfigError(f"{wanted} is of kind {policy.kind}; give one of kind {kind}")
     if policy not in _CHECKED:

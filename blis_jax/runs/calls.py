@@ -15,9 +15,9 @@ from blis_jax.core.arrays import stacked
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.compiled import CompiledSummary, Drawn, Report
 from blis_jax.records.observation import Observation, unstack
-from blis_jax.runs.demand import larger_shape
 from blis_jax.runs.programs import Ran, compiled, drawn_of, reports_of, rows_of
 from blis_jax.runs.runs import GivenRun, Run, larger_plan
+from blis_jax.runs.sizes import larger_shape
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped

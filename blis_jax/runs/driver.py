@@ -22,9 +22,10 @@ from blis_jax.records.invariants import cheap_violations
 from blis_jax.records.record import RunRecord
 from blis_jax.runs.calls import Call, Execute, Group, Results
 from blis_jax.runs.calls import execute as here
-from blis_jax.runs.demand import LONG_TABLE, larger_shape
+from blis_jax.runs.demand import LONG_TABLE
 from blis_jax.runs.options import Options, num_devices, num_workers
 from blis_jax.runs.runs import GivenRun, Row, Run
+from blis_jax.runs.sizes import larger_shape
 
 T = TypeVar("T")
 Ready = Future[list[Future[object]]]  # the compilations that a call needs, once they have begun

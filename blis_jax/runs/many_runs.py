@@ -23,10 +23,11 @@ from blis_jax.lazy import exports, xarray
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.records.record import RunRecord
-from blis_jax.runs.demand import Sizes, demand_of_draws, first_sizes
+from blis_jax.runs.demand import demand_of_draws
 from blis_jax.runs.driver import Runner, Timing
 from blis_jax.runs.options import Options, default_form
 from blis_jax.runs.runs import DrawnRun, GivenRun, Point, Row, Run, larger_plan
+from blis_jax.runs.sizes import Sizes, first_sizes
 from blis_jax.workload.table import RequestTable
 
 if TYPE_CHECKING:

@@ -26,9 +26,10 @@ from blis_jax.records.from_tables import run_record
 from blis_jax.records.observation import Observation
 from blis_jax.records.record import RunRecord
 from blis_jax.records.ties import TieOrder, correct
-from blis_jax.runs.demand import LONG_TABLE, Sizes, demand_of_table, first_sizes, grown
+from blis_jax.runs.demand import LONG_TABLE, demand_of_table
 from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled, drawn_of
+from blis_jax.runs.sizes import Sizes, first_sizes, grown
 from blis_jax.runs.stretches import LongRun, has_end, run_to_horizon
 from blis_jax.tables.journeys import Orders
 from blis_jax.tables.raw import Regrets

@@ -32,7 +32,7 @@ import numpy as np
 from blis_jax import __version__, backend
 from blis_jax.core.types import Mechanism
 from blis_jax.errors import ConfigError
-from blis_jax.files import input_files
+from blis_jax.files import python_files
 from blis_jax.lazy import cloudpickle, distributed
 from blis_jax.records.record import RunRecord
 from blis_jax.runs.calls import Call, Results, execute
@@ -135,7 +135,7 @@ def _pack(thing: object, name_of: Callable[[Any], str | None]) -> bytes:
             if name:
                 return ("shelf", name)
             is_defined = isinstance(value, FunctionType | type)
-            place = input_files.place_in_file(value) if is_defined else None
+            place = python_files.place_in_file(value) if is_defined else None
             return ("file", *place) if place else None
 
     into = io.BytesIO()
@@ -152,7 +152,7 @@ def _unpack(packed: bytes, shelf: Mapping[str, bytes]) -> Any:
     class Unpacker(pickle.Unpickler):
         def persistent_load(self, name: tuple[str, ...]) -> Any:
             if name[0] == "file":
-                return input_files.value_of_place(*name[1:])
+                return python_files.value_of_place(*name[1:])
             with _lock:
                 if name[1] not in _unpacked:
                     _unpacked[name[1]] = _unpack(shelf[name[1]], {})
@@ -198,7 +198,7 @@ def task_of(calls: Sequence[Call], shelf: Shelf) -> PackedCalls:
         return name
 
     packed = _pack((calls, shelf.summarize), name_of)
-    process, files = input_files.process_name(), input_files.files_read()
+    process, files = python_files.process_name(), python_files.files_read()
     return PackedCalls(identity(), process, files, used, packed, backend.keeps_programs)
 
 
@@ -256,7 +256,7 @@ def make(task: PackedCalls) -> bytes:
         lacks = getattr(error, "strerror", None) or str(error) or type(error).__name__
         reply = Reply(lacks=lacks, worker=str(distributed.get_worker().address))
     except Exception as error:
-        place = input_files.place_of(error)
+        place = python_files.place_of(error)
         said = ConfigError(f"{place}: {type(error).__name__}: {error}") if place else error
         reply = Reply(error=said)
     packed: bytes = cloudpickle.dumps(reply)
@@ -268,7 +268,7 @@ def _made(task: PackedCalls) -> Reply:
     if differs:
         raise ConfigError(differs)
     backend.keeps_programs = task.keeps_programs
-    input_files.bring(task.files, task.process)
+    python_files.bring(task.files, task.process)
     calls, summarize = _unpack(task.packed, task.shelf)
     made, seconds = [], []
     for call in calls:

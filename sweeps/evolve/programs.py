@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_jax.errors import ConfigError, choices
-from blis_jax.files.input_files import is_file, place_of, read_text
+from blis_jax.files.input_files import read_text
+from blis_jax.files.python_files import is_file, place_of
 from blis_jax.policies import registry
 from sweeps.evolve.go.reader import policy_of
 from sweeps.evolve.go.source import START, read

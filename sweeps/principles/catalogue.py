@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from blis_jax.cluster.router import parse_scorers
 from blis_jax.core.kinds import KINDS
 from blis_jax.errors import ConfigError, closest
-from blis_jax.files.input_files import is_file
+from blis_jax.files.python_files import is_file
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.policies import registry
 from blis_jax.workload.spec import WorkloadSpec, override

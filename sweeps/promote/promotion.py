@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from blis_jax.errors import ConfigError
-from blis_jax.files import input_files
+from blis_jax.files import input_files, python_files
 from blis_jax.files.atomic_write import fingerprint
 from blis_jax.policies import registry
 from sweeps.promote import DEFAULT_TARGET
@@ -231,7 +231,7 @@ def make_promotion(
 
 def _refuse_steps(config: ClusterConfig) -> None:
     """Refuse early a router that was read from Go statement by statement."""
-    if not input_files.is_file(config.routing_policy):
+    if not python_files.is_file(config.routing_policy):
         return
     decide = registry.find("routing", config.routing_policy).decide
     if BY_STEPS in getattr(getattr(decide, "__code__", None), "co_names", ()):

@@ -19,7 +19,7 @@ from blis_jax.cluster.setting_values import plain_value
 from blis_jax.commands.options import trace_flags
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import plain
-from blis_jax.files.input_files import is_file
+from blis_jax.files.python_files import is_file
 from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.metrics.reference import class_code
 from blis_jax.policies.reading import NotAsDataError

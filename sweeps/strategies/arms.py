@@ -22,7 +22,8 @@ from blis_jax.cluster.router import parse_scorers, weights_of, with_room, with_w
 from blis_jax.cluster.setting_values import plain_value
 from blis_jax.errors import ConfigError, choices, closest
 from blis_jax.files.atomic_write import fingerprint
-from blis_jax.files.input_files import files_in, read_json, with_absolute_files
+from blis_jax.files.input_files import read_json
+from blis_jax.files.python_files import files_in, with_absolute_files
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.policies.their_names import as_written, ours
 from blis_jax.traces.measured.run import AS_VLLM

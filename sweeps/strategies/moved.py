@@ -21,7 +21,7 @@ from blis_jax.commands.parser import Flag, Parser
 from blis_jax.commands.values import whole
 from blis_jax.core.kinds import KINDS
 from blis_jax.errors import ConfigError, ConfigWarning, as_option
-from blis_jax.files.input_files import with_absolute_files
+from blis_jax.files.python_files import with_absolute_files
 from blis_jax.latency.registry import FROM_SIZES, lookup
 from blis_jax.policies.their_names import NAMED_BY, ours, setting_named, with_names
 

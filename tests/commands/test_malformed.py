@@ -14,7 +14,7 @@ import pytest
 from blis_jax import run
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError, reads_store, refusing_damage
-from blis_jax.files import input_files
+from blis_jax.files import python_files
 from blis_jax.files.atomic_write import replacing
 from blis_jax.traces.read import read_trace
 from tests.commands.run.test_command import BASE, YAML, save_scenario, save_workload
@@ -241,7 +241,7 @@ def test_what_a_users_function_raises_is_said_with_its_line(tmp_path, capsys):
     path.write_text("def boom():\n    raise RuntimeError('no such thing')\n")
 
     def command(words):
-        vars(input_files._module(path, path.read_bytes()))["boom"]()
+        vars(python_files._module(path, path.read_bytes()))["boom"]()
 
     assert cli.run_command("it", command, []) == 2
     assert capsys.readouterr().err == f"it: error: {path}, line 2: RuntimeError: no such thing\n"

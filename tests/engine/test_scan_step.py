@@ -14,10 +14,11 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape
 from blis_jax.engine.loop import CHUNK, Order, beginning_of
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.runs.demand import demand_of_table, first_sizes
+from blis_jax.runs.demand import demand_of_table
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from blis_jax.runs.programs import Program, compiled, rows_of
+from blis_jax.runs.sizes import first_sizes
 from blis_jax.tables.state import SharedBlocks
 from blis_jax.workload.table import pad_to
 from tests.support.scenes import Prompt, flags, table_of, workload_of

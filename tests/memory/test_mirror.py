@@ -22,9 +22,10 @@ from blis_jax.metrics.kv import cache_hit_rates, thrashing_rates
 from blis_jax.records import invariants
 from blis_jax.records.record import RunRecord, Status
 from blis_jax.records.step_records import expand_steps
-from blis_jax.runs.demand import demand_of_table, first_sizes
+from blis_jax.runs.demand import demand_of_table
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
+from blis_jax.runs.sizes import first_sizes
 from blis_jax.tables.blocks import (
     Blocks,
     InstanceMemory,

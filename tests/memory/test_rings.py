@@ -9,8 +9,9 @@ import pytest
 from blis_jax.cluster import config
 from blis_jax.engine.loop import without_holes
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.runs.demand import at_block_level, demand_of_table, first_sizes
+from blis_jax.runs.demand import demand_of_table
 from blis_jax.runs.options import Options
+from blis_jax.runs.sizes import at_block_level, first_sizes
 from blis_jax.tables.blocks import NEVER_FREE, NO_BLOCK, Blocks, Do, Pool, Task
 from blis_jax.tables.state import Inst
 from tests.support.scenes import Prompt, first_state_of, flags, table_of, workload_of

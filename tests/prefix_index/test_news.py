@@ -19,7 +19,7 @@ from blis_jax.engine.mechanism import mechanism, of_one_program
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.prefix_index.news import removals_heard
 from blis_jax.records.record import RunRecord
-from blis_jax.runs import demand
+from blis_jax.runs import sizes
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from blis_jax.workload.table import RequestTable
@@ -158,7 +158,7 @@ def test_both_forms_of_the_program_hear_the_same() -> None:
 def test_a_log_that_is_too_small_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is heard before the end, so all messages are on their way at once."""
     whole = run(scene(3), prefix_index_delay=10**9)
-    monkeypatch.setattr(demand, "_num_touches", lambda *_: 8)
+    monkeypatch.setattr(sizes, "_num_touches", lambda *_: 8)
     assert same(whole, run(scene(3), prefix_index_delay=10**9))
     assert not whole.requests.expected_cached_tokens.any()
 

@@ -17,7 +17,7 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.files import input_files
+from blis_jax.files import python_files
 from blis_jax.metrics.compiled import figures_of
 from blis_jax.runs.many_runs import run_grid
 from blis_jax.runs.options import Options
@@ -123,7 +123,7 @@ def test_policies_of_files_travel_as_source(
         return [np.asarray(run).tobytes() for run in runs.rows[0]]
 
     expected = ends()
-    monkeypatch.setattr(input_files, "_brought", {})  # of what is taken over here, others see none
+    monkeypatch.setattr(python_files, "_brought", {})  # of what is taken over here, others see none
 
     class Elsewhere(InThisProcess):
         def made(self, calls: Any, summarize: Any) -> Any:

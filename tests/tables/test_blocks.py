@@ -15,8 +15,9 @@ from blis_jax.core.types import LAST
 from blis_jax.engine.loop import context_of, first_order, first_state, requests_of
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.engine.scan_step import scan_step
-from blis_jax.runs.demand import at_block_level, demand_of_table, first_sizes
+from blis_jax.runs.demand import demand_of_table
 from blis_jax.runs.options import Options
+from blis_jax.runs.sizes import at_block_level, first_sizes
 from blis_jax.tables.blocks import Blocks, Do, Pool, Task, compact
 from blis_jax.tables.state import Inst, Reg, Slot, State
 from blis_jax.workload.table import pad_to

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from blis_jax.cluster import named_policies as named
 from blis_jax.errors import ConfigError
-from blis_jax.files.input_files import is_file
+from blis_jax.files.python_files import is_file
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policy
 from blis_jax.policies.reading import reading

@@ -9,7 +9,7 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
-from blis_jax.files.input_files import with_absolute_files
+from blis_jax.files.python_files import with_absolute_files
 from blis_jax.metrics.run_summary import RunSummary
 from sweeps.compare.document import survivors
 from sweeps.compare.report import failure_lines

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from blis_jax.files.input_files import is_file
+from blis_jax.files.python_files import is_file
 from sweeps.promote.golang.target import load
 from sweeps.promote.llmd.deployment import order_of
 from sweeps.promote.maps import maps_files, objective_name
