@@ -140,16 +140,9 @@ def last_gaps(config: ClusterConfig, output_len: np.ndarray) -> str | None:
 
 
 MOST_NAMED = 4  # arms that have a line of what is theirs alone
-LONGEST, MOST_SCORERS = (
-    160,
-    3,
-)  # characters of the first line, and what a shortened one names of a router
-SHORTENED = (
-    "model",
-    "profile",
-    "router",
-    "instances",
-)  # in this order, until the line is short enough
+LONGEST = 160  # characters of the first line
+MOST_SCORERS = 3  # that a shortened line names of a router
+SHORTENED = ("model", "profile", "router", "instances")  # in turn, until the line is short enough
 
 
 def cluster_line(configs: Mapping[str, ClusterConfig], varied: Collection[str] = ()) -> str:
@@ -164,7 +157,7 @@ def cluster_line(configs: Mapping[str, ClusterConfig], varied: Collection[str] =
     common = {part: texts for part, texts in said.items() if texts is not None}
     own, num_more = _own(configs, {*varied, *(name for part in _PARTS for name in part.settings)})
     of_arms = [part.name for part in by_arm] + ["settings"] * bool(own)
-    of_arms += [f"{num_more} settings more"] * bool(num_more)
+    of_arms += [f"{num_more} {'more ' * bool(of_arms)}settings"] * bool(num_more)
     names = [f"by arm: {', '.join(of_arms)}"] if of_arms else []
     told = {part.name: texts for part, texts in common.items() if not part.is_seldom}
     for count in range(len(SHORTENED) + 1):

@@ -145,7 +145,7 @@ def test_settings_without_words_are_told_where_arms_differ_in_few() -> None:
     more |= {"network_delay": 4, "cache_signal_delay": 5}
     many = old.replace(**more)
     assert cluster_line({"fresh": PLAIN, "many": many}).splitlines() == [
-        f"{SAID[:-1]}; by arm: {2 + len(more)} settings more."
+        f"{SAID[:-1]}; by arm: {2 + len(more)} settings."
     ]
 
 
