@@ -107,9 +107,8 @@ class Data:
     workload: str = ""  # as JSON
     stream: str = "jax"  # who draws its requests
     baseline: Mapping[str, Any] = field(default_factory=dict)  # its settings, if they are known
-    targets: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # SLO targets in ms by class; none: the default ones
+    # SLO targets in ms by class; none: the default ones
+    targets: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:

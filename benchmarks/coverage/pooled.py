@@ -22,11 +22,12 @@ SEEDS = (5, 10, 20, 50, 100, 256)
 MOST_SEEDS_RESAMPLED = 50  # the other methods take long beyond
 NUM_SAMPLES, NUM_REQUESTS, NUM_RESAMPLES = 1000, 200, 200
 LEVELS = (0.95, 0.997)  # of one comparison, and of one of 17 that are looked at together
+# spread of logarithms: of runs, requests, a strategy's runs
 BETWEEN, WITHIN, OWN = (
     0.10,
     0.35,
     0.03,
-)  # spread of logarithms: of runs, requests, a strategy's runs
+)
 FASTER = 0.95
 P99 = float(stats.norm.ppf(0.99))
 Runs = Sequence[np.ndarray]  # latencies in µs

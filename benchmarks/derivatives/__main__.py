@@ -296,9 +296,8 @@ def _smoothed_lines(case: Case, pair: Smoothed, differ: Differences) -> list[Lin
     """Return rows of the smoothed gradient on seeds of its own, beside a central difference of the same reach."""
     parameter = pair.parameter
     seeds = range(10_000, 10_000 + SMOOTHED_SEEDS)
-    experiment = Experiment.on(
-        case.spec, seeds, "reference", pair.metrics, shared=differ.runner
-    )  # the mechanism is compiled once
+    # the mechanism is compiled once
+    experiment = Experiment.on(case.spec, seeds, "reference", pair.metrics, shared=differ.runner)
     gradients = smoothed_gradients(experiment, case.config, [parameter], NUM_PAIRS)
     # a normal law's slope and a central difference agree to third order at h = σ·√3
     reach = math.sqrt(3)

@@ -105,12 +105,13 @@ def draw(points: pd.DataFrame, path: Path, strategy: str, goal: float) -> None:
 
 
 CHECKPOINTS = (50, 100, 150, 200)
+# against which evaluations are compared in pairs
 RIVALS = (
     "turbo",
     "turbo-expected",
     "turbo-recommended",
     "turbo-raced-expected-recommended",
-)  # against which evaluations are compared in pairs
+)
 
 
 class Judging(NamedTuple):

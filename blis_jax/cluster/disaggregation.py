@@ -43,9 +43,8 @@ def roles(config: ClusterConfig) -> list[int]:
         for _ in range(getattr(config, name))
     ]
     codes_of_instances += [IDLE] * (config.num_instances - len(codes_of_instances))
-    return codes_of_instances[
-        : config.num_instances
-    ]  # instances without room on a node never start
+    # instances without room on a node never start
+    return codes_of_instances[: config.num_instances]
 
 
 def per_instance(config: ClusterConfig, setting: str) -> list[Any]:

@@ -169,9 +169,8 @@ def _block_of_states(config: ClusterConfig) -> int | None:
     """Return the tokens per KV block that vLLM chooses for a model with linear attention; None for any other model."""
     if not (config.model_config or is_shipped(config.model)):
         return None
-    any_gpu = (
-        config.hardware or "H100"
-    )  # a fitted model need not name its GPU, and the block size is the same on all GPUs
+    # a fitted model need not name its GPU, and the block size is the same on all GPUs
+    any_gpu = config.hardware or "H100"
     served = deployment(config, any_gpu, config.tp or 1, config.dp)
     return block_tokens(served) if served.model.kinds.linear else None
 

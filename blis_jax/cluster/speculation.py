@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 MOST_DRAFTS, MOST_RANGES, MOST_US = 32, 16, 1e9
 METHODS = ("mtp", "eagle", "eagle3", "ngram", "draft_model", "medusa", "suffix")
 WITHOUT_DRAFTER = ("ngram", "suffix")  # methods that look their drafts up
+# methods whose drafter goes on from the model's own states
 READS_STATES = (
     "mtp",
     "eagle",
     "eagle3",
-)  # methods whose drafter goes on from the model's own states
+)
 RATES = "acceptance_rate", "synthetic_acceptance_rates"
 SCHEDULE = "num_speculative_tokens_per_batch_size"
 _OURS = "acceptance_rate", "acceptance", "draft_step_us", "draft_token_us"

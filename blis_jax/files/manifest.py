@@ -25,9 +25,8 @@ AGAIN = "make it again"
 DIGITS = 16  # of a checksum, hexadecimal
 BYTES_AT_A_TIME = 1 << 20
 _IS_PASSED_OVER = re.compile(r"(^|/)\.|\.partial$")
-_READ_BY_ZARR = re.compile(
-    r"(^|/)(zarr\.json|c(/\d+)*)$"
-)  # files that a reader of Zarr would look into
+# files that a reader of Zarr would look into
+_READ_BY_ZARR = re.compile(r"(^|/)(zarr\.json|c(/\d+)*)$")
 _LAST_LINE = re.compile(rb"\nblis_jax sha256 ([0-9a-f]{%d})\n" % DIGITS)
 _LAST_LINE_SIZE = len("\nblis_jax sha256 \n") + DIGITS
 

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 else:
     _SafeLoader = object  # modules that declare settings can be imported without YAML
 
-EXPONENT = re.compile(
-    r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+"
-)  # a number that PyYAML takes for a text
+# a number that PyYAML takes for a text
+EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
 LAW_TYPES = ("gaussian", "exponential", "pareto_lognormal", "empirical", "constant")
 _TAG = "tag:yaml.org,2002:"
 _NULL, _TEXT, _MERGE = f"{_TAG}null", f"{_TAG}str", f"{_TAG}merge"  # _MERGE tags the key `<<`

@@ -189,10 +189,11 @@ def _shipped() -> dict[str, GpuDescription]:
 
 GIB = float(2**30)
 ACTIVATIONS_GIB, MOE_ACTIVATIONS_GIB = 5.5, 8.0
+# CUDA and NCCL on one GPU: of one alone, of one among several
 OTHER_GIB_ALONE, OTHER_GIB = (
     0.15,
     0.6,
-)  # CUDA and NCCL on one GPU: of one alone, of one among several
+)
 GATED = ("silu", "swiglu", "geglu", "situ", "")  # three matrices in a feed-forward part
 
 

@@ -83,11 +83,12 @@ def numbers_of(beta: Sequence[Any], deployment: Deployment) -> ServedNumbers:
     attention = float(model.num_attention_layers * model.num_heads * model.head_size)
     wide = float(model.num_layers * model.hidden_size)
     num_moe = float(sizes.num_moe_layers)
+    # read and written
     states = (
         2.0
         * model.kinds.linear
         * caches.state_bytes(model.kinds, deployment.tp, model.activation_bytes)
-    )  # read and written
+    )
     layers_us = (layer + sharing * (deployment.tp - 1)) * model.num_layers
     return ServedNumbers(
         every_step_us=pace * (layers_us + expert_layer * num_moe),

@@ -141,12 +141,10 @@ def _rows(
 class Unreached:
     """Hold the rules for members that the budget does not reach; the defaults, February's, change nothing."""
 
-    num_decode: Counted = lambda count, subject, asks: (
-        count
-    )  # members that make a token in the step
-    finish: Counted = lambda finish, subject, asks: (
-        finish
-    )  # the step in which the request completes
+    # members that make a token in the step
+    num_decode: Counted = lambda count, subject, asks: count
+    # the step in which the request completes
+    finish: Counted = lambda finish, subject, asks: finish
     progressed: Counted = lambda progressed, subject, asks: progressed  # at block level
     past: Callable[[Past, Subject, jax.Array], Past] = lambda made, subject, asks: made
     # tokens that members of the batch get in the step with this index

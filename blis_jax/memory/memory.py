@@ -172,9 +172,8 @@ class Plan:
     num_counted: jax.Array  # decode members that are counted and not visited
     is_pure: jax.Array  # the steps of an unchanged batch may be made at once
     most_steps: jax.Array
-    takes_blocks: (
-        jax.Array
-    )  # members that are counted take the blocks that follow from the tokens held
+    # members that are counted take the blocks that follow from the tokens held
+    takes_blocks: jax.Array
 
 
 S = TypeVar("S", bound=Subject)

@@ -332,9 +332,8 @@ def order_of(
     values = lax.stop_gradient(values)
     if jnp.issubdtype(values.dtype, jnp.floating):
         raw = lax.bitcast_convert_type(values.astype(jnp.float64), jnp.int64)
-        raw = jnp.where(
-            raw < 0, raw ^ jnp.int64(2**63 - 1), raw
-        )  # negative floats ascend backwards
+        # negative floats ascend backwards
+        raw = jnp.where(raw < 0, raw ^ jnp.int64(2**63 - 1), raw)
         key = raw & ~jnp.int64(2**bits - 1)
     else:
         key = values.astype(jnp.int64) << bits

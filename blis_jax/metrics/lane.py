@@ -77,13 +77,11 @@ _NAMES_OF_COUNTS = {status: name for name, status in COUNTED.items()}
 class MeasureNumbers:
     """The measured window, and the limits of the SLO classes, as traced numbers."""
 
-    limits_us: Float[
-        Array, "slo_class 3"
-    ]  # in the order of LIMITS; infinity where nothing is asked
+    # in the order of LIMITS; infinity where nothing is asked
+    limits_us: Float[Array, "slo_class 3"]
     from_us: Int[Array, ""]  # arrivals from here on are measured
-    cool_down_us: Int[
-        Array, ""
-    ]  # up to so long before the last arrival; 0: up to the end of the run
+    # up to so long before the last arrival; 0: up to the end of the run
+    cool_down_us: Int[Array, ""]
 
 
 def measure_numbers(targets: SloTargets, measure: Measure) -> MeasureNumbers:

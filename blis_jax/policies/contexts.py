@@ -151,9 +151,8 @@ class VictimContext:
     request: RequestView
     is_running: Bool[Array, "slot"]
     place: Int[Array, "slot"]  # grows from the first of the batch to the last
-    num_tokens: Int[
-        Array, "slot"
-    ]  # tokens whose KV the request holds; in this step only those already allocated
+    # tokens whose KV the request holds; in this step only those already allocated
+    num_tokens: Int[Array, "slot"]
     now_us: Array  # start of the step, scalar, clock dtype
     instance: Int[Array, ""]
     # blocks that no other request holds

@@ -84,9 +84,8 @@ def histories(
         num_instances: the number of instances of the cluster.
     """
     routed_us, queued_us = entries
-    places = log[:, Log.INSTANCE].astype(
-        np.min_scalar_type(num_instances)
-    )  # small ones sort faster
+    # small ones sort faster
+    places = log[:, Log.INSTANCE].astype(np.min_scalar_type(num_instances))
     order = np.argsort(places, kind="stable")
     bounds = np.searchsorted(places[order], np.arange(num_instances + 1)).tolist()
 

@@ -53,10 +53,11 @@ LEAST_RATIO, GREATEST_RATIO = 1 / 256, 256.0  # ends of an axis of changes
 LEAST_GAP = 2e-4  # from 100 %, which an axis of shares does not have
 SHARES = (0.0, 50.0, 90.0, 95.0, 99.0, 99.9)
 MOST_OCTAVES = 4  # with a tick at each
+# below them no halves and doubles, but so many steps of round numbers
 LEAST_OCTAVES, MOST_CHANGES = (
     2,
     4,
-)  # below them no halves and doubles, but so many steps of round numbers
+)
 
 
 def save(picture: Picture, path: Path) -> None:

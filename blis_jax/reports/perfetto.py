@@ -51,9 +51,8 @@ def trace_events(runs: Sequence[TracedRun]) -> list[Event]:
         events += _steps(run, first_process + 1)
         events += _requests(run, first_process)
         first_process += num_instances + 1
-    return names + sorted(
-        events, key=lambda event: event["ts"]
-    )  # spans that touch keep their order
+    # spans that touch keep their order
+    return names + sorted(events, key=lambda event: event["ts"])
 
 
 def _names(run: TracedRun, gateway: int, num_instances: int) -> Iterator[Event]:

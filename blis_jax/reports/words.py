@@ -19,10 +19,11 @@ from blis_jax.metrics.metric import split_name
 from blis_jax.metrics.scalars import title_of
 from blis_jax.statistics.paired import can_tell_pooled
 
+# the first that is there and can be judged
 HEADLINE_METRICS = (
     "pooled_ttft_p99_ms",
     "ttft_p99_ms",
-)  # the first that is there and can be judged
+)
 POOLED = "pooled_"
 OF_LIMITS = ("goodput_rps", "attainment", "slo_miss_rate", "class_fairness")  # count by targets
 NOTHING = "–"

@@ -21,11 +21,12 @@ from blis_jax.files.formats import number_of, refuse_newer
 from blis_jax.lazy import xarray as xr
 
 FORMAT = number_of("dataset")
+# kinds; further ones stand beside what writes them
 RUNS, REQUESTS, SWEEP = (
     "runs",
     "requests",
     "sweep",
-)  # kinds; further ones stand beside what writes them
+)
 NOT_RUN = -1  # code beside the outcomes, of a run that was not made
 _UNITS = {
     "_ms": "ms", "_us": "us", "_per_s": "1/s", "_per_sec": "1/s", "_rps": "1/s", "_s": "s",

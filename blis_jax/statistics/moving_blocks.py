@@ -105,9 +105,8 @@ def wanted_length(series: Float[np.ndarray, "bin"]) -> int:
     is_small = np.abs(covariance[1:]) < (
         SIGNIFICANT * math.sqrt(math.log10(count) / count) * variance
     )
-    runs = [
-        lag for lag in range(len(is_small)) if is_small[lag : lag + LAGS_IN_A_ROW].all()
-    ]  # lags after which correlation has ended
+    # lags after which correlation has ended
+    runs = [lag for lag in range(len(is_small)) if is_small[lag : lag + LAGS_IN_A_ROW].all()]
     width = min(2 * max(runs[0] if runs else len(is_small), 1), last)
     lags = np.arange(width + 1)
     taper = np.clip(2 * (1 - lags / width), 0, 1) if width else np.ones(1)

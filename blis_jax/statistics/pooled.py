@@ -42,11 +42,12 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 REACH = 20.0  # standard deviations of the beta law within which weights are not nothing
+# values that are tried; the shares above them, of the share above the percentile
 NUM_VALUES, FROM, TO = (
     60,
     0.05,
     5.0,
-)  # values that are tried; the shares above them, of the share above the percentile
+)
 FEWEST_PAIRS = 3  # of which two means have a T²
 SINGULAR = 1e-9
 _RANKS = np.array(RANKS)

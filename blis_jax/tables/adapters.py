@@ -61,9 +61,8 @@ class AdapterRow:
     loaded_at: Real[Array, ""]  # clock: when it comes, never() if none does
     # clock: the step since which requests wait for it and no other step is scheduled, never(): it is not so
     held_at: Real[Array, ""]
-    left_at: Real[
-        Array, ""
-    ]  # clock: when a request gave up in a queue that was held up, never(): none did
+    # clock: when a request gave up in a queue that was held up, never(): none did
+    left_at: Real[Array, ""]
     is_open: Bool[Array, "slot"]  # ahead of the first request that has to wait for its adapter
 
     def replace(self, **changes: jax.Array) -> AdapterRow:

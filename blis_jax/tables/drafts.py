@@ -24,9 +24,8 @@ TOKEN_PARTS = 1 << 20  # of a token, in which expectations are added up
 class DraftParams:
     """The numbers of drafted tokens, all traced; columns beyond the most drafted tokens have the probability 0."""
 
-    reach: Float[
-        Array, "slo_class draft"
-    ]  # probability that this one and all before it are accepted
+    # probability that this one and all before it are accepted
+    reach: Float[Array, "slo_class draft"]
     expected: Int[Array, "slo_class _"]  # tokens accepted of 0, 1, ... drafts, in TOKEN_PARTS
     is_expected: Bool[Array, ""]  # as many are accepted as are expected; else they are drawn
     sizes: Int[Array, "range"]  # the least batch of each range, ascending

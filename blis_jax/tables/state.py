@@ -271,9 +271,8 @@ def no_copies(shape: EngineShape) -> SharedBlocks:
 def kv_fields_read(shape: EngineShape, mechanism: Mechanism) -> tuple[str, ...]:
     """Return the names of the KV-cache and CPU-tier signals that a policy or the gateway reads."""
     names = (*KV, *CPU_TIER) if shape.has_cpu_tier or shape.has_mirror else KV
-    saturation = (
-        KV[:1] if mechanism.has_queue else ()
-    )  # the gateway's detector looks at utilization
+    # the gateway's detector looks at utilization
+    saturation = KV[:1] if mechanism.has_queue else ()
     return tuple(name for name in names if name in saturation or mechanism.reads(name))
 
 

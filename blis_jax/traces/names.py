@@ -86,9 +86,8 @@ TIMES = _with_units(
     "submission_time dispatch_time issue_time queued_time enqueue_time relative_time arrival_offset time_offset offset "
     "created arrived arrive_time ts datetime date_time date"
 ) | {"t": None}
-DELAYS = _with_units(
-    "delay"
-)  # from the answer to a session's turn to the next turn, which has no arrival
+# from the answer to a session's turn to the next turn, which has no arrival
+DELAYS = _with_units("delay")
 LATENCIES = {
     "ttft": _with_units("ttft time_to_first_token first_token_latency"),
     "e2e": _with_units(

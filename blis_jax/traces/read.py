@@ -130,11 +130,12 @@ FORMATS = {
     "plain": "blis_jax.traces.formats.plain",
     "benchmark": "blis_jax.traces.measured.recorded",
 }
+# formats whose sessions may stand for what prompts share
 MAY_SHARE = (
     "plain",
     "burstgpt",
     "mooncake",
-)  # formats whose sessions may stand for what prompts share
+)
 OF_FOLDERS = ("servegen", "benchmark")  # formats whose trace may be a folder
 
 

@@ -274,10 +274,11 @@ def agreement(
 # --- what a client sees beyond the steps ----------------------------------------------------------
 
 HUBER = 0.05  # relative residuals beyond count by their size, not by its square
+# mean and standard deviation before any run
 FIRST_TOKEN_MS, FIRST_TOKEN_STEPS = (
     (3.0, 5.0),
     (1.0, 1.0),
-)  # mean and standard deviation before any run
+)
 SPREAD_PRIOR = 4  # runs without a spread that the prior is worth
 SPREADS = ("ttft_p90", "ttft_p99", "e2e_p90", "e2e_p99")
 
@@ -291,9 +292,8 @@ def client_of(runs: Sequence[VllmRun], simulated: Mapping[str, SimulatedRequests
         requests = seen(simulated[run.name], client)
         for (name, stage), cell in run.cells.items():
             part = part_of(run.scene, stage)
-            is_repeated = (
-                stage is not None and len({of_stage for _, of_stage in run.cells}) == 2
-            )  # one stage
+            # one stage
+            is_repeated = stage is not None and len({of_stage for _, of_stage in run.cells}) == 2
             if name in SPREADS and not is_repeated:
                 value = figure(name, requests, chosen_of(run.scene, requests, stage))
                 ratios.setdefault(f"{name}/{part}", []).append(np.log(run.measured[cell] / value))

@@ -56,9 +56,8 @@ class FigureWords(NamedTuple):
     legend_columns: int | None = None
 
 
-Fill = Callable[
-    [Any, "pd.DataFrame"], FigureWords
-]  # panels `[row, column]`, from the figure's data
+# panels `[row, column]`, from the figure's data
+Fill = Callable[[Any, "pd.DataFrame"], FigureWords]
 
 
 @dataclass(frozen=True)

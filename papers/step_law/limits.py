@@ -33,9 +33,8 @@ class TriedEngine(NamedTuple):
 
     steps: EngineSteps
     fit: DeploymentFit
-    straight: tuple[
-        np.ndarray, np.ndarray
-    ]  # every second step held out; the second half from the first
+    # every second step held out; the second half from the first
+    straight: tuple[np.ndarray, np.ndarray]
     sized: dict[str, np.ndarray]  # laws from sizes, with nothing fitted
 
 

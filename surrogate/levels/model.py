@@ -68,9 +68,8 @@ class Levels:
     rate_rps: float = 0.0
     stream: str = "jax"  # who draws the requests
     baseline_spread: np.ndarray = field(default_factory=_nothing)  # [output], in units
-    beside: np.ndarray = field(
-        default_factory=_nothing
-    )  # [1 + covariate + output, 1 + feature, output]
+    # [1 + covariate + output, 1 + feature, output]
+    beside: np.ndarray = field(default_factory=_nothing)
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the baseline; none if not known
     targets: Mapping[str, Any] = field(default_factory=dict)  # SLO targets; none: the default ones
 

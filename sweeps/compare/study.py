@@ -287,9 +287,8 @@ def _figures(
     """Return one metric of every arm: the mean over draws and seeds, its margin, and how often the arm is the best."""
     metric, slo_class = lookup(name)
     values = np.array([[metric_values(of_draw, name) for of_draw in of_arm] for of_arm in runs])
-    common = np.all(
-        np.isfinite(values), axis=(0, 1)
-    )  # seeds that every arm and draw came to the end of
+    # seeds that every arm and draw came to the end of
+    common = np.all(np.isfinite(values), axis=(0, 1))
     if not common.any():
         return []
     values = values[:, :, common]

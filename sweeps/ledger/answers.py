@@ -38,9 +38,8 @@ class Standing:
     num_rows: int
     verdicts: dict[str, int]
     best: LedgerRow | None  # None while nothing is better than the baseline
-    best_value: (
-        float | None
-    )  # mean of the objective over the best row's seeds, at first the baseline's
+    # mean of the objective over the best row's seeds, at first the baseline's
+    best_value: float | None
     baseline_value: float | None  # on the same seeds
     null_iterations: tuple[str, ...]  # the last ones, up to now
     open_rows: tuple[LedgerRow, ...]

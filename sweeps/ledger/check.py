@@ -240,11 +240,12 @@ def _hashes(data: bytes) -> list[str]:
     return [line[0]["hash"] for line in lines if line and "hash" in line[0]]
 
 
+# what exact equality may depend on; of ours every version gives the same
 NUMBERS = (
     "jax",
     "numpy",
     "backend",
-)  # what exact equality may depend on; of ours every version gives the same
+)
 ROUNDING = 1e-9  # relative; what another version or backend may change
 
 

@@ -45,9 +45,8 @@ class SettingRow(ClosedPart):
 
     settings: Annotated[tuple[Text, ...], Field(min_length=1)]
     part: Literal["router", "request", "engine", "cluster", "simulation"]  # who holds the knob
-    layer: Literal[
-        "admission", "routing", "order", "batching", "memory", "cluster", "simulation"
-    ]  # what an ablation arm changes alone
+    # what an ablation arm changes alone
+    layer: Literal["admission", "routing", "order", "batching", "memory", "cluster", "simulation"]
     status: Status
     knob: Text
     rule: Text

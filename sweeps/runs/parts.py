@@ -257,9 +257,8 @@ def _take(joined: xr.Dataset, path: Path, dataset: xr.Dataset, part: RunPart) ->
 
 
 Key = str | int  # of runs that stand in one line; a joined line begins with it where it is a text
-Plan = Sequence[
-    tuple[Key, int, int]
-]  # keys in order, their runs, and how often these stand in the joined line
+# keys in order, their runs, and how often these stand in the joined line
+Plan = Sequence[tuple[Key, int, int]]
 Make = Callable[[Sequence[tuple[Any, int]]], Iterable[tuple[Key, list[int], list[Any]]]]
 
 

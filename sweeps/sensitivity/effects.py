@@ -138,12 +138,13 @@ def best_ranges(
     ends = _ends(shares, order)
     size = len(order) // num_rows
     by_row, order_by_row = shares.reshape(num_rows, size, -1), order.reshape(num_rows, size)
+    # [resample, end, parameter]
     drawn = np.array(
         [
             _ends(by_row[rows].reshape(-1, shares.shape[1]), order_by_row[rows].ravel())
             for rows in resampling.rows(num_rows)[: min(resampling.resamples, 400)]
         ]
-    )  # [resample, end, parameter]
+    )
     intervals = resampling.interval(ends, drawn)  # [end, parameter, figure]
     best = shares[int(order.argmin())]
     chosen = shares[_best(order)]

@@ -35,9 +35,8 @@ UNITS = {  # of settings that no policy declares
     "total_kv_blocks": "blocks",
 }
 assert FIGURES == ("estimate", "low", "high")
-Totals = Mapping[
-    str, tuple[np.ndarray, np.ndarray]
-]  # of two models `[parameter, figure]`, by metric
+# of two models `[parameter, figure]`, by metric
+Totals = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 def pictures(study: SensitivityStudy, strategy: str) -> tuple[Picture, ...]:

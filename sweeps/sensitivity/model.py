@@ -196,9 +196,8 @@ def batches_of(
     return batches
 
 
-Entry = tuple[
-    list[Any], list[str], list[list[float]]
-]  # a point, its outcomes, values [seed][metric]
+# a point, its outcomes, values [seed][metric]
+Entry = tuple[list[Any], list[str], list[list[float]]]
 
 
 def entries_of(space: Space, experiment: Experiment, points: Sequence[Point]) -> list[Entry]:

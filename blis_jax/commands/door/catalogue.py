@@ -130,10 +130,11 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
 COMMANDS = {command.name: command for _, group in GROUPS for command in group}
 
 
+# that list them
 WITH_ACTIONS = {
     "ledger": "sweeps.ledger.entry",
     "promote": "sweeps.promote.options",
-}  # that list them
+}
 
 
 def actions_of(name: str) -> tuple[str, ...]:

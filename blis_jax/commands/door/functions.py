@@ -58,6 +58,7 @@ QUESTIONS = {
     "sweep": _Question("sweep", ".zarr"),
     "train_surrogate": _Question("surrogate train"),
 }
+# what Python does without
 _OF_TERMINALS = (
     "--quiet",
     "--all",
@@ -65,7 +66,7 @@ _OF_TERMINALS = (
     "--json",
     "--help",
     "--help-all",
-)  # what Python does without
+)
 _UNASKED = {"--figure": "none", "--no-figures": True}  # pictures are drawn by `plot`
 
 
@@ -174,9 +175,8 @@ class StudyResult:
         return tables[name]
 
 
-UNIT = re.compile(
-    r"(?:^|, |\bin | )(ms|µs|s|%|1/s|tokens/s(?: per \w+)?|requests/s)(?=[,:) ]|$)"
-)  # in a heading or a title
+# in a heading or a title
+UNIT = re.compile(r"(?:^|, |\bin | )(ms|µs|s|%|1/s|tokens/s(?: per \w+)?|requests/s)(?=[,:) ]|$)")
 
 
 def _frame(table: Table) -> pandas.DataFrame:

@@ -150,9 +150,8 @@ def renamed(named: Mapping[str, Any]) -> dict[str, Any]:
     del renamed["workload"]
     renamed["trace"] = renamed.pop("workload_traces_filepath")
     renamed.setdefault("trace_format", "blis-csv")
-    renamed.setdefault(
-        "corrected", False
-    )  # these options replay BLIS, --trace stands for real servers
+    # these options replay BLIS, --trace stands for real servers
+    renamed.setdefault("corrected", False)
     return renamed
 
 

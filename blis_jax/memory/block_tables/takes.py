@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 class Uses:
     """The rules without an offload policy: every content gets room, and the least recently used gives way."""
 
+    # what follows the last block that comes back, and another one
     after_reload, again = (
         Do.ATTEMPT,
         Do.RELOAD,
-    )  # what follows the last block that comes back, and another one
+    )
 
     def readable(self, turn: Turn, entry: jax.Array) -> jax.Array:
         """Return the entry if its content can be read back, else the spare entry."""

@@ -28,13 +28,14 @@ TRUTH = (0, 1)
 ROUNDED, HIDDEN = "rounded", "hidden"  # marks left by exact_product and exact_quotient
 MOVES = ("at", "select", "put", "neg.f")
 _TRUTHS = {"lt", "le", "eq", "lt.f", "le.f", "eq.f"}
+# of their operands
 _PICKS = {
     "select": (1, 2),
     "at": (0,),
     "put": (1, 2),
     "least": (0,),
     "most": (0,),
-}  # of their operands
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,9 +35,8 @@ class Collection(NamedTuple):
     name: str
     columns: tuple[str, ...]  # by which it is recognised; values to predict are not among them
     values: tuple[str, ...]  # columns that predictions fill
-    units: Callable[
-        [Sequence[Row]], list[Unit]
-    ]  # rows that cannot be predicted come with the reason
+    # rows that cannot be predicted come with the reason
+    units: Callable[[Sequence[Row]], list[Unit]]
 
 
 def _of_rows(

@@ -44,9 +44,8 @@ class SeenRuns:
     models: frozenset[str] = frozenset()  # lower case
     gpus: frozenset[str] = frozenset()
     software: frozenset[str] = frozenset()  # models with a version behind them
-    layouts: Mapping[str, Sequence[float]] = field(
-        default_factory=dict
-    )  # requests at once: least, most
+    # requests at once: least, most
+    layouts: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, scenes: Iterable[Scene]) -> SeenRuns:
@@ -249,9 +248,8 @@ def to_document(learned: Learned) -> dict[str, Any]:
 FIGURES = ("ttft", "itl")
 USUAL_LENGTH = 2048  # tokens
 USUAL_CONCURRENCY = 16
-Effects = Mapping[
-    str, Mapping[str, Sequence[float]]
-]  # by figure and group, one number for each feature
+# by figure and group, one number for each feature
+Effects = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def features(load: ClosedLoad) -> tuple[float, ...]:

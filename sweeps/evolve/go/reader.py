@@ -38,9 +38,8 @@ class GoFunction(Loops):
         functions: dict[tuple[str, ...], GoFunction] | None = None,
     ) -> None:
         super().__init__(program, root)
-        self.functions = (
-            {} if functions is None else functions
-        )  # of the file, by name and kinds of arguments
+        # of the file, by name and kinds of arguments
+        self.functions = {} if functions is None else functions
         self.name = ""
 
     # --- statements -------------------------------------------------------------------------------

@@ -262,9 +262,8 @@ class BaselineScenario(ClosedPart):
     no_arms: str = ""  # why the arms cannot be stood up there
     # of its pods: empty for none, else who works
     roles: Literal["", "decode", "prefill-decode"] = ""
-    pods: dict[Literal["prefill", "decode"], int] = Field(
-        default_factory=dict
-    )  # where prompts move
+    # where prompts move
+    pods: dict[Literal["prefill", "decode"], int] = Field(default_factory=dict)
 
     @property
     def experiment(self) -> str:

@@ -37,6 +37,7 @@ ENDPOINT = "REPLACE_ENV_LLMDBENCH_HARNESS_STACK_ENDPOINT_URL"
 LEAST_SECONDS = 60  # of a steady load; a burst is as long as its requests need
 TIMEOUT_S = 300
 TTFT_HEADER = "x-llm-d-slo-ttft-ms"
+# about as many tokens
 WORDS = [
     "alpha",
     "beta",
@@ -46,7 +47,7 @@ WORDS = [
     "zeta",
     "eta",
     "theta",
-]  # about as many tokens
+]
 MOST_PER_POD = 400  # requests/s that one process of priority-mix can send
 MOST_THREADS = 4096  # of one process
 

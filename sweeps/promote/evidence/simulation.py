@@ -44,9 +44,8 @@ class SimulatedRun:
     outcome: str
     is_whole: bool  # it came to its end; a run that did not has no reports
     classes: Sequence[str]  # of each request
-    status: Sequence[
-        int
-    ]  # 200, 429 or 500 for what was denied, 0 for what was dropped or not finished
+    # 200, 429 or 500 for what was denied, 0 for what was dropped or not finished
+    status: Sequence[int]
     input_len: np.ndarray
     output_len: np.ndarray
     ttft_us: np.ndarray

@@ -59,9 +59,8 @@ class SurvivalRow:
     about: str
     verdict: str  # of the words above, or why there is none
     changes: Mapping[str, Estimate]  # %, by metric
-    against_none: (
-        Estimate | None
-    )  # %, of the ratio to the baseline, against that without any concern
+    # %, of the ratio to the baseline, against that without any concern
+    against_none: Estimate | None
     # of the main metric over the seeds: that of the baseline, that of the strategy
     means: tuple[float, ...] = ()
 

@@ -122,10 +122,11 @@ def _first_line(file: str, line: int) -> int:
     return next((first for first, last, _ in _assignments(file) if first <= line <= last), line)
 
 
+# numbers of endpoints that the policy is traced with; no usual length of anything else
 SIZES = (
     11,
     13,
-)  # numbers of endpoints that the policy is traced with; no usual length of anything else
+)
 INLINED = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat", "core_call")
 _IDENTITY = ("optimization_barrier", "copy", "stop_gradient", "copy_p", "sharding_constraint")
 

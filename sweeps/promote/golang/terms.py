@@ -208,9 +208,8 @@ class Terms:
         self.slices: dict[int, str] = {}
         self.draws: dict[int, str] = {}
         self.rounded: set[int] = set()  # products that enter sums, which Go may fuse otherwise
-        self.used: set[str] = (
-            set()
-        )  # i, j, endpoint, other, request, endpoints, state, parameters, helpers
+        # i, j, endpoint, other, request, endpoints, state, parameters, helpers
+        self.used: set[str] = set()
         self.constants: dict[str, tuple[str, str]] = {}  # name -> value and origin
 
     def of(self, node: Node, index: tuple[str, ...]) -> Expression:

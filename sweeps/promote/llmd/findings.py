@@ -198,9 +198,8 @@ def _roles(
     document: Document, config: PickerConfig, overlays: Sequence[Document]
 ) -> Iterator[Finding]:
     """Yield pickers that filter by roles other than those of the pods, and pools between which no KV can move."""
-    overlays = sorted(
-        overlays, key=lambda overlay: overlay.folder != document.folder
-    )  # its own counts first
+    # its own counts first
+    overlays = sorted(overlays, key=lambda overlay: overlay.folder != document.folder)
     has_prefill = _in_effect(overlays, "prefill", "enabled")
     if has_prefill and not config.use_of_roles:
         message = "the pool has roles, and no profile begins with decode-filter; add it as the first plugin"

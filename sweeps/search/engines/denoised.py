@@ -155,10 +155,11 @@ def apart(features: np.ndarray, order: np.ndarray, count: int) -> list[int]:
     return chosen
 
 
+# of log lengths: half of log features is added to the first
 LENGTH_PRIOR = (
     math.sqrt(2.0),
     math.sqrt(3.0),
-)  # of log lengths: half of log features is added to the first
+)
 NOISE_PRIOR = (-3.0, 1.0)  # of the logarithm of the noise's share of the variance
 SCALE_PRIOR = (0.0, 1.0)  # of the logarithm of the smooth part's
 BOUNDS = ((math.log(0.02), math.log(50.0)), (math.log(1e-5), 1.0), (math.log(0.02), math.log(50.0)))
