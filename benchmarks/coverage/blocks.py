@@ -47,7 +47,9 @@ CASES = tuple(
 
 def made_up(
     case: Case, rng: np.random.Generator
-) -> tuple[Int[np.ndarray, "request"], Float[np.ndarray, "request"], Float[np.ndarray, "request"]]:
+) -> tuple[
+    Int[np.ndarray, " request"], Float[np.ndarray, " request"], Float[np.ndarray, " request"]
+]:
     """Draw a trace's arrivals in µs, and each request's latency under two strategies whose noise is partly shared."""
     count = case.num_requests
     arrival_us = np.cumsum(rng.exponential(GAP_US, count)).astype(np.int64)
@@ -59,7 +61,7 @@ def made_up(
     return arrival_us, np.exp(logarithms[0]), np.exp(logarithms[1] + SHIFT)
 
 
-def _correlated(case: Case, rng: np.random.Generator) -> Float[np.ndarray, "request"]:
+def _correlated(case: Case, rng: np.random.Generator) -> Float[np.ndarray, " request"]:
     steps = rng.normal(size=case.num_requests + WARM_UP) * math.sqrt(1 - case.correlation**2)
     correlated: np.ndarray = lfilter([1.0], [1.0, -case.correlation], steps)[WARM_UP:]
     return correlated
@@ -101,9 +103,9 @@ def coverage(
 
 
 def _resampling(
-    arrival_us: Int[np.ndarray, "request"],
-    first: Float[np.ndarray, "request"],
-    second: Float[np.ndarray, "request"],
+    arrival_us: Int[np.ndarray, " request"],
+    first: Float[np.ndarray, " request"],
+    second: Float[np.ndarray, " request"],
     inference: Inference,
 ) -> BlockResampling:
     bins = blocks.time_bins(arrival_us)

@@ -130,12 +130,8 @@ FORMATS = {
     "plain": "blis_jax.traces.formats.plain",
     "benchmark": "blis_jax.traces.measured.recorded",
 }
-# formats whose sessions may stand for what prompts share
-MAY_SHARE = (
-    "plain",
-    "burstgpt",
-    "mooncake",
-)
+# Formats whose sessions may stand for what prompts share.
+MAY_SHARE = ("plain", "burstgpt", "mooncake")
 OF_FOLDERS = ("servegen", "benchmark")  # formats whose trace may be a folder
 
 

@@ -14,7 +14,7 @@ import pytest
 from blis_jax import run
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError, reads_store, refusing_damage
-from blis_jax.files import python_files
+from blis_jax.files import input_files, python_files
 from blis_jax.files.atomic_write import replacing
 from blis_jax.traces.read import read_trace
 from tests.commands.run.test_command import BASE, YAML, save_scenario, save_workload
