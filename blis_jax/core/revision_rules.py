@@ -74,6 +74,8 @@ class RevisionRules:
     turns_away: bool = False
     # vLLM: a preempted request keeps its tokens, and computes them again with its prompt
     keeps_output: bool = False
+    # how much of so many tokens may be found in the cache
+    findable: Callable[[jax.Array], jax.Array] = lambda tokens: tokens
     # the time of a step of so many prefill and decode tokens, float64 µs, that the latency model says
     step_time: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] = (
         lambda time, prefill, decode: time
@@ -98,4 +100,5 @@ AUGUST_RULES = RevisionRules(
     pending=lambda pending, load: load,
     in_flight=lambda pending, load: pending,
 )
-VLLM_RULES = RevisionRules(keeps_output=True)
+# the last token is computed though it is cached, because the next one follows from it
+VLLM_RULES = RevisionRules(keeps_output=True, findable=lambda tokens: tokens - 1)

@@ -88,7 +88,9 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     def look_up(self, ctx: Context, state: State, work: Work, subject: Tenant) -> Found:
         """Look up the leading prompt blocks in the instance's prefix table, for waiting requests and retries."""
-        prompt_blocks = full_blocks(self.preempted.prompt_len(ctx, subject), ctx.shape.block_size)
+        own = self.preempted.prompt_len(ctx, subject)
+        most = jnp.minimum(own, ctx.mechanism.rules.findable(subject.fixed.input_len))
+        prompt_blocks = full_blocks(most, ctx.shape.block_size)
         at = (ctx, state[Blocks], subject.instance, subject.slot, subject.request)
         return ctx.when(
             subject.is_queued | subject.is_retry,
@@ -228,14 +230,15 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
         """Count the leading prompt blocks in the instance's prefix table, for the request in every slot."""
-        input_len, blocks = self.preempted.prompts_in(ctx, slots), slots.state[Blocks]
+        own, blocks = self.preempted.prompts_in(ctx, slots), slots.state[Blocks]
+        most = jnp.minimum(own, ctx.mechanism.rules.findable(slots.input_len))
 
         def hits_of(slot: jax.Array, request: jax.Array, prompt: jax.Array) -> jax.Array:
             new = jnp.array(False)
             return found_blocks(ctx, blocks, slots.instance, slot, request, prompt, new).count
 
-        slot = lax.iota(jnp.int32, input_len.shape[0])
-        return jax.vmap(hits_of)(slot, slots.request, full_blocks(input_len, ctx.shape.block_size))
+        slot = lax.iota(jnp.int32, most.shape[0])
+        return jax.vmap(hits_of)(slot, slots.request, full_blocks(most, ctx.shape.block_size))
 
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
         """Count the leading blocks of each shared content that are in each instance's prefix table."""

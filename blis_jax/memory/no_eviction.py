@@ -102,10 +102,10 @@ def write_path(
     return SharedBlocks(copies, held)
 
 
-def cached_blocks(rows: PathRows, num_prompt_blocks: jax.Array) -> jax.Array:
-    """Count the leading blocks of the prompt in the prefix table."""
+def cached_blocks(rows: PathRows, most: jax.Array) -> jax.Array:
+    """Count the leading blocks of the prompt in the prefix table, `most` at most."""
     num_named = jnp.sum(rows.named >= 0, axis=1, dtype=jnp.int32)
-    num_named = jnp.where(rows.start < num_prompt_blocks, num_named, 0)
+    num_named = jnp.clip(most - rows.start, 0, num_named)
     is_whole = (num_named == rows.length).astype(jnp.int32)
     reached = jnp.concatenate([jnp.ones((1,), jnp.int32), jnp.cumprod(is_whole)[:-1]])
     return jnp.sum(num_named * reached, dtype=jnp.int32)
@@ -116,15 +116,14 @@ def cached_for_all(
     requests: Requests,
     instance: jax.Array,
     request: Int[Array, "slot"],
-    num_prompt_blocks: Int[Array, "slot"],
+    most: Int[Array, "slot"],
 ) -> Int[Array, "slot"]:
-    """Count the leading prompt blocks in the instance's prefix table, for every slot at once."""
+    """Count the leading prompt blocks in the instance's prefix table, `most` at most, for every slot at once."""
     table = shared.copies[-1]
     named = table[instance, :, -1] if shared.is_joined else table[instance]
     registered = jnp.sum(named >= 0, axis=1, dtype=jnp.int32)
     path = requests.path[request]
-    is_prompt = requests.node_start[path] < num_prompt_blocks[:, None]
-    num_named = jnp.where(is_prompt, registered[path], 0)
+    num_named = jnp.clip(most[:, None] - requests.node_start[path], 0, registered[path])
     is_whole = (num_named == requests.node_blocks[path]).astype(jnp.int32)
     before = jnp.cumprod(is_whole, axis=1)[:, :-1]
     reached = jnp.concatenate([jnp.ones((request.shape[0], 1), jnp.int32), before], axis=1)
@@ -219,8 +218,10 @@ class NoEviction(Memory[OnPath, PathRows]):
         """Count the leading blocks of the prompt in the instance's prefix table."""
         if not ctx.mechanism.finds_prefixes:
             return nothing_found()
-        prompt_blocks = full_blocks(subject.fixed.input_len, ctx.shape.block_size)
-        return Found(cached_blocks(subject.path, prompt_blocks), jnp.int32(0), jnp.array(True))
+        most = full_blocks(
+            ctx.mechanism.rules.findable(subject.fixed.input_len), ctx.shape.block_size
+        )
+        return Found(cached_blocks(subject.path, most), jnp.int32(0), jnp.array(True))
 
     def allocate(
         self, ctx: Context, state: State, work: Work, subject: OnPath, demand: Demand
@@ -313,9 +314,9 @@ class NoEviction(Memory[OnPath, PathRows]):
         """Count the leading prompt blocks in the instance's prefix table, for the request in every slot."""
         if ctx.shape.num_nodes == 0 or not ctx.mechanism.finds_prefixes:
             return jnp.zeros_like(slots.input_len)
-        prompt_blocks = full_blocks(slots.input_len, ctx.shape.block_size)
+        most = full_blocks(ctx.mechanism.rules.findable(slots.input_len), ctx.shape.block_size)
         at = (slots.state[SharedBlocks], ctx.requests, slots.instance, slots.request)
-        return cached_for_all(*at, prompt_blocks)
+        return cached_for_all(*at, most)
 
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
         """Count the registered blocks of each content: since none is lost, they are the leading blocks."""

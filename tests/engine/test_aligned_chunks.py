@@ -1,6 +1,7 @@
-"""Prompts that are cut at whole KV blocks, as vLLM cuts them for linear attention, against a plain replay."""
+"""vLLM's prompts, cut at whole KV blocks as for linear attention or not, against a plain replay."""
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any, Literal, NamedTuple
 
 import hypothesis
 import numpy as np
@@ -15,6 +16,7 @@ from blis_jax.metrics.distributions import itl_sample
 from blis_jax.records import invariants
 from blis_jax.reports.words import cluster_line
 from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from tests.engine.test_properties import NODES, OPTIONS, PHASES
 from tests.support.oracles.aligned_chunks import Replay, Served
 from tests.support.scenes import Prompt, flags, table_of, workload_of
@@ -36,9 +38,9 @@ def cluster_of(**numbers: Any) -> config.ClusterConfig:
     )
 
 
-def check(scene: Scene) -> Replay:
-    cluster = cluster_of(**scene.numbers)
-    record = simulate(cluster, table_of(workload_of(scene.rows, BLOCK), **NODES), OPTIONS)
+def check(scene: Scene, mode: str = "align", options: Options = OPTIONS) -> Replay:
+    cluster = cluster_of(**scene.numbers).replace(mamba_cache_mode=mode)
+    record = simulate(cluster, table_of(workload_of(scene.rows, BLOCK), **NODES), options)
     assert record.outcome == Outcome.COMPLETED
     replay = Replay(
         block=BLOCK,
@@ -46,6 +48,7 @@ def check(scene: Scene) -> Replay:
         threshold=cluster.long_prefill_token_threshold,
         most_running=cluster.max_num_running_reqs,
         num_blocks=cluster.total_kv_blocks,
+        cuts=mode == "align",
     )
     served = [
         Served(p.arrival_us, p.input_len, p.output_len, p.group, max(p.prefix_len, 0))
@@ -74,10 +77,10 @@ def roomy(draw: Any) -> Scene:
     times = np.cumsum(gaps) * 1000 + np.arange(size)
     rows = []
     for at in times.tolist():
-        prompt, group = draw(st.integers(1, 40)), draw(st.sampled_from([-1, -1, 0, 1]))
+        prompt, group = draw(st.integers(0, 40)), draw(st.sampled_from([-1, -1, 0, 1]))
         shared = draw(st.integers(0, 16)) if group >= 0 else 0
-        # a prompt that is wholly found has no token to compute, which vLLM does not let happen
-        rows.append(Prompt(at, prompt + shared, draw(st.integers(1, 12)), 0, group, shared))
+        length = max(prompt + shared, 1)
+        rows.append(Prompt(at, length, draw(st.integers(1, 12)), 0, group, shared))
     return Scene(
         rows,
         {
@@ -129,6 +132,44 @@ def test_prompts_end_at_blocks_and_wait_for_whole_ones() -> None:
 
 def test_a_member_gets_nothing_where_a_prompt_ahead_takes_all() -> None:
     assert check(STARVED).passed_over > 0
+
+
+# the second prompt is the first again, the third is a block longer, and the fourth a token shorter
+AGAIN = Scene(
+    [Prompt(at * 90_000, tokens, 3, 0, 0, tokens) for at, tokens in enumerate((16, 16, 20, 15))],
+    {"total_kv_blocks": MANY, "max_num_scheduled_tokens": 64, "max_num_running_reqs": 4},
+)
+
+
+@pytest.mark.parametrize("kv_model", ["block-level", "no-eviction"])
+@pytest.mark.parametrize("mode", ["align", "none"])
+def test_the_last_token_of_a_prompt_is_computed_though_it_is_cached(
+    mode: str, kv_model: Literal["block-level", "no-eviction"]
+) -> None:
+    """By hand: 16 tokens are four blocks, of which three are taken from the cache, and four tokens are computed."""
+    options = dataclasses.replace(OPTIONS, kv_model=kv_model)
+    check(AGAIN, mode, options)
+    blis = config.from_flags(flags(block_size_in_tokens=BLOCK, beta_coeffs=[5000.0, 1000.0, 0.0]))
+    table = table_of(workload_of(AGAIN.rows, BLOCK), **NODES)
+    found = simulate(blis, table, options).requests
+    assert found.cached_tokens_first_sched.tolist() == [0, 16, 16, 12]
+    assert found.ttft_us.tolist() == [21_000, 5_000, 9_000, 8_000]
+    vllm = cluster_of(**AGAIN.numbers).replace(mamba_cache_mode=mode)
+    found = simulate(vllm, table, options).requests
+    assert found.cached_tokens_first_sched.tolist() == [0, 12, 16, 12]
+    assert found.ttft_us.tolist() == [21_000, 9_000, 9_000, 8_000]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@hypothesis.settings(max_examples=100, phases=PHASES)
+@hypothesis.given(roomy(), st.sampled_from(["block-level", "no-eviction"]))
+def test_uncut_prompts_equal_a_plain_replay(
+    scene: Scene, kv_model: Literal["block-level", "no-eviction"]
+) -> None:
+    """With a budget that all have room in."""
+    numbers = scene.numbers | {"max_num_scheduled_tokens": 2048}
+    check(Scene(scene.rows, numbers), "none", dataclasses.replace(OPTIONS, kv_model=kv_model))
 
 
 @pytest.mark.slow

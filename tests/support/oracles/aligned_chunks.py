@@ -1,8 +1,8 @@
-"""A plain replay of one instance whose prompts are cut at whole KV blocks, as vLLM cuts them for linear attention.
+"""A plain replay of one of vLLM's instances; prompts are cut at whole KV blocks, as for linear attention, or not.
 
 Written from what vLLM does: the running requests in order, then the waiting ones, each with what the budget leaves.
 Shared beginnings are found as soon as their blocks are given out, and none is ever lost; where memory is tight, prompts
-are shorter than a block, so that none is found.
+are shorter than a block, so that none is found. The last token of a prompt is computed, found or not.
 """
 
 from collections import deque
@@ -52,6 +52,7 @@ class Replay:
     most_running: int
     num_blocks: int
     dropped: int = 0
+    cuts: bool = True  # at whole blocks
     step_us: int = 5000
     prefill_us: int = 1000
     running: list[Served] = field(default_factory=list)
@@ -76,6 +77,8 @@ class Replay:
         if 0 < self.threshold < tokens:
             tokens = self.threshold
         tokens = min(tokens, left)
+        if not self.cuts:
+            return tokens
         last = one.to_prefill - one.to_prefill % self.block
         for _ in range(self.dropped):
             last = max(last - self.block, 0)
@@ -120,7 +123,8 @@ class Replay:
         """Take in waiting requests, none of which was preempted in this step."""
         while self.waiting and left and len(self.running) < self.most_running:
             one, hits = self.waiting[0], 0
-            while (one.group, hits) in self.known and (hits + 1) * self.block <= one.shared:
+            most = min(one.shared, one.to_prefill - 1)
+            while (one.group, hits) in self.known and (hits + 1) * self.block <= most:
                 hits += 1
             wanted = self._wanted(one, hits * self.block, left)
             if wanted == 0:

@@ -29,7 +29,10 @@ class Kept:
 
 
 class CorrectedGpu(oracle.GpuCache):
-    """A roll-back leaves the blocks of earlier steps."""
+    """A roll-back leaves the blocks of earlier steps, and the last token of a prompt is computed, found or not."""
+
+    def cached_prefix(self, request: Request) -> list[Block]:
+        return super().cached_prefix(request)[: (request.input_len - 1) // self.block_size]
 
     def _roll_back(self, request: Request, undo: Undo) -> None:
         before: list[Block] = list(self.lists.get(request, []))
