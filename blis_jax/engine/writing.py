@@ -18,6 +18,7 @@ from blis_jax.core.pytrees import Parts
 from blis_jax.core.types import REJECTED
 from blis_jax.engine.phases.policy_calls import instance_row
 from blis_jax.engine.phases.steps.decode_steps import no_earlier
+from blis_jax.policies.contract import OverStep, PolicyStates
 from blis_jax.prefix_index import router_index
 from blis_jax.prefix_index.news import no_news as no_index_news
 from blis_jax.prefix_index.news import with_news
@@ -250,14 +251,14 @@ def _write_expected(ctx: Context, state: State, done: Writes) -> jax.Array:
     return with_entry(state.past.expected, done.slot.row.expected_blocks, done.routed)
 
 
-def _write_local(state: State, done: Writes) -> tuple[tuple[object, object], ...]:
+def _write_local(state: State, done: Writes) -> PolicyStates[OverStep[object]]:
     """Return the states of the instances' policies with the instance's row written."""
 
     def put_row(table: jax.Array, row: jax.Array) -> jax.Array:
         zeros = (jnp.int32(0),) * row.ndim
         return _put(table, row[None], done.instance, *zeros)
 
-    rows: tuple[tuple[object, object], ...] = jax.tree.map(put_row, state.local, done.local)
+    rows: PolicyStates[OverStep[object]] = jax.tree.map(put_row, state.local, done.local)
     return rows
 
 

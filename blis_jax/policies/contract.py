@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
 
 import numpy as np
 
@@ -54,6 +54,32 @@ class NoState:
 def no_state(params: object, shape: EngineShape | None) -> NoState:
     """Return the first state of a policy that keeps no state."""
     return NoState()
+
+
+@pytree
+class OverStep(Generic[S]):
+    """The state of an instance's policy for this step, and for the next one."""
+
+    now: S
+    after: S
+
+
+@pytree
+class PolicyStates(Generic[S]):
+    """The states of several policies, each at the place that its policy has among those of the mechanism."""
+
+    of: tuple[S, ...] = ()
+
+    def __getitem__(self, place: int) -> S:
+        return self.of[place]
+
+    def __iter__(self) -> Iterator[S]:
+        return iter(self.of)
+
+    def having(self, place: int, *states: S) -> Self:
+        """Return a copy in which these states stand in a row from `place` on."""
+        of = *self.of[:place], *states, *self.of[place + len(states) :]
+        return dataclasses.replace(self, of=of)
 
 
 # --- a policy as a value --------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from blis_jax.core.groups import Groups, Rows
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.core.types import EngineShape, Mechanism, Params, RequestView, never
+from blis_jax.policies.contract import OverStep, PolicyStates
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.blocks import InstanceMemory, MemoryTask
 from blis_jax.tables.requests import Request, Requests
@@ -323,7 +324,7 @@ def decision_key(
     return key
 
 
-NO_PARTS = Parts()
+NO_PARTS, NO_STATES = Parts(), PolicyStates[object]()
 
 
 @pytree
@@ -334,8 +335,8 @@ class Work(HasParts):
     inst: Instance
     task: MemoryTask  # absent without block-level memory, likewise the next
     pool: InstanceMemory
-    local: tuple[tuple[object, object], ...] = ()  # states of the instance's policies
-    gateway: tuple[object, ...] = ()  # those of the gateway's, where requests are handed over
+    local: PolicyStates[OverStep[object]]  # of the instance's policies
+    gateway: PolicyStates[object] = NO_STATES  # of the gateway's, where requests are handed over
     own: Parts = NO_PARTS  # what else phases change, by the hooks' `carries`
 
 

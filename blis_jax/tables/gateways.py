@@ -14,7 +14,7 @@ import enum
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from jax import lax
 from blis_jax.core.columns import with_entry
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import SLO_CLASSES, EngineShape, Mechanism, never
+from blis_jax.policies.contract import PolicyStates
 from blis_jax.tables.context import Context
 from blis_jax.tables.joined import lane_of, queued_times
 from blis_jax.tables.router import RouterCounts
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Real
 
 T = TypeVar("T")
-States = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -103,21 +103,25 @@ class Gateways:
         each: T = state if place in self.common else jax.tree.map(self.on_each, state)
         return each
 
-    def own_states(self, states: States, request: jax.Array) -> States:
+    def own_states(self, states: PolicyStates[object], request: jax.Array) -> PolicyStates[object]:
         """Return the policies' states of the request's gateway."""
         of_gateway = functools.partial(self.own, gateway=self.of(request))
-        return tuple(
+        own = (
             state if place in self.common else jax.tree.map(of_gateway, state)
             for place, state in enumerate(states)
         )
+        return PolicyStates(tuple(own))
 
-    def with_own(self, states: States, new_states: States, request: jax.Array) -> States:
+    def with_own(
+        self, states: PolicyStates[object], new_states: PolicyStates[object], request: jax.Array
+    ) -> PolicyStates[object]:
         """Return all gateways' states with those of the request's gateway replaced."""
         put = functools.partial(self.put, gateway=self.of(request))
-        return tuple(
+        every = (
             new if place in self.common else jax.tree.map(put, state, new)
             for place, (state, new) in enumerate(zip(states, new_states, strict=True))
         )
+        return PolicyStates(tuple(every))
 
     def first_queues(self, queue: Queue) -> Queue:
         """Return the first queues of all gateways, given the queue of one."""

@@ -16,6 +16,7 @@ from blis_jax.core.columns import Moment, PastTable, Row, RowTable, Vector, Whol
 from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.core.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never
 from blis_jax.policies.contexts import Outstanding
+from blis_jax.policies.contract import OverStep, PolicyStates
 from blis_jax.policies.reading import ADAPTERS, CACHES, CPU_TIER, KV
 from blis_jax.tables.adapters import SeenAdapters
 from blis_jax.tables.router import CopiedCaches, SeenPrompts, View, first_view
@@ -229,9 +230,10 @@ class State(HasParts):
     own: Parts  # of the memory model, and of the sources that have rows of their own
     stale: View  # what the router has last seen; an AgedView where signals age
     log: RowTable  # StepRecord `[record, column]`
-    gateway: tuple[object, ...]  # states of the gateway's policies, see policy_calls.py
-    # for this step and for the next one, of the instances' policies `[instance]`, a spare row included
-    local: tuple[tuple[object, object], ...]
+    gateway: PolicyStates[object]  # of the gateway's policies, see policy_calls.py
+    local: PolicyStates[
+        OverStep[object]
+    ]  # of the instances' policies `[instance]`, a spare row included
 
 
 @pytree
@@ -305,8 +307,8 @@ def initial_state(
     shape: EngineShape,
     mechanism: Mechanism,
     params: Params,
-    gateway: tuple[object, ...],
-    local: tuple[tuple[object, object], ...],
+    gateway: PolicyStates[object],
+    local: PolicyStates[OverStep[object]],
     own: Parts,
 ) -> State:
     """Return an empty cluster at time zero.

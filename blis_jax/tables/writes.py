@@ -11,6 +11,7 @@ from jax import lax
 from blis_jax.core.columns import selected
 from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.core.types import LAST, NO_REQUEST, Absent
+from blis_jax.policies.contract import OverStep, PolicyStates
 from blis_jax.tables.blocks import InstanceMemory, MemoryTask
 from blis_jax.tables.context import Context, Work
 from blis_jax.tables.journeys import (
@@ -158,8 +159,8 @@ class Writes(HasParts):
 
     lane: Lane
     stale: View
-    gateway: tuple[object, ...]
-    local: tuple[tuple[object, object], ...]
+    gateway: PolicyStates[object]
+    local: PolicyStates[OverStep[object]]
     own: Parts  # see writing.py
     task: MemoryTask
     pool: InstanceMemory

@@ -11,6 +11,7 @@ import pytest
 
 from blis_jax.core.pytrees import Parts
 from blis_jax.memory.block_tables.block_rows import BlockRows
+from blis_jax.policies.contract import PolicyStates
 from blis_jax.tables.blocks import Blocks
 from blis_jax.tables.journeys import Downs, Orders
 from blis_jax.tables.raw import Raw
@@ -32,6 +33,7 @@ def test_every_field_is_of_one_type(record: type) -> None:
         names = {word.id for word in words if isinstance(word, ast.Name)}
         assert not names & {"Any", "Absent", "Optional", "Union", "Vector"}, field.name
         assert not any(isinstance(word, ast.BinOp) for word in words), field.name
+        assert "tuple[object" not in str(field.type), field.name
         assert field.default is dataclasses.MISSING, field.name
 
 
@@ -43,3 +45,9 @@ def test_sub_trees_are_found_and_replaced_by_class() -> None:
     assert Orders not in parts.only(Downs)
     with pytest.raises(KeyError, match="there is no Orders to replace"):
         parts.only(Downs).having(parts[Orders])
+
+
+def test_states_of_policies_are_replaced_at_their_places() -> None:
+    states = PolicyStates((1, 2, 3, 4)).having(1, 7, 8)
+    assert list(states) == [1, 7, 8, 4] and states[2] == 8
+    assert jax.tree.leaves(PolicyStates((1, (2, 3))).having(0, (5, 6))) == [5, 6, 2, 3]

@@ -18,6 +18,7 @@ from blis_jax.engine.phases.departures.hand_over import answer_len
 from blis_jax.engine.phases.policy_calls import request_view, told
 from blis_jax.engine.writing import no_news, no_writes
 from blis_jax.policies.contexts import Completion
+from blis_jax.policies.contract import OverStep, PolicyStates
 from blis_jax.tables.context import Context, Work, row
 from blis_jax.tables.joined import place_of, record_of
 from blis_jax.tables.state import News, State
@@ -40,10 +41,10 @@ def tell_instance(
     is_it = completes & (written.instance == instance)
     completion = _completion(ctx, state, work, instance, written)
     if mechanism.is_told_in_instance:
-        after = tuple(state for _, state in work.local)
+        after = (state.after for state in work.local)
         heard = told(mechanism.of_instance, ctx.params.policy.of_instance, after, completion)
-        pairs = tuple((now, new) for (now, _), new in zip(work.local, heard, strict=True))
-        local = choose(is_it, pairs, work.local)
+        both = (OverStep(state.now, new) for state, new in zip(work.local, heard, strict=True))
+        local = choose(is_it, PolicyStates(tuple(both)), work.local)
         work = dataclasses.replace(work, local=local)
     return work, tuple(
         NewsWrite(
@@ -116,7 +117,7 @@ def tell_gateway(ctx: Context, state: State) -> Writes:
         completed_us=news.due[request],
     )
     states = ctx.gateways.own_states(state.gateway, request)
-    states = told(ctx.mechanism.of_gateway, ctx.params.policy.of_gateway, states, completion)
-    gateway = ctx.gateways.with_own(state.gateway, states, request)
+    heard = told(ctx.mechanism.of_gateway, ctx.params.policy.of_gateway, states, completion)
+    gateway = ctx.gateways.with_own(state.gateway, PolicyStates(heard), request)
     change = NewsWrite(request, ctx.never, jnp.zeros((2,), jnp.float64))
     return dataclasses.replace(nothing.having(change), gateway=gateway)

@@ -14,6 +14,7 @@ from blis_jax.core.types import UNROUTED
 from blis_jax.engine.phases.snapshot import may_be_unrouted
 from blis_jax.engine.writing import no_changes, no_writes
 from blis_jax.policies.contexts import GatewayContext
+from blis_jax.policies.contract import PolicyStates
 from blis_jax.tables.context import Context
 from blis_jax.tables.gateways import BeforePools, QueueVictims, QueueWrite
 from blis_jax.tables.joined import INSTANCE_OF, lane_of
@@ -38,7 +39,7 @@ class Decisions(HasParts):
 
     lane: Lane
     stale: View
-    gateway: tuple[object, ...]  # states of the gateway's policies
+    gateway: PolicyStates[object]
     where: Destination
     slot: Resident
     inst: Instance

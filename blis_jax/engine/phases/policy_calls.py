@@ -1,15 +1,14 @@
 """Calls of policies by the engine: routers, random keys, policies' states, and reports of completions.
 
-States of the gateway's policies are a tuple in the order of `Mechanism.of_gateway`; with several gateways, see
-`gateways`. Those of the instances' policies are pairs (for this step, for the next one) in the order of
-`Mechanism.of_instance`, `[instance]`.
+States of the gateway's policies are in the order of `Mechanism.of_gateway`; with several gateways, see `gateways`.
+Those of the instances' policies are in the order of `Mechanism.of_instance`, `[instance]`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ from blis_jax.core.types import (
     Snapshots,
 )
 from blis_jax.policies.contexts import Completion, GatewayContext, PickerContext, QueueContext
-from blis_jax.policies.contract import NoState, Policy, no_state
+from blis_jax.policies.contract import NoState, OverStep, Policy, PolicyStates, no_state
 from blis_jax.policies.queue_order import fcfs
 from blis_jax.policies.reading import seen_by
 from blis_jax.policies.routing.by_score import shares_of, weighted_sum
@@ -43,34 +42,34 @@ from blis_jax.workload.table import RequestTable
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int
 
-States = tuple[Any, ...]
+States = PolicyStates[object]
 
 
 def first_states(
     shape: EngineShape, mechanism: Mechanism, params: Params
-) -> tuple[States, tuple[tuple[Any, Any], ...]]:
+) -> tuple[States, PolicyStates[OverStep[object]]]:
     """Return the first states of the gateway's policies, and of the instances' `[instance]`, a spare row included."""
     policy, rows = params.policy, shape.num_instances + 1
     gateways = gateways_of(mechanism)
-    gateway = tuple(
+    gateway: list[object] = [
         gateways.first_states(place, member.begin(numbers, shape))
         for place, (member, numbers) in enumerate(
             zip(mechanism.of_gateway, policy.of_gateway, strict=True)
         )
-    )
+    ]
 
-    def on_all(policy: Policy, numbers: Record) -> tuple[Any, Any]:
+    def on_all(policy: Policy, numbers: Record) -> OverStep[object]:
         start = jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (rows, *jnp.shape(leaf))),
             policy.begin(numbers, shape),
         )
-        return start, start
+        return OverStep(start, start)
 
-    instance = tuple(
+    instance = [
         on_all(member, numbers)
         for member, numbers in zip(mechanism.of_instance, policy.of_instance, strict=True)
-    )
-    return gateway, instance
+    ]
+    return PolicyStates(tuple(gateway)), PolicyStates(tuple(instance))
 
 
 def request_view(ctx: Context, request: jax.Array) -> RequestView:
@@ -93,7 +92,7 @@ def admit(ctx: Context, states: States, context: GatewayContext) -> tuple[jax.Ar
     """Call the admission policy; return whether the request is admitted, and the policies' states."""
     policy = ctx.mechanism.admission
     is_admitted, state = policy.ask(ctx.params.policy.admission, states[0], context)
-    return is_admitted, (state, *states[1:])
+    return is_admitted, states.having(0, state)
 
 
 def route(
@@ -108,12 +107,12 @@ def route(
     def by_own(
         router: Router, numbers: RouterParams, begin: int, end: int
     ) -> tuple[jax.Array, States]:
-        question = router, numbers, None, states[begin:end], context, request
+        question = router, numbers, None, states.of[begin:end], context, request
         chosen, after = _chosen_by(ctx, *question)
-        return chosen, (*states[:begin], *after, *states[end:])
+        return chosen, states.having(begin, *after)
 
     by_pool: dict[str, Callable[[], tuple[jax.Array, States]]] = {}
-    begin = len(states) - sum(len(router.policies) for router in mechanism.pool_routers)
+    begin = len(states.of) - sum(len(router.policies) for router in mechanism.pool_routers)
     for router, numbers in zip(mechanism.pool_routers, params.pool_routers, strict=True):
         end = begin + len(router.policies)
         by_pool[router.pool] = functools.partial(by_own, router, numbers, begin, end)
@@ -130,9 +129,9 @@ def route_by_cluster(
     """Choose the request's instance by the cluster's router, even if its pool has a router of its own."""
     router, params = of_cluster(ctx.mechanism), ctx.params.policy
     end = 1 + len(router.policies)
-    question = router, params, ctx.scorer_shares, states[1:end], context, request
+    question = router, params, ctx.scorer_shares, states.of[1:end], context, request
     chosen, after = _chosen_by(ctx, *question)
-    return chosen, (states[0], *after, *states[end:])
+    return chosen, states.having(1, *after)
 
 
 def _chosen_by(
@@ -140,10 +139,10 @@ def _chosen_by(
     router: Router,
     params: PolicyParams | RouterParams,
     shares: jax.Array | None,
-    states: States,
+    states: Sequence[object],
     context: GatewayContext,
     request: jax.Array,
-) -> tuple[jax.Array, States]:
+) -> tuple[jax.Array, Sequence[object]]:
     """Return one router's choice and its states: scorers rate, the picker picks, the routing policy decides."""
     if isinstance(params, DrawingRouterParams):
         context = dataclasses.replace(context, draws=params.draws)
@@ -239,19 +238,23 @@ def keeps_states(policies: tuple[Policy, ...], states: object) -> bool:
     return len(policies) > 0 and bool(jax.tree.leaves(states))
 
 
-def instance_row(state: State, instance: jax.Array) -> Any:
+def instance_row(state: State, instance: jax.Array) -> PolicyStates[OverStep[object]]:
     """Return the states of one instance's policies."""
-    return jax.tree.map(
+    own: PolicyStates[OverStep[object]] = jax.tree.map(
         lambda leaf: jax.lax.dynamic_index_in_dim(leaf, instance, keepdims=False), state.local
     )
+    return own
 
 
 # --- completions ----------------------------------------------------------------------------------
 
 
 def told(
-    policies: tuple[Policy, ...], params: tuple[Any, ...], states: States, news: Completion
-) -> States:
+    policies: tuple[Policy, ...],
+    params: tuple[Any, ...],
+    states: Iterable[object],
+    news: Completion,
+) -> tuple[object, ...]:
     """Report the completion to every policy that observes completions; return the policies' states."""
     return tuple(
         state

@@ -41,6 +41,7 @@ from blis_jax.engine.sources.steps import (
 )
 from blis_jax.engine.writing import no_writes
 from blis_jax.policies.contexts import Happening, SourceContext
+from blis_jax.policies.contract import PolicyStates
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.adapters import RequestAdapters
 from blis_jax.tables.context import Context, decision_key
@@ -117,13 +118,12 @@ class UsersEvents(ClusterSource):
         )
         happening: Happening
         happening, after = policy.ask(ctx.params.policy.source, state.gateway[place], context)
-        gateway = (*state.gateway[:place], after, *state.gateway[place + 1 :])
         if policy.gives_up:
             done = _given_up(ctx, state, happening, due.cluster)
         else:
             nothing = no_writes(ctx, state, jnp.int32(rows))
             done = dataclasses.replace(nothing, lane=lane.replace(last_event=due.cluster))
-        return dataclasses.replace(done, gateway=gateway)
+        return dataclasses.replace(done, gateway=state.gateway.having(place, after))
 
 
 def _given_up(ctx: Context, state: State, happening: Happening, now: jax.Array) -> Writes:
@@ -139,7 +139,7 @@ def _given_up(ctx: Context, state: State, happening: Happening, now: jax.Array) 
     return done.having(change)
 
 
-def figures_of(mechanism: Mechanism, gateway: tuple[object, ...]) -> dict[str, jax.Array]:
+def figures_of(mechanism: Mechanism, gateway: PolicyStates[object]) -> dict[str, jax.Array]:
     """Return the figures of a run that the user's source reports, by name, from its last state."""
     if mechanism.source is None:
         return {}

@@ -193,9 +193,10 @@ class StepSource(InstanceSource):
         """Return what the instance's next phase changes."""
         nothing = no_writes(ctx, state, due.instance)
         until = self._undisturbed_until(ctx, state, due)
-        gateway = nothing.gateway if any(hook.carries_gateway for hook in ctx.hooks) else ()
+        begun, carries = nothing.work, any(hook.carries_gateway for hook in ctx.hooks)
+        gateway = nothing.gateway if carries else begun.gateway
         carried = nothing.own.only(*(kind for hook in ctx.hooks for kind in hook.carries))
-        begun = dataclasses.replace(nothing.work, gateway=gateway, own=carried)
+        begun = dataclasses.replace(begun, gateway=gateway, own=carried)
         work, slot, record, takes, news = advance(ctx, state, begun, due.instance, until)
         further = (hook.rows(ctx, state, work, due.instance, nothing.inst) for hook in ctx.hooks)
         return dataclasses.replace(
@@ -209,16 +210,13 @@ class StepSource(InstanceSource):
             record=record,
             takes=takes,
             local=work.local,
-            gateway=work.gateway or nothing.gateway,
+            gateway=work.gateway if carries else nothing.gateway,
         )
 
     def _undisturbed_until(self, ctx: Context, state: State, due: Due) -> jax.Array:
         """Return the time before which nothing from outside reaches the instance, for equal steps at once."""
-        until = due.cluster
-        for source in ctx.hooks:
-            for time in source.until(ctx, state, due):
-                until = jnp.minimum(until, time)
-        return until
+        times = (time for hook in ctx.hooks for time in hook.until(ctx, state, due))
+        return functools.reduce(jnp.minimum, times, due.cluster)
 
 
 class HandOvers(EventSource):

@@ -118,7 +118,6 @@ class HandingOver(Staying):
         is_asked = is_asked & (subject.fixed.output_len > 1)
         moves = is_asked & decision.moves
         states = choose(is_asked, after, work.gateway[place])
-        gateway = (*work.gateway[:place], states, *work.gateway[place + 1 :])
         delay, link = (
             jnp.asarray(time).astype(ctx.clock) for time in (decision.delay_us, decision.link_us)
         )
@@ -130,7 +129,7 @@ class HandingOver(Staying):
             link=jnp.where(moves, link, journey.link),
             **_joined(journey, work.lane, joins),
         )
-        work = dataclasses.replace(work, gateway=gateway)
+        work = dataclasses.replace(work, gateway=work.gateway.having(place, states))
         return moves, self._with_journey(state, work, subject.request, journey)
 
     def num_moving(

@@ -91,7 +91,6 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
     )
     change: ClusterChange
     change, after = policy.ask(ctx.params.policy.cluster, state.gateway[place], context)
-    states = (*state.gateway[:place], after, *state.gateway[place + 1 :])
     has_queue = jnp.any(queued_times(state, rows) < ctx.never, axis=1)
     stops, loses = (jnp.broadcast_to(each, (rows,)) for each in (change.stops, change.loses))
     leaves = jnp.append((change.queue_leaves | stops) & has_queue, jnp.array(False))
@@ -118,7 +117,7 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
         nothing,
         lane=lane,
         stale=choose(jnp.asarray(change.looked), view, state.stale),
-        gateway=states,
+        gateway=state.gateway.having(place, after),
     )
 
 

@@ -22,6 +22,7 @@ from blis_jax.engine.phases.policy_calls import keeps_states, queue_context
 from blis_jax.engine.phases.router_view import asked_of_queue
 from blis_jax.memory.block_tables.contents import Found
 from blis_jax.memory.memory import Choice, Demand, Grant, Subject, Visit
+from blis_jax.policies.contract import OverStep, PolicyStates
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.blocks import Asker
 from blis_jax.tables.context import Context, SlotRows, Work, least_key, slot_of, waiting_mask
@@ -247,7 +248,7 @@ def member_key(slots: SlotRows, step: StepInProgress, is_due: Bool[Array, "slot"
 
 def queue_priority(ctx: Context, slots: SlotRows, work: Work) -> jax.Array:
     """Return the current priority of the request in every slot, `[slot]`."""
-    return _ask_priority(ctx, slots, work, work.local[0][0])[0]
+    return _ask_priority(ctx, slots, work, work.local[0].now)[0]
 
 
 def _ask_priority(
@@ -279,11 +280,11 @@ def with_next_states(ctx: Context, slots: SlotRows, work: Work) -> Work:
     if not keeps_states(ctx.mechanism.of_instance, work.local):
         return work
     is_asked = work.lane.queue_depth > 0
-    (_, priority), (_, scheduler) = work.local
+    priority, scheduler = (state.after for state in work.local)
     ranks, next_priority = _ask_priority(ctx, slots, work, priority)
     _, next_scheduler = _ask_scheduler(ctx, slots, work, scheduler, ranks)
-    moved = ((priority, next_priority), (scheduler, next_scheduler))
-    local = choose(is_asked, moved, work.local)
+    moved = OverStep(priority, next_priority), OverStep(scheduler, next_scheduler)
+    local = choose(is_asked, PolicyStates(moved), work.local)
     return dataclasses.replace(work, local=local)
 
 
@@ -291,7 +292,7 @@ def queue_order(ctx: Context, slots: SlotRows, work: Work) -> tuple[jax.Array, j
     """Return the scheduler's value and rank of the request in every slot `[slot]` in the step that has begun."""
     priority = queue_priority(ctx, slots, work)
     order: tuple[jax.Array, jax.Array]
-    order, _ = _ask_scheduler(ctx, slots, work, work.local[1][0], priority)
+    order, _ = _ask_scheduler(ctx, slots, work, work.local[1].now, priority)
     return order
 
 
@@ -303,7 +304,7 @@ def queue_key(
 ) -> jax.Array:
     """Return the packed key of the first waiting request, in the scheduler's order, that may be served."""
     now = work.lane.now
-    (value, rank), _ = _ask_scheduler(ctx, slots, work, work.local[1][0], priority)
+    (value, rank), _ = _ask_scheduler(ctx, slots, work, work.local[1].now, priority)
     is_waiting = _open(ctx, slots, work, now)
     is_float = jnp.issubdtype(value.dtype, jnp.floating)
     top = jnp.inf if is_float else jnp.iinfo(value.dtype).max
