@@ -23,6 +23,8 @@ from blis_jax.results.schema import NOT_RUN
 if TYPE_CHECKING:
     import xarray as xr
 
+    from blis_jax.progress import Phase
+
 OUTCOME = "outcome"  # array that is written last and says which rows are there
 
 
@@ -109,6 +111,19 @@ class Store:
             dataset[OUTCOME].values[rows] = NOT_RUN
         return dataset
 
+    def fill(
+        self,
+        make: Callable[[range], Mapping[str, np.ndarray]],
+        left: np.ndarray,
+        rows_per_part: int,
+        work: Phase,
+        remark: Callable[[], str] = str,
+    ) -> None:
+        """Make and write the rows with work `left` (`[row]`, in units of `work`), part by part; `remark` is shown."""
+        for rows in _unmade_parts(left == 0, rows_per_part):
+            self.write(rows.start, make(rows))
+            work.show(work.done + int(left[rows.start : rows.stop].sum()), remark())
+
     def write(self, first: int, part: Mapping[str, np.ndarray]) -> None:
         """Fill rows from `first` on, the outcomes last; then add their pieces to the manifest."""
         with refusing_unwritable(self.path):
@@ -149,7 +164,7 @@ class Store:
         return rows
 
 
-def unmade_parts(done: np.ndarray, rows_per_part: int) -> Iterator[range]:
+def _unmade_parts(done: np.ndarray, rows_per_part: int) -> Iterator[range]:
     """Yield for each unfinished part the span from its first to its last undone row; `done` is `[row]`."""
     for first in range(0, len(done), rows_per_part):
         missing = first + np.flatnonzero(~done[first : first + rows_per_part])

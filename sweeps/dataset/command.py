@@ -17,10 +17,9 @@ from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands import cli
 from blis_jax.commands.options.outputs import outputs_of
 from blis_jax.commands.options.seed_options import FIRST_SEED
-from blis_jax.commands.store import Store, unmade_parts
+from blis_jax.commands.store import Store
 from blis_jax.errors import ConfigError, reads_store
 from blis_jax.files.atomic_write import fingerprint, sole_writer, versions
-from blis_jax.metrics.compiled import RunFigures
 from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
@@ -28,7 +27,7 @@ from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.words import cluster_line
 from blis_jax.results.schema import NOT_RUN, Provenance, new_dataset, outcome_attributes
-from blis_jax.runs.driver import Runner
+from blis_jax.workload.spec import WorkloadSpec
 from surrogate.columns import to_json
 from surrogate.data import BASELINE, KIND, NOT_PLANNED, OWN_KIND
 from surrogate.levels.model import COVARIATES, covariates
@@ -40,7 +39,7 @@ from sweeps.dataset.axes import (
     workload_at,
 )
 from sweeps.dataset.plan import DatasetPlan, DatasetSizes, make_plan
-from sweeps.runs.drawn import MOST_BLOCKS, DrawnRows, part_runner
+from sweeps.runs.drawn import MOST_BLOCKS, MOST_REQUESTS_KEPT, DrawnRows, part_runner
 from sweeps.runs.experiment import Experiment, metrics_for, targets_of
 from sweeps.runs.options import FOLDER
 from sweeps.runs.requests import StudyRequests, check_seeds, workload_for
@@ -48,8 +47,7 @@ from sweeps.strategies.arms import Arm, arm_of
 from sweeps.strategies.space import Dimension, space_of
 
 if TYPE_CHECKING:
-    from blis_jax.runs.runs import Row
-    from blis_jax.workload.spec import WorkloadSpec
+    from blis_jax.cluster.config import ClusterConfig
     from sweeps.dataset.__main__ import DatasetOptions
     from sweeps.strategies.file import Strategy
 
@@ -57,7 +55,6 @@ if TYPE_CHECKING:
 # --- the store ------------------------------------------------------------------------------------
 
 
-MOST_REQUESTS_KEPT = 2_000_000  # of the tables that are drawn ahead
 ADVICE = "give --overwrite or another --output"
 
 
@@ -112,20 +109,6 @@ class DatasetStore(Store):
         dataset = self.begin(empty_dataset(self.plan, self.names, about), is_resumed)
         return np.asarray((dataset["outcome"].values != NOT_RUN).all(axis=1))
 
-    def fill(
-        self, first: int, runs: Sequence[Mapping[int, RunSummary]], covariates: np.ndarray
-    ) -> None:
-        """Write the runs of points, from point `first` on, by place of the seed."""
-        planned = self.plan.is_planned[first : first + len(runs)]
-        outcome = np.where(planned, NOT_RUN, NOT_PLANNED).astype(np.int8)
-        value = np.full((*planned.shape, len(self.names)), np.nan, np.float32)
-        for row, by_seed in enumerate(runs):
-            for seed, run in by_seed.items():
-                outcome[row, seed] = run.outcome
-                if run.is_whole:
-                    value[row, seed] = [run.metrics[name] for name in self.names]
-        self.write(first, {"value": value, "covariates": covariates, "outcome": outcome})
-
     def content(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return by name all that the dataset's numbers depend on, with a hash."""
         content: Mapping[str, Any] = json.loads(attributes["content"])
@@ -138,96 +121,101 @@ class DatasetStore(Store):
 class DatasetRunner:
     """Run points on their seeds; each mechanism and number of instances is compiled once."""
 
-    def __init__(self, plan: DatasetPlan, spec: WorkloadSpec, experiment: Experiment) -> None:
-        """Take the plan; `spec` is the experiment's workload before points change it."""
-        self.plan, self.spec, measure = plan, spec, experiment.measure
-        self.summary = RunFigures(experiment.names, measure.slo_targets(), measure)
-        self.drawn = DrawnRows(experiment.requests.stream, MOST_REQUESTS_KEPT)
-        self.runners: dict[int, Runner] = {}
+    def __init__(self, plan: DatasetPlan, experiment: Experiment) -> None:
+        """Take the plan; the experiment's workload is the one before points change it."""
+        self.plan, self.experiment = plan, experiment
+        tables = DrawnRows(experiment.requests.stream, MOST_REQUESTS_KEPT)
+        self.experiment = dataclasses.replace(experiment, tables=tables)
+        self.experiments: dict[int, Experiment] = {}
 
-    def run(self, points: range) -> list[dict[int, RunSummary]]:
-        """Run the points; return the runs of each point by place of the seed."""
-        runs: list[dict[int, RunSummary]] = [{} for _ in points]
-        by_instances: dict[int, list[tuple[int, int, Row]]] = {}
-        for place, point in enumerate(points):
-            for seed, row in self._rows(point):
-                rows = by_instances.setdefault(row.config.num_instances, [])
-                rows.append((place, seed, row))
-        for instances, entries in by_instances.items():
-            results = self._runner_for(instances).run([row for *_, row in entries], self.summary)
-            for (place, seed, _), result in zip(entries, results, strict=True):
-                runs[place][seed] = result
-        return runs
+    def run(self, points: range) -> dict[str, np.ndarray]:
+        """Run the points; return the arrays of the store for them."""
+        planned, places = (
+            of_all[points.start : points.stop]
+            for of_all in (self.plan.is_planned, self.plan.places)
+        )
+        served = [self._point(point) for point in points]
+        runs: dict[tuple[int, int], RunSummary] = {}
+        for instances in dict.fromkeys(config.num_instances for config, _ in served):
+            rows = [row for row, (at, _) in enumerate(served) if at.num_instances == instances]
+            configs, sources = zip(*(served[row] for row in rows), strict=True)
+            wanted = [
+                (at, seed)
+                for at, row in enumerate(rows)
+                for seed in places[row, planned[row]].tolist()
+            ]
+            experiment = self._experiment_with(instances)
+            for finished in experiment.each(configs, experiment.result, wanted, sources):
+                runs.update(((rows[at], seed), run) for (at, seed), run in finished)
+        names = self.experiment.names
+        outcome = np.where(planned, NOT_RUN, NOT_PLANNED).astype(np.int8)
+        value = np.full((*planned.shape, len(names)), np.nan, np.float32)
+        for row, place in np.argwhere(planned).tolist():
+            run = runs[row, int(places[row, place])]
+            outcome[row, place] = run.outcome
+            if run.is_whole:
+                value[row, place] = [run.metrics[name] for name in names]
+        return {"value": value, "covariates": self._covariates(points), "outcome": outcome}
 
-    def _rows(self, point: int) -> list[tuple[int, Row]]:
-        requests: tuple[tuple[str, float], ...] = ()
+    def _point(self, point: int) -> tuple[ClusterConfig, WorkloadSpec]:
+        """Return a point's configuration and workload."""
+        spec = self.experiment.requests.source
+        assert isinstance(spec, WorkloadSpec)
         if self.plan.roles[point] == BASELINE:
             assert self.plan.baseline is not None
-            config, spec = self.plan.baseline.config, self.spec
-        else:
-            parameters, descriptors = self.plan.values(point)
-            spec = workload_at(self.spec, descriptors)
-            config = config_at(self.plan.space.config_with(parameters), descriptors)
-            requests = tuple(item for item in descriptors.items() if BY_NAME[item[0]].is_workload)
-        places, seeds = self._seeds_of(point)
-        return list(zip(places, self.drawn.rows(config, spec, seeds, requests), strict=True))
+            return self.plan.baseline.config, spec
+        parameters, descriptors = self.plan.values(point)
+        config = config_at(self.plan.space.config_with(parameters), descriptors)
+        return config, workload_at(spec, descriptors)
 
-    def _seeds_of(self, point: int) -> tuple[list[int], list[int]]:
-        """Return the places of a point's planned runs, and their seeds."""
-        planned: list[int] = np.flatnonzero(self.plan.is_planned[point]).tolist()
-        every = self.plan.sizes.all_seeds
-        return planned, [every[self.plan.places[point, place]] for place in planned]
-
-    def covariates(self, points: range) -> np.ndarray:
+    def _covariates(self, points: range) -> np.ndarray:
         """Measure features of the requests in the baseline's runs `[point, place, covariate]`; else NaN."""
         measured = np.full((len(points), *self.plan.places.shape[1:], len(COVARIATES)), np.nan)
         for row, point in enumerate(points):
             if self.plan.roles[point] == BASELINE:
-                rate = self.spec.aggregate_rate
-                assert rate is not None
-                for place, run in self._rows(point):
-                    measured[row, place] = covariates(run.table, rate)
+                config, spec = self._point(point)
+                assert spec.aggregate_rate is not None
+                for place in np.flatnonzero(self.plan.is_planned[point]).tolist():
+                    seed = self.experiment.seeds[self.plan.places[point, place]]
+                    (run,) = self.experiment.rows(config, [seed])
+                    measured[row, place] = covariates(run.table, spec.aggregate_rate)
         return measured
 
-    def _runner_for(self, instances: int) -> Runner:
-        if instances not in self.runners:
+    def _experiment_with(self, instances: int) -> Experiment:
+        """Return the experiment with the compiled programs of a number of instances."""
+        if instances not in self.experiments:
             pools = [axis.low for axis in self.plan.axes if axis.name == "kv_blocks"]
-            self.runners[instances] = part_runner(int(min(*pools, MOST_BLOCKS)) if pools else None)
-        return self.runners[instances]
+            runner = part_runner(int(min(*pools, MOST_BLOCKS)) if pools else None)
+            self.experiments[instances] = dataclasses.replace(self.experiment, shared=runner)
+        return self.experiments[instances]
 
 
 def fill(
     plan: DatasetPlan,
-    spec: WorkloadSpec,
     experiment: Experiment,
     store: DatasetStore,
-    done: np.ndarray,
+    points_left: np.ndarray,
+    is_outside: np.ndarray,
     is_told: bool,
-) -> int:
-    """Run the parts that are not `done`, and write them to the store; return the exit code."""
-    runner = DatasetRunner(plan, spec, experiment)
-    num_planned = int(plan.is_planned.sum())
-    num_done = int(plan.is_planned[done].sum())
-    started, num_before = time.monotonic(), num_done
-    simulating = progress.phase("simulating", num_planned, done=num_done)
+) -> None:
+    """Run the points that are left, part by part, and write them to the store."""
+    num_planned = plan.is_planned.sum(axis=1)
+    left, total = num_planned * points_left, int(num_planned[~is_outside].sum())
+    num_left, started = int(left.sum()), time.monotonic()
+    simulating = progress.phase("simulating", total, done=total - num_left)
     with cli.resumable("sweeps.dataset", store.path), simulating as work:
-        for points in unmade_parts(done, plan.points_per_part):
-            store.fill(points.start, runner.run(points), runner.covariates(points))
-            part = slice(points.start, points.stop)
-            num_done += int(plan.is_planned[part][~done[part]].sum())
-            work.show(num_done)
+        store.fill(DatasetRunner(plan, experiment).run, left, plan.points_per_part, work)
     if is_told:
         seconds = time.monotonic() - started
         render.show_answer(
             Answer.of(
                 f"Runs of {len(plan.codes)} points, of which a surrogate can be learned?",
                 f"Written: {store.path}",
-                f"{num_planned} runs; points of training, calibration and test are drawn apart.",
-                f"{num_planned - num_before} runs in {seconds:.0f} s.",
+                f"{total} runs; points of training, calibration and test are drawn apart.",
+                f"{num_left} runs in {seconds:.0f} s.",
                 f"blis-jax surrogate train {store.path}",
             )
         )
-    return 0
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -280,9 +268,9 @@ def fill_dataset(options: DatasetOptions, command: str) -> int:
         about |= options.part.attributes(("point",))
         outside = options.part.is_outside(len(plan.codes))
     with sole_writer(path):
-        done = store.open(about, options.resume) | outside
+        points_left = ~(store.open(about, options.resume) | outside)
         is_told = not options.quiet and options.part is None
-        fill(plan, spec, experiment, store, done, is_told)
+        fill(plan, experiment, store, points_left, outside, is_told)
     if options.part is not None and not options.quiet:
         total = len(plan.codes)
         said = options.part.answer(path, len(options.part.of(total)), total, "points")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +23,12 @@ from blis_jax.metrics.measure import Measure, read_targets, read_window
 from blis_jax.reports import page, render
 from blis_jax.reports.words import cluster_line
 from blis_jax.results.dataset import save
+from blis_jax.runs.driver import Timing
 from sweeps.claims.grammar import our_name, parse_constraint
 from sweeps.robustness import cells, report
 from sweeps.robustness.document import findings_of, provenance_of, title_of, to_document
 from sweeps.robustness.figure import MapView, read_view
-from sweeps.robustness.parts import MapTiming, run_map
+from sweeps.robustness.parts import MapRunner
 from sweeps.robustness.plan import (
     CONSTRAINTS,
     PUBLISHED_DURATION_S,
@@ -38,7 +40,7 @@ from sweeps.robustness.plan import (
     load_shape,
     make_plan,
 )
-from sweeps.robustness.store import MapStore, empty_dataset, is_done
+from sweeps.robustness.store import MapStore, empty_dataset, is_done, part_of
 from sweeps.robustness.verdict import answer
 from sweeps.runs import drawn
 from sweeps.runs.requests import check_count, runs_of, trace_of
@@ -146,7 +148,7 @@ def _question(options: RobustnessOptions) -> Question:
 
 def _made(
     options: RobustnessOptions, plan: MapPlan, path: Path, command: str
-) -> tuple[xr.Dataset, MapTiming]:
+) -> tuple[xr.Dataset, Timing]:
     """Return the map with all cells run, and the time that the missing cells took."""
     cells_per_part = plan.cells_per_part(drawn.RUNS_PER_PART)
     sizes = next(axis.values for axis in plan.axes if axis.name == "instances")
@@ -160,33 +162,29 @@ def _made(
         "device": device_text(),
         "design": _design_text(options, plan),
     }
-    outside = np.zeros(len(plan.cells), bool)
+    cells_left = np.ones(len(plan.cells), int)
     if options.part is not None:
         about |= options.part.attributes(("cell",))
-        outside = options.part.is_outside(len(plan.cells))
+        cells_left[options.part.is_outside(len(plan.cells))] = 0
     empty = empty_dataset(plan, about, cells_per_part)
-    store = MapStore(path)
-    done = is_done(store.begin(empty, options.resume)) | outside
-    num_own, num_others = int((~outside).sum()), int(outside.sum())
+    num_own, store, runner = int(cells_left.sum()), MapStore(path), MapRunner(plan)
+    cells_left[is_done(store.begin(empty, options.resume))] = 0
 
-    def show(num_done: int, timing: MapTiming) -> None:
-        work.show(num_done - num_others, _pace(timing))
+    def make(cells: range) -> dict[str, np.ndarray]:
+        return part_of(plan, runner.run(plan.cells[cells.start : cells.stop]))
 
-    mapping = progress.phase("mapping", num_own, "cells", done=int(done.sum()) - num_others)
+    began, num_done = time.perf_counter(), num_own - int(cells_left.sum())
+    mapping = progress.phase("mapping", num_own, "cells", done=num_done)
     with cli.resumable(options.command, path), mapping as work:
-        timing = run_map(plan, store, done, cells_per_part, show)
+        store.fill(make, cells_left, cells_per_part, work, runner.pace)
     reference = json.dumps(dict(plan.reference))
+    timing = Timing(run_s=time.perf_counter() - began, num_rows=runner.timing.num_rows)
     return store.load().assign_attrs(reference_cell=reference), timing
 
 
 def _design_text(options: RobustnessOptions, plan: MapPlan) -> str:
     design = {"name": options.design, "random_state": _random_state(options)}
     return json.dumps(design | {"num_cells": len(plan.cells)})
-
-
-def _pace(timing: MapTiming) -> str:
-    spent = timing.run_s - timing.compile_s
-    return f"{1000 * spent / max(timing.num_runs, 1):.0f} ms a run"
 
 
 # --- output ---------------------------------------------------------------------------------------
@@ -197,7 +195,7 @@ def _written(
     dataset: xr.Dataset,
     question: Question,
     view: MapView,
-    timing: MapTiming,
+    timing: Timing,
     paths: OutputPaths,
     differences: Path | None,
 ) -> int:

@@ -43,12 +43,12 @@ from sweeps.robustness.rules import Rules, shown
 from sweeps.robustness.verdict import NONE, NUM_RESAMPLES, REASONS, inference_of
 
 if TYPE_CHECKING:
-    from sweeps.robustness.parts import MapTiming
+    from blis_jax.runs.driver import Timing
     from sweeps.robustness.plan import Question
 
 
 def findings_of(
-    verdicts: xr.Dataset, rules: Rules, timing: MapTiming | None = None, view: MapView | None = None
+    verdicts: xr.Dataset, rules: Rules, timing: Timing | None = None, view: MapView | None = None
 ) -> Findings:
     """Return the findings of a map for every output; `timing` is the time taken, `view` the axes of the picture."""
     said = runs_of(verdicts.attrs, verdicts.sizes["seed"]).in_text
@@ -79,7 +79,7 @@ def _limits(verdicts: xr.Dataset) -> tuple[str, ...]:
     return limits_lines(metrics, json.loads(verdicts.attrs.get("slo_targets", "{}")))
 
 
-def map_answer(verdicts: xr.Dataset, timing: MapTiming | None = None) -> Answer:
+def map_answer(verdicts: xr.Dataset, timing: Timing | None = None) -> Answer:
     """Return the map's answer: question, verdict, confidence, price, and what to do next."""
     first, *others = map(str, verdicts["strategy"].values)
     total, counts = verdicts.sizes["cell"], Counter(verdicts["recommended"].values.tolist())
@@ -92,9 +92,9 @@ def map_answer(verdicts: xr.Dataset, timing: MapTiming | None = None) -> Answer:
     num_runs = int(verdicts["num_runs"].values[..., is_made].sum())
     verb = "Do" if len(others) > 1 else "Does"
     time = None
-    if timing is not None and timing.num_runs:
+    if timing is not None and timing.num_rows:
         time = Sentence.of(
-            Quantity.whole(timing.num_runs), " now, in ", Quantity(timing.run_s, like=10.0), " s."
+            Quantity.whole(timing.num_rows), " now, in ", Quantity(timing.run_s, like=10.0), " s."
         )
     return Answer(
         asked=f"{verb} {joined(others)} beat {first} in {metric_words(verdicts.attrs['objective'])}, and where? "

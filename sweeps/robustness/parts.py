@@ -1,46 +1,33 @@
-"""Run the cells of a robustness map: cells of one engine shape together, written part by part."""
+"""Run the cells of a robustness map by the one experiment: cells of one engine shape together."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.commands.store import unmade_parts
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.compiled import RunFigures
 from blis_jax.metrics.run_summary import RunSummary
-from blis_jax.runs.driver import Runner
-from blis_jax.runs.runs import Row
+from blis_jax.runs.driver import Timing
 from blis_jax.statistics.sequential import Look, Seen, StoppingRule, look_until_all_end
 from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.cells import Place, config_in
 from sweeps.robustness.plan import MapPlan
-from sweeps.robustness.store import MapStore, Unrun, empty_dataset, part_of
+from sweeps.robustness.store import Unrun, empty_dataset, part_of
 from sweeps.robustness.verdict import NONE, answer, values_of
-from sweeps.runs.drawn import MOST_BLOCKS, DrawnRows, part_runner
+from sweeps.runs.drawn import MOST_BLOCKS, MOST_REQUESTS_KEPT, DrawnRows, part_runner
+from sweeps.runs.experiment import Experiment
+from sweeps.runs.requests import StudyRequests
 
 if TYPE_CHECKING:
     import xarray as xr
 
+    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.workload.source import RequestSource
-
-
-MOST_REQUESTS_KEPT = 1_000_000  # of the tables that are drawn ahead
-
-
-@dataclass
-class MapTiming:
-    """The wall time of a study, in seconds, by kind of work."""
-
-    run_s: float = 0.0  # everything
-    compile_s: float = 0.0  # calls that compiled a program, with their first runs
-    num_runs: int = 0
 
 
 class _Entry(NamedTuple):
@@ -55,12 +42,15 @@ class MapRunner:
     """Run the cells of a map."""
 
     def __init__(self, plan: MapPlan) -> None:
+        """Take the plan; the first cell of a kind compiles its programs."""
         self.plan = plan
-        self.drawn = DrawnRows(plan.stream, MOST_REQUESTS_KEPT)
-        self.specs: dict[tuple[Any, ...], RequestSource] = {}
-        self.timing = MapTiming()
+        self.sources: dict[tuple[Any, ...], RequestSource] = {}
+        self.timing = Timing()
         self.group: tuple[Any, ...] | None = None
-        self.runner: Runner | None = None
+        shape = plan.shapes[plan.reference["shape"]]
+        requests = StudyRequests(shape.spec, plan.seeds, plan.stream)
+        tables = DrawnRows(plan.stream, MOST_REQUESTS_KEPT)
+        self.experiment = Experiment(requests, plan.names, tables=tables)
         self.summaries = {
             name: RunFigures(plan.names, measure.slo_targets(), measure)
             for name, measure in plan.measures.items()
@@ -79,17 +69,13 @@ class MapRunner:
 
     def _run_alike(self, cells: Sequence[Place]) -> list[list[list[RunSummary]]]:
         """Run cells of one engine shape that are measured in the same way; return their runs."""
-        began, whole = time.perf_counter(), len(self.plan.first_stage)
-        timing = self._runner_for(cells[0]).timing
-        before = timing.compile_s
+        whole = len(self.plan.first_stage)
         arms = range(len(self.plan.arms))
         cells_entries = [[_Entry(place, arm, []) for arm in arms] for place in cells]
         for count in (whole,) if self.plan.is_every_seed_run else (1, whole):
             self._go_on(itertools.chain.from_iterable(cells_entries), count)
         if self.plan.stopping is not None:
             self._add_seeds(self.plan.stopping, cells_entries)
-        self.timing.run_s += time.perf_counter() - began
-        self.timing.compile_s += timing.compile_s - before
         return [[entry.runs for entry in entries] for entries in cells_entries]
 
     def _go_on(self, entries: Iterable[_Entry], count: int) -> None:
@@ -102,7 +88,7 @@ class MapRunner:
             elif num_runs < count:
                 by_begin.setdefault(num_runs, []).append(entry)
         for begin, alike in by_begin.items():
-            results = self._results(alike, self.plan.seeds[begin:count])
+            results = self._results(alike, range(begin, count))
             for entry, more in zip(alike, results, strict=True):
                 entry.runs.extend(more)
 
@@ -131,52 +117,44 @@ class MapRunner:
             num_spared = len(self.plan.seeds) - len(entry.runs)
             entry.runs.extend([RunSummary(Unrun.SPARED)] * num_spared)
 
-    def _results(self, entries: Sequence[_Entry], seeds: Sequence[int]) -> list[list[RunSummary]]:
-        """Return the runs of cells' strategies on some seeds."""
+    def _results(self, entries: Sequence[_Entry], places: range) -> Sequence[Sequence[RunSummary]]:
+        """Return the runs of cells' strategies on the seeds at some places of the plan's."""
         place = entries[0].place
-        rows = [row for entry in entries for row in self._rows(entry.place, entry.arm, seeds)]
-        results = self._runner_for(place).run(rows, self.summaries[place["shape"]])
-        self.timing.num_runs += len(rows)
-        return [results[at : at + len(seeds)] for at in range(0, len(results), len(seeds))]
+        points = [self._point(entry.place, entry.arm) for entry in entries]
+        return self._experiment_at(place).summaries(
+            [config for config, _ in points],
+            self.summaries[place["shape"]],
+            places,
+            [source for _, source in points],
+        )
 
-    def _rows(self, place: Place, arm: int, seeds: Sequence[int]) -> list[Row]:
-        """Return a cell's runs of one strategy."""
+    def _point(self, place: Place, arm: int) -> tuple[ClusterConfig, RequestSource]:
+        """Return a strategy's configuration in a cell, and the cell's requests."""
         key = place["shape"], place["rate"], place["arrival_cv"], place.get("adapter_zipf")
-        if key not in self.specs:
-            self.specs[key] = self.plan.shapes[key[0]].at(key[1], key[2], self.plan.extent, key[3])
-        config = config_in(self.plan.arms[arm].config, place)
-        return self.drawn.rows(config, self.specs[key], seeds, key)
+        if key not in self.sources:
+            shape = self.plan.shapes[key[0]]
+            self.sources[key] = shape.at(key[1], key[2], self.plan.extent, key[3])
+        return config_in(self.plan.arms[arm].config, place), self.sources[key]
 
-    def _runner_for(self, place: Place) -> Runner:
-        """Return the runner of the cell's engine shape; drop the compiled programs of other shapes."""
+    def _experiment_at(self, place: Place) -> Experiment:
+        """Return the experiment of the cell's engine shape; drop the compiled programs of other shapes."""
         group = self.plan.engine_group(place)
-        if self.runner is None or group != self.group:
+        if group != self.group:
             blocks = [cell["kv_blocks"] for cell in self.plan.cells]  # larger pools seldom run out
             num_blocks = max((count for count in blocks if count <= MOST_BLOCKS), default=1)
-            self.runner, self.group = part_runner(num_blocks), group
+            runner = part_runner(num_blocks)
+            runner.timing, self.group = self.timing, group
+            self.experiment = dataclasses.replace(self.experiment, shared=runner)
             for cell in self.plan.cells:
                 if self.plan.engine_group(cell) == group:
                     for arm in range(len(self.plan.arms)):
-                        self.runner.expect(self._rows(cell, arm, self.plan.seeds[:1]))
-        return self.runner
+                        config, source = self._point(cell, arm)
+                        runner.expect(self.experiment.rows(config, self.plan.seeds[:1], source))
+        return self.experiment
 
-
-def run_map(
-    plan: MapPlan,
-    store: MapStore,
-    done: np.ndarray,
-    cells_per_part: int,
-    on_part: Callable[[int, MapTiming], None],
-) -> MapTiming:
-    """Run the parts that are not `done` and write each; `on_part` receives the number of cells written so far."""
-    runner = MapRunner(plan)
-    num_done = int(done.sum())
-    for rows in unmade_parts(done, cells_per_part):
-        part = slice(rows.start, rows.stop)
-        store.write(rows.start, part_of(plan, runner.run(plan.cells[part])))
-        num_done += len(rows) - int(done[part].sum())
-        on_part(num_done, runner.timing)
-    return runner.timing
+    def pace(self) -> str:
+        """Return the mean time of a run so far, as a text."""
+        return f"{1000 * self.timing.run_s / max(self.timing.num_rows, 1):.0f} ms a run"
 
 
 Runs = Sequence[Sequence["RunSummary"]]  # of a cell, by strategy and seed

@@ -51,62 +51,57 @@ class DrawnRows:
         rule of policies/seeds.py that seeds random policies.
         """
         self.stream, self.most_requests, self.policy_seeds = stream, most_requests, policy_seeds
-        self.kept: OrderedDict[Hashable, Drawn] = OrderedDict()
+        self.kept: OrderedDict[Hashable, tuple[Drawn, RequestSource]] = OrderedDict()
         self.num_requests = 0
 
-    def rows(
-        self,
-        config: ClusterConfig,
-        source: RequestSource,
-        seeds: Sequence[int],
-        key: Hashable = None,
-    ) -> list[Row]:
-        """Return the runs of a configuration on these seeds; `key` identifies the source."""
+    def rows(self, config: ClusterConfig, source: RequestSource, seeds: Sequence[int]) -> list[Row]:
+        """Return the runs of a configuration on these seeds."""
         config = until_horizon(config, source)
         size = config.block_size_in_tokens
-        missing = [seed for seed in seeds if (key, seed, size) not in self.kept]
+        missing = [seed for seed in seeds if (id(source), seed, size) not in self.kept]
         if missing:
             with progress.phase("drawing requests", len(missing), "seeds") as work:
                 tables = _drawn_of_each(source, missing, size, self.stream)
                 for seed, made in zip(missing, tables, strict=True):
-                    self._keep((key, seed, size), made)
+                    self._keep(source, seed, size, made)
                     work.advance()
         return [
             Row(
                 config,
-                placed(*self._kept(source, seed, size, key), source, seed, config),
+                placed(*self._kept(source, seed, size), source, seed, config),
                 policy_seed_under(self.policy_seeds, seed),
             )
             for seed in seeds
         ]
 
-    def table(
-        self, source: RequestSource, seed: int, block_size: int, key: Hashable = None
-    ) -> RequestTable:
+    def table(self, source: RequestSource, seed: int, block_size: int) -> RequestTable:
         """Return the requests of one run; draw them unless they are cached."""
-        return self._kept(source, seed, block_size, key)[0]
+        return self._kept(source, seed, block_size)[0]
 
-    def _kept(self, source: RequestSource, seed: int, block_size: int, key: Hashable) -> Drawn:
+    def _kept(self, source: RequestSource, seed: int, block_size: int) -> Drawn:
         """Return one run's requests, with their names if clusters refer to these; draw them unless cached."""
-        place = key, seed, block_size
+        place = id(source), seed, block_size
         if place not in self.kept:
-            self._keep(place, _drawn_of(source, seed, block_size, self.stream))
+            self._keep(source, seed, block_size, _drawn_of(source, seed, block_size, self.stream))
         self.kept.move_to_end(place)
-        return self.kept[place]
+        return self.kept[place][0]
 
-    def _keep(self, place: Hashable, made: Drawn) -> None:
+    def _keep(self, source: RequestSource, seed: int, block_size: int, made: Drawn) -> None:
         """Cache the requests of one run, and drop those used longest ago beyond the limit."""
-        self.kept[place] = made
+        self.kept[id(source), seed, block_size] = made, source  # a source that lives keeps its id
         self.num_requests += made[0].num_rows
         most = self.num_requests if self.most_requests is None else self.most_requests
         while self.num_requests > most and len(self.kept) > 1:
-            self.num_requests -= self.kept.popitem(last=False)[1][0].num_rows
+            self.num_requests -= self.kept.popitem(last=False)[1][0][0].num_rows
 
 
 RUNS_PER_PART = 512
 ROWS_PER_CALL = 8  # on a CPU: a run that livelocks holds up few others
 MOST_EVICTIONS = 16_384  # of a run that thrashes, so that it need not be made twice
 MOST_BLOCKS = 16_384  # of a pool that programs are prepared for
+MOST_REQUESTS_KEPT = (
+    2_000_000  # of the tables that are drawn ahead, where points have requests of their own
+)
 
 
 def part_runner(num_blocks: int | None) -> Runner:

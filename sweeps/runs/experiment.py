@@ -19,6 +19,7 @@ from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.scalars import lookup, pooled_latency
 from blis_jax.policies.seeds import BY_WORKLOAD
 from blis_jax.runs.options import Options, default_form
+from blis_jax.traces.source import TraceSource
 from sweeps.claims.grammar import known_metric, our_name
 from sweeps.runs.requests import StudyRequests, check_seeds, strategies_of
 
@@ -110,6 +111,7 @@ class Experiment:
         shared: the holder of compiled programs that this experiment shares.
         handed_in: policies that replace those named by a configuration, see `expect`.
         executor: a `distributed.Client` whose workers make the runs; None for the workers of --scheduler, else threads.
+        tables: the cache of drawn requests that this experiment shares.
     """
 
     requests: StudyRequests
@@ -121,6 +123,7 @@ class Experiment:
     shared: driver.Runner | None = None
     handed_in: dict[ClusterConfig, Policies] = field(default_factory=dict)
     executor: Client | None = None
+    tables: drawn.DrawnRows | None = None
 
     @classmethod
     def on(
@@ -177,7 +180,7 @@ class Experiment:
     @cached_property
     def drawn(self) -> drawn.DrawnRows:
         """Return the maker of rows of runs."""
-        return drawn.DrawnRows(self.requests.stream, policy_seeds=self.policy_seeds)
+        return self.tables or drawn.DrawnRows(self.requests.stream, policy_seeds=self.policy_seeds)
 
     @cached_property
     def result(self) -> compiled.RunFigures:
@@ -192,16 +195,24 @@ class Experiment:
         workers = None if self.executor is None else scheduler.Workers(self.executor)
         return self.shared or driver.Runner(Options(form=default_form()), num_rows, workers)
 
-    def rows(self, config: ClusterConfig, seeds: Sequence[int] | None = None) -> list[Row]:
-        """Return a configuration's distinct runs: one per seed, or a single one.
+    def rows(
+        self,
+        config: ClusterConfig,
+        seeds: Sequence[int] | None = None,
+        source: RequestSource | None = None,
+    ) -> list[Row]:
+        """Return a configuration's distinct runs: one per seed, or a single one; `source` replaces the requests.
 
         There is a single run where the requests are a trace's and neither trace nor policies draw anything.
         """
         seeds = self.seeds if seeds is None else seeds
-        return self._drawn_on(seeds[: self.num_distinct(config, len(seeds))], config)
+        distinct = seeds[: self.num_distinct(config, len(seeds), source)]
+        return self._drawn_on(distinct, config, source)
 
-    def _drawn_on(self, seeds: Sequence[int], config: ClusterConfig) -> list[Row]:
-        rows = self.drawn.rows(config, self.requests.source, seeds)
+    def _drawn_on(
+        self, seeds: Sequence[int], config: ClusterConfig, source: RequestSource | None = None
+    ) -> list[Row]:
+        rows = self.drawn.rows(config, source or self.requests.source, seeds)
         policies = self.handed_in.get(config)
         return [replace(row, policies=policies) for row in rows] if policies else rows
 
@@ -223,40 +234,55 @@ class Experiment:
         configs: Sequence[ClusterConfig],
         summarize: Callable[[RunRecord], T],
         places: Sequence[int] | None = None,
+        sources: Sequence[RequestSource | None] | None = None,
     ) -> list[tuple[T, ...]]:
-        """Return what `summarize` returns for each run, by configuration and seed; it is called from threads."""
+        """Return what `summarize` returns for each run, by configuration and seed; it is called from threads.
+
+        `sources` are the requests that each configuration serves, None for those of the experiment.
+        """
         chosen = list(range(len(self.seeds)) if places is None else places)
-        distinct = [chosen[: self.num_distinct(config, len(chosen))] for config in configs]
+        served = sources or [None] * len(configs)
+        distinct = [
+            chosen[: self.num_distinct(config, len(chosen), source)]
+            for config, source in zip(configs, served, strict=True)
+        ]
         wanted = [(at, place) for at, of_config in enumerate(distinct) for place in of_config]
-        results = dict(itertools.chain.from_iterable(self.each(configs, summarize, wanted)))
+        results = dict(itertools.chain.from_iterable(self.each(configs, summarize, wanted, served)))
         runs = [tuple(results[at, place] for place in places) for at, places in enumerate(distinct)]
         return [of_config * (len(chosen) // len(of_config)) for of_config in runs]
 
-    def num_distinct(self, config: ClusterConfig, num_seeds: int) -> int:
+    def num_distinct(
+        self, config: ClusterConfig, num_seeds: int, source: RequestSource | None = None
+    ) -> int:
         """Return the number of distinct runs of a configuration on `num_seeds` seeds; further runs equal the first."""
-        trace = self.requests.trace
-        return 1 if trace is not None and not trace.depends_on_seed(config) else num_seeds
+        served = source or self.requests.source
+        is_same = isinstance(served, TraceSource) and not served.depends_on_seed(config)
+        return 1 if is_same else num_seeds
 
     def each(
         self,
         configs: Sequence[ClusterConfig],
         summarize: Callable[[RunRecord], T],
         wanted: Sequence[tuple[int, int]],
+        sources: Sequence[RequestSource | None] | None = None,
     ) -> Iterator[list[tuple[tuple[int, int], T]]]:
         """Yield what `summarize` returns for the wanted runs, one compiled call after the other, as they are done.
 
-        A run is identified by the indices of its configuration and of its seed.
+        A run is identified by the indices of its configuration and of its seed; `sources` as in `summaries`, none of
+        which waits for answers.
         """
-        source, places = self.requests.source, dict[int, list[int]]()
+        served, places = sources or [None] * len(configs), dict[int, list[int]]()
         for at, place in wanted:
             places.setdefault(at, []).append(place)
-        if source.waits:
+        if self.requests.source.waits:
             for at, place in wanted:
                 yield [((at, place), self._followed(configs[at], self.seeds[place], summarize))]
             return
         runs: dict[Run, tuple[int, int]] = {}
         for at, of_config in places.items():
-            rows = self._drawn_on([self.seeds[place] for place in of_config], configs[at])
+            rows = self._drawn_on(
+                [self.seeds[place] for place in of_config], configs[at], served[at]
+            )
             for place, row in zip(of_config, rows, strict=True):
                 runs[run_kinds.GivenRun(row, self.runner.options)] = at, place
         for finished in self.runner.stream(list(runs), summarize):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -359,7 +358,8 @@ def test_strategies_share_the_policy_draws_of_a_seed_and_of_no_other(folder: Pat
     plan = plan_of(folder, [f"a={tiny}", f"b={tiny}:scheduler=fcfs"])
     runner, place = MapRunner(plan), plan.cells[0]
     for arm in (0, 1):
-        rows = runner._rows(place, arm, SEEDS)
+        config, source = runner._point(place, arm)
+        rows = runner.experiment.rows(config, SEEDS, source)
         assert [row.policy_seed for row in rows] == [policy_seed(seed) for seed in SEEDS]
 
 
@@ -373,8 +373,9 @@ def test_a_livelock_on_the_first_seed_saves_the_others(
     runner = MapRunner(plan_of(folder, arms, is_every_seed_run=is_every_seed_run))
     asked: list[tuple[float, int, tuple[int, ...]]] = []
 
-    def results(self: Any, entries: Any, seeds: Any) -> list[list[RunSummary]]:
-        asked.extend((place["rate"], arm, tuple(seeds)) for place, arm, _ in entries)
+    def results(self: Any, entries: Any, places: range) -> list[list[RunSummary]]:
+        seeds = tuple(SEEDS[place] for place in places)
+        asked.extend((place["rate"], arm, seeds) for place, arm, _ in entries)
         return [
             [
                 RunSummary(
@@ -386,8 +387,6 @@ def test_a_livelock_on_the_first_seed_saves_the_others(
         ]
 
     monkeypatch.setattr(MapRunner, "_results", results)
-    timing = SimpleNamespace(compile_s=0.0)
-    monkeypatch.setattr(MapRunner, "_runner_for", lambda *_: SimpleNamespace(timing=timing))
     found = runner.run(runner.plan.cells[:2])
     outcomes = [[[run.outcome.name for run in runs] for runs in arms] for arms in found]
     whole = ["COMPLETED"] * 3

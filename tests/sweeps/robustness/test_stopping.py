@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from blis_jax.statistics.intervals import ANYTIME_METHOD, METHOD
 from blis_jax.statistics.sequential import StoppingRule
 from sweeps.claims.words import UNDECIDED
 from sweeps.robustness import parts
-from sweeps.robustness.cells import Place, make_axes, make_cells, reference_place
+from sweeps.robustness.cells import make_axes, make_cells, reference_place
 from sweeps.robustness.parts import MapRunner
 from sweeps.robustness.plan import Extent, MapPlan, Question, load_shape, make_plan
 from sweeps.robustness.report import differences
@@ -53,13 +53,8 @@ class MadeRuns(MapRunner):
     ends: Mapping[tuple[float, int], str]
     asked: list[tuple[float, int, int]]
 
-    def _runner_for(self, place: Place) -> Any:
-        class Idle:
-            timing = self.timing
-
-        return Idle()
-
-    def _results(self, entries: Any, seeds: Sequence[int]) -> list[list[RunSummary]]:
+    def _results(self, entries: Any, places: range) -> list[list[RunSummary]]:
+        seeds = self.plan.seeds[places.start : places.stop]
         return [
             [self._result(entry.place["rate"], entry.arm, seed) for seed in seeds]
             for entry in entries

@@ -56,3 +56,19 @@ def test_a_seed_without_requests_is_refused_by_its_number(
     with pytest.raises(ConfigError, match=f"^seed {empty}: no request arrives before the horizon"):
         DrawnRows("reference").rows(ClusterConfig(), spec, seeds)
     assert in_processes
+
+
+def test_sources_are_kept_apart_and_the_oldest_go_beyond_the_limit() -> None:
+    few, many = (
+        load_builtin("mixed").model_copy(update={"num_requests": count}) for count in (20, 30)
+    )
+    rows, config = DrawnRows("jax", most_requests=60), ClusterConfig()
+    sizes = [[row.table.num_rows for row in rows.rows(config, of, [1])] for of in (few, many)]
+    assert sizes == [[20], [30]]
+    (again,) = rows.rows(config, few, [1])
+    assert again.table is rows.table(few, 1, 16)
+    rows.rows(config, many, [2])  # the third table is one too many
+    assert [(seed, of[1] is few) for (_, seed, _), of in rows.kept.items()] == [
+        (1, True),
+        (2, False),
+    ]
