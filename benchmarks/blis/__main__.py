@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.blis import february, lines
+from benchmarks.blis.files import REPOSITORY
 from benchmarks.blis.lines import METRICS, OUT, Line
 from blis_jax.backend import prepare_backend
 from blis_jax.commands.door.dispatch import main as main_of_blis_jax
@@ -116,12 +117,23 @@ def _shared(document: dict[str, Any]) -> dict[str, Any]:
     return shared
 
 
+def placed(line: Line, repository: Path) -> Line:
+    """Return the line with the checkout's path in place of `REPOSITORY`."""
+    words, first = (
+        [word.replace(REPOSITORY, f"{repository.resolve()}/") for word in words]
+        for words in (line.words, line.first)
+    )
+    return Line(line.command, words, first)
+
+
 def compare(line: Line, program: Path, repository: Path, folder: Path, revision: str) -> str:
     """Run a line with BLIS and with blis-jax; return the verdict, and the seconds that each took.
 
     Some of what BLIS prints differs from run to run, such as its count of priority inversions where requests arrive
     together. So BLIS runs up to `TRIES` times, until it prints what blis-jax printed.
     """
+
+    line = placed(line, repository)
 
     def blis(*words: str) -> subprocess.CompletedProcess[str]:
         """Run BLIS in its folder, where it finds its defaults."""

@@ -1,7 +1,5 @@
-"""Random command lines of BLIS's revision of February 2026: every option of its `run` that changes results.
-
-`--max-model-len` changes none there, and is refused here.
-"""
+"""Random command lines of BLIS's revision of February 2026: every option of its `run`, `--max-model-len` included,
+which changes nothing there."""
 
 from __future__ import annotations
 
@@ -29,6 +27,7 @@ from benchmarks.blis.workloads import LLAMA, Draw, workload
 
 OF_BOTH = (
     *("total-kv-blocks", "block-size-in-tokens", "long-prefill-token-threshold", "scheduler"),
+    "max-model-len",
     *("token-bucket-capacity", "token-bucket-refill-rate", "routing-latency", "admission-latency"),
     *("snapshot-refresh-interval", "horizon", "counterfactual-k"),
 )  # fmt: skip

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from benchmarks.blis import workloads
-from benchmarks.blis.workloads import GPUS, LLAMA, Draw, inference_perf, session_free, workload
+from benchmarks.blis import files, workloads
+from benchmarks.blis.workloads import GPUS, LLAMA, Draw, workload
 
 Table = dict[str, tuple[float, tuple[Any, ...]]]
 
@@ -116,7 +116,6 @@ OF_SIMPLE: Table = {
     "output-tokens-min": (0.3, (1, 5)),
     "output-tokens-max": (0.2, (65, 300)),
 }
-DEVICES = ("nvme_gen4", "nvme_gen3", "sata_ssd", "cpu_dram", "s3")
 RATES = ("1", "5", "20", "80", "300", "1000000")
 
 
@@ -133,7 +132,7 @@ def line(number: int, folder: Path) -> Line:
     draw = Draw(number, LINES)
     kind = draw.shape.random()
     if kind < 0.04:
-        return _converted(draw, folder / str(number))
+        return Line(*files.converted(draw, folder / str(number)), [])
     cluster, adapters = _cluster(draw, folder / str(number), {"timeout"} if kind < 0.17 else set())
     if kind < 0.17:
         tiers = [word for word in cluster if "offload" in word and "threshold" not in word]
@@ -157,7 +156,10 @@ def line(number: int, folder: Path) -> Line:
 
 
 def _model_of(words: list[str]) -> list[str]:
-    kept = ("--model", "--hardware", "--tp")
+    kept = (
+        *("--model", "--hardware", "--tp"),
+        *("--defaults-filepath", "--model-config-folder", "--hardware-config"),
+    )
     pairs = itertools.pairwise(words)
     return [word for name, value in pairs if name in kept for word in (name, value)]
 
@@ -174,7 +176,7 @@ def _files(draw: Draw, path: Path) -> list[str]:
             else []
         )
         if draw.has(0.5):
-            _saturation(draw, path)
+            files.saturation(draw, path)
             written += ["--saturation-config", str(path)]
     return written + shown
 
@@ -212,12 +214,17 @@ def _cluster(draw: Draw, path: Path, without: set[str]) -> tuple[list[str], tupl
     words += draw.options(OF_FLOW, OF_PROGRAM) if draw.has(0.3) else []
     adapters: tuple[str, ...] = ()
     if draw.has(0.2):
-        adapters = _adapters(draw, path.with_suffix(".lora.yaml"))
+        adapters = files.adapters(draw, path.with_suffix(".lora.yaml"))
         words += ["--lora-config", str(path.with_suffix(".lora.yaml"))]
         words += draw.options(OF_ADAPTERS, OF_PROGRAM)
         words += ["--lora-scorer-weight", "1.5"] if is_weighted and draw.has(0.6) else []
     if "--kv-cpu-blocks" not in words and draw.has(0.18):
-        _offload(draw, path.with_suffix(".offload.yaml"))
+        devices = files.DEVICES
+        if draw.has(0.4):
+            model = words[words.index("--model") + 1]
+            named, devices = files.defaults(draw, model, path.with_suffix(".defaults.yaml"))
+            words += named
+        files.offload(draw, path.with_suffix(".offload.yaml"), devices)
         words += ["--kv-offload-config", str(path.with_suffix(".offload.yaml"))]
     if draw.has(0.22):
         workloads.policies(draw, path.with_suffix(".policies.yaml"))
@@ -295,71 +302,3 @@ def simple_lengths(draw: Draw) -> list[str]:
     """Return the options of a simple workload's lengths."""
     usual = ("--prompt-tokens", "200", "--output-tokens", "60")
     return [*usual, *draw.options(OF_SIMPLE, OF_PROGRAM)]
-
-
-def _converted(draw: Draw, path: Path) -> Line:
-    files = [path.with_suffix(f".{index}.yaml") for index in range(draw.value.randint(1, 3))]
-    if draw.value.random() < 0.5:
-        for file in files:
-            file.write_text(yaml.safe_dump(session_free(draw), sort_keys=False))
-        return Line(
-            ("compose",), list(itertools.chain(*(("--from", str(file)) for file in files))), []
-        )
-    if draw.value.random() < 0.3:
-        name = draw.value.choice(("chatbot", "contentgen", "summarization", "multidoc"))
-        words = ["--name", name, "--rate", str(round(draw.value.uniform(0.1, 90), 3))]
-        return Line(("convert", "preset"), words, [])
-    files[0].write_text(yaml.safe_dump(inference_perf(draw.value)))
-    return Line(("convert", "inference-perf"), ["--spec", str(files[0])], [])
-
-
-def _adapters(draw: Draw, path: Path) -> tuple[str, ...]:
-    """Write a file of LoRA adapters; return their names."""
-    value, names = draw.value, [f"a{index}" for index in range(draw.shape.choice((1, 3, 8)))]
-    based = {"base_model": LLAMA} if draw.has(0.2) and draw.has(0.5) else {}
-    entries = [{"id": name, "rank": value.choice((4, 8, 16, 20, 64)), **based} for name in names]
-    lora: dict[str, Any] = {"adapters": entries}
-    lora |= {"adapter_capacity": value.randint(1, 4)} if draw.has(0.9) else {}
-    if draw.has(0.3):
-        lora["step_overhead_tiers"] = {8: {"k6": 0.05, "k7": 0.7}, 32: {"k6": 0.2, "k7": 1.3}}
-    if draw.has(0.3):
-        lora["load_base_latency_us"] = value.choice((0.0, 2500.5, 40000.0))
-    path.write_text(yaml.safe_dump({"lora": lora}))
-    return tuple(names)
-
-
-def _saturation(draw: Draw, path: Path) -> None:
-    """Write a file with settings of the saturation detectors."""
-    drift = {
-        "window_size_sec": draw.value.choice((1, 2)),
-        "min_windows": 2,
-        "warmup_windows": draw.value.choice((0, 1)),
-    }
-    limits = {"threshold_ms": draw.value.choice((80.5, 900.0))}
-    path.write_text(yaml.safe_dump({"threshold": limits, "backlog_drift": drift}))
-
-
-def _offload(draw: Draw, path: Path) -> None:
-    """Write a file of tiers for KV blocks."""
-    value = draw.value
-    block = 2 * 2**20  # bytes of 16 tokens of Llama 3.1 8B
-    tiered: dict[str, Any] = {"cpu_bytes_to_use": value.choice((3, 20, 60, 200, 3000)) * block}
-    tiers = []
-    for _ in range(draw.shape.choice((0, 1, 1, 2))):
-        tier: dict[str, Any] = {"type": "fs", "root_dir": "/kv", "direct_io": value.random() < 0.7}
-        tier["device_class"] = value.choice(DEVICES)
-        tier |= {"locality": "REMOTE", "enable_kv_events": True} if value.random() < 0.2 else {}
-        if value.random() < 0.3:
-            tier |= {"read_bandwidth": value.choice((90.5, 900.0)), "base_latency": 2500.5}
-        if value.random() < 0.4:
-            tier |= {"n_read_threads": value.randint(1, 4), "n_write_threads": value.randint(1, 4)}
-        tiers.append(tier)
-    tiered |= {"secondary_tiers": tiers} if tiers else {}
-    tiered |= {"offload_prompt_only": False} if draw.has(0.3) else {}
-    if value.random() < 0.25:
-        few = ({"blocks_per_chunk": 1}, {"tokens_per_hash": 64}, {"eviction_policy": "lru"})
-        tiered |= value.choice(
-            (*few, {"store_threshold": 1}, {"block_size": 16}, {"blocks_per_chunk": 2})
-        )
-        tiered |= {"self_describing_kv_events": True} if value.random() < 0.5 else {}
-    path.write_text(yaml.safe_dump({"kv_offload": tiered}))

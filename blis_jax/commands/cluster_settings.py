@@ -17,6 +17,7 @@ from blis_jax.cluster.config import (
     AUGUST_SCORERS,
     FIELDS,
     POLICY_NAMES,
+    PROFILE,
     REVISIONS,
     ClusterConfig,
 )
@@ -186,6 +187,8 @@ def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
         resolved_settings["revision"] = resolved_settings.pop("variant")
     if resolved_settings.get("revision") == AUGUST:
         resolved_settings.setdefault("latency_model", "trained-physics")
+    if resolved_settings.get("revision") == PROFILE and not resolved_settings.get("corrected"):
+        resolved_settings = _without_limit(resolved_settings)
     resolved_settings = with_files(resolved_settings, resolved_settings.get("revision") == AUGUST)
     path = resolved_settings.pop("policy_config", None)
     if path is not None:
@@ -210,6 +213,19 @@ def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     if policy is not None:
         resolved_settings["slo_preemption"] = policy == "priority"
     return resolved_settings
+
+
+def _without_limit(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop the longest request's length, which BLIS of February reads and passes over."""
+    changed = dict(settings)
+    if changed.pop("max_model_len", 0):
+        warnings.warn(
+            "--max-model-len has no effect under --profile blis-2026-02, as in BLIS of February; --profile "
+            "blis-2026-08 drops requests that are longer",
+            ConfigWarning,
+            stacklevel=2,
+        )
+    return changed
 
 
 def _with_adapters(settings: Mapping[str, Any]) -> dict[str, Any]:

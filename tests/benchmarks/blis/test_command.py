@@ -61,6 +61,15 @@ def test_files_are_compared_but_for_what_ours_says_besides(tmp_path: Path) -> No
     assert "BLIS wrote" in blis.of_files(theirs, out, False)
 
 
+def test_a_line_is_told_where_the_checkout_is(tmp_path: Path) -> None:
+    line = Line(
+        ("replay",), ["--tp", "2", "--hardware-config", "REPOSITORY/h.json"], ["REPOSITORY/m"]
+    )
+    assert blis.placed(line, tmp_path) == Line(
+        ("replay",), ["--tp", "2", "--hardware-config", f"{tmp_path}/h.json"], [f"{tmp_path}/m"]
+    )
+
+
 def test_ours_writes_into_its_own_folder_and_says_what_it_refuses(tmp_path: Path) -> None:
     made, printed, _ = blis.ours(Line(("convert", "preset"), ["--name", "chatbot"], []), tmp_path)
     assert made and "clients:" in printed

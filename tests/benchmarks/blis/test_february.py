@@ -27,10 +27,10 @@ slo-scorer-bias-critical slo-scorer-bias-sheddable slo-threshold-sheddable slo-t
 snapshot-refresh-interval summarize-trace token-bucket-capacity token-bucket-refill-rate total-kv-blocks tp
 trace-level vllm-version workload workload-spec workload-traces-filepath
 """
-# of the machine, of one fit for each model, of a law that is refused, and without effect there
+# of the machine, of one fit for each model, and of a law that is refused
 NOT_DRAWN = {
     *("defaults-filepath", "hardware-config", "log", "model-config-folder"),
-    *("hardware", "vllm-version", "roofline", "max-model-len"),
+    *("hardware", "vllm-version", "roofline"),
 }
 
 

@@ -147,6 +147,16 @@ def test_options_of_pools_have_no_effect_without_pools(given: dict[str, Any]) ->
         cluster_config({**usual, "pd_decider": "sometimes"})
 
 
+def test_a_longest_request_has_no_effect_under_blis_of_february() -> None:
+    named = {"model": MODEL[1], "variant": "blis-2026-02"}
+    with pytest.warns(ConfigWarning, match="--max-model-len has no effect under --profile"):
+        found = cluster_config({**named, "max_model_len": 60})
+    assert found == cluster_config(named)
+    for more in ({"corrected": True}, {"variant": "scheduling"}):
+        with pytest.raises(ConfigError, match="--max-model-len limits requests in the revision"):
+            cluster_config({**named, "max_model_len": 60, **more})
+
+
 def test_scorers_of_pools_are_not_said_to_have_no_effect(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
