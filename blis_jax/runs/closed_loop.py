@@ -199,6 +199,7 @@ class _Batches:
     values: QueueValues | None  # None: requests are scheduled in order of their rows
     texts: Int[np.ndarray, "part request"] | None  # `Order.part_texts`, where they count
     after_decode_us: Int[np.ndarray, " instance"]
+    waits_for_output: bool  # users send again after E2E; in BLIS, after their last step
 
 
 def _batches_of(config: ClusterConfig, loop: ClosedLoop, policies: Policies | None) -> _Batches:
@@ -211,7 +212,7 @@ def _batches_of(config: ClusterConfig, loop: ClosedLoop, policies: Policies | No
         texts = ranks_of_parts(ids_of(loop.requests, loop.parent != NO_PARENT))
     if has_pools(config):
         after_decode_us = np.array(times_after_decode(config), np.int64)
-    return _Batches(values, texts, after_decode_us)
+    return _Batches(values, texts, after_decode_us, config.corrected)
 
 
 def _other_answers(
@@ -310,6 +311,8 @@ def _completions(
         heard_us = np.where(is_split, starts_us + batches.after_decode_us[instance], heard_us)
         scheduled_us = np.where(is_split, batches.texts[2][order[done]], scheduled_us)
     by_event = done[np.lexsort((*keys, scheduled_us, is_split, instance, starts_us))]
+    if batches.waits_for_output:
+        heard_us = np.maximum(heard_us, (requests.arrival_us + requests.e2e_us)[done])
     completed_us[order[done]] = heard_us
     turn[order[by_event]] = np.arange(len(by_event))
     return completed_us, turn

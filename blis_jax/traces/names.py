@@ -31,7 +31,8 @@ def _spelt(usual: str, stems: Sequence[str], with_length: Sequence[str]) -> tupl
         for stem in stems
         for before, after in product(_PREFIXES, (*_ENDINGS, *_LENGTHS * (stem in with_length)))
     ]
-    return tuple(dict.fromkeys(usual.split() + made))
+    turned = [f"tokens {stem}" for stem in stems]
+    return tuple(dict.fromkeys(usual.split() + made + turned))
 
 
 # The names of a column, ours first; of JSON the innermost names count.
@@ -104,6 +105,8 @@ LATENCIES = {
 STATUSES = ("status", "status_code", "http_status", "http_code", "response_code")
 SUCCESSES = ("success", "succeeded", "is_success", "ok")
 ERRORS = ("error", "error_code", "error_message", "error_type", "exception")
+GIVEN_UP = ("cancelled", "canceled", "is_cancelled", "aborted", "is_aborted", "failed", "is_error")
+ENDS = ("finish_reason", "finish_reason_normalized", "stop_reason")
 MODELS = ("model", "model_name", "model_id")
 
 
@@ -147,6 +150,8 @@ _FAILURES: tuple[tuple[tuple[str, ...], Callable[[str], bool]], ...] = (
     (STATUSES, _failed_status),
     (SUCCESSES, lambda text: text.lower() in ("false", "f", "0", "no")),
     (ERRORS, lambda text: text.lower() not in _NOTHING),
+    (GIVEN_UP, lambda text: text.lower() in ("true", "t", "1", "yes")),
+    (ENDS, lambda text: _FAILED.match(text) is not None),
 )
 
 

@@ -30,6 +30,7 @@ from blis_jax.traces.rows import (
     TraceRows,
     by_arrival,
     num_repeated,
+    repeated_ids,
     single_tokens,
 )
 
@@ -332,9 +333,7 @@ def _unsaid(rows: TraceRows, wanted: TraceOptions, report: Report) -> list[str]:
             f"column{plural} without effect: {', '.join(list(report.unread)[:MOST_NAMED])}"
         )
     if repeated := len(rows) - np.unique(rows.request_id).size:
-        notes.append(
-            f"{repeated} rows repeat the request_id of another row; each is a request of its own"
-        )
+        notes.append(repeated_ids(repeated))
     if num_silent := int(np.count_nonzero(rows.output_len == 0)):
         notes.append(
             f"{num_silent} requests have no output token: they end with their prompt, and their TTFT counts"

@@ -305,6 +305,14 @@ def num_repeated(rows: TraceRows) -> int:
     return len(rows) - len(np.unique(keys, axis=0))
 
 
+def repeated_ids(num_rows: int) -> str:
+    """Return a note on rows that have the id of another row."""
+    return (
+        f"{num_rows} rows repeat the request_id of another row; each is a request of its own: if they are retries, "
+        "take out the ones that came to nothing"
+    )
+
+
 def single_tokens(output_len: np.ndarray) -> str | None:
     """Return a note if many requests have one output token and therefore no TPOT."""
     num_single = int(np.count_nonzero(output_len == 1))

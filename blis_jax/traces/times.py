@@ -27,6 +27,7 @@ FEWEST_NAMED = 10  # least requests for doubting a column named in µs
 USUAL_PER_S = 3.0  # the unit whose rate lies nearest to it is proposed
 FIRST_UNIX_S, LAST_UNIX_S = 1e9, 5e9  # seconds since 1970, of 2001 to 2128
 LATE_US = 86_400 * 10**6  # a first arrival later than a day
+MOST_DATED = 0.5  # share of rows with a date from which a time near 0 is one that was never set
 LATE_SPANS = 10  # and later than this many of the trace's spans
 
 
@@ -64,17 +65,17 @@ def read_in_unit(
         The rows, and the reading whose report belongs to them.
     """
     if reading.time_unit != AUTO:
-        return read(reading), reading
+        return dated(read(reading), reading), reading
     tried: list[tuple[TraceRows, Reading]] = []
     for unit in (None, *UNITS_US):
         in_unit = replace(reading, time_unit=unit, report=reading.report.copy())
-        rows = read(in_unit)
+        rows = dated(read(in_unit), in_unit)
         tried.append((rows, in_unit))
         if in_unit.time_unit is None:  # the format fixes the unit
             break
         is_one_moment = tried[0][0].arrival_us.any() and not np.ptp(rows.arrival_us)
         if (
-            len(rows)
+            len(rows) > in_unit.report.num_bad  # a larger unit makes times too large
             and not is_one_moment
             and why_odd(rows, in_unit.time_unit, fewest_slow=2) is None
         ):
@@ -83,8 +84,22 @@ def read_in_unit(
             )
             break
     else:
-        return next((each for each in tried if len(each[0])), tried[0])
+        return max(tried, key=lambda each: len(each[0]))
     return tried[-1]
+
+
+def dated(rows: TraceRows, reading: Reading) -> TraceRows:
+    """Return rows without those whose time was never set, such as 0 among times since 1970, and note how many."""
+    at_s = rows.arrival_us / 1e6
+    has_date = (at_s >= FIRST_UNIX_S) & (at_s <= LAST_UNIX_S)
+    is_unset = at_s < LATE_US / 1e6
+    if not is_unset.any() or has_date.sum() < MOST_DATED * len(rows) or DELAY in rows.others:
+        return rows
+    reading.report.notes.append(
+        f"{int(is_unset.sum())} rows have a time near 0, where others have times since 1970: their time was never "
+        "set, and they are left out"
+    )
+    return rows.take(np.flatnonzero(~is_unset))
 
 
 def remark(rows: TraceRows, unit: str | None) -> str | None:
@@ -107,16 +122,19 @@ def remark(rows: TraceRows, unit: str | None) -> str | None:
 
 
 LARGEST_GAP, FEWEST_GAPS = 0.4, 20  # of a trace's span; gaps
+HUGE_GAP, FEWEST_FOR_HUGE = 1e4, 4  # times the mean gap, as between two units; gaps
 LONG_GAP = 20.0  # times the mean gap where all gaps are drawn alike, beyond any that chance gives
 
 
 def lonely_gap(rows: TraceRows) -> str | None:
     """Return a note if one gap is a large share of the trace, as between two traces or two units; else None."""
     gaps = np.diff(np.sort(rows.arrival_us)) / 1e6
-    if len(gaps) < FEWEST_GAPS or not gaps.any():
+    if len(gaps) < FEWEST_FOR_HUGE or not gaps.any():
         return None
     place, span = int(np.argmax(gaps)), float(gaps.sum())
     others = (span - float(gaps[place])) / (len(gaps) - 1)
+    if len(gaps) < FEWEST_GAPS and gaps[place] < HUGE_GAP * others:
+        return None
     if gaps[place] < LARGEST_GAP * span or gaps[place] < LONG_GAP * others:
         return None
     return (

@@ -103,6 +103,25 @@ def test_a_pool_keeps_its_number_of_requests_and_sends_all():
     assert max(in_flight) == 5
 
 
+@pytest.mark.parametrize("corrected", [False, True])
+def test_without_the_defects_users_wait_for_all_of_their_answer(corrected):
+    """As many users as there are: throughput times (E2E + think time) is their number, by Little's law."""
+    config = ClusterConfig(
+        corrected=corrected, alpha_coeffs=(200.0, 1.0, 3000.0), beta_coeffs=(5000.0, 10.0, 6.0)
+    )
+    run = simulate_closed_loop(config, workload_of(POOL))
+    requests, loop = run.record.requests, run.loop
+    place = {row: at for at, row in enumerate(run.rows.tolist())}
+    later = [at for row, at in place.items() if loop.parent[row] != NO_PARENT]
+    before = [place[int(loop.parent[run.rows[at]])] for at in later]
+    ends_us = requests.arrival_us[before] + requests.e2e_us[before]
+    waited_us = requests.arrival_us[later] - ends_us
+    if corrected:
+        assert set(waited_us.tolist()) == {2000}
+    else:
+        assert waited_us.max() < 0
+
+
 def test_ids_count_the_requests_that_completions_brought():
     run = simulate_closed_loop(CLUSTER, workload_of(POOL))
     ids = run.request_ids()

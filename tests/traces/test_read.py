@@ -288,7 +288,8 @@ def test_usual_names_of_columns_are_read(tmp_path, header):
     ("header", "of_failed", "of_others"),
     [
         ("status", "500", "200"), ("status", "timed out", "ok"), ("success", "False", "True"),
-        ("error", "connection refused", ""), ("error_code", "429", ""),
+        ("error", "connection refused", ""), ("error_code", "429", ""), ("cancelled", "true", "false"),
+        ("finish_reason", "abort", "length"),
     ],
 )  # fmt: skip
 def test_rows_that_say_that_they_failed_are_left_out(tmp_path, header, of_failed, of_others):

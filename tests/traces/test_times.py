@@ -77,6 +77,16 @@ def test_times_since_1970_begin_at_0(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("factor", [1.0, 1e3])
+def test_a_time_that_was_never_set_is_no_arrival(tmp_path, factor):
+    text = "start_time,input_tokens,output_tokens\n0,10,1\n" + "".join(
+        f"{(1.79e9 + at) * factor:.1f},10,1\n" for at in range(9)
+    )
+    trace = read_text(tmp_path, text)
+    assert np.ptp(trace.rows.arrival_us) == 8e6
+    assert any(note.startswith("1 rows have a time near 0") for note in trace.report.notes)
+
+
 def test_other_units_of_plain_columns(tmp_path):
     text = "arrival_us,input_tokens,output_tokens\n0,10,1\n1.5,10,1\n"
     trace = read_text(tmp_path, text, time_unit="s")

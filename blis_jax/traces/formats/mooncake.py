@@ -45,6 +45,7 @@ from blis_jax.workload.contents import Segments
 ODD_IDS = 1 << 62  # numbers from here on stand for ids that are words or do not fit
 LARGEST_BLOCK = 1 << 16  # that is looked for when the given block size does not fit
 BLOCK_SIZE, BAILIAN_BLOCK_SIZE = 512, 16  # tokens of a hash id
+FEWEST_COVERED = 0.8  # share of the prompts' tokens that hash ids stand for in a file of the format
 _NUMBERS = ("timestamp", "input_length", "output_length")
 _WAITS = ("delay", "tool_wait_ms", "wait_for")  # in place of a timestamp
 _NAMES = (*_NUMBERS, *_WAITS, "hash_ids", "session_id", "request_id")
@@ -219,6 +220,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
             f"{columns.num_joins} rows wait for requests of other sessions (wait_for): such waits take no time here, "
             "only the answer to the turn before in a row's own session is waited for"
         )
+    reading.report.notes += _uncovered(columns, block_size)
     delay = np.asarray(columns.delay)
     waits = delay != NO_DELAY
     delay_us = np.where(waits, np.rint(delay * unit_us), NO_DELAY).astype(np.int64)
@@ -325,6 +327,25 @@ def _fitting(length: int, num_ids: int) -> int | None:
     """Return the smallest block size, in tokens, at which `length` tokens fill `num_ids` blocks; None if none does."""
     sizes = (2**power for power in range(LARGEST_BLOCK.bit_length()))
     return next((size for size in sizes if -(-length // size) == num_ids), None)
+
+
+def _uncovered(columns: _Columns, block_size: int) -> list[str]:
+    """Return a note if the hash ids stand for much less than the prompts that have some."""
+    counts, lengths = (np.fromiter(each, np.int64) for each in (columns.counts, columns.input_len))
+    has_ids = counts > 0
+    tokens = int(lengths[has_ids].sum())
+    share = float(np.minimum(counts * block_size, lengths)[has_ids].sum()) / max(tokens, 1)
+    if not has_ids.any() or share >= FEWEST_COVERED:
+        return []
+    fits = {
+        _fitting(*pair)
+        for pair in zip(lengths[has_ids].tolist(), counts[has_ids].tolist(), strict=True)
+    }
+    size = fits.pop() if len(fits) == 1 else None
+    return [
+        f"hash_ids of {block_size} tokens stand for {share:.0%} of the prompts that have some, the rest counts as "
+        "private" + (f"; --trace-block-size {size} would fit all" if size else "")
+    ]
 
 
 def _segments(columns: _Columns, input_len: np.ndarray, block_size: int) -> Segments:

@@ -70,6 +70,7 @@ from blis_jax.traces.rows import (
     TraceRows,
     make_rows,
     number_turns,
+    repeated_ids,
     sessions_of_clients,
 )
 from blis_jax.workload.contents import Segments
@@ -266,14 +267,19 @@ def _split(values: np.ndarray, ptr: np.ndarray) -> list[list[int]]:
 
 
 def _ids(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Return request ids as numbers, NO_CODE for an id that is not a number; every row counts as good."""
+    """Return request ids as numbers, NO_CODE for none, and less for the hash of a text; every row counts as good."""
     numbers = pandas.to_numeric(values, errors="coerce").to_numpy(np.float64)
     is_id = (numbers >= 0) & (numbers <= 2**62) & (numbers == np.floor(numbers))
     if values.dtype.kind in "iu":
         return np.where(is_id, values.to_numpy(), NO_CODE).astype(np.int64), np.ones(
             len(values), bool
         )
-    return np.where(is_id, numbers, NO_CODE).astype(np.int64), np.ones(len(values), bool)
+    ids = np.where(is_id, numbers, NO_CODE).astype(np.int64)
+    if not is_id.all():
+        texts = values.astype(object).where(values.notna(), "").map(str).to_numpy(object)
+        hashed = (pandas.util.hash_array(texts) >> np.uint64(2)).astype(np.int64)
+        ids = np.where(is_id | (texts == ""), ids, NO_CODE - 1 - hashed)
+    return ids, np.ones(len(values), bool)
 
 
 def _number_lists(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
@@ -285,8 +291,12 @@ def _with_ids(
     columns: dict[str, np.ndarray], table: _Table, reading: Reading
 ) -> dict[str, np.ndarray]:
     """Return the columns without request_id, so that rows are numbered, unless every row has a numeric id."""
-    if bool((columns["request_id"] != NO_CODE).all()):
+    ids = columns["request_id"]
+    if bool((ids >= 0).all()):
         return columns
+    texts = ids[ids < NO_CODE]
+    if repeated := len(texts) - np.unique(texts).size:
+        reading.report.notes.append(repeated_ids(repeated))
     reading.report.add_unread(name for name in table.names if plain_name(name) == "requestid")
     return {name: columns[name] for name in columns if name != "request_id"}
 

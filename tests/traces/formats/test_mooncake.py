@@ -104,6 +104,19 @@ def test_missing_ids_leave_the_rest_of_a_prompt_private(tmp_path):
     assert shared_blocks(to_table(trace.rows, 16)[0]) == {(0, 1): 64}
 
 
+@pytest.mark.parametrize(
+    ("lengths", "ending"),
+    [((1900, 1500), "--trace-block-size 1024 would fit all"), ((9000, 1100), "as private")],
+)
+def test_ids_that_stand_for_little_of_the_prompts_are_told(tmp_path, lengths, ending):
+    text = lines_of(*((at, length, 1, [7, at]) for at, length in enumerate(lengths)))
+    (note,) = read_text(tmp_path, text).report.notes[:1]
+    assert note.startswith("hash_ids of 512 tokens stand for")
+    assert note.endswith(ending)
+    again = read_text(tmp_path, text, block_size=1024).report.notes
+    assert any("stand for" in each for each in again) == (lengths[0] == 9000)
+
+
 BAD_LINES = {
     "not json": "not a JSON object",
     "[1, 2]": "not a JSON object",

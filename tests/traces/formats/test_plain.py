@@ -258,6 +258,16 @@ def test_names_that_are_numbers_and_ids_that_are_none(tmp_path):
     assert "column without effect: request_id" in trace.report.notes
 
 
+def test_ids_that_come_twice_are_told_whether_numbers_or_texts(tmp_path):
+    for prefix in ("", "r"):
+        (tmp_path / f"a{prefix}").mkdir()
+        text = "arrival_s,request_id,input_tokens,output_tokens\n" + "".join(
+            f"{at},{prefix}{number},10,4\n" for at, number in enumerate([1, 2, 1, 3, 1])
+        )
+        notes = read_text(tmp_path / f"a{prefix}", text).report.notes
+        assert any(note.startswith("2 rows repeat the request_id") for note in notes)
+
+
 def test_a_number_of_eight_digits_is_no_date(tmp_path):
     text = "timestamp,isl,osl\n17900000,10,4\n17901500,10,4\n17903000,10,4\n"
     rows = read_text(tmp_path, text).rows
