@@ -13,18 +13,21 @@ import pytest
 import blis_jax
 import blis_jax.calibrate
 from tests.support.allowed import project
+from tests.support.public_names import PACKAGES
 from tests.support.recorded.reference_data import REPO_ROOT
 
 
 def test_public_names_stay_what_they_are_once_their_modules_are_imported():
     for _ in range(2):
-        for name in blis_jax.__all__:
-            assert not isinstance(getattr(blis_jax, name), types.ModuleType), name
-    importlib.import_module("blis_jax.runs.many_runs")
+        for package in PACKAGES:
+            for name in package.__all__:
+                assert not isinstance(getattr(package, name), types.ModuleType), name
+        importlib.import_module("blis_jax.runs.many_runs")
+        importlib.import_module("sweeps.evaluate")
     assert callable(blis_jax.simulate)
 
 
-@pytest.mark.parametrize("package", [blis_jax, blis_jax.calibrate])
+@pytest.mark.parametrize("package", [*PACKAGES, blis_jax.calibrate])
 def test_every_public_name_is_there_and_no_other(package: types.ModuleType) -> None:
     for name in package.__all__:
         assert getattr(package, name) is not None

@@ -16,9 +16,7 @@ from blis_jax.reports.drawing import save
 from blis_jax.reports.pictures import Axis, Panel, Picture, Series, Style
 from blis_jax.reports.style import STRATEGY_COLOURS
 from blis_jax.workload.spec import with_zipf
-from sweeps.runs.experiment import Experiment
-from sweeps.runs.requests import load_workload
-from sweeps.strategies.arms import arm_of
+from sweeps import Experiment, arm_of, load_workload
 
 CAPACITIES, SKEWS = (2, 3, 4, 6, 8, 16), (0.5, 1.0, 1.5)
 METRICS = ("worst_adapter_ttft_p99_ms", "mean_adapter_ttft_p99_ms", "num_adapter_loads")

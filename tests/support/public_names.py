@@ -15,18 +15,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import blis_jax
+import papers
+import surrogate
+import sweeps
 from blis_jax.files.formats import FORMATS
 from tests.support.recorded.reference_data import REPO_ROOT
 
+PACKAGES = (blis_jax, papers, surrogate, sweeps)
 PAGE = REPO_ROOT / "docs" / "reference" / "python.md"
 RECORDED = REPO_ROOT / "tests" / "data" / "public_names.txt"
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def names() -> list[str]:
-    """Return the full names that the page documents, and those of `blis_jax` itself."""
+    """Return the full names that the page documents, and those of the packages themselves."""
     shown = re.findall(r"^::: (\S+)", PAGE.read_text(encoding="utf-8"), re.M)
-    return sorted({*shown, *(f"blis_jax.{name}" for name in blis_jax.__all__)})
+    own = {f"{package.__name__}.{name}" for package in PACKAGES for name in package.__all__}
+    return sorted({*shown, *own})
 
 
 def text() -> str:
