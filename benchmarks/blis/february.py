@@ -4,6 +4,7 @@ which changes nothing there."""
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 from pathlib import Path
@@ -66,6 +67,16 @@ FITTED = (
     *("qwen/qwen2.5-7b-instruct", "ibm-granite/granite-3.1-8b-instruct", "meta-llama/llama-3.3-70b-instruct"),
     *("microsoft/phi-4", "codellama/codellama-34b-instruct-hf", "nvidia/llama-3.1-nemotron-70b-instruct-hf"),
 )  # fmt: skip
+KEYS = (
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
+    *("vocab_size", "torch_dtype", "max_position_embeddings"),
+)  # fmt: skip
+SIZES = (
+    (32, 4096, 32, 8, 14336, 128256, "bfloat16", 131072),
+    (40, 5120, 40, 10, 17920, 100352, "float32", 16384),
+    (28, 3584, 28, 4, 18944, 152064, "fp8", 32768),
+    (17, 1000, 7, 7, 3001, 5000, "float16", 8192),
+)
 # what a client's part of a workload file may hold; the rest came later
 OF_CLIENT = {
     "": ("id", "tenant_id", "slo_class", "model", "rate_fraction", "prefix_group", "prefix_length", "streaming",
@@ -80,7 +91,8 @@ def line(number: int, folder: Path) -> Line:
     """Draw one command line, and write the files that it names into the folder."""
     draw = Draw(number, LINES)
     count = draw.shape.choice((1, 1, 2, 3, 4, 8))
-    words = ["--num-instances", str(count), *_model(draw), *draw.options(OF_RUN, OF_THE_PROGRAM)]
+    words = ["--num-instances", str(count), *_model(draw, folder / f"{number}.model")]
+    words += draw.options(OF_RUN, OF_THE_PROGRAM)
     words += ["--seed", str(draw.value.randint(1, 10000))] if draw.has(0.9) else []
     if count > 1 and draw.has(0.85):
         policies = ("weighted",) * 4 + ("least-loaded", "prefix-affinity", "always-busiest")
@@ -96,9 +108,17 @@ def line(number: int, folder: Path) -> Line:
     return Line(("run",), [*words, *_requests(draw, folder / str(number))], [])
 
 
-def _model(draw: Draw) -> list[str]:
+def _model(draw: Draw, folder: Path) -> list[str]:
     name = draw.shape.choice((*(LLAMA,) * 5, *FITTED))
     words = ["--model", name]
+    if draw.has(0.12):
+        folder.mkdir(exist_ok=True)
+        sizes = draw.value.choice(SIZES)
+        (folder / "config.json").write_text(json.dumps(dict(zip(KEYS, sizes, strict=True))))
+        words += ["--roofline", "--hardware", draw.value.choice(("H100", "A100-SXM"))]
+        words += ["--tp", draw.value.choice("124"), "--model-config-folder", str(folder)]
+        alpha = ",".join(str(round(draw.value.uniform(0, top), 3)) for top in (20000, 30, 3000))
+        return words + (["--alpha-coeffs", alpha] if draw.has(0.4) else [])
     words += ["--tp", draw.value.choice("124")] if name == LLAMA and draw.has(0.4) else []
     if draw.has(0.15):
         tops = ((20000, 30, 3000), (9000, 40, 30))

@@ -18,7 +18,15 @@ from blis_jax.files.python_files import is_file
 from blis_jax.latency.contract import FromSizes, LatencyModel
 from blis_jax.latency.deployment import Deployment, block_tokens
 from blis_jax.latency.model_description import usual_tp
-from blis_jax.latency.registry import AUTO, FROM_SIZES, REFERENCE_OF, SIZED, choosing, find
+from blis_jax.latency.registry import (
+    AUTO,
+    FROM_SIZES,
+    REFERENCE_OF,
+    ROOFLINE_OF_FEBRUARY,
+    SIZED,
+    choosing,
+    find,
+)
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -63,7 +71,8 @@ def profile_suffix(config: ClusterConfig) -> str:
     name = name_of(config)
     if is_file(name):
         return f"/{name.rpartition(':')[2]}"
-    of_revision = SIZED if config.is_august else ("blackbox", REFERENCE_OF[config.variant])
+    february = ("blackbox", REFERENCE_OF[config.variant], ROOFLINE_OF_FEBRUARY)
+    of_revision = SIZED if config.is_august else february
     is_reference = name in of_revision
     return "" if is_reference else f"/{name.removeprefix('blackbox-')}"
 

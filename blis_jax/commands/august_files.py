@@ -177,13 +177,11 @@ def with_files(settings: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
         changed.pop("model_config_folder", None),
     )
     hardware = changed.pop("hardware_config", None)
-    if not is_august:
-        for name, value in (("defaults-filepath", defaults), ("hardware-config", hardware)):
-            if value is not None:
-                raise UnsupportedError(
-                    f"--{name} is not supported for BLIS of February: its fits come with the package; give --profile "
-                    "blis-2026-08, or --alpha-coeffs, --beta-coeffs and --total-kv-blocks"
-                )
+    if defaults is not None and not is_august:
+        raise UnsupportedError(
+            "--defaults-filepath is not supported for BLIS of February: its fits come with the package; give --profile "
+            "blis-2026-08, or --alpha-coeffs, --beta-coeffs and --total-kv-blocks"
+        )
     if folder is not None:
         if "model_config" in changed:
             raise ConfigError(

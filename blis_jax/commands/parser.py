@@ -15,7 +15,7 @@ from blis_jax.commands import help
 from blis_jax.commands.help import spellings
 from blis_jax.commands.lacking import elsewhere, refuse_option
 from blis_jax.commands.values import OneOf, short, truth
-from blis_jax.errors import ConfigError, UnsupportedError, as_option, closest
+from blis_jax.errors import ConfigError, as_option, closest
 from blis_jax.policies import their_names
 
 
@@ -108,7 +108,6 @@ class Parser(argparse.ArgumentParser):
         self.spelled: dict[str, str] = {}
         self.typed: set[str] = set()  # words before any =
         self.refused: dict[str, str] = {}
-        self.unsupported: set[str] = set()
         self.droppable: set[str] = set()
         self.words_also: dict[str, argparse.Action] = {}  # by option, the words that it stands for
         self.seldom: set[str] = set()  # options that only --help-all shows
@@ -194,9 +193,8 @@ class Parser(argparse.ArgumentParser):
                 values[kind.dest] = words[0] if kind.nargs == "?" else words
         return values
 
-    def refuse(self, flags: Mapping[str, str], unsupported: Collection[str] = ()) -> None:
-        """Declare options of BLIS that are refused with a sentence; those in `unsupported` raise UnsupportedError."""
-        self.unsupported = {name.replace("-", "_") for name in unsupported}
+    def refuse(self, flags: Mapping[str, str]) -> None:
+        """Declare options of other commands that are refused with a sentence."""
         for name, sentence in flags.items():
             self.refused[name.replace("-", "_")] = sentence
             self.add_argument(f"--{name}", nargs="?", const="", help=argparse.SUPPRESS)
@@ -225,7 +223,6 @@ class Parser(argparse.ArgumentParser):
 
         Raises:
             ConfigError: an option is unknown or refused, or is no UTF-8 text.
-            UnsupportedError: BLIS knows the option and blis_jax does not.
         """
         if _asks_for_declarations:
             raise Declared(self)
@@ -249,9 +246,7 @@ class Parser(argparse.ArgumentParser):
             progress.silence()
         for name, sentence in self.refused.items():
             if name in values:
-                written = as_option(name)
-                kind = UnsupportedError if name in self.unsupported else ConfigError
-                raise kind(f"{written} is refused: {sentence}")
+                raise ConfigError(f"{as_option(name)} is refused: {sentence}")
         return values
 
     def error(self, message: str) -> NoReturn:

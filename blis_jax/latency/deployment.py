@@ -158,6 +158,19 @@ _KEYS = {  # of BLIS's files, in any case
 
 def _of_file(path: Path, name: str) -> GpuDescription:
     """Return a GPU from a JSON file of BLIS; keys that BLIS does not know are ignored, as in BLIS."""
+    needed = ("peak_tflops", "bandwidth_tbs", "prefill_mfu", "decode_mfu")
+    numbers = numbers_in_file(path, name, _KEYS)
+    return GpuDescription(f"{name} of {path}", **(dict.fromkeys(needed, 0.0) | numbers))
+
+
+def numbers_in_file(path: Path, name: str, keys: Mapping[str, str]) -> dict[str, float]:
+    """Return the numbers of the GPU `name` in a JSON file of BLIS, for those of `keys` that it has, by our names.
+
+    `keys` has our name for each key of the file in lower case, since BLIS reads keys in any case.
+
+    Raises:
+        ConfigError: the file cannot be used, has no such GPU, or has another value than a number.
+    """
     descriptions = read_json(
         path, "a JSON file that describes GPUs, as BLIS's hardware_config.json"
     )
@@ -166,17 +179,14 @@ def _of_file(path: Path, name: str) -> GpuDescription:
     if name not in descriptions:
         raise ConfigError(f"{path} has no GPU {name!r}; {choices(name, list(descriptions))}")
     numbers = {
-        _KEYS[key.lower()]: value
-        for key, value in descriptions[name].items()
-        if key.lower() in _KEYS
+        keys[key.lower()]: value for key, value in descriptions[name].items() if key.lower() in keys
     }
     for field, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(
                 f"{path}: {name}.{field}: got {shortened(value)}, allowed is a number"
             )
-    needed = ("peak_tflops", "bandwidth_tbs", "prefill_mfu", "decode_mfu")
-    return GpuDescription(f"{name} of {path}", **(dict.fromkeys(needed, 0.0) | numbers))
+    return numbers
 
 
 @functools.cache

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from blis_jax.core.views import StepBatch
 
 AUTO = "auto"
+ROOFLINE_OF_FEBRUARY = "roofline-2026-02"
 MODELS = {
     "blackbox": "blackbox.blackbox",
     "blackbox-context": "blackbox.blackbox_context",
     "blackbox-attention": "blackbox.blackbox_attention",
     "trained-physics": "trained_physics.trained_physics",
     "roofline": "roofline.roofline",
+    ROOFLINE_OF_FEBRUARY: "roofline_february.roofline_february",
     "served-physics": "served_physics.served_physics",
     "step-law": "step_law.step_law",
 }

@@ -140,7 +140,7 @@ def roofline(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
     new = jnp.where(members.in_decode, 1, members.new_tokens)
     seconds = _compute_seconds(numbers, members, new)
     moved = _moved_bytes(numbers, powers, members, new)
-    compute, dynamic = _sum_in_order(seconds, moved, members, counts)
+    compute, dynamic = sums_in_order((seconds, moved), members, counts)
     tokens = jnp.sum(jnp.where(counts, new, 0), dtype=jnp.int32)
     static = exact_quotient(_weights(numbers, powers, tokens), numbers.tp)
     memory = exact_quotient(static + dynamic, numbers.bandwidth)
@@ -198,12 +198,13 @@ def _moved_bytes(
     return exact_quotient(dynamic, n.tp)
 
 
-def _sum_in_order(
-    seconds: jax.Array, moved: jax.Array, members: Members, counts: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Return both sums over members, prompts before decodes and each in batch order, on which float sums depend.
+def sums_in_order(
+    columns: tuple[jax.Array, ...], members: Members, counts: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Return each column's sum over the members that count `[slot]`, prompts before decodes, each in batch order.
 
-    Each round takes the least place after the last one, which costs less than sorting the slots.
+    Float sums depend on the order. Each round takes the least place after the last one, which costs less than sorting
+    the slots.
     """
     size = counts.shape[0]
     slot = lax.iota(jnp.int64, size)
@@ -212,11 +213,12 @@ def _sum_in_order(
     places = jnp.where(counts, place * size + slot, jnp.int64(2**62))
 
     def add(_: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        compute, dynamic, last = state
+        *sums, last = state
         least = jnp.min(jnp.where(places > last, places, jnp.int64(2**62)))
         at = (least % size).astype(jnp.int32)
-        return compute + seconds[at], dynamic + moved[at], least
+        added = (total + column[at] for total, column in zip(sums, columns, strict=True))
+        return *added, least
 
-    start = (jnp.float64(0.0), jnp.float64(0.0), jnp.int64(-1))
-    compute, dynamic, _ = lax.fori_loop(0, jnp.sum(counts, dtype=jnp.int32), add, start)
-    return compute, dynamic
+    start = (*(jnp.float64(0.0) for _ in columns), jnp.int64(-1))
+    *sums, _ = lax.fori_loop(0, jnp.sum(counts, dtype=jnp.int32), add, start)
+    return tuple(sums)

@@ -159,10 +159,9 @@ def test_other_files_are_no_defaults(text: str, sentence: str, tmp_path: Path) -
         config_of(defaults_filepath=str(tmp_path / "defaults.yaml"))
 
 
-@pytest.mark.parametrize("option", ["defaults_filepath", "hardware_config"])
-def test_files_of_february_are_not_supported(option: str) -> None:
+def test_defaults_of_february_are_not_supported() -> None:
     with pytest.raises(UnsupportedError, match="is not supported for BLIS of February"):
-        cluster_config({"model": LLAMA, option: "x"})
+        cluster_config({"model": LLAMA, "defaults_filepath": "x"})
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,9 @@ MODEL_FLAGS = (
     Flag("model-config-folder", str, None, "DIR", "the folder of --model-config, under the name that BLIS has for "
          "it"),
     Flag("hardware-config", str, None, "FILE", "JSON file of BLIS that describes GPUs, in place of the shipped ones, "
-         "also for --hardware FILE:GPU; blis-2026-08"),
+         "also for --hardware FILE:GPU; blis-2026-08, and --roofline"),
+    Flag("roofline", truth, False, "BOOL", "step times from the sizes of model and GPU as BLIS of February 2026 "
+         "computes them; its --hardware and --tp are needed"),
     Flag("defaults-filepath", str, None, "FILE", "defaults.yaml of BLIS: GPU and tp of models, coefficients of "
          "trained-physics, presets; descriptions of models and GPUs beside it count too; blis-2026-08"),
     Flag("enable-expert-parallel", truth, False, "BOOL", "vLLM's option of models with experts; as in BLIS it "

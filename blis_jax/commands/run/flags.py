@@ -294,15 +294,6 @@ BESIDE_SCENARIO = {"scenario", "workloads_dir", "results_path", "log", "clock", 
 BESIDE_SCENARIO |= {"variant", "corrected", "no_cache", "overwrite"}
 
 NEEDS_TEXT = ("latency-model", "workload", "defaults-filepath", "log")  # which '' is no value of
-REFUSED = {
-    "roofline": "the roofline latency model of this revision is not supported yet; give --latency-model roofline, "
-    "that of August 2026"
-}
-
-
-def _refused_words() -> str:
-    names = ", ".join(f"--{name}" for name in REFUSED)
-    return f"Options of BLIS that are refused, each with a sentence: {names}."
 
 
 def make_parser() -> Parser:
@@ -313,7 +304,7 @@ def make_parser() -> Parser:
         "       %(prog)s --model NAME --workload NAME --rate RPS [options]\n"
         "       %(prog)s --model NAME --trace FILE [options]",
         description=_DESCRIPTION,
-        epilog=_EXAMPLES + _refused_words(),
+        epilog=_EXAMPLES,
     )
     parts = (WorkloadOptions, SimpleOptions, trace_flags.GivenTrace, RunFiles)
     add_options(parser, parts, (_Switches, _Scenarios))
@@ -331,7 +322,7 @@ def make_parser() -> Parser:
 def add_options(
     parser: Parser, first: Sequence[type[CommandOptions]], last: Sequence[type[CommandOptions]]
 ) -> None:
-    """Add the groups `first`, the groups that `run` and `replay` share, then `last`; declare refused options."""
+    """Add the groups `first`, the groups that `run` and `replay` share, then `last`."""
     groups: list[type[CommandOptions]]
     groups = [*first, scores.ScoreOptions, DecisionTraceOptions]
     for group in groups:
@@ -340,5 +331,4 @@ def add_options(
     EngineOptions.add_to(parser)
     for group in last:
         group.add_to(parser)
-    parser.refuse(REFUSED, unsupported=REFUSED)
     parser.drop_empty(but=NEEDS_TEXT)

@@ -18,7 +18,7 @@ from blis_jax.commands import cli, cluster_settings
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import trace_flags
 from blis_jax.commands.run import requests
-from blis_jax.commands.run.flags import BESIDE_SCENARIO, NAME, REFUSED, RunOptions, make_parser
+from blis_jax.commands.run.flags import BESIDE_SCENARIO, NAME, RunOptions, make_parser
 from blis_jax.commands.run.one_run import dashed, is_whole
 from blis_jax.commands.run.requests import load_requests
 from blis_jax.commands.run.workload import closed_loop_of, is_file_name, source_of
@@ -250,7 +250,6 @@ _CHOICES = {"variant", "corrected"}
 _NEEDED = ("num-instances", "total-kv-blocks", "alpha-coeffs", "beta-coeffs")
 # Recorded options that say where the requests came from, or that `unsupported` looks at.
 _NOT_ABOUT_THE_CLUSTER = {"seed", "roofline", "precise-kv-routing", "workload", "num-requests"}
-_NOT_ABOUT_THE_CLUSTER |= {name for name in REFUSED if "tokens" in name or name == "rate"}
 
 
 def _load_workloads(

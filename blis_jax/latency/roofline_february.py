@@ -1,0 +1,190 @@
+"""`roofline-2026-02`: the roofline of BLIS's February 2026 revision, its option `--roofline`.
+
+Prompts and decodes each take as long as their arithmetic or their memory traffic; layers, exchange between GPUs and the
+step itself cost extra. The numbers of a model on a GPU are the coefficients. Every line keeps the reference's order of
+operations, because a step time is rounded to whole microseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from blis_jax.core.exact import exact_chain, exact_product, exact_quotient
+from blis_jax.core.views import StepBatch
+from blis_jax.errors import ConfigError, choices
+from blis_jax.latency.contract import latency_model
+from blis_jax.latency.deployment import numbers_in_file
+from blis_jax.latency.model_description import ModelDescription
+from blis_jax.latency.roofline import sums_in_order
+from blis_jax.lazy import jax, jnp
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+    from blis_jax.core.exact import Number
+
+
+class FebruaryRoofline(NamedTuple):
+    """The coefficients, in this order; each factor is the product that BLIS forms first."""
+
+    hidden: Number  # d
+    query_key_value: Number  # d·d + 2·d·dKV
+    layers: Number
+    four_heads: Number  # 4 · heads
+    five_heads: Number  # 5 · heads
+    head_dim: Number  # d / heads, a fraction if it is one
+    feed_forward: Number  # 3 · d · width
+    model_bytes: Number  # of all weights
+    kv_bytes: Number  # of one token's keys and values
+    token_bytes: Number  # of one token's activations
+    tp: Number
+    prefill_rate: Number  # FLOP/s that prompts reach
+    decode_rate: Number
+    vector_rate: Number  # FLOP/s outside matrix products
+    bandwidth: Number  # bytes/s that are reached
+    layers_us: Number  # of all layers in every step, µs
+    exchange_us: Number  # of all exchange between GPUs in every step, µs
+    step_us: Number  # the rest of what every step costs, µs
+
+
+@dataclasses.dataclass(frozen=True)
+class FebruaryGpu:
+    """A GPU as BLIS's `hardware_config.json` of February describes it.
+
+    Raises:
+        ConfigError: a rate is not a finite number above 0.
+    """
+
+    peak_tflops: float = 0.0  # 10^12 FLOP/s
+    bandwidth_tbs: float = 0.0  # 10^12 bytes/s
+    bandwidth_share: float = 0.0  # share of the bandwidth that is reached
+    prefill_mfu: float = 0.0  # share of the peak that prompts reach
+    decode_mfu: float = 0.0
+    step_us: float = 0.0  # of every step, µs
+    layer_us: float = 0.0  # of every layer in a step, µs
+    all_reduce_us: float = 0.0  # of one of two exchanges in every layer, µs
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, is_rate = getattr(self, field.name), not field.name.endswith("_us")
+            if not math.isfinite(value) or (is_rate and value <= 0):
+                words = "a number above 0" if is_rate else "a finite number"
+                raise ConfigError(
+                    f"--hardware-config: {_KEYS_OF[field.name]} must be {words}, got {value}"
+                )
+
+
+_KEYS_OF = {
+    "peak_tflops": "TFlopsPeak",
+    "bandwidth_tbs": "BwPeakTBs",
+    "bandwidth_share": "BwEffConstant",
+    "prefill_mfu": "mfuPrefill",
+    "decode_mfu": "mfuDecode",
+    "step_us": "TOverheadMicros",
+    "layer_us": "perLayerOverhead",
+    "all_reduce_us": "allReduceLatency",
+}
+_H100 = FebruaryGpu(989.5, 3.35, 0.72, 0.65, 0.12, 500.0, 20.0, 20.0)
+# Source: hardware_config.json of BLIS, February 2026.
+SHIPPED = {
+    "H100": _H100,
+    "A100-SXM": dataclasses.replace(_H100, peak_tflops=312.0, bandwidth_tbs=2.039),
+}
+
+
+def calibration(gpu: str, file: str | None) -> FebruaryGpu:
+    """Return the shipped description of a GPU, or that in a JSON file of BLIS.
+
+    Raises:
+        ConfigError: there is no such GPU, or the file cannot be used.
+    """
+    if file is not None:
+        keys = {key.lower(): name for name, key in _KEYS_OF.items()}
+        return FebruaryGpu(**numbers_in_file(Path(file), gpu, keys))
+    if gpu not in SHIPPED:
+        raise ConfigError(
+            f"--roofline: BLIS of February describes no GPU {gpu!r}; {choices(gpu, list(SHIPPED))}, or give "
+            "--hardware-config with a file that describes it"
+        )
+    return SHIPPED[gpu]
+
+
+def coefficients(model: ModelDescription, gpu: FebruaryGpu, tp: int) -> tuple[float, ...]:
+    """Return `FebruaryRoofline` of a model on `tp` GPUs; experts are not known, their layers are taken for dense."""
+    layers, d, heads = float(model.num_layers), float(model.hidden_size), float(model.num_heads)
+    kv_heads, size = float(model.num_kv_heads), model.activation_bytes
+    head_dim, feed_forward = d / heads, 3 * d * float(model.intermediate_size)
+    kv_dim, peak = kv_heads * head_dim, gpu.peak_tflops * 1e12
+    layer_weights = d * (d + 2 * kv_dim) + d * d + feed_forward
+    exchange = layers * 2 * gpu.all_reduce_us / 1e6 if tp > 1 else 0.0
+    numbers = FebruaryRoofline(
+        hidden=d,
+        query_key_value=d * d + 2 * d * kv_dim,
+        layers=layers,
+        four_heads=4 * heads,
+        five_heads=5 * heads,
+        head_dim=head_dim,
+        feed_forward=feed_forward,
+        model_bytes=layer_weights * layers * size,
+        kv_bytes=2 * layers * kv_heads * head_dim * size,
+        token_bytes=layers * d * size,
+        tp=float(tp),
+        prefill_rate=peak * gpu.prefill_mfu,
+        decode_rate=peak * gpu.decode_mfu,
+        vector_rate=peak * 0.10,
+        bandwidth=gpu.bandwidth_tbs * 1e12 * gpu.bandwidth_share,
+        layers_us=layers * gpu.layer_us / 1e6 * 1e6,
+        exchange_us=exchange * 1e6,
+        step_us=gpu.step_us,
+    )
+    return tuple(float(number) for number in numbers)
+
+
+@latency_model(
+    FebruaryRoofline._fields, needs_members=True, has_equal_decode_steps=False, overhead=None
+)
+def roofline_february(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
+    """Return the time of prompts plus that of decodes, each by arithmetic or traffic, and the fixed costs."""
+    n, members = FebruaryRoofline(*(beta[place] for place in range(beta.shape[0]))), batch.members
+    assert members is not None
+    new = jnp.where(members.in_decode, 1, members.new_tokens).astype(jnp.float64)
+    work = _work(n, members.progress.astype(jnp.float64), new)
+    phases = members.in_step & members.in_prefill, members.in_step & members.in_decode
+    columns = [jnp.where(phase, column, 0.0) for phase in phases for column in work]
+    sums = sums_in_order(tuple(columns), members, phases[0] | phases[1])
+    weights = exact_quotient(n.model_bytes, n.tp)
+    seconds = jnp.float64(0.0)
+    for phase, rate, (gemm, vector, moved) in zip(
+        phases, (n.prefill_rate, n.decode_rate), (sums[:3], sums[3:]), strict=True
+    ):
+        compute = exact_quotient(gemm, rate) + exact_quotient(vector, n.vector_rate)
+        memory = exact_quotient(weights + moved, n.bandwidth)
+        seconds = seconds + jnp.where(jnp.any(phase), jnp.maximum(compute, memory), 0.0)
+    micros = exact_product(seconds, jnp.float64(1e6)) + n.layers_us + n.exchange_us + n.step_us
+    whole = jnp.trunc(micros)
+    return whole + jnp.where(micros - whole >= 0.5, 1.0, 0.0)
+
+
+def _work(
+    n: FebruaryRoofline, progress: jax.Array, new: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return each member's `[slot]` FLOP in matrix products and outside them, and bytes moved, on one GPU.
+
+    The reference adds the weights to the bytes and subtracts them again, which rounds.
+    """
+    two = 2.0 * new
+    context = jnp.where(new > 1.0, progress + (new - 1.0) / 2.0, progress)
+    gemm = exact_chain(two, n.query_key_value) + exact_chain(two, n.hidden, n.hidden)
+    gemm = exact_product(gemm, n.layers)
+    attention = exact_chain(n.four_heads, new, context, n.head_dim)
+    gemm = gemm + exact_product(attention, n.layers)
+    gemm = gemm + exact_chain(two, n.feed_forward, n.layers)
+    vector = exact_chain(n.five_heads, new, context) + exact_product(two, n.hidden)
+    vector = exact_product(vector, n.layers)
+    moved = exact_product(n.token_bytes, new) + exact_product(n.kv_bytes, progress)
+    moved = moved + exact_product(n.kv_bytes, new) + n.model_bytes
+    moved = jax.lax.optimization_barrier(moved) - n.model_bytes
+    return exact_quotient(gemm, n.tp), exact_quotient(vector, n.tp), exact_quotient(moved, n.tp)
