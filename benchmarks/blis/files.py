@@ -139,6 +139,11 @@ def defaults(draw: Draw, model: str, path: Path) -> tuple[list[str], tuple[str, 
         "version": "0.0.1",
         "trained_physics_coefficients": {"alpha_coeffs": alpha, "beta_coeffs": beta},
         "kv_offload_devices": devices,
+        "lora": {
+            "load_base_latency_us": value.choice((0.5, 1500.0)),
+            "load_bandwidth_bytes_us": value.choice((2e6, 30000.5)),
+            "footprint_bytes_per_rank": value.choice((2e6, 1000.0)),
+        },
     }
     path.write_text(yaml.safe_dump(document, sort_keys=False))
     described = f"{REPOSITORY}model_configs/{model.partition('/')[2]}"

@@ -37,6 +37,7 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError, as_option
 from blis_jax.files.atomic_write import refuse_existing, write_json
 from blis_jax.latency.model_description import beyond_context
+from blis_jax.latency.registry import FROM_SIZES
 from blis_jax.metrics.figures import draft_figures
 from blis_jax.metrics.kv import (
     ACTIVE,
@@ -153,6 +154,7 @@ def _note_before(
 ) -> None:
     """Print before the run what is simulated, and which options have no effect."""
     is_known = "hardware" in options.named or "alpha_coeffs" not in options.named
+    is_known = is_known or config.latency_model in FROM_SIZES
     notes.say(cluster_line({"": config if is_known else config.replace(hardware="")}))
     _say_stream(source, table.num_rows, notes)
     lengths = np.asarray(table.input_len), np.asarray(table.output_len)

@@ -79,3 +79,18 @@ def test_text_and_files_are_those_of_blis(name: str, tmp_path: Path, capsys: Any
                 row[place] = ""
     assert written == expected
     assert trace.with_suffix(".yaml").read_text().splitlines() == recorded["header"]
+
+
+def test_given_coefficients_run_on_the_models_usual_gpu(capsys: Any) -> None:
+    words = (
+        "--profile blis-2026-08 --model meta-llama/llama-3.1-8b-instruct --rate 2 --num-requests 2"
+    )
+    lengths = "--prompt-tokens 90 --output-tokens 3"
+    alpha = "--alpha-coeffs 9671.224,209.205,20.766"
+    beta = "--beta-coeffs 0.1106,0.4397,1.5865,0.2847,32.6352,4.4422,76.4777"
+    assert main(f"{words} {lengths} {alpha} {beta}".split()) == 0
+    printed, said = capsys.readouterr()
+    figures = json.loads(printed.partition("\n")[2])
+    of_blis = {"total_output_tokens": 701, "e2e_mean_ms": 2732.7075, "ttft_p99_ms": 20.8346}
+    assert {name: figures[name] for name in of_blis} == of_blis
+    assert "1 H100" in said
