@@ -51,10 +51,11 @@ _TEXTS = ("name", "policy", "scheduler", "gpu_type")
 _GATES = ("tier-shed", "gaie-legacy")  # admission by the priorities of classes
 
 
-def options_of(path: str, is_august: bool = True) -> dict[str, Any]:
+def options_of(path: str, is_august: bool = True, admission: str | None = None) -> dict[str, Any]:
     """Read a policy file of BLIS's revision of August 2026, or of February; return options by name.
 
-    The option `instances` gets the file's sections about machines, `tenant_shares` the budgets by tenant name.
+    The option `instances` gets the file's sections about machines, `tenant_shares` the budgets by tenant name. The
+    priorities of classes are also those of `admission`, the policy in place of the file's.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
@@ -69,7 +70,7 @@ def options_of(path: str, is_august: bool = True) -> dict[str, Any]:
     parts = {}
     for name, keys in keys_of.items():
         parts[name] = mapping(sections.get(name, {}), f"{place}: {name}", keys)
-    options = _of_admission(parts["admission"], f"{place}: admission")
+    options = _of_admission(parts["admission"], f"{place}: admission", admission)
     options |= _of_routing(parts["routing"], f"{place}: routing")
     # in August `priority` is without effect
     ordered = "preemption" if is_august else "priority"
@@ -105,7 +106,9 @@ def _as_fields(entry: object, name: str) -> Any:
     return entry
 
 
-def _of_admission(section: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _of_admission(
+    section: Mapping[str, Any], place: str, in_its_place: str | None
+) -> dict[str, Any]:
     policy = value_at(section.get("policy", ""), f"{place}: policy", str)
     settings: dict[str, Any] = {"admission_policy": policy} if policy else {}
     for key, option in _NUMBERS.items():
@@ -115,7 +118,7 @@ def _of_admission(section: Mapping[str, Any], place: str) -> dict[str, Any]:
     if policy == "tier-shed":
         settings.setdefault("tier_shed_min_priority", 3)
     priorities = _by_class(section.get("slo_priorities", {}), f"{place}: slo_priorities")
-    owners = ("priority", *(("admission",) if policy in _GATES else ()))
+    owners = ("priority", *(("admission",) if (in_its_place or policy) in _GATES else ()))
     numbers = {f"{owner}.{name}": value for owner in owners for name, value in priorities.items()}
     targets = _by_class(section.get("slo_targets", {}), f"{place}: slo_targets")
     if numbers:

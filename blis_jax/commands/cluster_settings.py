@@ -198,7 +198,8 @@ def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     path = resolved_settings.pop("policy_config", None)
     if path is not None:
         is_august = resolved_settings.get("revision") == AUGUST
-        resolved_settings = options_of(path, is_august) | resolved_settings
+        said = resolved_settings.get("admission_policy")
+        resolved_settings = options_of(path, is_august, said) | resolved_settings
     interval = resolved_settings.pop("model_autoscaler_interval_us", None)
     if interval is not None:
         resolved_settings |= {

@@ -84,6 +84,26 @@ def test_what_blis_s_fields_cannot_hold_is_refused(text: str, tmp_path: Path) ->
         options_of(file_of(tmp_path, text))
 
 
+def test_priorities_of_classes_are_those_of_the_admission_that_is_used(tmp_path: Path) -> None:
+    """A policy on the command line takes the place of the file's, and the file's priorities are its own, as in BLIS."""
+    of_class = "slo_priorities: {batch: 5, critical: -3}"
+    usual = {"model": MODEL, "revision": AUGUST}
+    folders = [tmp_path / name for name in ("shed", "without", "legacy")]
+    parts = ("policy: tier-shed, tier_shed_min_priority: 0, ", "", "policy: gaie-legacy, ")
+    for folder in folders:
+        folder.mkdir()
+    shed, without, legacy = (
+        {**usual, "policy_config": file_of(folder, f"admission: {{{part}{of_class}}}")}
+        for folder, part in zip(folders, parts, strict=True)
+    )
+    expected = cluster_config(shed)
+    assert cluster_config({**without, "admission_policy": "tier-shed"}) == expected
+    assert ("admission.batch", 5) in expected.policy_numbers
+    assert cluster_config({**legacy, "admission_policy": "reject-all"}) == cluster_config(
+        {**without, "admission_policy": "reject-all"}
+    )
+
+
 def test_where_no_node_has_room_no_instance_is_told_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
