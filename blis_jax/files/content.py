@@ -6,7 +6,7 @@ import hashlib
 import json
 import lzma
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -245,7 +245,7 @@ def _texts_agree(made: bytes, text: bytes) -> bool:
     return again.encode() == text
 
 
-def _in_order(columns: dict[str, list[float]]) -> list[str]:
+def _in_order(columns: Iterable[str]) -> list[str]:
     """Return the column names in packing order, the duration first."""
     return sorted(columns, key=lambda name: (name != DURATION, name))
 

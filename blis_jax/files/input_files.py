@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.lazy import yaml
@@ -82,7 +82,7 @@ def _texts(document: object) -> Iterator[str]:
 class Unpacked(io.RawIOBase):
     """The bytes of a packed file, read in pieces, with limits on their number and on a line."""
 
-    def __init__(self, packed: IO[bytes], path: Path) -> None:
+    def __init__(self, packed: io.BufferedIOBase, path: Path) -> None:
         """`packed` gives the unpacked bytes by `read`."""
         self._packed, self._path = packed, path
         self._total = self._since_newline = 0
@@ -129,7 +129,7 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 NOT_WHOLE = (EOFError, zlib.error, lzma.LZMAError)  # raised on reading a damaged packed file
 
 
-def _bytes_of(path: Path) -> tuple[IO[bytes], bool]:
+def _bytes_of(path: Path) -> tuple[io.BufferedReader, bool]:
     """Return a file's bytes, unpacked if its first bytes mark it as compressed, and whether they are UTF-16."""
     with check_regular(path).open("rb") as file:
         start = file.read(8)
@@ -142,7 +142,7 @@ def _bytes_of(path: Path) -> tuple[IO[bytes], bool]:
     return io.BufferedReader(Unpacked(packer(path), path), PIECE), False
 
 
-def open_text(path: Path) -> IO[str]:
+def open_text(path: Path) -> io.TextIOWrapper:
     """Return an open text stream of a UTF-8 file, or UTF-16 with byte-order mark; gzip, bzip2 and xz are unpacked."""
     file, is_utf16 = _bytes_of(path)
     encoding = "utf-16" if is_utf16 else "utf-8-sig"

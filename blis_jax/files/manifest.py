@@ -8,6 +8,7 @@ ends in a line with the checksum of all bytes before it, which readers of HDF5 i
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from blis_jax.errors import ConfigError, ConfigWarning
 
@@ -180,7 +181,7 @@ def _checksum(path: Path) -> str:
         return _digest(file, -1)
 
 
-def _digest(file: IO[bytes], size: int) -> str:
+def _digest(file: io.BufferedReader, size: int) -> str:
     """Return the checksum of the next `size` bytes of a file; of all remaining bytes if `size` is negative."""
     digest = hashlib.sha256()
     while size and (part := file.read(min(size, BYTES_AT_A_TIME) if size > 0 else BYTES_AT_A_TIME)):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -176,7 +176,7 @@ def save(
 DATA = "Data"  # the text of a PNG that has what is drawn
 
 
-def write_png(made: Figure, file: IO[bytes] | Path, content: Any = None) -> None:
+def write_png(made: Figure, path: Path, content: Any = None) -> None:
     """Write a figure as a PNG of at most 64 colours: a quarter of the size, without a visible difference.
 
     The file carries the data drawn as JSON: `content`, or else the data read from the figure.
@@ -187,7 +187,7 @@ def write_png(made: Figure, file: IO[bytes] | Path, content: Any = None) -> None
     info.add_itxt(DATA, json.dumps(_shown(made) if content is None else content), zip=True)
     whole = lazy.pillow.open(drawn).convert("RGB")
     few = whole.quantize(64, lazy.pillow.Quantize.MAXCOVERAGE, dither=lazy.pillow.Dither.NONE)
-    few.save(file, "PNG", optimize=True, pnginfo=info)
+    few.save(path, "PNG", optimize=True, pnginfo=info)
 
 
 def _shown(made: Figure) -> dict[str, Any]:

@@ -247,7 +247,7 @@ class _Found:
                 faults = np.where(faults == number, 0, faults)
         bad = np.flatnonzero(faults)
         self.num_bad += len(bad)
-        for row in bad[: MOST_NAMED - len(self.first_bad)]:
+        for row in bad[: MOST_NAMED - len(self.first_bad)].tolist():
             reason = self._reason(frame.cells, row, int(faults[row]))
             self.first_bad.append(BadRow(f"{frame.unit} {lines[row]}", reason))
 

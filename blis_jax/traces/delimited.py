@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -156,7 +157,7 @@ class _Widened:
     A surplus field is then parsed into a column of its own, which is empty for every valid row.
     """
 
-    def __init__(self, file: IO[str], num_fields: int, separator: str) -> None:
+    def __init__(self, file: io.TextIOWrapper, num_fields: int, separator: str) -> None:
         self.file = file
         self.first = separator.join("0" * num_fields) + "\n"
 

@@ -101,10 +101,10 @@ def test_rows_without_a_clear_difference_are_left_out() -> None:
 
 def test_what_is_open_is_shown_where_few_metrics_are_asked_for_or_a_strategy_has_no_row() -> None:
     def rows(verdicts: dict[str, str], slo_class: str = "all") -> list[str]:
-        every = [
+        every = tuple(
             difference(verdict=each, metric=name, slo_class=slo_class)
             for name, each in verdicts.items()
-        ]
+        )
         (table,) = findings(study(differences=every)).tables
         return [str(row.cells[-1]) for row in table.brief().rows]
 

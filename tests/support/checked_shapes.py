@@ -26,7 +26,7 @@ from jaxtyping import Real, jaxtyped
 
 CHECKED = (
     "core", "tables", "prefix_index", "memory", "engine", "policies", "latency", "statistics", "workload",
-    "calibrate", "records", "metrics", "results", "cluster",
+    "calibrate", "records", "metrics", "results", "cluster", "files", "reports", "traces",
 )  # fmt: skip
 # names and settings on the host, and the fields of rows, which are read thousands of times while a program is traced
 LEFT_OUT = (

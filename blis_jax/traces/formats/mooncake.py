@@ -254,7 +254,7 @@ def write(rows: TraceRows, path: Path, block_size: int = BLOCK_SIZE) -> None:
     with replacing(path) as written, written.open("w", encoding="utf-8") as file:
         for row in range(len(rows)):
             line = {
-                "timestamp": _milliseconds(rows.arrival_us[row]),
+                "timestamp": _milliseconds(int(rows.arrival_us[row])),
                 "input_length": int(rows.input_len[row]),
                 "output_length": int(rows.output_len[row]),
                 "hash_ids": _hash_ids(rows, row, block_size),
@@ -263,12 +263,12 @@ def write(rows: TraceRows, path: Path, block_size: int = BLOCK_SIZE) -> None:
                 line = {"session_id": rows.session_names[rows.session[row]], **line}
             if delay_us[row] != NO_DELAY:
                 del line["timestamp"]
-                line["delay"] = _milliseconds(delay_us[row])
+                line["delay"] = _milliseconds(int(delay_us[row]))
             file.write(json.dumps(line) + "\n")
 
 
 def _milliseconds(time_us: int) -> float:
-    milliseconds = int(time_us) / 1000
+    milliseconds = time_us / 1000
     return int(milliseconds) if milliseconds.is_integer() else milliseconds
 
 

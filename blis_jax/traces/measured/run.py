@@ -17,7 +17,7 @@ from blis_jax.lazy import pandas
 from blis_jax.traces.rows import TraceRows, make_rows
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float, Int, Real
 
     from blis_jax.traces.formats import trace_v2, trace_v3
 
@@ -157,7 +157,7 @@ def described(settings: ServerSettings) -> dict[str, Any]:
 def tpot_of(
     ttft_us: Float[np.ndarray, "..."],
     e2e_us: Float[np.ndarray, "..."],
-    output_len: Int[np.ndarray, "..."],
+    output_len: Real[np.ndarray, "..."],
 ) -> Float[np.ndarray, "..."]:
     """Return (E2E − TTFT) ÷ (output tokens − 1), in the unit of the latencies; NaN for a single token."""
     return (e2e_us - ttft_us) / np.where(output_len > 1, output_len - 1.0, np.nan)
