@@ -25,7 +25,7 @@ import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
-from blis_jax.records.record import RunRecord, Status
+from blis_jax.records.record import RequestRecords, RunRecord, Status
 from blis_jax.statistics.intervals import CONFIDENCE, skewed_bounds
 
 if TYPE_CHECKING:
@@ -194,3 +194,34 @@ def _legend(is_short: bool) -> list[str]:
             "run longer, or take many seeds."
         )
     return lines
+
+
+# --- runs without a steady state ----------------------------------------
+
+
+FEWEST_WAITS, LEAST_GROWTH = 100, 0.1  # requests; s of waiting that are added in a second
+LEAST_WAIT_S = 0.1  # of the last quarter
+
+
+def growing_waits(requests: RequestRecords) -> str | None:
+    """Return a sentence if requests wait ever longer through the run, since they come faster than they are served."""
+    arrival_us, wait_us = np.asarray(requests.arrival_us), np.asarray(requests.first_sched_delay_us)
+    served = np.flatnonzero(wait_us >= 0)
+    served = served[np.argsort(arrival_us[served], kind="stable")]
+    left_us = np.asarray(requests.left_us)[np.asarray(requests.e2e_us) >= 0]
+    if len(served) < FEWEST_WAITS or not len(left_us) or not np.ptp(arrival_us[served]):
+        return None
+    quarters = np.array_split(served, 4)
+    waits_s, at_s = (
+        [float(each[part].mean()) / 1e6 for part in quarters] for each in (wait_us, arrival_us)
+    )
+    is_growing = waits_s[3] - waits_s[1] > LEAST_GROWTH * (at_s[3] - at_s[1])
+    if waits_s[3] < LEAST_WAIT_S or not is_growing or waits_s != sorted(waits_s):
+        return None
+    come = 1e6 * len(served) / np.ptp(arrival_us[served])
+    go = 1e6 * len(left_us) / (left_us.max() - arrival_us.min())
+    return (
+        f"requests wait longer and longer, {1e3 * waits_s[0]:,.0f} ms in the first quarter of them and "
+        f"{1e3 * waits_s[3]:,.0f} ms in the last: they come at {come:,.3g} a second and leave at {go:,.3g}, so the "
+        "latencies are those of a run of this length; more instances or a lower rate have a steady state"
+    )

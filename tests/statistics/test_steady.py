@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from benchmarks.coverage.steady import true_percentile, waits
 from blis_jax.errors import ConfigError
-from blis_jax.statistics.steady import num_warm_up, steady_mean, steady_percentile
+from blis_jax.statistics.steady import (
+    growing_waits,
+    num_warm_up,
+    steady_mean,
+    steady_percentile,
+)
 
 
 def test_the_first_requests_of_another_kind_are_left_out() -> None:
@@ -58,3 +66,38 @@ def test_too_few_requests_and_no_percentile_are_refused() -> None:
         steady_mean(np.ones(100))
     with pytest.raises(ConfigError, match="got 100, allowed is between 0 and 100"):
         steady_percentile(np.ones(1000), 100)
+
+
+def requests_of(waits_us: np.ndarray, gap_us: int, service_us: int) -> Any:
+    """Records of requests that come every `gap_us`, wait, and are then served one behind the other."""
+    arrival_us = gap_us * np.arange(len(waits_us))
+    left_us = arrival_us + waits_us + service_us
+    return SimpleNamespace(
+        arrival_us=arrival_us, first_sched_delay_us=waits_us, left_us=left_us, e2e_us=left_us
+    )
+
+
+@pytest.mark.parametrize(("service_us", "is_full"), [(20_000, True), (9_000, False)])
+def test_requests_that_come_faster_than_they_are_served_are_told(
+    service_us: int, is_full: bool
+) -> None:
+    """Every 10 ms one comes; a server of 20 ms each leaves half of them behind, one of 9 ms none."""
+    waits_us = np.arange(400) * max(service_us - 10_000, 0)
+    told = growing_waits(requests_of(waits_us, 10_000, service_us))
+    assert (told is not None) == is_full
+    if told is not None:
+        assert "they come at 100 a second and leave at 50" in told
+
+
+def test_a_queue_of_chance_is_not_called_full() -> None:
+    """Up to 85 % of what is served comes: of 200 queues of 400 requests that begin empty, few seem to be full."""
+    generator = np.random.default_rng(3)
+    num_told = 0
+    for _ in range(200):
+        gaps_us, service_us = generator.exponential(10_000, 400), generator.exponential(8_500, 400)
+        wait, waits_us = 0.0, np.zeros(400, np.int64)
+        for at in range(1, 400):
+            wait = max(wait + service_us[at - 1] - gaps_us[at], 0.0)
+            waits_us[at] = round(wait)
+        num_told += growing_waits(requests_of(waits_us, 10_000, 8_500)) is not None
+    assert num_told <= 10

@@ -54,7 +54,7 @@ from blis_jax.reports.perfetto import TracedRun, write_trace
 from blis_jax.reports.words import cluster_line, last_gaps, survivors_line, unit_text
 from blis_jax.results.blis_files import labels_of, results_document, results_text
 from blis_jax.results.printed_text import decision_lines
-from blis_jax.statistics.steady import steady_lines
+from blis_jax.statistics.steady import growing_waits, steady_lines
 from blis_jax.traces.rows import single_tokens
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
         notes.warn("no request completed before the run ended, so nothing is printed, as in BLIS")
         return 0
     _note_survivors(record, source, notes)
+    _note_too_little(config, record, notes, is_closed=workload is not None)
     return 0
 
 
@@ -192,6 +193,21 @@ def _note_survivors(record: RunRecord, source: Source, notes: Notes) -> None:
         )
     if not source.is_trace and (single := single_tokens(record.requests.output_len)):
         notes.warn(single)
+
+
+def _note_too_little(
+    config: ClusterConfig, record: RunRecord, notes: Notes, *, is_closed: bool
+) -> None:
+    """Warn if prompts do not fit into the KV memory, or if more requests come than are served."""
+    lengths = record.requests.input_len[record.requests.status == Status.DROPPED]
+    needed = -(-int(np.max(lengths, initial=0)) // config.block_size_in_tokens)
+    if needed > config.total_kv_blocks:
+        notes.warn(
+            f"{len(lengths):,} requests are dropped, since their prompts need up to {needed:,} KV blocks and an "
+            f"instance has {config.total_kv_blocks:,}: give it more (--total-kv-blocks) or leave them out"
+        )
+    if not is_closed and (growing := growing_waits(record.requests)):
+        notes.warn(growing)
 
 
 def _tell(

@@ -144,7 +144,7 @@ def _listed_requests(result: Mapping[str, Any], source: str) -> Sent:
         outputs = of("output_lens")
         sent.add(of("start_times"), (of("input_lens"), outputs), ttft, total)
         if outputs > 1:
-            sent.gaps.append((len(itls), outputs - 1))
+            sent.add_gaps(ttft, itls, outputs - 1)
     return sent
 
 
@@ -280,7 +280,8 @@ def _add_inference_perf(sent: Sent, request: object, where: str) -> None:
     tokens = number(prompt, f"{where} input_tokens"), number(output, f"{where} output_tokens")
     sent.add(start, tokens, first - start, last - start)
     if tokens[1] > 1:
-        sent.gaps.append((len(times) - 1, tokens[1] - 1))
+        gaps = np.diff(numbers_in(times, f"{where} output_token_times")).tolist()
+        sent.add_gaps(first - start, gaps, tokens[1] - 1)
     cached = at(answer, "server_usage", "prompt_tokens_details", "cached_tokens")
     sent.cached_tokens += number(cached or 0, f"{where} cached_tokens")
 

@@ -145,6 +145,14 @@ class Sent:
     num_warm_up: int = 0
     cached_tokens: float = 0.0  # of the prompts, found in the server's prefix cache
     gaps: list[tuple[float, float]] = field(default_factory=list)  # seen, and between its tokens
+    num_empty_first: int = 0  # whose first chunk seems to hold no token
+
+    def add_gaps(self, ttft_s: float, gaps_s: Sequence[float], num_due: float) -> None:
+        """Add the gaps between a request's chunks, and their number if every token had a chunk of its own."""
+        self.gaps.append((len(gaps_s), num_due))
+        usual_s = sorted(gaps_s[1:])[len(gaps_s) // 2 - 1] if len(gaps_s) > 2 else math.inf
+        if gaps_s:
+            self.num_empty_first += gaps_s[0] > EMPTY_FIRST * max(ttft_s, usual_s)
 
     def add(self, start_s: float, tokens: tuple[float, float], ttft_s: float, e2e_s: float) -> None:
         """Add an answered request; `tokens` has the counts of its prompt and of its output."""
@@ -280,6 +288,11 @@ class Sent:
                 f"{num_silent} requests have no time of a first token: they arrive, but are not measured"
             )
         remarks += few_gaps(self.gaps)
+        if 2 * self.num_empty_first > len(self.gaps):
+            remarks.append(
+                f"in {self.num_empty_first} requests the second chunk comes long after the first: the first one seems "
+                "to hold no token (a role alone), so TTFT is too short and a gap too long; trust E2E"
+            )
         share = self.cached_tokens / sum(self.input_tokens)
         if share > 0.01:
             remarks.append(
@@ -291,6 +304,7 @@ class Sent:
 
 
 TOO_LONG = 1.5  # times the length of a run, after which no request of it ends
+EMPTY_FIRST = 2.0  # times TTFT and the usual gap: the first gap behind a chunk without a token
 FEW_GAPS = 0.8  # of the gaps between tokens
 
 

@@ -444,6 +444,15 @@ def test_figures_of_survivors_are_called_so(capsys):
 
 
 @simulating
+def test_prompts_that_do_not_fit_are_told_with_what_they_need(capsys):
+    assert run.main([*LOW_LOAD, "--total-kv-blocks", "4"]) == 0
+    assert re.search(
+        r"[1-9][0-9]* requests are dropped, since their prompts need up to [0-9]+ KV blocks and an instance has 4:",
+        capsys.readouterr().err,
+    )
+
+
+@simulating
 def test_a_trace_tells_who_gave_up_and_how_many_tokens_were_made(tmp_path, capsys):
     """BLIS counts tokens without the first of each request; three of four requests wait 30 ms at most."""
     path = tmp_path / "t.csv"

@@ -245,6 +245,19 @@ def written(folder: Path, document: object) -> Path:
     return path
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_first_chunk_without_a_token_is_told(tmp_path: Path, is_empty: bool):
+    """The client takes the chunk with the role for the first token, 1 ms after it has sent; the prompt takes 100."""
+    result = json.loads((FILES / "vllm_serve_detailed.json").read_text())
+    result["itls"] = [[0.01] * max(tokens - 1, 0) for tokens in result["output_lens"]]
+    if is_empty:
+        result["itls"] = [[0.1, *gaps] if gaps else [] for gaps in result["itls"]]
+        result["ttfts"] = [0.001 if ttft else ttft for ttft in result["ttfts"]]
+    (tmp_path / "vllm.json").write_text(json.dumps(result))
+    notes = read_measured(tmp_path / "vllm.json").notes
+    assert any("hold no token" in note for note in notes) == is_empty
+
+
 def test_sglang_has_its_own_name_options_and_figures(tmp_path: Path):
     found = read_result(written(tmp_path, SGLANG))
     assert isinstance(found, Summary)
