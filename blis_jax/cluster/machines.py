@@ -219,7 +219,9 @@ def blocks_of(
         gpu = dataclasses.replace(served.gpu, memory_gib=memory)
         served = dataclasses.replace(served, gpu=gpu)
     sizes = block_size or config.block_size_in_tokens, config.gpu_memory_utilization
-    blocks = kv_blocks(served, *sizes, reserved_bytes(config), config.max_num_running_reqs)
+    is_vllm = config.preemption_mode == "recompute"
+    most, reserved = config.max_num_running_reqs, reserved_bytes(config)
+    blocks = kv_blocks(served, *sizes, reserved, most, is_vllm)
     return UNKNOWN_KV_BLOCKS if blocks is None else blocks
 
 

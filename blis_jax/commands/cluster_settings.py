@@ -63,7 +63,8 @@ def latency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         )
     else:
         fit = lookup(model, gpu or None, tp or None, settings.get("vllm_version") or None)
-        blocks = settings.get("total_kv_blocks", fit.total_kv_blocks)
+        is_vllm = settings.get("preemption_mode") == "recompute"
+        blocks = settings.get("total_kv_blocks", fit.blocks(as_vllm=is_vllm))
         chosen = {"hardware": fit.gpu, "tp": fit.tp}
         chosen |= {"alpha_coeffs": fit.alpha, "beta_coeffs": fit.beta, "total_kv_blocks": blocks}
     return {"model": model.lower(), **chosen, **fitted}

@@ -263,12 +263,13 @@ def kv_blocks(
     memory_utilization: float = 0.9,
     reserved_bytes: float = 0.0,
     max_requests: int = 0,
+    as_vllm: bool = False,
 ) -> int | None:
     """Return the number of KV blocks of one instance.
 
     If all layers have full attention, this is BLIS's number: the free memory of all GPUs of an instance, over the
-    bytes of a block on one of them. A model with other layers, which BLIS does not support, has as many blocks as fit
-    on one of its GPUs.
+    bytes of a block on one of them, which is `tp` times as many as there is room for. With `as_vllm`, and for a model
+    with other layers, which BLIS does not support, there are as many blocks as fit on one of its GPUs.
 
     Args:
         deployment: the model and its GPUs.
@@ -276,6 +277,7 @@ def kv_blocks(
         memory_utilization: share of a GPU's memory that may be used.
         reserved_bytes: bytes kept free for LoRA adapters.
         max_requests: requests at once; the bytes that each keeps at any length are kept free.
+        as_vllm: whether a block takes its place on every GPU of the instance, as in vLLM.
 
     Returns:
         The number of blocks; None if the number of experts, and so the size of the weights, is not known.
@@ -287,10 +289,9 @@ def kv_blocks(
     if model.has_uncounted_experts:
         return None
     _check(deployment, block_size, memory_utilization)
+    of_one = deployment, block_size, memory_utilization, reserved_bytes, max_requests
     if not model.kinds.is_plain:
-        return _blocks_of_one(
-            deployment, block_size, memory_utilization, reserved_bytes, max_requests
-        )
+        return _blocks_of_one(*of_one)
     per_block = int(kv_bytes_per_token(deployment) * block_size)
     weights = int(num_parameters(model) * model.weight_bytes) / GIB
     activations = MOE_ACTIVATIONS_GIB if model.is_moe else ACTIVATIONS_GIB
@@ -301,6 +302,8 @@ def kv_blocks(
     if overhead >= available:
         parts = overhead, weights, reserved
         raise ConfigError(_too_small(deployment, parts, available, memory_utilization))
+    if as_vllm:
+        return _blocks_of_one(*of_one)
     blocks = int((available - overhead) * GIB) // per_block
     if blocks <= 0:
         raise ConfigError(
@@ -330,7 +333,10 @@ def _blocks_of_one(
     states = requests * request_bytes(deployment) / GIB
     available = deployment.gpu.memory_gib * share
     overhead = weights + activations + other + reserved + states
-    blocks = int((available - overhead) * GIB // (kv_bytes_per_token(deployment) * block_size))
+    per_token = kv_bytes_per_token(deployment)
+    if model.kinds.is_plain:  # several GPUs may hold copies of a KV head
+        per_token = model.num_layers * _layer_bytes(deployment)
+    blocks = int((available - overhead) * GIB // (per_token * block_size))
     if blocks <= 0:
         raise ConfigError(
             f"model {model.name} needs {overhead:.2f} GiB on each of {tp} × {deployment.gpu.name} ({weights:.2f} of "
@@ -375,8 +381,12 @@ def _too_small(
     overhead, weights, reserved = parts
     adapters = f" and {reserved:.2f} for adapters" if reserved else ""
     least = math.ceil(overhead / (gpu.memory_gib * share))
+    usable = next(
+        (tp for tp in range(least, model.num_heads + 1) if model.num_heads % tp == 0), least
+    )
+    divides = f" ({usable} divides its attention heads)" if usable != least else ""
     return (
         f"model {model.name} needs {overhead:.2f} GiB ({weights:.2f} of weights{adapters}) and {tp} × {gpu.name} "
         f"have {available:.2f} GiB to use ({gpu.memory_gib:g} GiB × {share:g} × {tp}); "
-        f"use a tp of at least {least}, or give total_kv_blocks"
+        f"use a tp of at least {least}{divides}, or give total_kv_blocks"
     )

@@ -97,6 +97,10 @@ class Coefficients:
     beta: tuple[float, float, float]  # per step, per uncached prefill token, per decode token
     total_kv_blocks: int
 
+    def blocks(self, as_vllm: bool) -> int:
+        """Return BLIS's KV blocks, or those that fit: BLIS adds up the memory of `tp` GPUs, and each holds a part."""
+        return self.total_kv_blocks // self.tp if as_vllm else self.total_kv_blocks
+
 
 # as nvidia-smi, Kubernetes and people write them: NVIDIA H100 80GB HBM3, NVIDIA-A100-SXM4-80GB, a100-80gb, h200
 _GPU = re.compile(

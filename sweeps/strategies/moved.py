@@ -271,10 +271,11 @@ def _fit_of(config: ClusterConfig, settings: Mapping[str, Any]) -> dict[str, Any
     if model is None:  # another model has a GPU and a TP of its own
         gpu, tp = gpu or config.hardware, tp or config.tp
     fit = lookup(model or config.model, gpu, tp)
+    mode = settings.get("preemption_mode", config.preemption_mode)
     return {
         "hardware": fit.gpu,
         "tp": fit.tp,
         "alpha_coeffs": fit.alpha,
         "beta_coeffs": fit.beta,
-        "total_kv_blocks": fit.total_kv_blocks,
+        "total_kv_blocks": fit.blocks(as_vllm=mode == "recompute"),
     }

@@ -90,6 +90,33 @@ def test_memory_holds_blocks_and_states():
         kv_blocks(deployment, 1056, max_requests=50_000)
 
 
+@pytest.mark.parametrize("tp", [2, 4, 8, 16])
+@pytest.mark.parametrize(
+    ("name", "whole_bytes", "most_parts"),
+    [
+        ("meta-llama/llama-3.1-70b-instruct", 327_680, 8),
+        ("deepseek-ai/deepseek-v2-lite", 31_104, 1),
+    ],
+)
+def test_as_in_vllm_a_block_has_its_place_on_every_gpu(name, whole_bytes, most_parts, tp):
+    """A token of a GQA model is split by KV heads at most (beyond them GPUs hold copies), a latent vector not at all."""
+    deployment = Deployment(model_description(name), gpu_description("H200"), tp)
+    blocks = kv_blocks(deployment, as_vllm=True)
+    held = blocks * 16 * whole_bytes / min(tp, most_parts)
+    free = deployment.gpu.memory_gib * 0.9 * GIB - weight_bytes(deployment)
+    assert 0 < free - held < 9 * GIB  # activations and CUDA
+    assert kv_blocks(deployment) == pytest.approx(
+        tp * blocks * max(tp / most_parts, 1) ** (most_parts > 1), rel=0.02
+    )
+
+
+def test_a_server_of_several_gpus_has_the_blocks_that_fit():
+    model = "meta-llama/llama-3.1-70b-instruct"
+    blis = ClusterConfig(model=model, hardware="H100", tp=4, latency_model="trained-physics")
+    ours = blis.replace(corrected=True, preemption_mode="recompute")
+    assert ours.total_kv_blocks == blis.total_kv_blocks // 4
+
+
 def test_a_configuration_takes_the_model_s_block_and_blis_s_own_profile_does_not():
     ours = ClusterConfig(model=QWEN, hardware="B300", tp=4, latency_model="served-physics")
     assert ours.block_size_in_tokens == 528

@@ -158,6 +158,7 @@ def test_files_that_are_no_descriptions(tmp_path, text, words):
         ({"hidden_act": "gelu"}, 1, "hidden_act 'gelu' cannot be counted"),
         ({}, 3, "tp 3 does not divide the 8 KV heads"),
         ({"num_hidden_layers": 100_000}, 1, "use a tp of at least"),
+        ({"num_hidden_layers": 120_000}, 1, r"at least 3 \(4 divides its attention heads\)"),
         ({"hidden_size": 260}, 1, "hidden_size 260 is no multiple"),
     ],
 )

@@ -146,7 +146,10 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
         notes.warn("no request completed before the run ended, so nothing is printed, as in BLIS")
         return 0
     _note_survivors(record, source, notes)
-    _note_too_little(config, record, notes, is_closed=workload is not None)
+    is_given = "total_kv_blocks" in options.named or bool(config.instances)
+    _note_room(config, record, notes, is_given=is_given)
+    if workload is None and (growing := growing_waits(record.requests)):
+        notes.warn(growing)
     return 0
 
 
@@ -195,10 +198,8 @@ def _note_survivors(record: RunRecord, source: Source, notes: Notes) -> None:
         notes.warn(single)
 
 
-def _note_too_little(
-    config: ClusterConfig, record: RunRecord, notes: Notes, *, is_closed: bool
-) -> None:
-    """Warn if prompts do not fit into the KV memory, or if more requests come than are served."""
+def _note_room(config: ClusterConfig, record: RunRecord, notes: Notes, *, is_given: bool) -> None:
+    """Warn if prompts do not fit into the KV memory, or if more of BLIS's blocks are used than GPUs have room for."""
     lengths = record.requests.input_len[record.requests.status == Status.DROPPED]
     needed = -(-int(np.max(lengths, initial=0)) // config.block_size_in_tokens)
     if needed > config.total_kv_blocks:
@@ -206,8 +207,15 @@ def _note_too_little(
             f"{len(lengths):,} requests are dropped, since their prompts need up to {needed:,} KV blocks and an "
             f"instance has {config.total_kv_blocks:,}: give it more (--total-kv-blocks) or leave them out"
         )
-    if not is_closed and (growing := growing_waits(record.requests)):
-        notes.warn(growing)
+    used, fit = (
+        int(np.max(record.instances.peak_kv_blocks_used)),
+        config.total_kv_blocks // config.tp,
+    )
+    if not is_given and config.preemption_mode != "recompute" and used > fit:
+        notes.warn(
+            f"up to {used:,} KV blocks of an instance were used, but its {config.tp} GPUs have room for about {fit:,}: "
+            f"BLIS counts {config.tp} times as many; --total-kv-blocks {fit} gives what fits"
+        )
 
 
 def _tell(

@@ -453,6 +453,19 @@ def test_prompts_that_do_not_fit_are_told_with_what_they_need(capsys):
 
 
 @simulating
+@pytest.mark.parametrize(
+    ("extra", "is_told"), [((), True), (("--total-kv-blocks", "128273"), False)]
+)
+def test_blocks_that_gpus_have_no_room_for_are_told(capsys, tmp_path, extra, is_told):
+    """BLIS gives this model 128,273 blocks on four GPUs, four times what fits; 40 prompts take 50,000."""
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens\n" + "0,20000,500\n" * 40)
+    of_server = ["--model", "meta-llama/llama-3.3-70b-instruct", "--tp", "4", "--trace", str(path)]
+    assert run.main([*of_server, *extra]) == 0
+    assert ("4 times as many; --total-kv-blocks 32068" in capsys.readouterr().err) == is_told
+
+
+@simulating
 def test_a_trace_tells_who_gave_up_and_how_many_tokens_were_made(tmp_path, capsys):
     """BLIS counts tokens without the first of each request; three of four requests wait 30 ms at most."""
     path = tmp_path / "t.csv"

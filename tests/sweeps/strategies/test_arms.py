@@ -104,6 +104,8 @@ def test_the_servers_of_vllm_and_llmd() -> None:
     chosen = arm_of("vllm:hardware=A100-80;max_num_running_reqs=64").config
     assert (chosen.max_num_scheduled_tokens, chosen.max_num_running_reqs) == (2048, 64)
     assert arm_of("vllm:tp=2;hardware=A100-80").config.tp == 2
+    assert arm_of("vllm:tp=2").config.total_kv_blocks == 66_069  # in BLIS both GPUs count twice
+    assert arm_of("iter00_baseline:corrected=true").config.total_kv_blocks == 132_139
     computed = arm_of("vllm:latency_model=trained-physics;hardware=L40S").config
     whole = ClusterConfig(latency_model="trained-physics", hardware="L40S", tp=1)
     assert (computed.beta_coeffs, computed.total_kv_blocks) == (
