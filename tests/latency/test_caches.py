@@ -99,7 +99,7 @@ def test_memory_holds_blocks_and_states():
     ],
 )
 def test_as_in_vllm_a_block_has_its_place_on_every_gpu(name, whole_bytes, most_parts, tp):
-    """A token of a GQA model is split by KV heads at most (beyond them GPUs hold copies), a latent vector not at all."""
+    """A token of a GQA model is split by KV heads (beyond them GPUs hold copies), a latent vector not at all."""
     deployment = Deployment(model_description(name), gpu_description("H200"), tp)
     blocks = kv_blocks(deployment, as_vllm=True)
     held = blocks * 16 * whole_bytes / min(tp, most_parts)
