@@ -32,6 +32,7 @@ class Columns:
 
 
 Vector: TypeAlias = Any  # an array, or Columns
+NO_ENTRIES: Vector = ()  # in place of a vector of a row that has no fields for it
 T = TypeVar("T")
 
 
@@ -258,7 +259,7 @@ class Row:
     _fields: ClassVar[dict[str, _Field]]
     __slots__ = ("numbers", "times")
 
-    def __init__(self, numbers: Vector, times: Vector = None) -> None:
+    def __init__(self, numbers: Vector, times: Vector = NO_ENTRIES) -> None:
         """Store the two vectors of a row; `make` builds a row from values by field name."""
         self.numbers, self.times = numbers, times
 
@@ -300,15 +301,15 @@ class Row:
             entries[field.part].append(
                 jnp.asarray(values[name]).astype(clock if field.part else jnp.int32)
             )
-        times = Columns(tuple(entries[1])) if entries[1] else None
-        return cls(Columns(tuple(entries[0])), times)
+        return cls(*(Columns(tuple(each)) if each else NO_ENTRIES for each in entries))
 
     @classmethod
     def filled(cls, clock: DTypeLike | None = None, number: int = 0, time: ArrayLike = 0) -> Self:
         """Build a row whose whole numbers all equal `number` and whose times all equal `time`, as arrays."""
         numbers = jnp.full((len(cls.columns),), number, jnp.int32)
-        times = jnp.full((len(cls.time_columns),), time, clock) if len(cls.time_columns) else None
-        return cls(numbers, times)
+        if not len(cls.time_columns):
+            return cls(numbers)
+        return cls(numbers, jnp.full((len(cls.time_columns),), time, clock))
 
     @classmethod
     def _check(cls, values: Iterable[str]) -> None:

@@ -145,11 +145,9 @@ class Mechanism(OfEachKind):
         """Return the gateway's policy of a kind, and the index of its state in the tuple of states.
 
         Raises:
-            KeyError: the mechanism has no policy of this kind.
+            ValueError: the mechanism has no policy of this kind.
         """
-        policy: Policy | None = getattr(self, kind)
-        if policy is None:
-            raise KeyError(kind)
+        policy: Policy = getattr(self, kind)
         return policy, self.of_gateway.index(policy)
 
     @property

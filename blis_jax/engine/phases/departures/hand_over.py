@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.columns import as_int, choose
+from blis_jax.core.columns import NO_ENTRIES, as_int, choose
 from blis_jax.core.views import AnswerCuts
 from blis_jax.engine.phases.policy_calls import request_view
 from blis_jax.engine.phases.snapshot import active_instances
@@ -137,7 +137,7 @@ class HandingOver(Staying):
     ) -> jax.Array:
         """Return how many members finish their last step here and continue elsewhere."""
         request = jnp.where(slots.request < 0, ctx.spare_request, slots.request)
-        delay = Journey(None, slots.state[Journeys].times[request]).delay
+        delay = Journey(NO_ENTRIES, slots.state[Journeys].times[request]).delay
         delay = jnp.where(visited, work[JourneyWrite].journey.delay, delay)
         return jnp.sum(done & (delay < ctx.never), dtype=jnp.int32)
 
