@@ -97,7 +97,10 @@ _INSTEAD: dict[str, dict[str, str]] = {
 
 
 _LENGTHS = "lengths are --prompt-tokens and --output-tokens with --workload distribution, or a workload file's laws"
-_PACES = "a workload file says how requests arrive: arrival {process, cv} and lifecycle windows of its clients"
+_PACES = (
+    "a workload file says how requests arrive: arrival {process, cv} and lifecycle windows of its clients (a burstiness "
+    "b of vllm bench is process gamma with cv 1 ÷ √b)"
+)
 _ANYWHERE = {
     **dict.fromkeys(("random-input-len", "random-output-len", "random-range-ratio", "ignore-eos"), _LENGTHS),
     **dict.fromkeys(("burstiness", "ramp-up-strategy", "ramp-up-start-rps", "ramp-up-end-rps", "rate-type"), _PACES),

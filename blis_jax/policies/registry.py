@@ -26,7 +26,7 @@ from blis_jax.lazy import jax
 from blis_jax.policies.contract import Policy
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
 from blis_jax.policies.scenes import INSTANCES, scene_of
-from blis_jax.policies.their_names import POLICIES
+from blis_jax.policies.their_names import POLICIES, here_instead
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped
@@ -326,9 +326,9 @@ def find(kind: str, name: str, setting: str = "") -> Policy:
                 "(blis-jax evolve read makes one of Go)"
             )
         allowed = ", ".join((*names, *_no_policy(kind, setting)))
+        hint = here_instead(kind, name) or closest(name, (*names, *POLICIES.get(kind, ())))
         raise ConfigError(
-            f"{what} {shortened(name)} is not known; use one of {allowed}, or "
-            f"path/to/file.py:Name{closest(name, (*names, *POLICIES.get(kind, ())))}"
+            f"{what} {shortened(name)} is not known; use one of {allowed}, or path/to/file.py:Name{hint}"
         )
     return _built_in(names[name])
 

@@ -33,9 +33,7 @@ _DRAFTS = (
 _LOAD = "it belongs to the load; --rate, --num-requests and --workload of the command say how requests come"
 _OF_ENGINE = "step times hold what the measured server did; calibrate fits those of a server that does it otherwise"
 _ADAPTERS = "adapters are declared in a file, lora_config, under the profile blis-2026-08"
-_TYPE = (
-    "KV memory is counted in blocks: num_gpu_blocks_override says how many; a smaller type has more"
-)
+_TYPE = "KV memory is counted in blocks: num_gpu_blocks_override says how many; fp8 has room for twice as many as 16 bits"
 _STATES = (
     "with mamba_cache_mode=align the state of linear attention is kept at whole KV blocks, of block_size tokens, as in "
     "vLLM"
@@ -93,8 +91,33 @@ POLICIES: dict[
 }
 
 
+_STICKY = "sessions stay with an instance under sweeps/strategies/policies/hashes.py:session_hashed"
+_CACHED = "requests go where their prompt is cached under weighted, with routing_scorers=prefix-affinity:3,queue-depth:2"
+_DRAWN = "power-of-two with power_of_two_candidates=1 draws one of all instances"
+_LEAST = "least-loaded takes the instance with the fewest requests"
+_ROUTERS_ELSEWHERE = {  # of llm-d, SGLang, Dynamo and Envoy: what does that here
+    **dict.fromkeys(
+        ("session-affinity", "session-affinity-scorer", "sticky", "consistent-hash", "ring-hash"),
+        _STICKY,
+    ),
+    **dict.fromkeys(
+        ("cache-aware", "kv", "kv-aware", "kvaware", "prefixaware", "prefix-aware"), _CACHED
+    ),
+    **dict.fromkeys(("random", "random-picker"), _DRAWN),
+    **dict.fromkeys(
+        ("least-request", "least-requests", "least-connections", "shortest-queue"), _LEAST
+    ),
+}
+
+
 # names that are rarely used after `vllm serve`
 _SELDOM = {"gpu", "replicas", "num_gpu_blocks", "num_gpu_blocks_override", "data_parallel_size"}
+
+
+def here_instead(kind: str, name: str) -> str:
+    """Return words on what does here what another router's policy of this name does; none for a name without such."""
+    here = _ROUTERS_ELSEWHERE.get(name.lower().replace("_", "-")) if kind == "routing" else None
+    return f"; {here}" if here else ""
 
 
 def names_of(setting: str) -> tuple[str, ...]:

@@ -82,3 +82,19 @@ def test_a_plugin_type_means_the_policy_that_a_promotion_writes_as_it() -> None:
 )  # fmt: skip
 def test_gpus_as_drivers_and_people_write_them(written: str, ours: str) -> None:
     assert ClusterConfig(gpu=written).hardware == ours
+
+
+@pytest.mark.parametrize(
+    ("theirs", "here"),
+    [
+        ("cache_aware", "routing_scorers=prefix-affinity:3"), ("least_request", "least-loaded takes"),
+        ("random", "power_of_two_candidates=1"), ("session-affinity", "hashes.py:session_hashed"),
+    ],
+)  # fmt: skip
+def test_routers_of_others_are_told_what_does_that_here(theirs: str, here: str) -> None:
+    with pytest.raises(ConfigError, match="is not known; use one of round-robin") as refused:
+        arm_of(f"vllm:routing_policy={theirs}")
+    assert here in str(refused.value)
+    settings = "routing_policy=power-of-two;power_of_two_candidates=1"
+    assert arm_of(f"vllm:{settings}").config.power_of_two_candidates == 1
+    assert arm_of("vllm:routing_policy=sweeps/strategies/policies/hashes.py:session_hashed")
