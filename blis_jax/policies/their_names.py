@@ -33,7 +33,7 @@ _DRAFTS = (
 _LOAD = "it belongs to the load; --rate, --num-requests and --workload of the command say how requests come"
 _OF_ENGINE = "step times hold what the measured server did; calibrate fits those of a server that does it otherwise"
 _ADAPTERS = "adapters are declared in a file, lora_config, under the profile blis-2026-08"
-_TYPE = "KV memory is counted in blocks: num_gpu_blocks_override says how many; fp8 has room for twice as many as 16 bits"
+_TYPE = "KV memory is counted in blocks: num_gpu_blocks_override says how many; fp8 has room for twice as many as fp16"
 _STATES = (
     "with mamba_cache_mode=align the state of linear attention is kept at whole KV blocks, of block_size tokens, as in "
     "vLLM"
@@ -92,7 +92,7 @@ POLICIES: dict[
 
 
 _STICKY = "sessions stay with an instance under sweeps/strategies/policies/hashes.py:session_hashed"
-_CACHED = "requests go where their prompt is cached under weighted, with routing_scorers=prefix-affinity:3,queue-depth:2"
+_CACHED = "requests go to cached prompts under weighted, with routing_scorers=prefix-affinity:3,queue-depth:2"
 _DRAWN = "power-of-two with power_of_two_candidates=1 draws one of all instances"
 _LEAST = "least-loaded takes the instance with the fewest requests"
 _ROUTERS_ELSEWHERE = {  # of llm-d, SGLang, Dynamo and Envoy: what does that here
