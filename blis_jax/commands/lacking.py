@@ -98,8 +98,8 @@ _INSTEAD: dict[str, dict[str, str]] = {
 
 _LENGTHS = "lengths are --prompt-tokens and --output-tokens with --workload distribution, or a workload file's laws"
 _PACES = (
-    "a workload file says how requests arrive: arrival {process, cv} and lifecycle windows of its clients (burstiness b "
-    "is process gamma with cv 1 ÷ √b)"
+    "a workload file says how requests arrive: arrival {process, cv} and lifecycle windows of its clients (a "
+    "burstiness b is process gamma with cv 1 ÷ √b)"
 )
 _ANYWHERE = {
     **dict.fromkeys(("random-input-len", "random-output-len", "random-range-ratio", "ignore-eos"), _LENGTHS),
