@@ -168,12 +168,20 @@ def adapters(draw: Draw, path: Path) -> tuple[str, ...]:
 
 def saturation(draw: Draw, path: Path) -> None:
     """Write a file with settings of the saturation detectors."""
-    drift = {
-        "window_size_sec": draw.value.choice((1, 2)),
-        "min_windows": 2,
-        "warmup_windows": draw.value.choice((0, 1)),
+    value = draw.value
+    drift: dict[str, Any] = {
+        "window_size_sec": value.choice((1, 2)),
+        "min_windows": value.choice((1, 2, 5)),
+        "warmup_windows": value.choice((0, 1)),
     }
-    limits = {"threshold_ms": draw.value.choice((80.5, 900.0))}
+    drain = sorted(round(value.uniform(0.05, 1), 2) for _ in range(2))
+    others = {
+        **{"peak_ratio": value.choice((0.8, 1.5)), "peak_ratio_band": value.choice((0, 0.5))},
+        **{"confidence_ci": value.choice((0.5, 0.9)), "tail_windows": value.choice((0, 1, 4))},
+        **{"saturated_drain_ratio": drain[0], "transient_drain_ratio": drain[1]},
+    }
+    drift |= {name: others[name] for name in others if value.random() < 0.4}
+    limits = {"threshold_ms": value.choice((80.5, 900.0))}
     path.write_text(yaml.safe_dump({"threshold": limits, "backlog_drift": drift}))
 
 

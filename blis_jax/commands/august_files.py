@@ -199,11 +199,10 @@ def with_files(settings: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
             usual = adapters.config_of(document["lora"], f"{path}: lora")
             changed["lora_config"] = adapters.given_config(changed["lora_config"]).or_else(usual)
         if "kv_offload_config" in changed:
-            devices = mapping(
-                document.get("kv_offload_devices") or {}, f"{path}: kv_offload_devices"
-            )
             named = changed["kv_offload_config"]
-            changed["kv_offload_config"] = offload_tiers.given_config(named, devices)
+            changed["kv_offload_config"] = offload_tiers.given_config(
+                named, _devices(path, document)
+            )
         beside = path.parent / "hardware_config.json"
         hardware = hardware or (str(beside) if beside.is_file() else None)
     if hardware is None:
@@ -211,6 +210,21 @@ def with_files(settings: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
 
     changed["hardware"] = f"{hardware}:{changed.get('hardware') or ClusterConfig.hardware}"
     return changed | {part: f"{hardware}:{changed[part]}" for part in _PARTS if changed.get(part)}
+
+
+def _devices(path: Path, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    return mapping(document.get("kv_offload_devices") or {}, f"{path}: kv_offload_devices")
+
+
+def devices_of(defaults_filepath: str | None) -> Mapping[str, Any]:
+    """Return the classes of storage in the file of --defaults-filepath; the package's if no file is given.
+
+    Raises:
+        ConfigError: the file cannot be read, or has a section that BLIS does not know.
+    """
+    if defaults_filepath is None:
+        return offload_tiers.DEVICES
+    return _devices(Path(defaults_filepath), read_defaults(Path(defaults_filepath)))
 
 
 def read_defaults(path: Path) -> Mapping[str, Any]:

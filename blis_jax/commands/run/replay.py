@@ -15,7 +15,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.disaggregation import OF_ONE_POOL
 from blis_jax.cluster.node_pools import AUTOSCALER, POOLS
 from blis_jax.commands import cli, values
-from blis_jax.commands.august_files import options_of
+from blis_jax.commands.august_files import devices_of, options_of
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, trace_flags
 from blis_jax.commands.parser import Parser
@@ -193,7 +193,8 @@ def _tiers(options: Mapping[str, Any]) -> dict[str, Any]:
     named, path = options.get("kv_offload_config"), str(options["trace_header"])
     header = header_of(Path(path))
     size = options.get("block_size_in_tokens", ClusterConfig.block_size_in_tokens)
-    given = None if named is None else offload_tiers.given_config(named)
+    devices = devices_of(options.get("defaults_filepath"))
+    given = None if named is None else offload_tiers.given_config(named, devices)
     block = None if header is None else header.kv_offload
     if not block:
         if given is not None and header is not None and header.mode != "real":

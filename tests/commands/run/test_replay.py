@@ -204,6 +204,26 @@ def test_the_tiers_of_the_header_count(tmp_path, monkeypatch, capsys):
         assert seen[-1].named["kv_offload_config"].per_block_bytes == 5000
 
 
+def test_classes_of_storage_are_those_of_the_defaults_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(replay.one_run, "simulate_one", lambda *_: 0)
+    speed = "read_bandwidth: 900.5, write_bandwidth: 80.0, base_latency: 9.0"
+    jitter = f"{speed}, latency_jitter_stddev: 0.4"
+    (tmp_path / "d.yaml").write_text(f"kv_offload_devices: {{own: {{{jitter}}}}}\n")
+    tier = "type: fs, root_dir: /kv, direct_io: true"
+    (tmp_path / "tiers.yaml").write_text(
+        TIERS.format(f"1000000000, secondary_tiers: [{{{tier}, device_class: own}}]")
+    )
+    for numbers, code in ((jitter, 0), (speed, 2)):
+        said = f"{tier}, device_class: own, {numbers}"
+        recorded = "block_size: 16, tokens_per_hash: 16, per_block_bytes: 5000"
+        (tmp_path / "t.yaml").write_text(
+            YAML + TIERS.format(f"1000000000, {recorded}, secondary_tiers: [{{{said}}}]")
+        )
+        named = [*MODEL, *FILES, "--kv-offload-config", "tiers.yaml"]
+        assert main([*named, "--defaults-filepath", "d.yaml"]) == code
+    assert "is not what t.yaml has as kv_offload" in capsys.readouterr().err
+
+
 def test_latencies_leave_out_later_rounds_and_what_did_not_complete():
     base = {
         "ttft_ms": 1.5,
