@@ -21,7 +21,7 @@ from blis_jax.files import formats
 from blis_jax.latency.registry import MODELS
 from blis_jax.metrics.scalars import lookup, metric_names
 from blis_jax.policies import registry
-from blis_jax.policies.their_names import names_of
+from blis_jax.policies.their_names import first_name, names_of
 from blis_jax.reports.render import table_lines, table_text
 from blis_jax.reports.words import unit_text
 from papers.pages import ROOT, hand_over, table_parser
@@ -61,17 +61,20 @@ def _row(name: str) -> tuple[str, ...]:
     if name == "latency_model":
         allowed = f"auto, {', '.join(MODELS)}, or `path/to/file.py:Name`"
     return (
-        f"`{name}`",
-        declared.meaning + _of_vllm(name),
+        f"`{first_name(name)}`",
+        declared.meaning + _other_names(name),
         declared.unit,
         _default(name, field.default),
         allowed or declared.allowed,
     )
 
 
-def _of_vllm(name: str) -> str:
-    names = " or ".join(f"`{theirs}`" for theirs in names_of(name))
-    return f"; in vLLM {names}, which is understood too" if names else ""
+def _other_names(name: str) -> str:
+    """Say which names of vLLM and BLIS are understood beside the one that the table leads with."""
+    others = [other for other in (name, *names_of(name)) if other != first_name(name)]
+    if not others:
+        return ""
+    return f"; also {', '.join(f'`{other}`' for other in others)}" + " (BLIS)" * (name in others)
 
 
 def _default(name: str, value: object) -> str:

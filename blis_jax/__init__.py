@@ -2,7 +2,8 @@
 
 Ask a question: compare, capacity, recommend, curve, sweep, select, ablate, robustness, optimize, sensitivity, gradient,
 calibrate_server, make_dataset, train_surrogate and predict_by_surrogate take what their command takes, and return a
-StudyResult: print it, or call its `to_dataframe()`, `to_dataset()`, `plot()`.
+StudyResult: print it, or call its `to_dataframe()`, `to_dataset()`, `plot()`. list_names says which models, GPUs,
+servers, workloads, metrics and policies there are.
 
     result = blis_jax.compare("vllm", "llm-d-default", workload="mixed", seeds=20)
 
@@ -20,7 +21,7 @@ from blis_jax.lazy import exports
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from blis_jax.commands.door.functions import StudyResult
+    from blis_jax.commands.door.functions import StudyResult, list_names
     from blis_jax.commands.run.requests import draw_requests
     from blis_jax.metrics.compiled import figures_of
     from blis_jax.metrics.kv import cache_hit_rate
@@ -77,6 +78,7 @@ __all__ = [
     "grad",
     "gradient",
     "jacobian",
+    "list_names",
     "load_builtin",
     "load_spec",
     "make_dataset",
@@ -106,9 +108,9 @@ __getattr__ = exports(
     "blis_jax",
     {
         "commands.door.functions": (
-            "StudyResult", "ablate", "calibrate_server", "capacity", "compare", "curve", "gradient", "make_dataset",
-            "optimize", "predict_by_surrogate", "recommend", "robustness", "select", "sensitivity", "sweep",
-            "train_surrogate",
+            "StudyResult", "ablate", "calibrate_server", "capacity", "compare", "curve", "gradient", "list_names",
+            "make_dataset", "optimize", "predict_by_surrogate", "recommend", "robustness", "select", "sensitivity",
+            "sweep", "train_surrogate",
         ),
         "commands.run.requests": ("draw_requests",),
         "runs.derivatives.times": ("Differentiator", "jacobian"),

@@ -23,6 +23,8 @@ from blis_jax.metrics.scalars import lookup, pooled_names
 from blis_jax.policies import registry
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
 from blis_jax.policies.their_names import POLICIES
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer, Findings, Row, Table
 from blis_jax.reports.render import WIDTH, table_text
 from blis_jax.workload.distribution import PRESETS
 from blis_jax.workload.spec import list_builtin
@@ -98,6 +100,7 @@ NAME = "sweeps.lists"
 LONGEST_NAME = 44
 FIRST = ("vllm", "llm-d-default")  # servers as their releases start them
 Lines = Iterator[tuple[str, str]]  # a name and what it is
+Groups = dict[str, list[tuple[str, str]]]  # by title
 
 
 class NameList(NamedTuple):
@@ -255,12 +258,17 @@ def _body(name: str, arguments: Sequence[str] | None) -> int:
     if options.get("numbers"):
         print(policies_page(all_policies()), end="")
         return 0
-    print("\n".join(_shown(name or options["name"], options.get("text", ""))))
+    name = name or options["name"]
+    groups = _groups(name, options.get("text", ""))
+    if render.is_taken():
+        render.show(_findings(name, groups))
+    else:
+        print("\n".join(_shown(name, groups)))
     return 0
 
 
-def _shown(name: str, text: str) -> Iterator[str]:
-    """Yield the lines that contain `text`, below their groups' titles; a group whose name has `text` is shown whole."""
+def _groups(name: str, text: str) -> Groups:
+    """Return the lines that contain `text` by their groups' titles; a group whose name has `text` is whole."""
     everything = {title: list(pairs) for title, pairs in LISTS[name].groups().items()}
     named = {title: title.partition(":")[0] for title in everything}  # such as routing_policy
     groups = {
@@ -271,6 +279,26 @@ def _shown(name: str, text: str) -> Iterator[str]:
         names = [name for pairs in everything.values() for name, _ in pairs]
         hint = closest(text, names) or f"; leave it out to see all {len(names)}"
         raise ConfigError(f"no line of {name} has the text {text!r}{hint}")
+    return groups
+
+
+def _findings(name: str, groups: Groups) -> Findings:
+    """Return the lines as a table, for Python."""
+    columns = ("name", "what it is", "group")[: 3 if any(groups) else 2]
+    lines = [(one, about, title) for title, pairs in groups.items() for one, about in pairs]
+    rows = tuple(Row(line[: len(columns)]) for line in lines)
+    answer = Answer.of(
+        f"Which names does blis-jax {name} list?",
+        f"{len(rows)} names.",
+        "These are declarations; nothing was simulated.",
+        "No runs.",
+        LISTS[name].note,
+    )
+    return Findings(answer, (Table(columns, rows, LISTS[name].about, name=name),))
+
+
+def _shown(name: str, groups: Groups) -> Iterator[str]:
+    """Yield the lines below their groups' titles."""
     for title, pairs in groups.items():
         if title and pairs:
             yield f"{title}:"

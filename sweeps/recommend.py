@@ -106,7 +106,9 @@ def how_to_start(smallest: Smallest) -> tuple[list[str], dict[str, Any] | None]:
             for plugin in router["schedulingProfiles"][0]["plugins"]
             if "weight" in plugin
         )
-        lines.append(f"llm-d's router: {scorers} (the .yaml beside the result).")
+        lines.append(
+            f"llm-d's router: {scorers} (the .yaml beside the result, and `router` in it)."
+        )
     if is_split:
         lines.append("Pools need llm-d's disaggregation: blis-jax promote writes its profiles.")
     return lines, router

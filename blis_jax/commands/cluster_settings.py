@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from blis_jax.calibrate.posterior import Posterior
 from blis_jax.calibrate.posterior import load as load_posterior
 from blis_jax.cluster import adapters, disaggregation
 from blis_jax.cluster.config import (
@@ -25,6 +26,7 @@ from blis_jax.cluster.instance_groups import check_number
 from blis_jax.cluster.machines import DECIDERS
 from blis_jax.cluster.node_pools import POLICY
 from blis_jax.cluster.revisions import OF_REVISION
+from blis_jax.cluster.router import with_room
 from blis_jax.commands.august_files import options_of, with_files
 from blis_jax.commands.options.cluster_flags import CLUSTER_FLAGS, name_of
 from blis_jax.core.kinds import SAME
@@ -33,12 +35,15 @@ from blis_jax.files.python_files import is_file
 from blis_jax.latency import roofline_february
 from blis_jax.latency.model_description import model_description
 from blis_jax.latency.registry import FROM_SIZES, ROOFLINE_OF_FEBRUARY, lookup
+from blis_jax.traces.measured.run import AS_VLLM
 
 KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coefficients
 
 
-def latency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return model, GPU, TP, coefficients and KV blocks: given coefficients first, else those of the model's fit.
+def latency_settings(
+    settings: Mapping[str, Any], measured: Posterior | None = None
+) -> dict[str, Any]:
+    """Return model, GPU, TP, coefficients and KV blocks: given or measured coefficients, else those of the model's fit.
 
     None marks a value that a latency model which computes from model sizes finds by itself.
     """
@@ -49,7 +54,11 @@ def latency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         )
     if tp is not None and tp < 0:
         raise ConfigError(f"--tp must be at least 1, got {tp}")
-    alpha, beta, fitted = _coefficients(settings)
+    none = (0.0, 0.0, 0.0)
+    alpha, beta = settings.get("alpha_coeffs", none), settings.get("beta_coeffs", none)
+    fitted = {}
+    if measured is not None:
+        (alpha, beta), fitted = measured.coefficients(), {"latency_model": measured.latency_model}
     if settings.get("latency_model") in FROM_SIZES:
         return {"model": model.lower(), "tp": tp or None, **_of_sizes(settings)}
     if any(beta):
@@ -90,28 +99,36 @@ def _of_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"hardware": settings.get("hardware") or ClusterConfig.hardware, **coefficients}
 
 
-def _coefficients(
-    settings: Mapping[str, Any],
-) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, Any]]:
-    """Return α and β as given or calibrated, else zeros; and latency model and TP of the calibration."""
+def _fit_of(settings: Mapping[str, Any]) -> Posterior | None:
+    """Return the fit that the settings name, None if they name none."""
     if "coefficients_from" not in settings:
-        none = (0.0, 0.0, 0.0)
-        return settings.get("alpha_coeffs", none), settings.get("beta_coeffs", none), {}
+        return None
     for name in ("alpha_coeffs", "beta_coeffs", "latency_model"):
         if name in settings:
             written = as_option(name)
             raise ConfigError(f"{written}: --coefficients-from is given too; give one of them")
+    return load_posterior(Path(settings["coefficients_from"]))
 
-    posterior = load_posterior(Path(settings["coefficients_from"]))
-    chosen = {"latency_model": posterior.latency_model}
-    if posterior.law and not settings.get("tp"):  # the deployment whose steps were measured
-        chosen["tp"] = posterior.server["tp"]
-    return *posterior.coefficients(), chosen
+
+_PROFILE = ("corrected", "variant", "revision")
+
+
+def _on_server(settings: Mapping[str, Any], fit: Posterior) -> dict[str, Any]:
+    """Return the settings, completed by those of the measured server and, unless a profile is asked for, by vLLM's."""
+    kept = {name for name, value in settings.items() if value not in ("", None)}
+    kept |= set(AS_VLLM) if kept & set(_PROFILE) else set()
+    server = {name: value for name, value in fit.server_settings.items() if name not in kept}
+    fixed = with_room(server, {name: settings[name] for name in kept if name in settings})
+    server |= {name: value for name, value in fixed.items() if name in server}
+    return {**settings, **server}
 
 
 def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
     """Return the cluster that the given options describe; other settings have BLIS's defaults."""
     settings = resolved(settings)
+    fit = _fit_of(settings)
+    if fit is not None:
+        settings = _on_server(settings, fit)
     if settings.get("tenant_shares"):
         raise ConfigError(
             "--policy-config: tenant_budgets have the names of tenants, which only run knows; give --tenant-budgets, "
@@ -134,7 +151,7 @@ def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
     values["policy_numbers"] = settings.get("policy_numbers", ())
     named = ("horizon", "variant", "corrected", "revision")
     values |= {name: settings[name] for name in named if name in settings}
-    values |= latency_settings(settings)
+    values |= latency_settings(settings, fit)
     for name in OF_REVISION if values.get("revision") == AUGUST else ():
         values[name] = settings.get(name)
     values = {name: value for name, value in values.items() if value is not None}

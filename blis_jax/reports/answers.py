@@ -9,7 +9,7 @@ from dataclasses import replace
 from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.findings import Answer, Form, Quantity, Sentence
-from blis_jax.reports.study import NO_FIGURE, SEEDS, TOO_FEW, MetricChange, Study
+from blis_jax.reports.study import NO_FIGURE, SEEDS, TOO_FEW, WINDOWS, MetricChange, Study
 from blis_jax.reports.style import ALL_REQUESTS
 from blis_jax.reports.words import (
     LATENCIES,
@@ -243,11 +243,14 @@ def _next(study: Study) -> str:
     if unclear and study.pairs:  # one trace, of which there is no other run
         return "a longer trace tells more, or --trace-windows N, which makes several runs of it."
     count, many = len(study.seeds), study.runs.many
+    decide = "" if study.runs == WINDOWS else ", or --decide"
     if unclear and 1 < count < (fewest := fewest_for_verdict(study.confidence)):
         return (
             f"{count} {many} give no verdict: by chance all favour one of two equal strategies in "
-            f"{200 * 2.0**-count:.3g} % of cases. Give {fewest} or more, or --decide."
+            f"{200 * 2.0**-count:.3g} % of cases. Give {fewest} or more{decide}."
         )
+    if unclear and study.runs == WINDOWS:
+        return "a longer trace tells more; more windows of this one are shorter, and each begins on an idle cluster."
     if unclear:
         return f"more {many} tell more: --decide adds them until the verdicts are safe."
     if all(change.change.verdict == SAME for change in of_metric):

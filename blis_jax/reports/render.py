@@ -35,6 +35,11 @@ def taken() -> Iterator[list[Findings]]:
         _taken.reset(before)
 
 
+def is_taken() -> bool:
+    """Return whether findings are collected in place of printing them."""
+    return _taken.get() is not None
+
+
 def show(findings: Findings, has_all: bool = False, has_notes: bool = False) -> None:
     """Print findings on standard output, as wide as the terminal; see `text`."""
     collected = _taken.get()

@@ -60,17 +60,28 @@ class TraceSource:
         if self.num_requests < self.num_windows:
             raise ConfigError(
                 f"--trace-windows {self.num_windows}: {self.path} has {self.num_requests} "
-                f"request{'s' * (self.num_requests != 1)}, and every window needs some; give fewer "
-                "windows, or a longer trace"
+                f"request{'s' * (self.num_requests != 1)}, and every window needs some; {self._fewer()}"
             )
-        counts = np.bincount(self._window_of_row, minlength=self.num_windows)
+        counts = np.bincount(self._windows_of(self.num_windows), minlength=self.num_windows)
         if not counts.all():
             window = int(np.argmin(counts > 0)) + 1
             raise ConfigError(
                 f"--trace-windows {self.num_windows}: no request of {self.path} arrives in window "
-                f"{window}, from {(window - 1) * self.run_s:g} to {window * self.run_s:g} s; give "
-                "fewer windows"
+                f"{window}, from {(window - 1) * self.run_s:g} to {window * self.run_s:g} s; "
+                f"{self._fewer()}"
             )
+
+    def _fewer(self) -> str:
+        """Return advice: the largest number of windows, below those given, of which each has requests."""
+        first = min(self.num_windows or 1, self.num_requests + 1) - 1
+        each = (count for count in range(first, 1, -1) if self._has_requests_in(count))
+        most = next(each, None)
+        if most is None:
+            return "leave it out, or give a longer trace"
+        return f"give {most} at most, or a longer trace"
+
+    def _has_requests_in(self, count: int) -> bool:
+        return bool(np.bincount(self._windows_of(count), minlength=count).all())
 
     # --- what the trace holds
 
@@ -174,18 +185,17 @@ class TraceSource:
             trace = self._read(seed) if self.trace.is_drawn else self.trace
             return self._paced(trace.rows)
         rows = self.trace.rows
-        chosen = rows.take(np.flatnonzero(self._window_of_row == seed - 1))
+        chosen = rows.take(np.flatnonzero(self._windows_of(self.num_windows) == seed - 1))
         width_us = (int(rows.arrival_us[-1]) - int(rows.arrival_us[0])) / self.num_windows
         start_us = int(rows.arrival_us[0]) + int((seed - 1) * width_us)
         arrival_us = np.maximum(chosen.arrival_us - start_us, 0)
         return self._paced(dataclasses.replace(chosen, arrival_us=arrival_us))
 
-    @cached_property
-    def _window_of_row(self) -> np.ndarray:
+    def _windows_of(self, count: int) -> np.ndarray:
+        """Return the window of each request, from 0, of `count` equal spans of arrivals."""
         arrival_us = self.trace.rows.arrival_us
-        width_us = max(int(arrival_us[-1] - arrival_us[0]), 1) / (self.num_windows or 1)
-        place = ((arrival_us - arrival_us[0]) / width_us).astype(np.int64)
-        return np.minimum(place, (self.num_windows or 1) - 1)
+        width_us = max(int(arrival_us[-1] - arrival_us[0]), 1) / count
+        return np.minimum(((arrival_us - arrival_us[0]) / width_us).astype(np.int64), count - 1)
 
     def _paced(self, rows: TraceRows) -> TraceRows:
         return scale_time(rows, self.pace)

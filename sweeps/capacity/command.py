@@ -340,6 +340,8 @@ def _written(
     kept = replace(findings, answer=replace(findings.answer, time=None))
     title = "The smallest cluster that meets the targets"
     document = to_document(answers, question.targets, setting, findings)
+    if starting is not None:
+        document |= {"start": lines, "router": router}
     text = f"{render.markdown(kept, title)}\n`{setting['command']}`\n{picture}"
     result, *pages = outputs.study_files(
         findings, document, paths, title, setting["command"], versions()

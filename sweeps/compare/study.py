@@ -4,7 +4,7 @@ again."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,11 +125,38 @@ def study_of(document: Document, command: str = "") -> Study:
             *words.percentile_lines(document["comparisons"]),
             *words.token_rate_lines([*document["comparisons"], *document["criteria"]]),
         ),
-        remarks=tuple(words.failure_lines(document)),
+        remarks=(*words.failure_lines(document), *window_lines(document)),
         tables=(*words.draw_tables(document), *([words.part_table(document)] if has_parts else [])),
         brief=_brief(document),
         more=_more(document),
         provenance=_provenance(document),
+    )
+
+
+WINDOW_OVER_E2E = 5  # so long a window has a beginning of a fifth at most
+
+
+def window_lines(document: Document) -> Iterator[str]:
+    """Yield a sentence if a trace's windows are short against the time that requests take."""
+    trace = document["trace"] or {}
+    if not trace.get("windows"):
+        return
+    of_all = ((arm["name"], arm["figures"].get(ALL, {})) for arm in document["arms"])
+    e2e_s = {
+        name: figures["pooled_e2e_p99_ms"]["mean"] / 1000
+        for name, figures in of_all
+        if figures.get("pooled_e2e_p99_ms", {}).get("mean") is not None
+    }
+    name, longest_s = max(e2e_s.items(), key=lambda one: one[1], default=("", 0.0))
+    window_s = trace["span_s"] / trace["windows"]
+    if window_s >= WINDOW_OVER_E2E * longest_s:
+        return
+    most = int(trace["span_s"] / (WINDOW_OVER_E2E * longest_s))
+    less = f"give --trace-windows {most} or fewer, or" if most >= 2 else "give"
+    yield (
+        f"windows of {window_s:.3g} s are short: 1 % of the requests of {name} take {longest_s:.3g} s or more, and a "
+        f"window begins on an idle cluster, so waits are too short; {less} no --trace-windows, for one run of the "
+        "whole trace"
     )
 
 

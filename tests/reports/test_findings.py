@@ -5,6 +5,7 @@ from __future__ import annotations
 from blis_jax.reports.differences import findings
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
 from blis_jax.reports.render import WIDTH, text
+from blis_jax.reports.study import WINDOWS
 from tests.reports.test_page import difference, study
 from tests.support.findings_forms import assert_all_forms_agree, json_numbers
 
@@ -133,3 +134,8 @@ def test_one_trace_has_no_further_runs_to_propose() -> None:
     assert "Give 6 or more" in str(of_few)
     of_trace = findings(study(differences=(unclear,), pairs="blocks")).answer.next
     assert "--trace-windows N" in str(of_trace)
+    of_windows = study(differences=(unclear,), seeds=tuple(range(20)), runs=WINDOWS)
+    said = str(findings(of_windows).answer.next)
+    assert "a longer trace tells more" in said and "--decide" not in said
+    of_windows = study(differences=(unclear,), seeds=tuple(range(5)), runs=WINDOWS)
+    assert str(findings(of_windows).answer.next).endswith("Give 6 or more.")

@@ -49,7 +49,8 @@ def test_the_fewest_gpus_come_first_with_what_starts_them(
         and "--max-num-seqs 64" in shown
     )
     router = yaml.safe_load((tmp_path / "out.yaml").read_text())
-    assert router["kind"] == "EndpointPickerConfig"
+    assert router["kind"] == "EndpointPickerConfig" and answer["router"] == router
+    assert answer["start"][0].startswith(f"1 × vllm serve {MODEL} ")
     (profile,) = router["schedulingProfiles"]
     assert {one["pluginRef"] for one in profile["plugins"]} == {
         one["type"] for one in router["plugins"]

@@ -41,12 +41,20 @@ def test_windows_share_out_the_requests_and_begin_at_zero(tmp_path: Path) -> Non
 
 def test_an_empty_window_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, [0, 1_000_000, 3_900_000, 4_000_000])
-    with pytest.raises(ConfigError, match=r"window 3, from 2 to 3 s; give fewer windows"):
+    with pytest.raises(ConfigError, match=r"window 3, from 2 to 3 s; give 2 at most, or"):
         TraceSource(path, TraceOptions(), 4)
-    with pytest.raises(ConfigError, match="has 4 requests, and every window needs some"):
+    with pytest.raises(
+        ConfigError, match="has 4 requests, and every window needs some; give 2 at most"
+    ):
         TraceSource(path, TraceOptions(), 5)
     with pytest.raises(ConfigError, match="got 1, allowed is 2 to"):
         TraceSource(path, TraceOptions(), 1)
+    alone = written(tmp_path, [0, 1])
+    with pytest.raises(ConfigError, match=r"has 2 requests, .*; give 2 at most, or a longer trace"):
+        TraceSource(alone, TraceOptions(), 3)
+    early = written(tmp_path, [0, 0, 1, 4_000_000])
+    with pytest.raises(ConfigError, match=r"arrives in window 2, .* give 2 at most"):
+        TraceSource(early, TraceOptions(), 3)
 
 
 def test_one_run_is_enough_where_nothing_is_drawn(tmp_path: Path) -> None:

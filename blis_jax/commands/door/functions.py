@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_jax import lazy
 from blis_jax.commands import cli
-from blis_jax.commands.door.catalogue import COMMANDS, options_of
+from blis_jax.commands.door.catalogue import COMMANDS, Command, options_of
 from blis_jax.commands.parser import Parser, called_as, declared, is_kept_whole
 from blis_jax.errors import ConfigError, choices
 from blis_jax.lazy import pandas, xarray
@@ -58,6 +58,7 @@ QUESTIONS = {
     "sweep": _Question("sweep", ".zarr"),
     "train_surrogate": _Question("surrogate train"),
 }
+LISTS = ("models", "gpus", "strategies", "workloads", "metrics", "policies")  # of `list_names`
 # what Python does without
 _OF_TERMINALS = (
     "--quiet",
@@ -322,17 +323,45 @@ def _asked(
         if output is None and question.ending:
             output = str(Path(folder, f"result{question.ending.rstrip('/')}"))
             words.append(f"--output={output}")
-        printed = io.StringIO()
-        with (
-            called_as(command.module, f"blis-jax {command.name}"),
-            cli.called_from_python(),
-            render.taken() as findings,
-            contextlib.redirect_stdout(printed),
-        ):
-            command.main()(words)
-        if not findings:
-            raise ConfigError(f"{name}() found nothing; it printed: {printed.getvalue().strip()}")
-        return StudyResult(findings[-1], *_read_back(output), printed.getvalue().strip())
+        found, printed = _findings_of(command, words)
+        if found is None:
+            raise ConfigError(f"{name}() found nothing; it printed: {printed}")
+        # files in the folder are gone when the caller reads of them
+        text = "\n".join(line for line in printed.splitlines() if folder not in line)
+        return StudyResult(found, *_read_back(output), text.strip())
+
+
+def _findings_of(command: Command, words: Sequence[str]) -> tuple[Findings | None, str]:
+    """Return what a command that runs in this process found last, and what it printed besides."""
+    printed = io.StringIO()
+    with (
+        called_as(command.module, f"blis-jax {command.name}"),
+        cli.called_from_python(),
+        render.taken() as findings,
+        contextlib.redirect_stdout(printed),
+    ):
+        command.main()(words)
+    return (findings[-1] if findings else None), printed.getvalue().strip()
+
+
+def list_names(kind: str, text: str = "") -> StudyResult:
+    """List the names of a kind, with a line on each, as `blis-jax models` and the other lists do.
+
+    Args:
+        kind: models, gpus, strategies, workloads, metrics or policies.
+        text: names whose line, or whose group, has this text; the empty text has all.
+
+    Returns:
+        A `StudyResult`, whose `to_dataframe()` has a row for each name.
+
+    Raises:
+        ConfigError: there is no such kind, or no line has the text.
+    """
+    if kind not in LISTS:
+        raise ConfigError(f"list_names({kind!r}): {choices(kind, LISTS)}")
+    found, _ = _findings_of(COMMANDS[kind], [text] if text else [])
+    assert found is not None
+    return StudyResult(found)
 
 
 def _read_back(output: str | None) -> tuple[dict[str, Any], Any]:

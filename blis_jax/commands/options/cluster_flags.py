@@ -37,7 +37,8 @@ MODEL_FLAGS = (
     Flag("enable-expert-parallel", truth, False, "BOOL", "vLLM's option of models with experts; as in BLIS it "
          "changes no step time of trained-physics"),
     Flag("vllm-version", str, "", "V", "vLLM version of the fit; the model's default"),
-    Flag("coefficients-from", str, None, "FIT", "result of calibrate, in place of --alpha-coeffs, --beta-coeffs"),
+    Flag("coefficients-from", str, None, "FIT", "result of calibrate: its coefficients, and its server "
+         "where no option says otherwise"),
 )  # fmt: skip
 ADAPTER_FLAGS = (
     Flag("lora-load-base-latency-us", number, None, "US", "µs to load an adapter, beside the time for its bytes; if "

@@ -57,6 +57,7 @@ def test_a_result_is_text_tables_and_a_page_of_a_notebook(
     page = result._repr_html_()
     brief = [one for one in result.tables.values() if one.brief().rows]
     assert page.count("<table") == len(brief) > 0 and "<svg" in page and "Verdict" in page
+    assert "Written" not in result.text  # the files of a call without an output are gone
     assert capsys.readouterr().out == ""  # nothing is printed
 
 
@@ -121,6 +122,26 @@ def test_errors_are_pythons() -> None:
         blis_jax.compare("vlm", "llm-d-default", seeds=3)
     with pytest.raises(AttributeError):
         blis_jax.compere  # noqa: B018
+
+
+@pytest.mark.parametrize("kind", functions.LISTS)
+def test_a_list_is_a_table_of_all_its_names(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = blis_jax.list_names(kind)
+    frame = found.to_dataframe()
+    assert COMMANDS[kind].main()([]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in frame["name"]) and len(frame) > 5
+    assert found.verdict == f"{len(frame)} names."
+    assert found.to_dataset().sizes["row"] == len(frame) and "<table" in found._repr_html_()
+
+
+def test_a_list_shows_what_is_asked_for() -> None:
+    frame = blis_jax.list_names("policies", "prefix-cache-scorer").to_dataframe()
+    assert set(frame["name"]) == {"prefix-affinity", "precise-prefix-cache"}
+    with pytest.raises(ConfigError, match="did you mean 'models'"):
+        blis_jax.list_names("model")
+    with pytest.raises(ConfigError, match="no line of gpus has the text 'H1000'; did you mean"):
+        blis_jax.list_names("gpus", "H1000")
 
 
 def test_a_file_is_written_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from blis_jax.commands.run.requests import requests_of
 from blis_jax.commands.run.workload import source_of, warn_of_idle_options
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
+from blis_jax.reports.words import cluster_line
 from blis_jax.workload.distribution import PRESETS, Distribution, GaussianLengths
 from blis_jax.workload.reference.distribution import distribution_arrays
 from tests.support.recorded.reference_data import REPO_ROOT
@@ -823,10 +824,49 @@ def test_coefficients_of_a_calibration(tmp_path):
     assert (config.alpha_coeffs, config.beta_coeffs) == ((0.0,) * 3, (5000.0, 0.0, 0.0, 0.5))
     routing = cluster_settings.cluster_config({**given, "variant": "routing"})
     assert config.latency_model == routing.latency_model == "blackbox-context"
+    assert config.corrected and config.preemption_mode == "recompute" and not routing.corrected
+    with pytest.raises(ConfigError, match="--model is missing"):
+        cluster_settings.cluster_config({"coefficients_from": given["coefficients_from"]})
     with pytest.raises(ConfigError, match="--latency-model: --coefficients-from is given too"):
         cluster_settings.cluster_config({**given, "latency_model": "blackbox-attention"})
     with pytest.raises(ConfigError, match="--beta-coeffs: --coefficients-from is given too"):
         cluster_settings.cluster_config({**given, "beta_coeffs": (1.0, 2.0, 3.0)})
+
+
+def test_a_fit_brings_its_server(tmp_path: Path) -> None:
+    """A made-up one: Qwen3-14B on four A100s with a small budget. What is given stays, and profiles stay exact."""
+    from blis_jax.files.atomic_write import write_json
+
+    fit = {
+        "kind": "calibration",
+        "terms": ["beta0"],
+        "coefficients": {"beta0": {"value": 5000.0}},
+        "covariance": [[1.0]],
+        "server": {"model": "qwen/qwen3-14b", "gpu": "A100-80", "tp": 4},
+        "cluster": {
+            "num_instances": 3, "max_num_running_reqs": 24, "max_num_scheduled_tokens": 1024, "total_kv_blocks": 999,
+            "block_size_in_tokens": 32, "long_prefill_token_threshold": 128, "routing_policy": "least-loaded",
+        },
+    }  # fmt: skip
+    write_json(tmp_path / "fit.json", fit)
+    given = {"coefficients_from": str(tmp_path / "fit.json")}
+    config = cluster_settings.cluster_config(given)
+    assert (config.model, config.hardware, config.tp) == ("qwen/qwen3-14b", "A100-80", 4)
+    assert (config.max_num_running_reqs, config.max_num_scheduled_tokens) == (24, 1024)
+    assert (config.total_kv_blocks, config.block_size_in_tokens) == (999, 32)
+    assert config.long_prefill_token_threshold == 128
+    # the router and the number of instances are of the deployment, not of a server
+    assert (config.num_instances, config.routing_policy) == (1, "round-robin")
+    assert config.corrected and config.preemption_mode == "recompute"
+    assert cluster_line({"": config}).startswith(
+        "qwen/qwen3-14b; 1 instance × 4 A100-80 = 4 GPUs; budget 1,024"
+    )
+    other = cluster_settings.cluster_config(
+        given | {"model": "some/model", "max_num_scheduled_tokens": 8, "tp": 2}
+    )
+    assert (other.model, other.tp, other.max_num_running_reqs) == ("some/model", 2, 8)
+    exact = cluster_settings.cluster_config(given | {"corrected": False})
+    assert not exact.corrected and exact.preemption_mode == "restart" and exact.tp == 4
 
 
 def test_the_steady_state_is_printed_after_the_figures(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from blis_jax.files.python_files import with_absolute_files
 from blis_jax.metrics.run_summary import RunSummary
 from sweeps.compare.document import survivors
 from sweeps.compare.report import failure_lines
+from sweeps.compare.study import window_lines
 from sweeps.strategies.arms import policy_files, settings_anywhere
 from sweeps.strategies.moved import arguments
 from tests.support.recorded.reference_data import REPO_ROOT
@@ -63,3 +64,24 @@ def test_files_of_policies_are_absolute_and_have_a_hash(
     packaged = next((REPO_ROOT / "sweeps" / "strategies" / "policies").glob("*.py"))
     name = f"sweeps/strategies/policies/{packaged.name}:X"
     assert with_absolute_files(name) == name
+
+
+def test_windows_that_are_short_against_the_time_of_requests_are_told() -> None:
+    """42.5 s in 16 windows of 2.66 s, on a server whose slowest requests take 3.4 s."""
+
+    def lines(windows: int | None, e2e_ms: float | None) -> str:
+        figures = {"all": {"pooled_e2e_p99_ms": {"mean": e2e_ms}}}
+        arms = [
+            {"name": "a", "figures": figures},
+            {"name": "b", "figures": {"all": {"pooled_e2e_p99_ms": {"mean": 10.0}}}},
+        ]
+        trace = {"windows": windows, "span_s": 42.5}
+        return " ".join(window_lines({"arms": arms, "trace": trace}))
+
+    assert lines(16, 3400.0).startswith(
+        "windows of 2.66 s are short: 1 % of the requests of a take 3.4 s or more"
+    )
+    assert "give --trace-windows 2 or fewer, or no --trace-windows" in lines(16, 3400.0)
+    assert "; give no --trace-windows" in lines(16, 8000.0)
+    assert lines(16, 500.0) == lines(2, 3400.0) == lines(None, 3400.0) == lines(16, None) == ""
+    assert not list(window_lines({"arms": [], "trace": None}))

@@ -136,7 +136,10 @@ REFUSED = {
     ),
     "rng": (["--trace", "{trace}", "--rng", "jax"], "--rng has no meaning with --trace"),
     "count": (["--trace", "{trace}", "--num-requests", "5"], "--limit cuts the trace"),
-    "many windows": (["--trace", "{trace}", "--trace-windows", "500"], "give fewer windows"),
+    "many windows": (
+        ["--trace", "{trace}", "--trace-windows", "500"],
+        " at most, or a longer trace",
+    ),
     "block": (["--trace", "{trace}", "--block-s", "1"], "allowed is above 0 up to 0.1143"),
     "blocks of seeds": (["--block-s", "1"], "--block-s has no meaning without --trace"),
     "class": (
