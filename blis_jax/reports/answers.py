@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -144,6 +145,8 @@ def by_class(differences: Sequence[MetricChange], metric: str) -> Iterator[str |
         classes = [row for row in chosen if row.judgement == verdict]
         if not classes:
             continue
+        if verdict == UNCLEAR and all(math.isnan(row.change.absolute.low) for row in classes):
+            words = "of one run, without a spread to judge by"
         yield f"{separator}{words}: "
         yield from _listed(classes)
         separator = "; "

@@ -182,6 +182,10 @@ def test_the_verdict_says_the_change_and_whether_it_is_chance() -> None:
     assert verdict(verdict="unclear", simultaneous_percent=unsure) == (
         "not told from chance: critical −50.0 %."
     )
+    alone = estimate(-0.64, math.nan, math.nan)
+    assert verdict(verdict="unclear", absolute=alone, num_pairs=10) == (
+        "of one run, without a spread to judge by: critical −50.0 %."
+    )
     assert verdict(verdict="same") == "the same: critical."
     nothing = estimate(math.nan, math.nan, math.nan)
     assert verdict(num_pairs=0, second_mean=math.nan, percent=nothing) == "no figure: critical."
