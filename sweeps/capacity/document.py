@@ -259,6 +259,11 @@ def _next(answers: Sequence[Smallest], more: str, is_recommended: bool) -> str:
     if cheapest(answers) is None:
         if any(map(_as_good, answers)):
             return "--strategy NAME asks the same of another router, which may be the limit; or ask for less."
+        if not any(_least(answer, max(answer.tried)).mean for answer in answers):
+            return (
+                "not one request is in time, so more instances will hardly help: ask for a longer limit, or of another "
+                "GPU or tp."
+            )
         return "allow more --max-instances, or ask for less."
     if any(_open_sizes(answer) for answer in answers):
         return f"{more} close what is open."

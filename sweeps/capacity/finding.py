@@ -217,6 +217,7 @@ def _hardware(gpu: str, model: str | None, tp: int | None, price: float, arm: Ar
         fit = lookup(model, gpu, tp)
     except ConfigError as error:
         raise ConfigError(f"--gpus {gpu}: {error}") from None
+    fit = replace(fit, total_kv_blocks=fit.blocks(arm.config.preemption_mode == "recompute"))
     return Hardware(fit.gpu, fit.tp, price, fit, arm.settings_on(fit.gpu))
 
 

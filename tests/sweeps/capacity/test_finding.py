@@ -60,6 +60,14 @@ def test_an_arms_own_instances_are_only_counted() -> None:
     assert layout.configured(config, False) == config.replace(num_instances=5)
 
 
+@pytest.mark.parametrize(("mode", "blocks"), [("restart", 132_139), ("recompute", 66_069)])
+def test_gpus_of_a_server_as_vllm_have_the_blocks_that_fit(mode: str, blocks: int) -> None:
+    config = ClusterConfig(corrected=True, preemption_mode=mode)
+    (h100,) = families(("H100",), None, None, {}, False, Arm("mine", config))
+    (group,) = h100.of(2).configured(config, False).instances
+    assert (group.count, group.total_kv_blocks) == (2, blocks)
+
+
 def test_the_answer_has_the_same_numbers_in_all_forms() -> None:
     config = ClusterConfig()
     (alone,) = families((), None, None, {}, False, Arm("mine", config))
@@ -93,6 +101,13 @@ def test_the_answer_has_the_same_numbers_in_all_forms() -> None:
         "no cluster of at most 1 instance does; mine with 1 instance × 2 H100 = 2 GPUs has 50.0"
     )
     assert none.answer.next.startswith("allow more --max-instances") and "> 1" in text(none)
+    none_in_time = {1: Decision(FAILS, 64, (Estimate(0.0, 0.0, 0.01, 64),))}
+    too_short = findings_of(
+        [Smallest(Arm("mine", config), alone, none_in_time)],
+        [target],
+        {"workload": "mixed", "confidence": 0.95},
+    )
+    assert too_short.answer.next.startswith("not one request is in time, so more instances")
     piled = [Smallest(Arm("mine", config), alone, {2: tried[1], 4: tried[1]})]
     limit = findings_of(piled, [target], {"workload": "mixed", "confidence": 0.95})
     assert str(limit.answer.verdict[1]).startswith("more instances do not help: 2 have 50.0")
