@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from blis_jax.__main__ import main
-from blis_jax.reports.drawing import data_of
+from blis_jax.reports.style import DATA
 from papers.record.figures import PaperFigure, shipped_data
 from papers.routing_evolution.figures import FIGURES as OF_ROUTING
 from papers.strategy_evolution.figures import FIGURES as OF_SCHEDULING
@@ -97,6 +98,12 @@ LATENCIES: dict[str, tuple[float, Callable[[dict[str, float]], float]]] = {
     "E2E": (1.0, lambda one: one["last_token_ts"] - one["queued_ts"]),
 }  # fmt: skip
 CLOSE = 1e-3  # what another machine's logarithms may change
+
+
+def data_of(path: Path) -> Any:
+    """Return the data in a PNG that a command wrote, in the form of `Picture.to_json`."""
+    with Image.open(path) as image:
+        return json.loads(image.text[DATA])  # type: ignore[attr-defined]
 
 
 def different(one: Any, other: Any, place: str = "") -> list[str]:

@@ -19,8 +19,8 @@ import jax
 import numpy as np
 
 from benchmarks.speed import worker
-from benchmarks.speed.starts import STARTS, started
 from benchmarks.speed.trace_cases import TRACES, Timed, trace
+from benchmarks.start import STARTS, started
 from blis_jax import figures_of
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.loop import beginning_of

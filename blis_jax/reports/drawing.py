@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,6 @@ from matplotlib import colormaps, rc_context
 from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from PIL import Image
 
 from blis_jax.files.atomic_write import replacing
 from blis_jax.reports.pictures import (
@@ -33,7 +31,6 @@ from blis_jax.reports.pictures import (
     Words,
 )
 from blis_jax.reports.style import (
-    DATA,
     DPI,
     LINE_INCHES,
     RULES,
@@ -53,24 +50,13 @@ LEAST_RATIO, GREATEST_RATIO = 1 / 256, 256.0  # ends of an axis of changes
 LEAST_GAP = 2e-4  # from 100 %, which an axis of shares does not have
 SHARES = (0.0, 50.0, 90.0, 95.0, 99.0, 99.9)
 MOST_OCTAVES = 4  # with a tick at each
-# below them no halves and doubles, but so many steps of round numbers
-LEAST_OCTAVES, MOST_CHANGES = (
-    2,
-    4,
-)
+LEAST_OCTAVES = 2  # below them there are steps of round numbers, no halves and doubles
 
 
 def save(picture: Picture, path: Path) -> None:
     """Write a PNG, whole or not at all; it carries its data as JSON, so that a later run can be compared with it."""
     with drawn(picture) as made, replacing(path) as written:
         write_png(made, written, picture.to_json())
-
-
-def data_of(path: Path) -> Any:
-    """Return the data in a PNG that `save` wrote, in the form of `Picture.to_json`; None if it has none."""
-    with Image.open(path) as image:
-        text = getattr(image, "text", {}).get(DATA)
-    return None if text is None else json.loads(text)
 
 
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))

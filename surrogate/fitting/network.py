@@ -163,12 +163,6 @@ WIDE = 2.0  # a range that spans such a factor is also seen by its logarithm
 LOG_LEVELS = 512  # where a range begins at 0, the logarithm resolves one part in so many
 
 
-def num_features(columns: Sequence[InputColumn]) -> int:
-    """Return how many numbers `features` computes for a point."""
-    middle = np.array([[(column.low + column.high) / 2 for column in columns]], np.float32)
-    return int(features(columns, jnp.asarray(middle)).shape[1])
-
-
 def features(
     columns: Sequence[InputColumn], inputs: Float[Array, "point column"]
 ) -> Float[Array, "point feature"]:

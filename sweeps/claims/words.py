@@ -61,7 +61,7 @@ SHORT_FAMILIES = {
 }
 BEFORE, RETROSPECTIVE = "before-run", "retrospective"
 REFERENCE_RUNS, JAX_RUNS = "simulation-reference-streams", "simulation-jax-streams"
-PUBLISHED, JUDGE = "published-claim", "judge"
+PUBLISHED = "published-claim"
 RESOLUTIONS: dict[str, tuple[str, ...]] = {  # with the verdicts that they go with
     "Clean confirmation": (CONFIRMED,),
     "Confirmation with wrong mechanism": (CONFIRMED,),

@@ -21,7 +21,6 @@ from surrogate.fitting.network import (
     fit,
     gate,
     init,
-    num_features,
     quantiles,
 )
 from tests.surrogate.made_data import COLUMNS
@@ -33,7 +32,7 @@ def at(*values: float) -> np.ndarray:
 
 def test_ends_of_ranges_are_minus_one_and_one() -> None:
     low, high = at(0.5, 1, 0), at(2.0, 100, 0)
-    assert num_features(COLUMNS) == len(low) == 7
+    assert len(low) == 7
     np.testing.assert_allclose(low[:2], [-1, -1], atol=1e-6)  # linear and logarithm of load
     np.testing.assert_allclose(high[:2], [1, 1], atol=1e-6)
     np.testing.assert_allclose(high[3:5], [1, 1], atol=1e-6)
@@ -70,7 +69,8 @@ def test_weights_are_also_seen_by_their_shares() -> None:
 
 def test_the_only_weight_has_no_share() -> None:
     alone = tuple(InputColumn("queue", "real", 1.0, 5.0, fixed_weights=part) for part in (0.0, 2.0))
-    assert [num_features(alone[:1]), num_features(alone[1:])] == [2, 3]
+    one = jnp.ones((1, 1), jnp.float32)
+    assert [features((column,), one).shape[1] for column in alone] == [2, 3]
 
 
 def test_derivatives_are_finite_at_the_edges() -> None:
