@@ -16,14 +16,23 @@ from blis_jax.engine.cluster_params import rows_to_begin_with
 from blis_jax.files.python_files import is_file
 from blis_jax.prefix_index.router_index import ROUTER_INDEX_CAPACITY
 from blis_jax.runs.options import Options
-from blis_jax.workload.drawing.plan import DrawPlan, longest_node, longest_request, prefix_blocks
+from blis_jax.workload.drawing.plan import (
+    DrawPlan,
+    expected_output,
+    longest_node,
+    longest_request,
+    prefix_blocks,
+)
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 LONG_TABLE = 4096  # requests from which it pays to look at how many are there at a time
 BUSY = 0.7  # share of an instance's time beyond which queues decide, not service times
 BALANCED = ("round-robin", "least-loaded", "weighted")
-# where steps in decode differ; those that last as many whole µs share a record, and each run fills the log with zeros
+# of steps in decode that differ; those that last as many whole µs share a record, and each run fills the log with zeros
 MOST_RECORDS, TOKENS_OF_RECORD, RECORDS_OF_REQUEST = 1 << 17, 8, 16
+STEP_US = (
+    5000.0  # of a step in decode, about: a shorter one makes batches smaller, and more records
+)
 # prompts per instance from which the router's index of 10,000 blocks is likely to evict
 REQUESTS_BEFORE_EVICTION = 300
 
@@ -121,7 +130,6 @@ def demand_of_draws(
     longest_content = max(longest_node(plan) for plan in plans)
     has_nodes = longest_content > 0
     few = REQUESTS_BEFORE_EVICTION * min(config.num_instances for config in configs)
-    is_skipping = all(map(merges_steps, configs))
     return Demand(
         num_instances=max(rows_to_begin_with(config) for config in configs),
         num_slots=options.num_slots
@@ -130,7 +138,10 @@ def demand_of_draws(
         num_nodes=draws.num_nodes if has_nodes else 0,
         path_depth=draws.path_depth if has_nodes else 1,
         node_blocks=rounded(longest_content) if has_nodes else 1,
-        num_records=(4 if is_skipping else RECORDS_OF_REQUEST) * draws.num_requests,
+        num_records=max(
+            _drawn_records(config, plan, options)
+            for config, plan in zip(configs, plans, strict=True)
+        ),
         block_size=draws.block_size,
         clock=options.clock,
         has_router_eviction=draws.num_requests > few,
@@ -143,6 +154,23 @@ def demand_of_draws(
         mirror_size=max(_mirror_size(config) for config in configs),
         num_allocations=2 * draws.num_requests,
     )
+
+
+def _drawn_records(config: ClusterConfig, plan: DrawPlan, options: Options) -> int:
+    """Estimate the records of steps of a drawn run."""
+    draws, records, is_merging = plan.shape, 4.0, merges_steps(config)
+    has_drafts = config.speculative_config.num_speculative_tokens > 0
+    if not is_merging and (has_drafts or options.clock == "continuous"):  # all steps differ
+        return RECORDS_OF_REQUEST * draws.num_requests
+    tokens = expected_output(plan)
+    # requests of a batch share the records of its steps
+    in_decode = tokens * STEP_US * float(plan.params.aggregate_rate) / 1e6
+    batch = max(min(in_decode, draws.num_requests) / config.num_instances, 1.0)
+    if draws.has_shared_outputs:  # a step in which a member fills a block, and those before it
+        records += tokens * min(2.0 / draws.block_size, 1.0 / batch)
+    if not is_merging:
+        records += tokens / max(batch, TOKENS_OF_RECORD)
+    return int(min(records * draws.num_requests, max(MOST_RECORDS, 4 * draws.num_requests)))
 
 
 def _mirror_size(config: ClusterConfig) -> int:

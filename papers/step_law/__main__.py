@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from blis_jax.backend import prepare_backend
+from blis_jax.calibrate.posterior import load
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import SIZED
@@ -36,6 +38,7 @@ and by errors out of sample which terms it lacks: context, attention of prompts,
 sizes of CUDA graphs. Beside it, what trained-physics and roofline say with nothing fitted.
 With --engines, read the steps of today's engines, and print how far the step law is off on steps and on
 deployments that were held out, beside a straight line and the laws from sizes.
+With --cost, simulate with a fitted law and with a straight line in turns, and print what each costs.
 """
 _EXAMPLES = """\
 examples:
@@ -47,7 +50,11 @@ examples:
 
   the step law on deployments of today's models, from the table beside the checkout:
     %(prog)s --engines ../shared/data/engine_steps/steps.parquet
+
+  what a simulated step costs with a law that blis-jax calibrate has fitted, beside a straight line:
+    %(prog)s --cost fit.json
 """
+SEEDS, TURNS = 32, 20  # of --cost
 
 
 class StepLawOptions(
@@ -61,16 +68,22 @@ class StepLawOptions(
     engines: Path | None = option(
         Path, None, "FILE", "the step law on the engines of a table that blis_jax.calibrate reads, in place of these",
     )  # fmt: skip
+    cost: Path | None = option(
+        Path, None, "FIT", "what steps cost with a result of blis-jax calibrate (FILE or FILE:RUN), in place of these",
+    )  # fmt: skip
 
 
 @StepLawOptions.as_main
 def main(options: StepLawOptions) -> int:
     """Run the command; return its exit code."""
+    given = [name for name in ("steps", "engines", "cost") if getattr(options, name) is not None]
+    if len(given) > 1:
+        raise ConfigError(f"--{given[0]} has no meaning beside --{given[1]}; leave one of them out")
     prepare_backend()
     if options.engines is not None:
-        if options.steps is not None:
-            raise ConfigError("--steps has no meaning beside --engines; leave one of them out")
         return _engines(options.engines)
+    if options.cost is not None:
+        return _cost(options.cost)
     runs = read_steps(options.steps or DATA / "vllm_steps.parquet")
     laws = {run.name: _laws(run) for run in runs}
     tables = (_periods(runs), _terms(runs, laws), _residuals(runs, laws), _sized(runs))
@@ -111,6 +124,28 @@ def _engines(path: Path) -> int:
             "the last table says what a fit to other deployments is worth.",
         ),
         *tables,
+    )
+    return 0
+
+
+def _cost(path: Path) -> int:
+    """Print what a simulated step costs with a fitted law and with a straight line."""
+    line = ClusterConfig(
+        num_instances=8, routing_policy="weighted", long_prefill_token_threshold=256
+    )
+    law = load(path).configured(line)
+    table, ratio = engines.replay.costs(
+        {"straight line": line, law.latency_model: law}, SEEDS, TURNS
+    )
+    render.show_answer(
+        Answer.of(
+            "What does a simulated step cost with this law?",
+            f"{ratio:.2f} times what it costs with a straight line, in CPU time.",
+            f"a median of {TURNS} turns; the table has its quartiles.",
+            f"{2 * SEEDS * (1 + TURNS)} runs of mixed on eight instances.",
+            "the table has whole runs too; what a law costs more is in its steps with decodes alone.",
+        ),
+        table,
     )
     return 0
 

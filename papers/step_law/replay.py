@@ -9,7 +9,8 @@ or in a batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,9 +22,11 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.latency.model_description import is_shipped, model_description
 from blis_jax.reports.render import table_text
 from blis_jax.runs.closed_loop import simulate_closed_loop
+from blis_jax.runs.many_runs import over_seeds
 from blis_jax.traces.closed_loop import closed_loop_of_rows
 from blis_jax.traces.measured.steps import EngineSteps, MeasuredEngine
 from blis_jax.traces.rows import DELAY, NO_DELAY, make_rows
+from blis_jax.workload.spec import load_builtin
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -285,3 +288,37 @@ def _both(
 
 def _figures(run: WholeRun) -> Float[np.ndarray, " figure"]:
     return np.array([run.seconds, run.tokens_per_s, run.ttft_ms, *run.steps_ms])
+
+
+def costs(clusters: Mapping[str, ClusterConfig], num_seeds: int, turns: int) -> tuple[str, float]:
+    """Return the table of the CPU time of a run of `mixed` and of its steps, and how many times that of the first law a
+    step takes with the last.
+
+    All are medians over turns, ratios too: a machine that is busy for a while is so for all laws of a turn.
+
+    Args:
+        clusters: one with each law, by the law's name.
+        num_seeds: runs of each law in a turn.
+        turns: of all laws one after the other, after one to compile.
+    """
+    spec = load_builtin("mixed")
+    seconds, steps = np.empty((1 + turns, len(clusters))), np.empty(len(clusters))
+    for turn in range(1 + turns):
+        for place, config in enumerate(clusters.values()):
+            before = time.process_time()
+            runs = over_seeds(config, spec, range(num_seeds), lambda run: run.steps.num_steps)
+            seconds[turn, place] = time.process_time() - before
+            steps[place] = sum(int(np.sum(each)) for each in runs)
+    of_run, of_step = seconds[1:] / num_seeds, seconds[1:] / steps
+    rows = []
+    for place, name in enumerate(clusters):
+        cells = [f"{steps[place] / num_seeds:,.0f}"]
+        for unit, times in ((1e3, of_run), (1e9, of_step)):
+            ratio = times[:, place] / times[:, 0]
+            low, middle, high = np.quantile(ratio, (0.25, 0.5, 0.75))
+            cells.append(f"{unit * np.median(times[:, place]):.3g}")
+            cells.append(f"{middle:.2f} [{low:.2f}, {high:.2f}]" if place else "1")
+        rows.append([name, *cells])
+    head = ["law", "steps of a run", "CPU ms a run", "times the first [quartiles]", "CPU ns a step"]
+    of_last = float(np.median(of_step[:, -1] / of_step[:, 0]))
+    return table_text([*head, "times the first [quartiles]"], rows), of_last

@@ -119,6 +119,20 @@ def test_a_program_that_does_not_run_is_made_again(
     assert not list(place.iterdir())
 
 
+def test_a_process_loads_a_program_once(
+    plan: DrawPlan, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn(plan)
+    program, loads, load = KeptProgram(drawn_of, (plan.shape,)), list[Path](), kept_programs.load
+    monkeypatch.setattr(kept_programs, "load", lambda path: loads.append(path) or load(path))
+    with jax.enable_x64(True):
+        rows = jax.tree.map(stacked, (plan.params, np.uint32(7)))
+        for _ in range(3):
+            program.lower(*rows)()
+            program(*rows)
+    assert len(loads) == 1
+
+
 def test_the_programs_used_last_stay(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_programs, "MOST_FILES", 2)
     program = jax.jit(lambda x: x + 1).lower(np.int32(1)).compile()

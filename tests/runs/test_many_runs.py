@@ -227,6 +227,17 @@ def test_repaired_rows_say_so_and_are_equal(
         assert_equal(one, other, but=("num_repairs",))
 
 
+@pytest.mark.parametrize("latency_model", ["auto", "trained-physics"])
+def test_the_first_log_holds_the_steps_in_which_shared_outputs_fill_blocks(
+    latency_model: str,
+) -> None:
+    text = SESSIONS.replace("value: 40", "value: 320").replace("rate: 40", "rate: 1")
+    cluster = ClusterConfig(num_instances=2, latency_model=latency_model)
+    (record,) = many_runs.over_seeds(cluster, parse_spec(text), [7], options=OPTIONS)
+    assert record.num_repairs == 0
+    assert len(record.steps.num_steps) > 1024  # the smallest log
+
+
 @pytest.mark.slow
 def test_short_draws_are_drawn_again(
     spec: WorkloadSpec,

@@ -1,16 +1,21 @@
 """The law of measured steps: made-up servers whose law is known, and the command on them."""
 
+import contextlib
 import dataclasses
+import io
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from blis_jax.calibrate import __main__ as calibrate
 from blis_jax.latency.step_law import TERMS as LAW_TERMS
 from blis_jax.latency.step_law import StepSums
 from blis_jax.traces.measured.steps import EngineSteps, MeasuredEngine
+from blis_jax.workload.spec import load_builtin, override
 from papers.step_law import __main__ as paper
+from papers.step_law import replay
 from papers.step_law.law import (
     BLOCK_TOKENS,
     COLUMNS,
@@ -142,6 +147,26 @@ def test_engines_are_held_out_and_their_tables_are_printed(tmp_path, capsys):
     assert len(chosen[:3]) == 3 and {*chosen[:3]} <= {"step law |", "networks |"}
     assert paper.main(["--engines", str(path), "--steps", str(path)]) == 2
     assert "--steps has no meaning beside --engines" in capsys.readouterr().err
+
+
+def test_steps_of_a_fitted_law_are_timed_beside_a_straight_line(tmp_path, capsys, monkeypatch):
+    engine_steps(400, tp=2, seed=2).to_csv(tmp_path / "engine.csv", index=False)
+    fit = tmp_path / "fit.json"
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert calibrate.main([str(tmp_path / "engine.csv"), "--output", str(fit)]) == 0
+    few = override(load_builtin("mixed"), num_requests=60)
+    monkeypatch.setattr(replay, "load_builtin", lambda name: few)
+    monkeypatch.setattr(paper, "SEEDS", 2)
+    monkeypatch.setattr(paper, "TURNS", 1)
+    assert paper.main(["--cost", str(fit)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    line, law = (
+        next(row.split(" | ") for row in lines if row.startswith(f"| {name}"))
+        for name in ("straight line", "step-law")
+    )
+    assert line[3] == "1" and float(law[4]) > 100  # ns: more than nothing
+    ratio = law[5].partition(" ")[0]
+    assert any(f"{ratio} times what it costs with a straight line" in row for row in lines)
 
 
 def loop_steps(prompts: list[int], answers: list[int], ms: float = 10.0) -> EngineSteps:

@@ -15,7 +15,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.distribution import CAP_PER_REQUEST, prefix_lengths
 from blis_jax.workload.drawing.draw import compile_plan, draw, longest_node, params_for
-from blis_jax.workload.drawing.plan import longest_request, prefix_blocks
+from blis_jax.workload.drawing.plan import expected_output, longest_request, prefix_blocks
 from blis_jax.workload.spec import load_builtin, load_spec, override, parse_spec
 from blis_jax.workload.table import NEVER_US, NO_SESSION, RequestTable, from_golden, load_table
 from tests.support.rotation import rotating
@@ -514,6 +514,14 @@ def test_the_longest_node_of_constant_laws():
     assert longest_node(compile_plan(scene(client_text(more=group_text("g", 333))))) == 20
     loose = compile_plan(scene(client_text(((40, 10), 5), more=turns(3))))
     assert longest_node(loose, 1e-2) < longest_node(loose) < 1000 // 16
+
+
+def test_the_mean_output_counts_the_rounds_of_each_client():
+    clients = client_text((40, 50), 0.5), client_text((40, 200), 0.5, more=turns(3))
+    spec = scene(*clients, num_requests=1000)
+    plan, (table, _) = compile_plan(spec), drawn(spec)
+    assert expected_output(plan) == pytest.approx((50 + 3 * 200) / 4)
+    assert np.mean(table.output_len) == pytest.approx(expected_output(plan), rel=0.05)
 
 
 def test_the_longest_request_of_constant_laws():
