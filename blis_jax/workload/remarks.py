@@ -123,6 +123,9 @@ def _multimodal(client: ClientSpec) -> Iterator[str]:
     if client.multimodal is None or client.multi_turn:
         return
     yield "input_distribution has no effect on multimodal prompts"
+    sizes = (f"{name}_distribution" for name in MODALITIES)
+    if any(getattr(client.multimodal, size) for size in sizes):
+        yield "multimodal: images, sound and video count as prompt tokens; encoding them takes no time here"
     for name in MODALITIES:
         size, count = f"{name}_distribution", f"{name}_count_distribution"
         for key, other in ((size, count), (count, size)):

@@ -398,6 +398,7 @@ def test_settings_without_effect_on_multimodal_prompts_are_named():
     )
     assert ineffective_settings(parse_spec(text)) == [
         "clients[0].input_distribution has no effect on multimodal prompts",
+        "clients[0].multimodal: images, sound and video count as prompt tokens; encoding them takes no time here",
         "clients[0].multimodal.audio_distribution has no effect without audio_count_distribution",
         "clients[0].multimodal.video_count_distribution has no effect without video_distribution",
     ]
