@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +129,10 @@ def given_config(value: object) -> LoraConfig:
     if isinstance(value, LoraConfig):
         return value
     section, place = section_of(value, "lora_config", "lora")
-    return config_of(section or {}, place)
+    made = config_of(section or {}, place)
+    if isinstance(value, Mapping) or made.step_overhead_tiers != ():
+        return made
+    return dataclasses.replace(made, step_overhead_tiers=None)  # BLIS takes an empty one for none
 
 
 def config_of(section: object, place: str) -> LoraConfig:

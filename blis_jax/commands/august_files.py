@@ -195,9 +195,13 @@ def with_files(settings: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
         path = Path(defaults)
         document = read_defaults(path)
         changed = _of_defaults(path, document, changed)
-        if "lora_config" in changed and document.get("lora"):
-            usual = adapters.config_of(document["lora"], f"{path}: lora")
-            changed["lora_config"] = adapters.given_config(changed["lora_config"]).or_else(usual)
+        if "lora_config" in changed:
+            usual = adapters.config_of(document.get("lora") or {}, f"{path}: lora")
+            no_cost = adapters.LoraConfig(
+                step_overhead_tiers=()
+            )  # of steps, if neither file has one
+            named = adapters.given_config(changed["lora_config"])
+            changed["lora_config"] = named.or_else(usual).or_else(no_cost)
         if "kv_offload_config" in changed:
             named = changed["kv_offload_config"]
             changed["kv_offload_config"] = offload_tiers.given_config(

@@ -170,3 +170,24 @@ def test_defaults_of_february_are_not_supported() -> None:
 )
 def test_gpus_per_instance_are_those_of_blis_if_not_given(model: str, tp: int) -> None:
     assert config_of(model=model).tp == tp and config_of(model=model, tp=8).tp == 8
+
+
+def test_steps_with_adapters_cost_what_the_two_files_say(defaults: Path, tmp_path: Path) -> None:
+    """An empty map stands for none; a file of defaults without the map leaves steps as they are, as in BLIS."""
+
+    def ranks_of(own: str, usual: str | None) -> list[int]:
+        lora = f"adapters: [{{id: a, rank: 16}}], adapter_capacity: 2{own}"
+        (tmp_path / "lora.yaml").write_text(f"lora: {{{lora}}}")
+        given = {"lora_config": str(tmp_path / "lora.yaml"), "hardware": "H100"}
+        if usual is not None:
+            defaults.write_text(yaml.safe_dump(DEFAULTS) + usual)
+            given["defaults_filepath"] = str(defaults)
+        return [tier.rank for tier in config_of(**given).lora_config.tiers]
+
+    usual = "lora: {load_base_latency_us: 9, step_overhead_tiers: {4: {k6: 1, k7: 1}}}"
+    own = ", step_overhead_tiers: {99: {k6: 1, k7: 1}}"
+    empty = ", step_overhead_tiers: {}"
+    assert ranks_of(own, usual) == [99]
+    assert ranks_of("", usual) == ranks_of(empty, usual) == [4]
+    assert ranks_of("", "lora: {load_base_latency_us: 9}") == ranks_of("", "") == []
+    assert ranks_of("", None) == ranks_of(empty, None) == [8, 16, 32]
