@@ -209,7 +209,7 @@ def _note_room(config: ClusterConfig, record: RunRecord, notes: Notes, *, is_giv
         )
     used, fit = (
         int(np.max(record.instances.peak_kv_blocks_used)),
-        config.total_kv_blocks // config.tp,
+        config.total_kv_blocks // max(config.tp, 1),
     )
     if not is_given and config.preemption_mode != "recompute" and used > fit:
         notes.warn(
