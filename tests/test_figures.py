@@ -80,9 +80,8 @@ DRAWN_IN_SECONDS = {  # the module that draws it, its words, and the file that i
 }
 # the page has their numbers, or a file
 OF_CAPACITY = ("capacity_gpus", "capacity_policies", "capacity_roles")
-OF_PAGES = ("adapters", "drafted_tokens", "real_servers", "surrogate_iter08_parity")
+OF_PAGES = ("adapters", "curve", "drafted_tokens", "real_servers", "surrogate_iter08_parity")
 NOT_DATA = {
-    "curve": "a search for full clusters, minutes of one core",
     "sensitivity_iter08_token_budget": "a design of 15,000 runs; drawn again in November 2026, it showed the same",
     "surrogate_iter08_residuals": "143,360 runs and a fit, which are not in the repository",
     "trace_viewer": "a screen of Perfetto",
@@ -238,6 +237,25 @@ def test_the_figure_of_adapters_has_the_numbers_of_its_page() -> None:
     for _, slots, *cells in rows:
         said = [float(cell.partition(" ms")[0].replace(",", "")) for cell in cells]
         assert [round(1000 * drawn[name][int(slots)]) for name in names] == said
+
+
+def test_the_figure_of_a_curve_has_the_numbers_of_its_page() -> None:
+    """All 16 points, which the page's command prints, as the slow test of its sample says."""
+    text = (
+        (DOCS / "how-to" / "curve.md").read_text(encoding="utf-8").partition("  TTFT P99, ms\n")[2]
+    )
+    rows = [line.split() for line in text.partition("```")[0].split("\n")[1:] if line.strip()]
+    said = [re.findall(r"([\d.]+) ± ", " ".join(row)) for row in rows]
+    latency, trade = data_of(FIGURES / "curve.png")["panels"]
+    drawn = [
+        (per_gpu, per_user, ttft)
+        for of_latency, of_trade in zip(latency["marks"], trade["marks"][:2], strict=True)
+        for per_gpu, ttft, per_user, again in zip(
+            of_latency["x"], of_latency["y"], of_trade["x"], of_trade["y"], strict=True
+        )
+        if per_gpu == again
+    ]
+    assert [[f"{one[0]:.0f}", f"{one[1]:.1f}", f"{one[2]:.1f}"] for one in drawn] == said
 
 
 def test_the_figure_of_drafts_has_the_numbers_of_its_page() -> None:
