@@ -73,6 +73,11 @@ class Parts:
             _register(Parts, _register_parts)
         self._of = {type(part): part for part in parts}
 
+    @classmethod
+    def used(cls, *makers: tuple[Callable[[], object], bool]) -> Self:
+        """Return the sub-trees that are used, each made by its function, in this order."""
+        return cls(*(make() for make, is_used in makers if is_used))
+
     def __getitem__(self, kind: type[T]) -> T:
         """Return the sub-tree of the class `kind`.
 

@@ -23,10 +23,9 @@ from blis_jax.records.tied_stretches import InstanceHistory, entry_times, histor
 from blis_jax.records.ties import TieOrder, correct
 from blis_jax.runs.programs import compiled
 from blis_jax.tables.blocks import Blocks, Eviction, Pool
-from blis_jax.tables.gateways import GatewayQueue, QueueVictims
 from blis_jax.tables.raw import BlockRecords, Raw
 from blis_jax.tables.requests import Req, RequestDeadlines, Requests
-from blis_jax.tables.state import Dyn, InstTime, Reg, Slot, SlotTime, State
+from blis_jax.tables.state import Reg, State
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 STRETCH = 4096  # chunks of scan steps; a checkpoint costs what some 300 of them do
@@ -214,7 +213,7 @@ class _Stretches:
         self.most_chunks, self.num_chunks = max_scan_steps // CHUNK, 0
         self.records: list[tuple[Any, ...]] = []  # log, times and preemptions
         self.num_records = 0
-        self.done: dict[int, tuple[int, int]] = {}  # by instance, once nothing is to come
+        self.paused_us: dict[int, int] = {}  # by instance: when it last made a step before a pause
 
     def run(self) -> Raw:
         """Make stretches to the end of the run."""
@@ -222,15 +221,14 @@ class _Stretches:
             begin = compiled(beginning_of, self.shape, self.mechanism)
             go_on = compiled(stretch_of, self.shape, self.mechanism)
             requests, state = begin(*self.arguments)
-            coming: Requests = jax.device_get(requests)
-            is_over = False
+            last_us, is_over = self._last_us(requests), False
             while not is_over:
                 left = np.int32(min(self.most_chunks - self.num_chunks, 2**31 - 1))
                 state, chunks = go_on(self.params, requests, state, left)
                 self.num_chunks += int(chunks)
                 state = jax.tree.map(np.array, jax.device_get(state))
                 self._take_records(state)
-                is_over = self._is_over(state, coming)
+                is_over = self._is_over(state, last_us)
             return self._raw(state)
 
     def _take_records(self, host: State) -> None:
@@ -251,7 +249,16 @@ class _Stretches:
         registers[Reg.LOG_BASE] = registers[Reg.NUM_RECORDS]
         blocks.num_evictions[...] = 0
 
-    def _is_over(self, host: State, coming: Requests) -> bool:
+    def _last_us(self, requests: Requests) -> int:
+        """Return the time after which nothing more comes: the horizon, or else the last arrival or deadline."""
+        cluster = self.params.cluster
+        if int(cluster.horizon_us) < _NO_HORIZON:
+            return int(cluster.horizon_us)
+        times = np.concatenate([requests.arrival, requests[RequestDeadlines].at])
+        latest = times[times < never(times.dtype)].max(initial=0)
+        return int(latest + cluster.admission_latency_us + cluster.routing_latency_us)
+
+    def _is_over(self, host: State, last_us: int) -> bool:
         """Return whether the run has ended; a stalled run continues if an event may still end the stall."""
         registers = host.lane.numbers
         if registers[Reg.OUTCOME] not in (0, Outcome.LIVELOCK):
@@ -260,23 +267,19 @@ class _Stretches:
             registers[Reg.OUTCOME] = Outcome.LIVELOCK
         elif registers[Reg.OUTCOME] == 0:
             return bool(registers[Reg.IS_DONE]) or self.num_chunks >= self.most_chunks
-        elif self._goes_on(host, coming, int(registers[Reg.ACTIVE])):
+        elif self._goes_on(host, last_us, int(registers[Reg.ACTIVE])):
             registers[Reg.OUTCOME] = registers[Reg.IS_DONE] = 0
         return bool(registers[Reg.OUTCOME])
 
-    def _goes_on(self, host: State, coming: Requests, instance: int) -> bool:
-        """Return whether a stalled instance may make another `LIVELOCK_STEPS` steps without progress."""
-        blocks = host[Blocks]
-        if int(self.params.cluster.horizon_us) >= _NO_HORIZON and not _is_awaited(
-            host, coming, instance
-        ):
-            num_done = int(np.count_nonzero(host.past.rows[:, Dyn.FINISH_RECORD]))
-            done = num_done, int(blocks.pool[instance, Pool.BEST_PROGRESS])
-            if self.done.get(instance) == done:
-                return False
-            self.done[instance] = done
-        blocks.pool[instance, Pool.STALLED_STEPS] = 0
-        return True
+    def _goes_on(self, host: State, last_us: int, instance: int) -> bool:
+        """Return whether a stalled instance may make another `LIVELOCK_STEPS` steps without progress.
+
+        Not so if nothing more has come since its last pause.
+        """
+        since = self.paused_us.get(instance, -1)
+        self.paused_us[instance] = int(host.lane.row.now)
+        host[Blocks].pool[instance, Pool.STALLED_STEPS] = 0
+        return since < last_us
 
     def _raw(self, host: State) -> Raw:
         """Return the raw tables of the whole run, with the records kept on the host."""
@@ -294,26 +297,3 @@ class _Stretches:
         return dataclasses.replace(
             raw.having(whole), log=np.pad(log, spare), log_time=np.pad(times, spare)
         )
-
-
-def _is_awaited(host: State, coming: Requests, instance: int) -> bool:
-    """Return whether an arrival, the gateway or a deadline may still reach the instance."""
-    registers = host.lane.numbers
-    queued = host.slot.times[SlotTime.QUEUED, instance]
-    times = [
-        coming.arrival[registers[Reg.NEXT_ADMIT]],
-        *queued[queued > host.inst.times[instance, InstTime.LAST_START]],
-    ]
-    if GatewayQueue not in host:
-        times.append(coming.arrival[registers[Reg.NEXT_ROUTE]])
-    else:  # requests are not routed in order of arrival
-        queue = host[GatewayQueue]
-        if registers[Reg.NEXT_ROUTE] < queue.num_dispatched:
-            return True
-        times += [queue.each.tick.min(), queue.each.expiry.min()]
-        if QueueVictims in host:
-            times.append(host[QueueVictims].due)
-    if RequestDeadlines in coming:
-        there = host.slot.numbers[Slot.REQUEST, instance]
-        times += coming[RequestDeadlines].at[there[there >= 0]].tolist()
-    return min(int(time) for time in times) < int(never(host.slot.times.dtype))

@@ -257,19 +257,20 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
 
 
 def _parts(shape: EngineShape, mechanism: Mechanism) -> Parts:
-    rows, i32, parts = shape.num_instances + 1, jnp.int32, list[object]()
-    if mechanism.rules.keeps_output:
-        parts.append(Regained(jnp.zeros((shape.num_requests + 1,), i32)))
-    if shape.has_mirror:
-        parts.append(TierEntries(jnp.zeros((rows, shape.num_blocks + 1), i32)))
-        if mechanism.links_uses:
-            parts.append(_no_order(shape))
-    if mechanism.offload is not None:
+    rows, i32, mirror = shape.num_instances + 1, jnp.int32, shape.has_mirror
+
+    def no_takes() -> Takes:
         count = jnp.zeros((rows, shape.num_shared_blocks + 1), i32)
-        parts.append(Takes(count, count))
-        if shape.has_mirror:
-            parts.append(TierWorths(jnp.full((rows, shape.mirror_size + 1), -jnp.inf)))
-    return Parts(*parts)
+        return Takes(count, count)
+
+    judges = mechanism.offload is not None
+    return Parts.used(
+        (lambda: Regained(jnp.zeros((shape.num_requests + 1,), i32)), mechanism.rules.keeps_output),
+        (lambda: TierEntries(jnp.zeros((rows, shape.num_blocks + 1), i32)), mirror),
+        (lambda: _no_order(shape), mirror and mechanism.links_uses),
+        (no_takes, judges),
+        (lambda: TierWorths(jnp.full((rows, shape.mirror_size + 1), -jnp.inf)), mirror and judges),
+    )
 
 
 def _no_order(shape: EngineShape) -> TierOrder:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Real
 
 T = TypeVar("T")
+States = PolicyStates[object]  # of the gateway's policies
 
 
 @dataclass(frozen=True)
@@ -103,25 +104,19 @@ class Gateways:
         each: T = state if place in self.common else jax.tree.map(self.on_each, state)
         return each
 
-    def own_states(self, states: PolicyStates[object], request: jax.Array) -> PolicyStates[object]:
+    def own_states(self, states: States, request: jax.Array) -> States:
         """Return the policies' states of the request's gateway."""
-        of_gateway = functools.partial(self.own, gateway=self.of(request))
-        own = (
-            state if place in self.common else jax.tree.map(of_gateway, state)
-            for place, state in enumerate(states)
-        )
-        return PolicyStates(tuple(own))
+        return self._changed(functools.partial(self.own, gateway=self.of(request)), states)
 
-    def with_own(
-        self, states: PolicyStates[object], new_states: PolicyStates[object], request: jax.Array
-    ) -> PolicyStates[object]:
+    def with_own(self, states: States, new_states: States, request: jax.Array) -> States:
         """Return all gateways' states with those of the request's gateway replaced."""
         put = functools.partial(self.put, gateway=self.of(request))
-        every = (
-            new if place in self.common else jax.tree.map(put, state, new)
-            for place, (state, new) in enumerate(zip(states, new_states, strict=True))
-        )
-        return PolicyStates(tuple(every))
+        return self._changed(put, states, new_states)
+
+    def _changed(self, change: Callable[..., jax.Array], *states: States) -> States:
+        every = enumerate(zip(*states, strict=True))
+        changed = (at[-1] if n in self.common else jax.tree.map(change, *at) for n, at in every)
+        return PolicyStates(tuple(changed))
 
     def first_queues(self, queue: Queue) -> Queue:
         """Return the first queues of all gateways, given the queue of one."""

@@ -241,36 +241,40 @@ def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex:
     requests = (shape.num_requests + 1) * (shape.num_instances if mechanism.moves_requests else 1)
     size = max(shape.num_routings, shape.num_requests) + ROUTINGS_READ
     shared, positions = shape.num_shared_blocks + 1, shape.list_blocks + 1
-    parts: list[object] = []
-    if shape.has_router_eviction:
-        parts.append(Routings(jnp.full((2, size), -1, i32)))
-    if mechanism.is_precise:
-        parts.append(PrivateBlocks(jnp.zeros((requests,), i32)))
-        if shape.num_blocks > 0:
-            gaps = jnp.zeros((rows + 1, shared), i32), jnp.zeros((requests, positions), i32)
-            parts.append(Gaps(*gaps))
-    elif mechanism.delays_index:
-        parts.append(Entrances(jnp.zeros((shape.num_nodes + 1, rows), shape.clock_dtype)))
+
+    def no_gaps() -> Gaps:
+        return Gaps(jnp.zeros((rows + 1, shared), i32), jnp.zeros((requests, positions), i32))
+
+    def no_entrances() -> Entrances:
+        return Entrances(jnp.zeros((shape.num_nodes + 1, rows), shape.clock_dtype))
+
+    is_precise = mechanism.is_precise
+    own = Parts.used(
+        (lambda: Routings(jnp.full((2, size), -1, i32)), shape.has_router_eviction),
+        (lambda: PrivateBlocks(jnp.zeros((requests,), i32)), is_precise),
+        (no_gaps, is_precise and shape.num_blocks > 0),
+        (no_entrances, mechanism.delays_index and not is_precise),
+    )
     return RouterIndex(
         touched=jnp.zeros((shape.num_nodes + 1, rows), i32),
         num_blocks=jnp.zeros((rows,), i32),
         oldest=jnp.ones((rows,), i32),
         num_sent=jnp.int32(0),
-        own=Parts(*parts),
+        own=own,
     )
 
 
 def no_late_news(shape: EngineShape, mechanism: Mechanism) -> LateNews:
     """Return the table with no message on its way."""
-    places, further = shape.num_routings + 1, list[object]()
-    if shape.num_blocks > 0:
-        further.append(RemovedNames(jnp.zeros((places, shape.window), jnp.int64)))
-    if mechanism.cluster is not None:
-        further.append(VoidNews(jnp.zeros((shape.num_instances,), jnp.int32)))
+    places, rows = shape.num_routings + 1, shape.num_instances
+    own = Parts.used(
+        (lambda: RemovedNames(jnp.zeros((places, shape.window), jnp.int64)), shape.num_blocks > 0),
+        (lambda: VoidNews(jnp.zeros((rows,), jnp.int32)), mechanism.cluster is not None),
+    )
     return LateNews(
         told_us=jnp.zeros((places,), shape.clock_dtype),
         about=jnp.zeros((NEWS_FIELDS, places), jnp.int32),
         num_told=jnp.int32(0),
         num_heard=jnp.int32(0),
-        own=Parts(*further),
+        own=own,
     )

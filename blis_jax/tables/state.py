@@ -283,16 +283,20 @@ def _first_view(
 ) -> View:
     if not mechanism.ages_signals:
         return View(kv, Parts())
-    parts: list[object] = []
-    if mechanism.reads(CACHES):
+
+    def no_caches() -> CopiedCaches:
         empty = jnp.zeros((shape.num_instances, shape.num_nodes + 1), jnp.int32)
-        parts.append(CopiedCaches(empty, jnp.zeros((), jnp.float64)))
-    if mechanism.num_adapters and mechanism.reads(ADAPTERS):
-        nothing = jnp.zeros((shape.num_instances, mechanism.num_adapters), bool)
-        parts.append(SeenAdapters(nothing))
-    if mechanism.reads("outstanding"):
-        parts.append(_no_prompts(shape))
-    return first_view(params.cluster, kv, Parts(*parts))
+        return CopiedCaches(empty, jnp.zeros((), jnp.float64))
+
+    def no_adapters() -> SeenAdapters:
+        return SeenAdapters(jnp.zeros((shape.num_instances, mechanism.num_adapters), bool))
+
+    parts = Parts.used(
+        (no_caches, mechanism.reads(CACHES)),
+        (no_adapters, mechanism.num_adapters > 0 and mechanism.reads(ADAPTERS)),
+        (lambda: _no_prompts(shape), mechanism.reads("outstanding")),
+    )
+    return first_view(params.cluster, kv, parts)
 
 
 def _no_prompts(shape: EngineShape) -> SeenPrompts:

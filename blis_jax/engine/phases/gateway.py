@@ -19,7 +19,7 @@ from blis_jax.engine.calendar import later
 from blis_jax.engine.phases.decisions import Decisions, Routed, no_decisions
 from blis_jax.engine.phases.departures.oversized import is_unservable
 from blis_jax.engine.phases.departures.pools import is_over_budget
-from blis_jax.engine.phases.policy_calls import States, admit, request_view, route
+from blis_jax.engine.phases.policy_calls import admit, request_view, route
 from blis_jax.engine.phases.router_view import handed_over, with_asked_signals
 from blis_jax.engine.phases.snapshot import (
     cached_prompt_blocks,
@@ -37,6 +37,7 @@ from blis_jax.policies.seeds import RandomSource
 from blis_jax.prefix_index import router_index
 from blis_jax.prefix_index.news import unless_lost
 from blis_jax.tables.context import Context, SlotRows, decision_key, failing, row, waking_time
+from blis_jax.tables.gateways import States
 from blis_jax.tables.joined import instance_of, lane_of, place_of
 from blis_jax.tables.journeys import Journey, Journeys
 from blis_jax.tables.requests import Elsewhere, Nodes, RequestDeadlines, nodes_of

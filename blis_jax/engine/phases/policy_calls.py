@@ -35,14 +35,12 @@ from blis_jax.policies.routing.by_score import shares_of, weighted_sum
 from blis_jax.policies.scenes import kept
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.context import Context, SlotRows, Work, decision_key, waiting_mask
-from blis_jax.tables.gateways import gateways_of
+from blis_jax.tables.gateways import States, gateways_of
 from blis_jax.tables.state import State
 from blis_jax.workload.table import RequestTable
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int
-
-States = PolicyStates[object]
 
 
 def first_states(

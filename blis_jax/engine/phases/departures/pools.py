@@ -38,7 +38,7 @@ from blis_jax.engine.phases.snapshot import (
 from blis_jax.policies.reading import seen_by
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.context import Context, count_of
-from blis_jax.tables.gateways import BeforePools, GatewayQueue, TenantBudgets
+from blis_jax.tables.gateways import BeforePools, GatewayQueue, States, TenantBudgets
 from blis_jax.tables.joined import lane_of, places_of, queued_times
 from blis_jax.tables.journeys import Journey, Journeys, Reservation, Reservations
 from blis_jax.tables.requests import PartRank, PartRanks, Req
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from blis_jax.core.groups import Rows
     from blis_jax.engine.phases.decisions import Decisions
-    from blis_jax.engine.phases.policy_calls import States
     from blis_jax.policies.contexts import GatewayContext
     from blis_jax.policies.contract import Policy
     from blis_jax.tables.context import Context

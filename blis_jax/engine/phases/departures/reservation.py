@@ -20,7 +20,7 @@ from blis_jax.core.columns import apart, as_int, choose, put
 from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import ENCODE, LAST, NO_REQUEST
-from blis_jax.engine.phases.policy_calls import States, request_view, route_by_cluster
+from blis_jax.engine.phases.policy_calls import request_view, route_by_cluster
 from blis_jax.engine.phases.snapshot import active_instances, in_pool
 from blis_jax.engine.writing import no_writes
 from blis_jax.memory.block_tables.contents import nothing_found
@@ -38,6 +38,7 @@ from blis_jax.tables.context import (
     failing,
     waking_time,
 )
+from blis_jax.tables.gateways import States
 from blis_jax.tables.joined import EXPECTED, INSTANCE_OF, instance_of
 from blis_jax.tables.journeys import Availability, Dismissals, Journeys, Reservations, Transfers
 from blis_jax.tables.requests import Media, PartRank, PartRanks, Request
