@@ -344,7 +344,7 @@ def _uncovered(columns: _Columns, block_size: int) -> list[str]:
     size = fits.pop() if len(fits) == 1 else None
     return [
         f"hash_ids of {block_size} tokens stand for {share:.0%} of the prompts that have some, the rest counts as "
-        "private" + (f"; --trace-block-size {size} would fit all" if size else "")
+        "private" + (f"; if blocks are larger, --trace-block-size {size} fits all" if size else "")
     ]
 
 

@@ -106,7 +106,7 @@ def test_missing_ids_leave_the_rest_of_a_prompt_private(tmp_path):
 
 @pytest.mark.parametrize(
     ("lengths", "ending"),
-    [((1900, 1500), "--trace-block-size 1024 would fit all"), ((9000, 1100), "as private")],
+    [((1900, 1500), "--trace-block-size 1024 fits all"), ((9000, 1100), "as private")],
 )
 def test_ids_that_stand_for_little_of_the_prompts_are_told(tmp_path, lengths, ending):
     text = lines_of(*((at, length, 1, [7, at]) for at, length in enumerate(lengths)))
