@@ -116,7 +116,7 @@ def anytime_quantile(num_seeds: int, confidence: float = CONFIDENCE) -> float:
     return math.sqrt(degrees * (factor - 1) / (1 - factor * share))
 
 
-def anytime_p_value(score: float, num_seeds: int) -> float:
+def anytime_p_value(score: float, num_seeds: float) -> float:
     """Return the two-sided p-value of a t statistic, valid however often one has looked before."""
     degrees, share = num_seeds - 1, 1 / (1 + num_seeds * EFFECT_SPREAD**2)
     square = score**2 / degrees
@@ -124,6 +124,15 @@ def anytime_p_value(score: float, num_seeds: int) -> float:
         math.log1p(square) - math.log1p(share * square)
     )
     return min(1.0, math.exp(-evidence))
+
+
+def score_p_value(score: float, num_seeds: float, is_anytime: bool = False) -> float:
+    """Return the two-sided p-value of a t statistic of `num_seeds` values, which may have a fraction."""
+    if math.isinf(score):
+        return 0.0
+    if is_anytime:
+        return anytime_p_value(score, num_seeds)
+    return float(2 * special.stdtr(num_seeds - 1, -abs(score)))
 
 
 def half_width(
@@ -287,37 +296,3 @@ def on_logarithm(percent: Estimate) -> Estimate:
     with np.errstate(over="ignore"):  # seeds that tell nothing leave the upper end infinite
         low, high = 100 * np.expm1(np.log(ratio) + np.array([-half, half]))
     return Estimate(percent.mean, float(low), float(high), percent.num_seeds, percent.method)
-
-
-# --- bounds of a mean whose values are skewed, as where most runs are good and a few are very bad -
-
-# Student's t takes such a mean for surer than it is: of values from a Beta distribution near 1 its one-sided 5 %
-# bound is wrong in 17 % of cases (`python -m benchmarks.coverage.verdicts.capacity`). Hall's transformation
-# corrects the statistic by the sample's own skewness (Hall, P. 1992, On the removal of skewness by transformation,
-# J. R. Statist. Soc. B 54).
-
-
-def skewed_bounds(values: Float[np.ndarray, "seed"], error: float) -> tuple[float, float]:
-    """Return a lower and an upper bound of the mean; each is wrong with a probability of `error`.
-
-    Equal values have bounds equal to their mean; fewer than two values have infinite bounds.
-    """
-    count = len(values)
-    if count < 2:
-        return -math.inf, math.inf
-    mean, spread = float(values.mean()), float(values.std())
-    if not spread:
-        return mean, mean
-    skewness = float((((values - mean) / spread) ** 3).mean())
-    standard_error = spread / math.sqrt(count - 1)
-    quantile = t_quantile(count, 1 - 2 * error)
-    low, high = (_untransformed(at, skewness, count) for at in (quantile, -quantile))
-    return mean - standard_error * low, mean - standard_error * high
-
-
-def _untransformed(value: float, skewness: float, count: int) -> float:
-    """Return the t statistic whose Hall transform is `value`."""
-    slope = skewness / math.sqrt(count)
-    if abs(slope) < 1e-6:
-        return value
-    return float(3 / slope * (np.cbrt(1 + slope * (value - slope / 6)) - 1))

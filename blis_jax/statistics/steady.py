@@ -26,7 +26,8 @@ import numpy as np
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.records.record import RequestRecords, RunRecord, Status
-from blis_jax.statistics.intervals import CONFIDENCE, skewed_bounds
+from blis_jax.statistics.intervals import CONFIDENCE
+from blis_jax.statistics.skewed import skewed_bounds
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -25,7 +25,8 @@ from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.measure import split_target, target_texts
 from blis_jax.metrics.summaries import ALL, SloTargets, Target
-from blis_jax.statistics.intervals import Estimate, skewed_bounds
+from blis_jax.statistics.intervals import Estimate
+from blis_jax.statistics.skewed import skewed_bounds
 from sweeps.claims.grammar import bound
 from sweeps.claims.words import FAILS, MEETS, OPEN
 

@@ -4,7 +4,7 @@ The rule by which measurements confirm or refute a hypothesis:
 
 Every claim is judged by the interval of the mean over the seeds (Student's t, paired by seed), at 95 % for all claims:
 
-- fewer than three seeds, or a run that did not end: inconclusive;
+- fewer than six seeds, unless the claim is deterministic, or a run that did not end: inconclusive;
 - deterministic: confirmed if every seed lies in the claimed region, else refuted;
 - statistical: confirmed if the whole interval lies in the region, and every seed too; refuted if the
   interval lies wholly outside; inconclusive in between;
@@ -22,7 +22,9 @@ in % and of ratios were symmetric and could reach below -100 % or 0; since rule 
 logarithm of the ratio. Since rule 3 the verdicts of the comparison with the baseline hold for all its
 metrics at once (Holm); before, each stood for itself. Since rule 4 the intervals of a hypothesis's claims
 hold together (Bonferroni over its claims and, along a setting, their steps); before, each stood for
-itself. Since rule 5 the comparison has no verdict on fewer than six seeds. Where seeds were added until
+itself. Since rule 5 the comparison has no verdict on fewer than six seeds. Since rule 6 claims have none either
+(before, three were enough), and small p-values of the comparison allow for a further seed
+(`blis_jax.statistics.skewed`). Where seeds were added until
 the verdicts were safe, all intervals are anytime-valid. Records keep the rule that they were judged by,
 and are checked by it.
 """
@@ -44,7 +46,7 @@ from blis_jax.statistics.intervals import (
     linear_change,
     relative_change,
 )
-from blis_jax.statistics.paired import Pair
+from blis_jax.statistics.paired import Pair, fewest_for_verdict
 from sweeps.claims.grammar import CHANGE, FALLS, FLAT, GAP, GAP_OF, Claim, beyond
 from sweeps.claims.words import (
     CONFIRMED,
@@ -67,15 +69,18 @@ if TYPE_CHECKING:
 
 # of one arm, by metric; NaN where there is none
 Figures = Mapping[str, "Float[np.ndarray, 'seed']"]
-RULE = 5  # the version of all of this by which new records are judged
+RULE = 6  # the version of all of this by which new records are judged
 RELATIVE: Mapping[int, Relative] = {
     1: linear_change, 2: relative_change, 3: relative_change, 4: relative_change,
-    5: relative_change,
+    5: relative_change, 6: relative_change,
 }  # fmt: skip
 FIRST_OF_FAMILIES = 3  # the rule from which the verdicts of a comparison hold for all of it at once
 FIRST_OF_CLAIMS_TOGETHER = 4  # and from which the intervals of a hypothesis's claims hold together
 FIRST_OF_ENOUGH_SEEDS = 5  # and from which few seeds give no verdict of a comparison
-FEWEST_SEEDS = 3
+FIRST_OF_FURTHER_SEED = (
+    6  # and from which claims take as many seeds, and a comparison's tests a further one
+)
+FEWEST_FOR_OLDER_CLAIMS = 3
 CLEAR_PERCENT, FAINT_PERCENT = 20.0, 10.0  # of an effect on every seed, and on any
 
 
@@ -251,7 +256,7 @@ class ByInterval(_Alone):
         if reading.num_missing or not count:
             figure = f"{reading.num_missing} of {count} seeds have no figure{self.where}"
             return NOT_MEASURED, NOT_MEASURED, figure
-        if count < FEWEST_SEEDS:
+        if count < fewest_for_verdict(CONFIDENCE):
             return UNCLEAR, UNCLEAR, f"{figure}, from {count} seeds"
         word = {True: MET, False: MISSED, None: UNCLEAR}[claim.truth(mean)]
         return word, word, figure
@@ -275,6 +280,13 @@ class HypothesisRule:
         return 1 - (1 - CONFIDENCE) / max(together, 1)
 
     @property
+    def fewest(self) -> int:
+        """Return the fewest seeds of a verdict: a deterministic claim holds on each seed by itself."""
+        if self.is_exact or self.number < FIRST_OF_FURTHER_SEED:
+            return FEWEST_FOR_OLDER_CLAIMS
+        return fewest_for_verdict(CONFIDENCE)
+
+    @property
     def relative(self) -> Relative:
         """Return the function that computes intervals of changes in %."""
         return RELATIVE[self.number]
@@ -284,8 +296,8 @@ class HypothesisRule:
         count, missing = len(reading.per_seed), reading.num_missing
         if missing:
             return INCONCLUSIVE, INCONCLUSIVE, f"{missing} of {count} seeds have no figure"
-        if count < FEWEST_SEEDS:
-            return INCONCLUSIVE, INCONCLUSIVE, f"{count} seeds, but {FEWEST_SEEDS} are needed"
+        if count < self.fewest:
+            return INCONCLUSIVE, INCONCLUSIVE, f"{count} seeds, but {self.fewest} are needed"
         inside = [claim.holds(value) for value in reading.per_seed]
         many = f"{sum(inside)} of {count} seeds in the region"
         if self.is_exact:

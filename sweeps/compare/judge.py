@@ -326,7 +326,11 @@ def inference_json(
     most = max((difference.num_pairs for difference in differences), default=0)
     are_exact = most > 0 and all(entry.is_exact for entry in differences if entry.num_pairs)
     test = "t-test with the resamples' standard error" if is_resampled else "paired t-test by seed"
-    more = "" if is_resampled else f"; {OF_POOLED}"
+    more = (
+        ""
+        if is_resampled
+        else f", below 5 % with a further seed against the difference; {OF_POOLED}"
+    )
     test = ("anytime-valid " * inference.is_anytime + test).replace("seed", word)
     return {
         **dataclasses.asdict(inference),

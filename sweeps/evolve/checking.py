@@ -15,7 +15,7 @@ from blis_jax.reports import page
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
 from blis_jax.reports.words import cluster_line, joined, metric_name
 from blis_jax.statistics.intervals import Estimate, Inference
-from blis_jax.statistics.paired import WORSE
+from blis_jax.statistics.paired import WORSE, fewest_for_verdict
 from sweeps.compare.judge import interval_sentence
 from sweeps.evolve.programs import EvolvedRouter, read_program, router_of
 from sweeps.evolve.score import ClassChange, GuardVerdict, TaskRuns, changes, gain, guarded, reached
@@ -67,6 +67,18 @@ class Checked:
         """Return the changes that are worse with confidence, the largest first."""
         worse = [change for change in self.changes if change.difference.verdict == WORSE]
         return sorted(worse, key=lambda change: -abs(change.difference.percent.mean))
+
+    @property
+    def fewest(self) -> int:
+        """Return the fewest new seeds on which the gain has a verdict."""
+        return fewest_for_verdict(self.inference.confidence)
+
+    @property
+    def direction(self) -> int:
+        """Return 1 if the program is better for sure, -1 if it is worse for sure, else 0."""
+        if len(self.seeds) < self.fewest:
+            return 0
+        return int(self.new.low > 0) - int(self.new.high < 0)
 
     @property
     def broken(self) -> list[GuardVerdict]:
@@ -199,8 +211,7 @@ def _percent(estimate: Estimate) -> Quantity:
 
 
 def _gain_said(result: Checked) -> Sentence:
-    low, high = result.new.low, result.new.high
-    word = "Better" if low > 0 else "Worse" if high < 0 else "No difference is sure"
+    word = {1: "Better", -1: "Worse", 0: "No difference is sure"}[result.direction]
     return Sentence.of(
         f"{word}: a gain of ", _percent(result.new), f" over {result.baseline.name}."
     )
@@ -251,7 +262,13 @@ def _broken_said(result: Checked) -> Iterator[Sentence]:
 
 
 def _next(result: Checked) -> str:
-    if result.new.low > 0 and not result.worse and not result.broken:
+    if len(result.seeds) < result.fewest:
+        count, word = len(result.seeds), result.task.run_word
+        return (
+            f"{count} {word}s give no verdict: by chance all favour one of two equal programs in "
+            f"{200 * 2.0**-count:.3g} % of cases. Give {result.fewest} or more."
+        )
+    if result.direction > 0 and not result.worse and not result.broken:
         return "blis-jax robustness tells where it stays better, blis-jax promote makes a plugin of it."
     if result.worse or result.broken:
         return (

@@ -30,6 +30,7 @@ from sweeps.claims.grammar import CHANGED, GAP, GAP_OF, REGION, Claim, parse_cla
 from sweeps.claims.judge import (
     FIRST_OF_ENOUGH_SEEDS,
     FIRST_OF_FAMILIES,
+    FIRST_OF_FURTHER_SEED,
     RELATIVE,
     RULE,
     ClaimVerdict,
@@ -258,7 +259,9 @@ def _comparison(
         for name, values in strategy.items()
         if name != CHANGED
     }
-    together = differences(list(pairs.values()), inference)
+    together = differences(
+        list(pairs.values()), inference, is_guarded=number >= FIRST_OF_FURTHER_SEED
+    )
     for (name, pair), change in zip(pairs.items(), together, strict=True):
         metric, slo_class = lookup(name)
         comparison.setdefault(slo_class or "all", {})[metric.name] = {

@@ -19,6 +19,8 @@ from blis_jax.commands.options.seed_options import (
 )
 from blis_jax.errors import ConfigError, capital
 from blis_jax.files import input_files
+from blis_jax.statistics.intervals import CONFIDENCE
+from blis_jax.statistics.paired import fewest_for_verdict
 from sweeps.promote import DEFAULT_TARGET, NAME
 from sweeps.promote.promotion import identity_of, make_promotion
 
@@ -127,7 +129,10 @@ class Evidence(RequestCount, SeedOptions, title="evidence"):
     )
     seeds: str | None = seeds_option(f"of the dry run; default: {NUM_SEEDS}")
     survival_seeds: int = option(
-        values.at_least(3), NUM_SURVIVAL_SEEDS, "N", "seeds of the table of what the gain survives"
+        values.at_least(fewest_for_verdict(CONFIDENCE)),
+        NUM_SURVIVAL_SEEDS,
+        "N",
+        "seeds of the table of what the gain survives",
     )
     dry_run: bool = switch("make the reports by simulation; everything that follows says so")
     resume: bool = switch("go on with the evidence that a stopped call left")

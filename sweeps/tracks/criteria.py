@@ -13,12 +13,16 @@ from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import Estimate, Inference
 from sweeps.claims.grammar import CHANGED, GAP, Claim
-from sweeps.claims.judge import FEWEST_SEEDS, ByInterval, ByMean, ClaimVerdict, Figures, judge
+from sweeps.claims.judge import ByInterval, ByMean, ClaimVerdict, Figures, judge
 from sweeps.claims.words import CONFIRMED, FOR_PEOPLE, MET, MISSED, NOT_MEASURED
 from sweeps.runs.measured import metric_values, pair_of
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.parts import SuccessCriterion
 from sweeps.tracks.problem import MAIN, Criterion, Problem, TrackConstraint
+
+SEEDS_OF_THE_RECORD = (
+    3  # whose criterion of one direction is a count of seeds, not a verdict on chance
+)
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ def _measured(criterion: Criterion, claim: Claim, pairs: Mapping[str, FigurePair
 def _by_facts(criterion: Criterion, facts: Facts) -> ClaimVerdict:
     word, reason = FOR_PEOPLE, criterion.text
     if criterion.needs == "seeds":
-        is_met = facts.num_seeds >= FEWEST_SEEDS and facts.same_direction
+        is_met = facts.num_seeds >= SEEDS_OF_THE_RECORD and facts.same_direction
         word = NOT_MEASURED if facts.same_direction is None else MET if is_met else MISSED
         words = "the same" if facts.same_direction else "not the same"
         reason = f"{facts.num_seeds} seeds, {words} direction on each"

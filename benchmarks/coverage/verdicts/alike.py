@@ -13,7 +13,9 @@ verdict on a pooled P99 asks, each as if it were asked alone, for three classes 
 A third table has the verdict by pair of strategies of one percentile; beside it, in how many % of the differences that
 are there it finds them. A fourth has answers about figures of each run, with the worst pair of strategies in brackets,
 and answers about every two of all six strategies, as `compare --routers` gives them; on fewer seeds than a verdict
-takes it says what the test alone would name. All are on seeds by which no rule was chosen.
+takes it says what the test alone would name. A fifth has the last of these by Student's t alone and with the further
+seed of `blis_jax.statistics.skewed`, and how much of what differs in truth either finds. All are on seeds by which no
+rule was chosen.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ ALL_ARMS = tuple(range(len(ARMS)))
 MORE_BY_RUN = 4  # times as many, since its tests are quick
 MORE_SAMPLES = {"TTFT P99 pooled, 3 classes": 4}  # times as many for what `compare` headlines
 EXCHANGED = "exchanged"
-ONE_MEAN = "one mean"
+ONE_MEAN, AS_THEY_ARE = "one mean", "as they are"
 KINDS = (EXCHANGED, "one percentile")
 TESTS: Mapping[str, Callable[[Pair], float]] = {
     "t on contributions": lambda pair: p_value(pair.change()),
@@ -200,10 +202,12 @@ def print_answers(arms: Sequence[Runs], num_samples: int) -> None:
 def alike_by_run(
     rng: np.random.Generator, kind: str, values: Mapping[str, np.ndarray], size: int
 ) -> dict[str, np.ndarray]:
-    """Return figures `[arm, seed]` by name on `size` drawn seeds, of arms that `kind` says how to make alike."""
+    """Return figures `[arm, seed]` by name on `size` drawn seeds, of arms that are made alike as `kind` says."""
     num_arms, num_seeds = next(iter(values.values())).shape
-    if kind == ONE_MEAN:
+    if kind != EXCHANGED:
         seeds = rng.integers(0, num_seeds, size)
+        if kind == AS_THEY_ARE:
+            return {name: of[:, seeds] for name, of in values.items()}
         means = {name: of.mean(axis=1, keepdims=True) for name, of in values.items()}
         return {name: of[:, seeds] * (means[name][0] / means[name]) for name, of in values.items()}
     seeds = rng.choice(num_seeds, size, replace=False)
@@ -213,18 +217,20 @@ def alike_by_run(
 
 def falsely_named(drawn: Mapping[str, np.ndarray]) -> Iterator[bool]:
     """Yield for each number of seeds, and for `--decide`, whether the test names any two arms in any figure."""
-    places = list(combinations(range(len(next(iter(drawn.values())))), 2))
+    yield from (bool(named(drawn, size).any()) for size in SEEDS_BY_RUN)
+    yield any(named(drawn, size, True).any() for size in looks() if size <= MOST_SEEDS)
 
-    def is_named(size: int, is_anytime: bool = False) -> bool:
-        p_values = [
-            Pair(of[first, :size], of[second, :size]).p_value(is_anytime)
-            for of in drawn.values()
-            for first, second in places
-        ]
-        return bool((holm(np.array(p_values)) <= 1 - CONFIDENCE).any())
 
-    yield from map(is_named, SEEDS_BY_RUN)
-    yield any(is_named(size, is_anytime=True) for size in looks() if size <= MOST_SEEDS)
+def named(
+    drawn: Mapping[str, np.ndarray], size: int, is_anytime: bool = False, is_guarded: bool = True
+) -> np.ndarray:
+    """Return which differences between any two arms the first `size` seeds tell from chance, judged together."""
+    p_values = [
+        Pair(first[:size], second[:size]).p_value(is_anytime, is_guarded)
+        for of in drawn.values()
+        for first, second in combinations(of, 2)
+    ]
+    return holm(np.array(p_values)) <= 1 - CONFIDENCE
 
 
 def print_by_run(arms: Sequence[Runs], num_samples: int) -> None:
@@ -256,6 +262,26 @@ def print_by_run(arms: Sequence[Runs], num_samples: int) -> None:
                 for mean, worst in zip(shares.mean(axis=0), shares.max(axis=0), strict=True)
             ]
             print(f"| {title} | {kind} | {count * len(groups)} | {' | '.join(cells)} |", flush=True)
+    print()
+    print_further_seed({name: values[name] for name in OF_RUN["TTFT P99, 3 classes"]}, num_samples)
+
+
+def print_further_seed(values: Mapping[str, np.ndarray], num_samples: int) -> None:
+    """Print what a further seed changes where every two of six strategies are judged, by Student's t → by verdicts."""
+    sizes = [size for size in SEEDS_BY_RUN if size >= fewest_for_verdict(CONFIDENCE)]
+    print_rows(("every two of six strategies, %", *(f"{size} seeds" for size in sizes)), ())
+    for title, kind in (("false answers", ONE_MEAN), ("differences found", AS_THEY_ARE)):
+        rng, shares = np.random.default_rng(19), np.zeros((len(sizes), 2))
+        for _ in range(num_samples):
+            drawn = alike_by_run(rng, kind, values, MOST_SEEDS)
+            for row, size in enumerate(sizes):
+                for at, is_guarded in enumerate((False, True)):
+                    found = named(drawn, size, is_guarded=is_guarded)
+                    shares[row, at] += (
+                        found.any() if kind == ONE_MEAN else found.mean()
+                    ) / num_samples
+        cells = (" → ".join(f"{100 * share:.1f}" for share in of_size) for of_size in shares)
+        print(f"| {title} | {' | '.join(cells)} |", flush=True)
 
 
 def print_tests(arms: Sequence[Runs], num_samples: int) -> None:

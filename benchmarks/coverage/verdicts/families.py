@@ -1,5 +1,12 @@
 """`python -m benchmarks.coverage.verdicts.families`: how often an answer of many differences says something false.
 
+The first table has all pairs of two, four and six arms, on 6 to 50 seeds, in worlds of several shapes. Arms are alike
+in their mean, and differ in spread or shape, so that differences are skewed; then every second arm leads. Columns:
+answers with a false verdict, and true differences that are found, in %; before the arrow by Student's t alone, behind
+it by the p-value of verdicts, which allows for a further seed where it is small (`blis_jax.statistics.skewed`).
+
+The second table has families of 17 on 20 seeds.
+
 An answer has many differences (classes, metrics, arms), judged together by Holm's method with simultaneous intervals,
 as `compare`, `sweep`, `ablate`, ledger and maps do. In the made-up worlds each difference has a standard deviation
 of 1 over the seeds, and some are not 0. A verdict is false if it names a difference that is 0, or the wrong side.
@@ -11,20 +18,97 @@ hold the truth; true differences that the family's verdicts find.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.coverage.verdicts.sequential import looks
 from benchmarks.coverage.worlds import number_option
-from blis_jax.statistics.intervals import BY_STUDENT, Inference
-from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences, own_verdict
+from blis_jax.statistics.intervals import BY_STUDENT, CONFIDENCE, Inference
+from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences, holm, own_verdict
 from papers.pages import print_rows
 
 NUM_SAMPLES, NUM_SEEDS, MOST_SEEDS = 500, 20, 153
 SIZE, LARGE = 17, 0.8  # of a family; of an effect, in standard deviations
 ANYTIME = Inference(num_resamples=0, is_anytime=True)
+ARMS, SEEDS = (2, 4, 6), (6, 10, 20, 50)  # of the first table
+LEAD = 5.0  # of every second arm, in standard errors of a figure of standard deviation 1
 Noise = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
+
+
+# --- all pairs of some arms -----------------------------------------------------------------------
+
+
+def normal_arms(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Draw figures `[arm, seed]` of mean 0 that are normal, as all worlds of the first table have mean 0."""
+    return rng.normal(size=shape)
+
+
+def skewed_arms(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Draw exponential figures, of which each arm has half the spread of the one before."""
+    scales = 0.5 ** np.arange(shape[0])
+    return np.asarray(scales[:, None] * (rng.exponential(size=shape) - 1))
+
+
+def heavy_arms(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Draw figures with the tails of Student's t with three degrees of freedom."""
+    return rng.standard_t(3, size=shape) / np.sqrt(3)
+
+
+def counted_arms(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Draw numbers of events less their mean: of every second arm in groups of four, of the others one by one."""
+    sizes = np.where(np.arange(shape[0]) % 2, 4, 1)[:, None]
+    return np.asarray(sizes * rng.poisson(1 / sizes, size=shape) - 1.0)
+
+
+def mostly_equal_arms(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Draw figures that are equal on seven seeds of ten, and normal on the others."""
+    return rng.normal(size=shape) * (rng.random(shape[1]) < 0.3)
+
+
+def rarely_bad_arms(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Draw figures that are better by little on most seeds, and worse by ten times as much on one seed in eleven."""
+    is_bad = (rng.random(shape) < 1 / 11) * (np.arange(shape[0]) % 2)[:, None]
+    better = (np.arange(shape[0]) % 2)[:, None]
+    return 11 * is_bad - 1.0 * better + 0.3 * rng.normal(size=shape)
+
+
+PAIRED_WORLDS: dict[str, Noise] = {
+    "normal": normal_arms,
+    "skewed": skewed_arms,
+    "heavy tails": heavy_arms,
+    "counts": counted_arms,
+    "equal on most seeds": mostly_equal_arms,
+    "bad on one seed in eleven": rarely_bad_arms,
+}
+
+
+def named(figures: np.ndarray, *, is_guarded: bool) -> np.ndarray:
+    """Return the signs of the named differences, second less first, of all pairs of `figures` `[arm, seed]`."""
+    pairs = [Pair(first, second) for first, second in combinations(figures, 2)]
+    adjusted = holm(np.array([pair.p_value(is_guarded=is_guarded) for pair in pairs]))
+    signs = np.array([np.sign(pair.change().sum()) for pair in pairs])
+    return np.where(adjusted <= 1 - CONFIDENCE, signs, 0.0)
+
+
+def paired_cell(noise: Noise, num_arms: int, num_seeds: int, num_samples: int) -> tuple[str, str]:
+    """Return % of answers with a false verdict, and of true differences found, by t alone and by the verdict."""
+    rng, level = np.random.default_rng(num_arms), 100.0
+    leads = LEAD / np.sqrt(num_seeds) * (np.arange(num_arms) % 2)[:, None]
+    truths = -np.sign([second - first for first, second in combinations(leads[:, 0], 2)])
+    false, found = np.zeros((num_samples, 2)), np.zeros((num_samples, 2))
+    for sample in range(num_samples):
+        alike = level + noise(rng, (num_arms, num_seeds))
+        for at, is_guarded in enumerate((False, True)):
+            false[sample, at] = named(alike, is_guarded=is_guarded).any()
+            signs = named(alike - leads, is_guarded=is_guarded)
+            found[sample, at] = (signs == truths)[truths != 0].mean()
+    cells = [" → ".join(f"{100 * share:.0f}" for share in of.mean(axis=0)) for of in (false, found)]
+    return cells[0], cells[1]
+
+
+# --- families of one size -------------------------------------------------------------------------
 
 
 class Answer(NamedTuple):
@@ -112,6 +196,16 @@ def row(noise: Noise, num_effects: int, num_samples: int) -> str:
 def main() -> None:
     """Print the table."""
     num_samples = number_option(__doc__, "samples", NUM_SAMPLES)
+    print(
+        "% of answers about all pairs of some arms: false, Student's t → verdict; found, t → verdict"
+    )
+    print_rows(("world", "differences", *(f"{count} seeds: false, found" for count in SEEDS)), (
+        (name, len(list(combinations(range(arms), 2))),
+         *("; ".join(paired_cell(noise, arms, count, num_samples)) for count in SEEDS))
+        for name, noise in PAIRED_WORLDS.items()
+        for arms in ARMS
+    ))  # fmt: skip
+    print()
     heads = [
         "false, own intervals", "false, family", "false at any look, anytime-valid",
         "all simultaneous intervals hold", "differences found",

@@ -220,7 +220,7 @@ def predict_runs(options: RunPredictOptions, source: Path, output: Path) -> int:
             f"What would the runs of {source} measure?",
             head,
             "fitted to runs of that collection; errors below where the file has measured values.",
-            f"{len(units)} runs predicted.",
+            f"{sum(not each.problem for each in predictions)} of {len(units)} runs predicted.",
             f"Written: {output}",
         ),
         *(["\n".join(errors)] if errors else []),

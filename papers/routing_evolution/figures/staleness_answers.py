@@ -139,7 +139,8 @@ def tables(table: pd.DataFrame) -> str:
     rows = table_lines(["strategy", *head], ())
     for name in dict.fromkeys(first.index.get_level_values(0)):
         begins = [first["first_ms"][name, counts, rate] for counts in IN_FLIGHT for rate in RATES]
-        rows.append(row_line([WORDS[name], *(f"{age:g} ms" for age in begins)]))
+        words = (f"{age:g} ms" if np.isfinite(age) else "none measured" for age in begins)
+        rows.append(row_line([WORDS[name], *words]))
     signals = table_lines(["old signal", *(f"{rate}/s" for rate in RATES)], ())
     changes_of = {(name, rate): change for name, rate, change in one_signal_old(table)}
     for name in [*SIGNALS, ALL]:

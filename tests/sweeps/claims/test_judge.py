@@ -6,19 +6,27 @@ import numpy as np
 import pytest
 
 from sweeps.claims.grammar import parse_claim
-from sweeps.claims.judge import ClaimVerdict, HypothesisRule, judge, judge_along, overall, status_of
-from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, PARTLY, REFUTED, WITH_NUANCE
+from sweeps.claims.judge import (
+    ByInterval,
+    ClaimVerdict,
+    HypothesisRule,
+    judge,
+    judge_along,
+    overall,
+    status_of,
+)
+from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, MET, PARTLY, REFUTED, UNCLEAR, WITH_NUANCE
 
-BASE = {"ttft_p99_ms": np.array([100.0, 100.0, 100.0])}
 DOMINANCE, PLAIN = HypothesisRule(is_dominance=True), HypothesisRule()
 
 
 def arm(*values: float) -> dict[str, np.ndarray]:
-    return {"ttft_p99_ms": np.array(values)}
+    """Every value on two seeds, since a verdict takes six."""
+    return {"ttft_p99_ms": np.array(values * 2)}
 
 
 def judged(text: str, values: tuple[float, ...], rule: HypothesisRule = DOMINANCE) -> ClaimVerdict:
-    base = {"ttft_p99_ms": BASE["ttft_p99_ms"][: len(values)]}
+    base = arm(*(100.0 for _ in values))
     return judge(parse_claim(text), rule, arm(*values), base)
 
 
@@ -29,7 +37,7 @@ def judged(text: str, values: tuple[float, ...], rule: HypothesisRule = DOMINANC
         ((95.0, 96.0, 97.0), REFUTED),
         ((60.0, 80.0, 100.0), INCONCLUSIVE),  # interval across the edge
         ((105.0, 120.0, 130.0), REFUTED),  # the other way
-        ((60.0, 61.0), INCONCLUSIVE),  # two seeds
+        ((60.0, 61.0), INCONCLUSIVE),  # four seeds
         ((60.0, 61.0, float("nan")), INCONCLUSIVE),
     ],
 )
@@ -47,7 +55,7 @@ def test_small_effects_are_nuanced_or_undecided() -> None:
 
 def test_every_seed_counts_unless_it_is_a_threshold() -> None:
     values = (*np.linspace(60, 64, 29).tolist(), 90.0)
-    base = {"ttft_p99_ms": np.full(30, 100.0)}
+    base = arm(*(100.0 for _ in values))
     claim = parse_claim("ttft_p99_ms <= -30%")
     assert judge(claim, DOMINANCE, arm(*values), base).word == INCONCLUSIVE
     threshold = parse_claim("ttft_p99_ms <= 70")
@@ -91,3 +99,14 @@ def test_several_claims_together() -> None:
     good = judged("ttft_p99_ms <= -30%", (60.0, 61.0, 62.0))
     bad = judged("ttft_p99_ms <= -50%", (60.0, 61.0, 62.0))
     assert status_of([good, bad]) == PARTLY and status_of([bad, good]) == REFUTED
+
+
+def test_few_seeds_decide_nothing_but_what_holds_on_each_and_what_older_rules_said() -> None:
+    claim, base = parse_claim("ttft_p99_ms <= -30%"), {"ttft_p99_ms": np.full(5, 100.0)}
+    few = {"ttft_p99_ms": np.array([60.0, 61.0, 62.0, 60.5, 61.5])}
+    now = judge(claim, PLAIN, few, base)
+    assert now.word == INCONCLUSIVE and now.reason == "5 seeds, but 6 are needed"
+    assert judge(claim, HypothesisRule(number=5), few, base).word == CONFIRMED
+    assert judge(claim, HypothesisRule(is_exact=True), few, base).word == CONFIRMED
+    assert judge(claim, ByInterval(), few, base).word == UNCLEAR
+    assert judge(claim, ByInterval(), arm(60.0, 61.0, 62.0), arm(100.0, 100.0, 100.0)).word == MET

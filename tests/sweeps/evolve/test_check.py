@@ -33,17 +33,17 @@ def test_one_busy_instance_is_worse_than_two(
     guards = "[{metric: e2e_p95_ms, direction: min, change_percent: 1}]"
     task = task_file(tmp_path, published="11.5", guards=guards)
     program = program_file(tmp_path)
-    assert check(tmp_path, str(program), str(task), "--seeds", "3", "--first-seed", "7") == 0
+    assert check(tmp_path, str(program), str(task), "--seeds", "6", "--first-seed", "7") == 0
     printed = capsys.readouterr().out
     answer = printed.split("\n\n")[0].split("\n")
     lines = [line.split(":")[0] for line in answer if line[:1].strip()]
     assert lines == ["Cluster", "Asked", "Verdict", "Sure", "Price", "Next"]
     said = " ".join(printed.split())
-    assert "3 seeds (7 to 9)" in said and "Published is +11.5 %" in said
-    assert "None of the 3 sets of 2 new seeds reaches" in said
+    assert "6 seeds (7 to 12)" in said and "Published is +11.5 %" in said
+    assert "None of the 15 sets of 2 new seeds reaches" in said
     assert "Verdict: Worse" in said and "Guard missed: e2e_p95_ms on mixed" in said
     found = json.loads((tmp_path / "check.json").read_text())
-    assert found["gain"]["mean"] == pytest.approx(_gain_by_hand(task, program, (7, 8, 9)))
+    assert found["gain"]["mean"] == pytest.approx(_gain_by_hand(task, program, tuple(range(7, 13))))
     assert found["gain_on_search_seeds"]["mean"] == pytest.approx(
         _gain_by_hand(task, program, (42, 456))
     )
@@ -69,6 +69,8 @@ def test_a_go_program_is_checked_as_its_policy(
     assert check(tmp_path, str(tmp_path / "routing.go"), str(task), "--seeds", "3") == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Is routing.go better than round-robin on 3 seeds (1000 to 1002)" in said
+    assert "Verdict: No difference is sure" in said and "3 seeds give no verdict" in said
+    assert "Give 6 or more" in said
 
 
 @pytest.mark.parametrize(

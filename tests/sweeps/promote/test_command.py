@@ -20,7 +20,7 @@ objectives: [{{metric: e2e_mean_ms, direction: min}}]
 workload: mixed
 seeds: [42, 43, 44]
 """
-DRY = ["--dry-run", "--seeds", "3", "--survival-seeds", "3"]
+DRY = ["--dry-run", "--seeds", "3", "--survival-seeds", "6"]
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_from_gate_to_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "Done:" in capsys.readouterr().out
     assert main(words(folder, "iter05_simplified", *DRY)) == 0
     capsys.readouterr()
-    assert main(words(folder, "--dry-run", "--seeds", "4", "--survival-seeds", "3")) == 3
+    assert main(words(folder, "--dry-run", "--seeds", "4", "--survival-seeds", "6")) == 3
     said = capsys.readouterr()
     assert "validate: 2 files" in said.err
     assert (

@@ -43,9 +43,10 @@ def problem(criteria: str) -> Problem:
 
 
 def tails(critical: tuple[float, ...], sheddable: tuple[float, ...]) -> dict[str, np.ndarray]:
+    """Every value on two seeds, since a verdict takes six."""
     found = {
-        "ttft_p99_ms[critical]": np.array(critical),
-        "ttft_p99_ms[sheddable]": np.array(sheddable),
+        "ttft_p99_ms[critical]": np.array(critical * 2),
+        "ttft_p99_ms[sheddable]": np.array(sheddable * 2),
     }
     return found | {"ttft_p99_ms": np.maximum(*found.values())}
 
@@ -77,7 +78,7 @@ def test_every_class_for_itself() -> None:
     [
         ("ttft_p99_ms[critical] <= 60", "met"),
         ("ttft_p99_ms[critical] <= 40", "missed"),
-        ("ttft_p99_ms[critical] <= 51", "unclear"),
+        ("ttft_p99_ms[critical] <= 50.5", "unclear"),
         ("slo_gap >= 1.3", "met"),
         ("slo_gap >= 9", "missed"),
         ("ttft_p99_ms[sheddable] <= 100%", "met"),
