@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -163,6 +164,8 @@ def _drawn_records(config: ClusterConfig, plan: DrawPlan, options: Options) -> i
     if not is_merging and (has_drafts or options.clock == "continuous"):  # all steps differ
         return RECORDS_OF_REQUEST * draws.num_requests
     tokens = expected_output(plan)
+    if math.isinf(tokens):  # of a law without a mean
+        tokens = RECORDS_OF_REQUEST * TOKENS_OF_RECORD
     # requests of a batch share the records of its steps
     in_decode = tokens * STEP_US * float(plan.params.aggregate_rate) / 1e6
     batch = max(min(in_decode, draws.num_requests) / config.num_instances, 1.0)

@@ -19,6 +19,7 @@ from blis_jax.runs import driver, many_runs
 from blis_jax.runs.calls import Call
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
+from blis_jax.runs.runs import Point
 from blis_jax.workload.drawing import plan as plans
 from blis_jax.workload.drawing.draw import compile_plan, draw
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override, parse_spec
@@ -236,6 +237,14 @@ def test_the_first_log_holds_the_steps_in_which_shared_outputs_fill_blocks(
     (record,) = many_runs.over_seeds(cluster, parse_spec(text), [7], options=OPTIONS)
     assert record.num_repairs == 0
     assert len(record.steps.num_steps) > 1024  # the smallest log
+
+
+def test_outputs_without_a_mean_ask_for_no_long_log() -> None:
+    law = "{type: pareto_lognormal, params: {alpha: 0.9, xm: 9, mu: 3, sigma: 1, mix_weight: 0.5}}"
+    text = SESSIONS.replace("{type: constant, params: {value: 40}}", law)
+    point = Point(ClusterConfig(num_instances=2, latency_model="trained-physics"), parse_spec(text))
+    (run,) = many_runs.drawn_runs([point], [0], OPTIONS)
+    assert 1024 < run.sizes.shape.log_capacity <= 4096
 
 
 @pytest.mark.slow
