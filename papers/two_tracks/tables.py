@@ -36,12 +36,18 @@ DESIGNS = ("added alone", "left out")  # of contributions that every design has
 SHARES = ("slo_miss_rate", "reject_rate")
 
 
-def ledger_rows(folder: Path, metrics: tuple[str, ...] = METRICS) -> list[dict[str, str]]:
+def ledger_rows(
+    folder: Path, metrics: tuple[str, ...] = METRICS, ids: tuple[str, ...] = ()
+) -> list[dict[str, str]]:
     """Compare each row's strategy with its reference on every metric; verdicts hold for all of them (Holm).
 
-    Changes are in %, of shares in points; intervals are the family's.
+    Changes are in %, of shares in points; intervals are the family's. `ids` names the rows; if empty, it is all rows.
     """
-    rows = [row for row in Ledger(folder).rows() if row.result is not None]
+    rows = [
+        row
+        for row in Ledger(folder).rows()
+        if row.result is not None and row.id in (ids or [row.id])
+    ]
     compared = [(row, metric) for row in rows for metric in metrics]
     judged = differences([_pair(row, metric) for row, metric in compared])
     table = []
