@@ -119,8 +119,8 @@ def tier_shed(
 
 
 @pytree
-class Thresholds:
-    """The queue and the KV utilization at which an instance is saturated."""
+class GaieLegacyParams(ClassPriorities):
+    """Numbers of the saturation gate."""
 
     queue_threshold: Float[Array, ""] = number(
         5.0, "requests", "wait queue of a saturated instance",
@@ -130,11 +130,6 @@ class Thresholds:
         0.8, "", "KV utilization of a saturated instance",
         low=0, high=1, excludes_low=True, search=(0.2, 1), setting="gaie_kv_threshold",
     )  # fmt: skip
-
-
-@pytree
-class GaieLegacyParams(Thresholds, ClassPriorities):
-    """Numbers of the saturation gate."""
 
 
 def mean_saturation(
@@ -179,12 +174,19 @@ def gaie_legacy(
 
 
 @pytree
-class StaleGatedParams(Thresholds):
+class StaleGatedParams:
     """Numbers of the gate; the thresholds are the detector's own."""
 
     num_stale: Float[Array, ""] = number(
         1, "instances", "how many, from the first one on, have metrics that are always too old and count as full",
         low=0, is_whole=True, search=(0, 8),
+    )  # fmt: skip
+    queue_threshold: Float[Array, ""] = number(
+        5.0, "requests", "wait queue of a full instance", low=0, excludes_low=True, search=(1, 50)
+    )
+    kv_threshold: Float[Array, ""] = number(
+        0.8, "", "KV utilization of a full instance",
+        low=0, high=1, excludes_low=True, search=(0.2, 1),
     )  # fmt: skip
 
 
