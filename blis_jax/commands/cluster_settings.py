@@ -34,10 +34,8 @@ from blis_jax.errors import ConfigError, ConfigWarning, as_option
 from blis_jax.files.python_files import is_file
 from blis_jax.latency import roofline_february
 from blis_jax.latency.model_description import model_description
-from blis_jax.latency.registry import FROM_SIZES, ROOFLINE_OF_FEBRUARY, lookup
+from blis_jax.latency.registry import FROM_SIZES, KV_BLOCKS_WITHOUT_FIT, lookup
 from blis_jax.traces.measured.run import AS_VLLM
-
-KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coefficients
 
 
 def latency_settings(
@@ -207,7 +205,7 @@ def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     if resolved_settings.get("revision") == AUGUST:
         resolved_settings.setdefault("latency_model", "trained-physics")
     if resolved_settings.get("revision") != AUGUST:
-        resolved_settings = _with_roofline(resolved_settings)
+        resolved_settings = roofline_february.with_coefficients(resolved_settings)
     elif resolved_settings.pop("roofline", False):
         raise ConfigError("--roofline is of BLIS of February; give --latency-model roofline")
     if resolved_settings.get("revision") == PROFILE and not resolved_settings.get("corrected"):
@@ -250,81 +248,6 @@ def _without_limit(settings: Mapping[str, Any]) -> dict[str, Any]:
             stacklevel=2,
         )
     return changed
-
-
-def _with_roofline(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn February's --roofline into a latency model with coefficients, the fit's α and the fit's KV blocks.
-
-    As in BLIS, files of the model and of the GPU ask for it, too, where no coefficients are given; then α is 0.
-
-    Raises:
-        ConfigError: the model, its GPU or their number is not given, or not described.
-    """
-    changed = dict(settings)
-    is_asked = changed.pop("roofline", False)
-    has_files = {"model_config_folder", "hardware_config"} <= changed.keys()
-    given = [name for name in ("alpha_coeffs", "beta_coeffs") if any(changed.get(name, ()))]
-    if not is_asked and (given or not has_files):
-        return _without_idle_files(changed, bool(given))
-    others = {"latency_model", "coefficients_from"} & changed.keys()
-    if others:
-        raise ConfigError(f"--roofline: {as_option(min(others))} is given too; give one of them")
-    missing = [name for name in ("model", "hardware", "tp") if not changed.get(name)]
-    if missing:
-        raise ConfigError(
-            f"--roofline needs {as_option(missing[0])}; for instance --model qwen/qwen3-14b --hardware H100 --tp 1"
-        )
-    if "beta_coeffs" in given:
-        _warn("--beta-coeffs has no effect with --roofline, as in BLIS")
-    model, gpu, tp = changed["model"].lower(), changed["hardware"], changed["tp"]
-    files = (changed.pop(name, None) for name in ("model_config_folder", "hardware_config"))
-    folder, file = files
-    file_of_model = str(Path(folder) / "config.json") if folder else changed.pop("model_config", "")
-    described = model_description(model, file_of_model)
-    if described.is_moe or not described.kinds.is_plain:
-        _warn(
-            f"--roofline takes the layers of {model} for dense ones with full attention, as in BLIS"
-        )
-    beta = roofline_february.coefficients(described, roofline_february.calibration(gpu, file), tp)
-    alpha, blocks = _fitted_for_roofline(changed) if is_asked else _WITHOUT_FIT
-    chosen = {"latency_model": ROOFLINE_OF_FEBRUARY, "beta_coeffs": beta}
-    chosen["alpha_coeffs"] = changed["alpha_coeffs"] if "alpha_coeffs" in given else alpha
-    return {"total_kv_blocks": blocks} | changed | chosen
-
-
-def _without_idle_files(settings: dict[str, Any], has_coefficients: bool) -> dict[str, Any]:
-    """Return the settings without files of GPUs and model, which BLIS passes over beside coefficients."""
-    if "hardware_config" not in settings:
-        return settings
-    if not has_coefficients:
-        raise ConfigError(
-            "--hardware-config describes what --roofline computes step times from; give --roofline, or leave it out"
-        )
-    _warn("--hardware-config has no effect beside coefficients without --roofline, as in BLIS")
-    idle = ("hardware_config", "model_config_folder")
-    return {name: value for name, value in settings.items() if name not in idle}
-
-
-_WITHOUT_FIT = ((0.0, 0.0, 0.0), KV_BLOCKS_WITHOUT_FIT)
-
-
-def _fitted_for_roofline(settings: Mapping[str, Any]) -> tuple[tuple[float, ...], int]:
-    """Return α and KV blocks of the model's fit on these GPUs; zeros and BLIS's default where there is no fit."""
-    model, gpu, tp = (settings[name] for name in ("model", "hardware", "tp"))
-    try:
-        fit = lookup(model, gpu, tp, settings.get("vllm_version") or None)
-    except ConfigError:
-        if not {"alpha_coeffs", "total_kv_blocks"} <= settings.keys():
-            _warn(
-                f"--roofline: {model} on {gpu} × {tp} has no fit, so α is 0 and an instance has "
-                f"{KV_BLOCKS_WITHOUT_FIT:,} KV blocks where they are not given, as in BLIS"
-            )
-        return _WITHOUT_FIT
-    return fit.alpha, fit.total_kv_blocks
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, ConfigWarning, stacklevel=3)
 
 
 def _with_adapters(settings: Mapping[str, Any]) -> dict[str, Any]:

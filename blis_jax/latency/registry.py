@@ -37,6 +37,7 @@ MODELS = {
     "step-law": "step_law.step_law",
 }
 SIZED = ("trained-physics", "roofline")  # of BLIS
+KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coefficients
 ARM_SPELLING = "in an arm latency_model=trained-physics"
 FROM_SIZES = (*SIZED, "served-physics")
 REFERENCE_OF = {"scheduling": "blackbox", "routing": "blackbox-attention"}  # with four coefficients
