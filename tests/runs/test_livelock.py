@@ -226,6 +226,10 @@ class Ended:
     adapters: None = None
 
 
+class StandInRun(GivenRun):
+    """A run with such a record."""
+
+
 @pytest.mark.parametrize("in_stretches", [Outcome.HORIZON, Outcome.LIVELOCK])
 def test_a_run_that_fills_its_log_again_and_again_is_made_in_stretches(
     in_stretches: Outcome, monkeypatch: pytest.MonkeyPatch
@@ -239,7 +243,7 @@ def test_a_run_that_fills_its_log_again_and_again_is_made_in_stretches(
     monkeypatch.setattr(runs, "run_record", lambda seen, repairs: Ended(Outcome.LOG_FULL))
     settings = config.from_flags(flags(num_instances=8, total_kv_blocks=7, horizon=90_000_000))
     row = Row(settings, table_of(workload_of([Prompt(0, 40, 60)])), FIXED)
-    run = GivenRun(row, Options(kv_model="block-level"))
+    run = StandInRun(row, Options(kv_model="block-level"))
     made = []
     monkeypatch.setattr(run, "_to_horizon", lambda: made.append(True) or whole)
     found = [run.take(Outcome.LOG_FULL, lambda: whole) for _ in range(4)]

@@ -19,6 +19,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files import python_files
 from blis_jax.metrics.compiled import figures_of
+from blis_jax.runs.calls import Call
 from blis_jax.runs.many_runs import run_grid
 from blis_jax.runs.options import Options
 from blis_jax.workload.spec import load_builtin, override
@@ -229,7 +230,12 @@ def test_a_worker_that_was_started_has_its_gpu(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_task_takes_a_second_and_less_towards_the_end() -> None:
     workers = scheduler.Workers("local:2")
-    calls: Any = [SimpleNamespace(kind=kind) for kind in ["one"] * 50 + ["other"] * 3]
+
+    class OfKind(Call):
+        kind = property(lambda call: call.group)
+
+    kinds: list[Any] = ["one"] * 50 + ["other"] * 3
+    calls = [OfKind(kind, (), 1) for kind in kinds]
     waiting = scheduler.deque(calls)
     assert workers._batch(waiting, 2) == calls[:1]  # nobody knows how long it takes
     workers.call_s["one"] = scheduler.TASK_S / 8.5

@@ -26,7 +26,7 @@ from jaxtyping import Real, jaxtyped
 
 CHECKED = (
     "core", "tables", "prefix_index", "memory", "engine", "policies", "latency", "statistics", "workload",
-    "calibrate", "records", "metrics", "results", "cluster", "files", "reports", "traces",
+    "calibrate", "records", "metrics", "results", "cluster", "commands", "files", "reports", "runs", "traces",
 )  # fmt: skip
 # names and settings on the host, and the fields of rows, which are read thousands of times while a program is traced
 LEFT_OUT = (
@@ -37,8 +37,10 @@ LEFT_OUT = (
     "workload.spec_parts",
     # also given specs that were read without a checker, where pydantic is not installed
     "workload.distribution", "workload.drawing.plan_params",
-    # they say themselves what is wrong with what a file gives them
-    "cluster.instance_groups", "cluster.step_times",
+    # they say themselves what is wrong with what a file or a user gives them
+    "cluster.instance_groups", "cluster.step_times", "runs.many_runs",
+    # functions are named by the file of their code
+    "runs.kept_programs", "runs.programs",
     # asked for every number that is drawn
     "workload.go_math", "workload.go_random",
 )  # fmt: skip
@@ -59,6 +61,8 @@ STAND_INS = (
     "SimpleNamespace", "Fields", "Unread", "ShapeDtypeStruct",
     # one run of a compiled call, several stacked ones, and the numbers that derivatives are taken of
     "LaneRun", "_Stacked", "Numbers",
+    # a run whose record a test makes
+    "StandInRun",
 )  # fmt: skip
 FUNCTION, CLASS = "__checked_function__", "__checked_class__"
 TYPES = beartype(conf=BeartypeConf(is_pep484_tower=True))  # a whole number may stand for a float

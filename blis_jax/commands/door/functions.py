@@ -364,7 +364,7 @@ def list_names(kind: str, text: str = "") -> StudyResult:
     return StudyResult(found)
 
 
-def _read_back(output: str | None) -> tuple[dict[str, Any], Any]:
+def _read_back(output: str | Path | None) -> tuple[dict[str, Any], Any]:
     """Return the document and the dataset that a command has written."""
     if output is None:
         return {}, None

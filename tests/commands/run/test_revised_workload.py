@@ -128,8 +128,8 @@ def test_results_name_the_requests_of_sessions_as_blis_does():
     columns |= {"session": [0, 1, 0], "round_index": [0, 0, 1]}
     arrays = {name: np.array(values) for name, values in columns.items()}
     table = dataclasses.replace(loop.table, **arrays)
-    run = ClosedLoopRun(None, loop, rows, table, created, 1)
     record = SimpleNamespace(requests=SimpleNamespace(status=np.zeros(3)))
+    run = ClosedLoopRun(record, loop, rows, table, created, 1)
     labels = labels_of(record, table, sessions.names_of_run(run), request_ids=run.request_ids())
     assert labels.request_id == [
         "request_0",
