@@ -1,4 +1,5 @@
-"""Exact arithmetic: float64 that the compiler must not rearrange, tokens in blocks, microseconds on the clock.
+"""Exact arithmetic: float64 that the compiler must not rearrange, tokens in blocks, microseconds on the clock; and
+the least and the greatest of a vector.
 
 XLA contracts `a * b + c` into one rounding and turns a division by a broadcast scalar into a
 multiplication by its reciprocal. Both move truncated step times by a microsecond and break ties
@@ -12,17 +13,21 @@ through floats that carry times.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING
 
+from blis_jax.core.types import LAST
 from blis_jax.lazy import jax, jnp, lax
 
 if TYPE_CHECKING:
     import numpy as np
 
     Number = jax.Array | np.ndarray | float  # traced, or known while the program is made
+    # entries of a vector, from a first one on and before a last one
+    Part = Callable[[int, int], jax.Array]
 
 _RUNTIME_INFINITY: ContextVar["jax.Array | None"] = ContextVar("runtime_infinity", default=None)
 
@@ -118,6 +123,12 @@ def truncate(value: jax.Array, dtype: jnp.dtype | type) -> jax.Array:
     return value.astype(dtype)
 
 
+# --- the least and the greatest -------------------------------------------------------------------
+
+
+FEW_ENTRIES = 64  # which XLA reduces as fast as we can
+
+
 @cache
 def _least_float() -> Callable[[jax.Array], jax.Array]:
     @jax.custom_jvp
@@ -130,4 +141,43 @@ def _least_float() -> Callable[[jax.Array], jax.Array]:
 
 def least(values: jax.Array) -> jax.Array:
     """Return the minimum of a vector of times; of equal minima, the first alone gets the derivative."""
-    return _least_float()(values) if jnp.issubdtype(values.dtype, jnp.floating) else jnp.min(values)
+    if jnp.issubdtype(values.dtype, jnp.floating):
+        return _least_float()(values)
+    return least_of(lambda start, stop: values[start:stop], values.shape[0])
+
+
+def least_of(part: Part, size: int) -> jax.Array:
+    """Return the minimum of a vector of whole numbers that is given part by part, so that it need not be copied."""
+    return jnp.min(_folded(jnp.minimum, part, size))
+
+
+def greatest(values: jax.Array) -> jax.Array:
+    """Return the maximum of a vector."""
+    return jnp.max(_folded(jnp.maximum, lambda start, stop: values[start:stop], values.shape[0]))
+
+
+def first_equal(part: Part, size: int, value: jax.Array) -> jax.Array:
+    """Return the index of the first entry equal to `value` in a vector that is given part by part; LAST if none is."""
+
+    def place(start: int, stop: int) -> jax.Array:
+        index = lax.iota(jnp.int32, stop - start)
+        index = index + jnp.int32(start) if start else index
+        return jnp.where(part(start, stop) == value, index, LAST)
+
+    return least_of(place, size)
+
+
+def _folded(
+    combine: Callable[[jax.Array, jax.Array], jax.Array], part: Part, size: int
+) -> jax.Array:
+    """Return few numbers of which `combine` makes what it makes of all entries; some entries are taken twice.
+
+    On a CPU, XLA reduces a long vector in windows of 32 entries, each to a number by itself, which takes five times as
+    long as parts of the vector side by side.
+    """
+    if size <= FEW_ENTRIES:
+        return part(0, size)
+    width = -(-size // (FEW_ENTRIES // 2 * 32)) * 32
+    starts = (*range(0, size - width, width), size - width)
+    folded = functools.reduce(combine, (part(start, start + width) for start in starts))
+    return _folded(combine, lambda start, stop: folded[start:stop], width)

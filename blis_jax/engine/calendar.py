@@ -190,8 +190,8 @@ class ClusterSource(ActingSource):
 class InstanceSource(ActingSource):
     """A source of events on instances."""
 
-    def times(self, look: Outlook) -> tuple[Shaped[Array, "instance"], ...]:
-        """Return the times `[instance]` of the source's next events, on the clock."""
+    def times(self, look: Outlook, start: int, stop: int) -> tuple[Shaped[Array, "_"], ...]:
+        """Return the times of the source's next events on the instances from `start` on and before `stop`."""
         return ()
 
 
@@ -236,17 +236,23 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
     offers = [
         offer for source in all_of if not source.is_behind_steps for offer in source.offers(look)
     ]
-    times = (time for source in ctx.sources.of_instances for time in source.times(look))
-    events = functools.reduce(jnp.minimum, times)
-    ahead, *others = sorted(_while_others_are_due(ctx, offers, events), key=attrgetter("kind"))
+
+    def events(start: int, stop: int) -> jax.Array:
+        of_all = ctx.sources.of_instances
+        times = (time for source in of_all for time in source.times(look, start, stop))
+        return functools.reduce(jnp.minimum, times)
+
+    size = ctx.shape.num_instances
+    whole = events(0, size)
+    ahead, *others = sorted(_while_others_are_due(ctx, offers, whole), key=attrgetter("kind"))
     first = First(ahead.time, jnp.int32(ahead.kind))
     for offer in others:
         first = first.or_earlier(offer)
-    event, instance = first_of(ctx, events)
+    event, instance = first_of(ctx, events, size)
     behind = [offer for source in all_of if source.is_behind_steps for offer in source.offers(look)]
     for offer in behind:
         first = first.or_next(offer, event)
-    return Due(*first, event, instance, events, (ahead, *others, *behind))
+    return Due(*first, event, instance, whole, (ahead, *others, *behind))
 
 
 def _while_others_are_due(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.core.exact import exact_product, exact_quotient
+from blis_jax.core.exact import exact_product, exact_quotient, greatest, least
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import BACKGROUND, CRITICAL, LAST, Snapshots
 from blis_jax.lazy import jax, jnp, lax
@@ -152,11 +152,11 @@ def no_hit_lru(params: NoParams, state: LastUse, context: GatewayContext) -> Sco
 
 def scaled_down(count: Int[Array, "instance"], seen: Snapshots) -> jax.Array:
     """Return counts scaled between the least (1) and the greatest (0) of the active instances; 1 if all are equal."""
-    least = jnp.min(jnp.where(seen.is_active, count, LAST))
-    most = jnp.max(jnp.where(seen.is_active, count, 0))
-    spread = jnp.maximum(most - least, 1).astype(jnp.float64)
+    fewest = least(jnp.where(seen.is_active, count, LAST))
+    most = greatest(jnp.where(seen.is_active, count, 0))
+    spread = jnp.maximum(most - fewest, 1).astype(jnp.float64)
     scaled = exact_quotient((most - count).astype(jnp.float64), spread)
-    return jnp.where(most == least, jnp.float64(1.0), scaled)
+    return jnp.where(most == fewest, jnp.float64(1.0), scaled)
 
 
 def scaled_load(load: Float[Array, "instance"], seen: Snapshots) -> jax.Array:

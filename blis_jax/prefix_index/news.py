@@ -159,7 +159,7 @@ def unless_lost(
         path=jnp.full_like(done.path, ctx.shape.num_nodes),
         num_nodes=jnp.zeros_like(done.num_nodes),
         request=jnp.full_like(done.request, ctx.shape.num_requests),
-        num_blocks=router.num_blocks,
+        num_blocks=router.num_blocks[done.instance],
     )
     is_lost = is_touch_lost(ctx, *about)
     return choose(is_lost, lost, done)

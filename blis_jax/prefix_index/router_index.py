@@ -30,6 +30,7 @@ from blis_jax.tables.router import (
     Entrances,
     Gaps,
     PrivateBlocks,
+    PushedOut,
     RouterIndex,
     RouterWrite,
     Routings,
@@ -47,8 +48,17 @@ def no_touch(ctx: Context, router: RouterIndex) -> RouterWrite:
     spare = jnp.full((ctx.shape.path_depth,), ctx.shape.num_nodes, jnp.int32)
     nobody = ctx.spare_request if PrivateBlocks in router else zero
     further = (Entrances(jnp.zeros(spare.shape, ctx.clock)),) if Entrances in router else ()
-    counts = router.num_blocks, router.oldest, router.num_sent
-    return RouterWrite(spare, zero, nobody, zero, *counts, Parts(*further))
+    counts = router.num_blocks[0], router.num_sent
+    parts = Parts(*further, *_pushed_out(router))
+    return RouterWrite(spare, zero, nobody, zero, *counts, parts)
+
+
+def _pushed_out(router: RouterIndex) -> tuple[PushedOut, ...]:
+    """Return the numbers of the instance of the latest touch; nothing if no entry leaves the index."""
+    if Routings not in router:
+        return ()
+    instance = _latest(router)
+    return (PushedOut(instance, router.num_blocks[instance], router.oldest[instance]),)
 
 
 class PromptBlocks(NamedTuple):
@@ -113,7 +123,6 @@ def touch(
     further: tuple[Entrances, ...] = ()
     request, nodes, num_blocks = prompt
     chosen = index_column(ctx, request, chosen)
-    is_chosen = lax.iota(jnp.int32, len(router.oldest)) == chosen
     counts = prompt.is_shared
     if PrivateBlocks not in router:
         is_new = counts & (router.touched[nodes.node, chosen] < router.oldest[chosen])
@@ -131,17 +140,16 @@ def touch(
         num_nodes=jnp.sum(counts, dtype=jnp.int32),
         request=request,
         instance=chosen,
-        num_blocks=router.num_blocks + jnp.where(is_chosen, new, 0),
-        oldest=router.oldest,
+        num_blocks=router.num_blocks[chosen] + new,
         num_sent=router.num_sent + 1,
-        own=Parts(*further),
+        own=Parts(*further, *_pushed_out(router)),
     )
 
 
 def outcome_of_touch(ctx: Context, outcome: jax.Array, done: RouterWrite) -> jax.Array:
     """Return the outcome after a touch: a failure if the index, or its log of touches, is full."""
     if not ctx.shape.has_router_eviction:
-        is_over = jnp.any(done.num_blocks > ROUTER_INDEX_CAPACITY)
+        is_over = done.num_blocks > ROUTER_INDEX_CAPACITY
         return failing(outcome, is_over, Outcome.ROUTER_INDEX_FULL)
     if not (ctx.mechanism.moves_requests or ctx.mechanism.is_precise):
         return outcome
@@ -164,13 +172,25 @@ def write(ctx: Context, router: RouterIndex, done: RouterWrite) -> RouterIndex:
     if Entrances in router:
         since = _put_on_path(ctx, router[Entrances].at, done, done[Entrances].at)
         parts.append(Entrances(since))
+    num_blocks, oldest = router.num_blocks, router.oldest
+    if PushedOut in done:
+        out = done[PushedOut]
+        num_blocks = _put(ctx, num_blocks, out.num_blocks, out.instance)
+        oldest = _put(ctx, oldest, out.oldest, out.instance)
     return dataclasses.replace(
         router.having(*parts),
         touched=on_path,
-        num_blocks=done.num_blocks,
-        oldest=done.oldest,
+        num_blocks=_put(ctx, num_blocks, done.num_blocks, done.instance),
+        oldest=oldest,
         num_sent=done.num_sent,
     )
+
+
+def _put(ctx: Context, table: jax.Array, value: jax.Array, at: jax.Array) -> jax.Array:
+    """Return the table `[instance]` with an entry replaced; in many lanes without a kernel of its own."""
+    if ctx.when is branch:
+        return with_entry(table, value, at)
+    return jnp.where(lax.iota(jnp.int32, table.shape[0]) == at, value, table)
 
 
 def _put_on_path(ctx: Context, table: jax.Array, done: RouterWrite, values: jax.Array) -> jax.Array:
@@ -204,7 +224,7 @@ def trimmed(ctx: Context, router: RouterIndex, is_settled: jax.Array | None = No
     """
     if Routings not in router:
         return router
-    instance = router[Routings].sent[1, jnp.maximum(router.num_sent - 1, 0)]
+    instance = _latest(router)
 
     def is_over(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
         excess = carry[1] > ROUTER_INDEX_CAPACITY
@@ -221,6 +241,12 @@ def trimmed(ctx: Context, router: RouterIndex, is_settled: jax.Array | None = No
         num_blocks=jnp.where(is_it, num_blocks, router.num_blocks),
         oldest=jnp.where(is_it, oldest, router.oldest),
     )
+
+
+def _latest(router: RouterIndex) -> jax.Array:
+    """Return the instance of the latest touch, if entries leave the index."""
+    sent = router[Routings].sent
+    return sent[1, jnp.maximum(router.num_sent - 1, 0)]
 
 
 def _without_oldest(

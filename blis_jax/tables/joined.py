@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +30,7 @@ from blis_jax.core.columns import (
     tail,
     with_tail,
 )
-from blis_jax.core.exact import least
-from blis_jax.policies.routing.pickers import first_where
+from blis_jax.core.exact import first_equal, least, least_of
 from blis_jax.tables.context import Context, count_of, row
 from blis_jax.tables.state import (
     Dyn,
@@ -48,6 +48,9 @@ from blis_jax.tables.state import (
     Time,
 )
 from blis_jax.tables.state import Slot as SlotColumn
+
+if TYPE_CHECKING:
+    from blis_jax.core.exact import Part
 
 INSTANCE_OF, EXPECTED = len(Dyn), len(Dyn) + 1  # columns behind those of Dyn
 
@@ -151,22 +154,37 @@ def record_of(ctx: Context, state: State, record: jax.Array) -> StepRecord:
     return StepRecord(numbers, ctx.vector(row(state.log.times, record)))
 
 
-def event_times(state: State, num_instances: int) -> jax.Array:
-    """Return the time at which each instance acts next."""
-    if state.inst.is_joined:
-        return state.inst.numbers[:num_instances, len(Inst) + InstTime.EVENT]
-    times: jax.Array = state.inst.times[:num_instances, InstTime.EVENT]
-    return times
+class Instances(Instance):
+    """Some instances of the table, each field `[instance]`; a field is read from the tables when it is used."""
+
+    __slots__ = ("rows", "state")
+
+    def __init__(self, state: State, stop: int, start: int = 0) -> None:
+        """Read the instances from `start` on and before `stop` from the tables of `state`."""
+        self.state, self.rows = state, slice(start, stop)
+
+    def _entry(self, part: int, place: int) -> jax.Array:
+        table = self.state.inst
+        if part and table.is_joined:
+            part, place = 0, len(Inst) + place
+        entries: jax.Array = table.parts[part][self.rows, place]
+        return entries
 
 
-def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the time of the next event of an instance, and the first instance with an event at this time."""
-    if ctx.when is branch or events.dtype != jnp.int32:
-        event_time = least(events)
-        return event_time, first_where(events == event_time)
+def first_of(ctx: Context, events: Part, num_instances: int) -> tuple[jax.Array, jax.Array]:
+    """Return the time of the next event of an instance, and the first instance with an event at this time.
+
+    `events(start, stop)` are the times of the next events of some instances.
+    """
+    if ctx.when is branch or ctx.clock != jnp.int32:
+        is_whole = jnp.issubdtype(ctx.clock, jnp.integer)
+        event_time = (
+            least_of(events, num_instances) if is_whole else least(events(0, num_instances))
+        )
+        return event_time, first_equal(events, num_instances, event_time)
     # one minimum instead of two: time and instance packed
-    instance = lax.iota(jnp.int64, events.shape[0])
-    packed = jnp.min((events.astype(jnp.int64) << 32) | instance)
+    instance = lax.iota(jnp.int64, num_instances)
+    packed = jnp.min((events(0, num_instances).astype(jnp.int64) << 32) | instance)
     return (packed >> 32).astype(jnp.int32), packed.astype(jnp.int32)
 
 
@@ -175,14 +193,6 @@ def chain_times(state: State, num_instances: int) -> jax.Array:
     if state.inst.is_joined:
         return state.inst.numbers[:num_instances, len(Inst) + InstTime.CHAIN :]
     times: jax.Array = state.inst.times[:num_instances, InstTime.CHAIN :]
-    return times
-
-
-def busy_times(state: State, num_instances: int) -> jax.Array:
-    """Return when the last step of each instance ends."""
-    if state.inst.is_joined:
-        return state.inst.numbers[:num_instances, len(Inst) + InstTime.BUSY_UNTIL]
-    times: jax.Array = state.inst.times[:num_instances, InstTime.BUSY_UNTIL]
     return times
 
 

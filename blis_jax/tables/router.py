@@ -211,6 +211,17 @@ class RouterIndex(HasParts):
 
 
 @pytree
+class PushedOut:
+    """The blocks and the oldest entry of an instance after its latest touch has pushed out what is beyond the capacity;
+    only where entries leave the index.
+    """
+
+    instance: Int[Array, ""]
+    num_blocks: Int[Array, ""]
+    oldest: Int[Array, ""]
+
+
+@pytree
 class RouterWrite(HasParts):
     """The index's changes from touching one prompt; spare indices if nothing is touched."""
 
@@ -218,10 +229,9 @@ class RouterWrite(HasParts):
     num_nodes: Int[Array, ""]
     request: Int[Array, ""]
     instance: Int[Array, ""]
-    num_blocks: Int[Array, "instance"]
-    oldest: Int[Array, "instance"]
+    num_blocks: Int[Array, ""]  # of the instance
     num_sent: Int[Array, ""]
-    own: Parts  # Entrances of the path
+    own: Parts  # Entrances of the path, PushedOut
 
 
 @pytree

@@ -1,6 +1,7 @@
 """Arithmetic that must round as numpy does, whatever the compiler would like to do with it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,18 @@ import numpy as np
 import pytest
 
 from blis_jax.backend import CPU_FLAG
-from blis_jax.core.exact import exact_product, exact_quotient, runtime_infinity, truncate
+from blis_jax.core.exact import (
+    FEW_ENTRIES,
+    exact_product,
+    exact_quotient,
+    first_equal,
+    greatest,
+    least,
+    runtime_infinity,
+    truncate,
+)
 from blis_jax.core.outcome import WHOLE
+from blis_jax.core.types import LAST
 from blis_jax.core.views import StepBatch
 from blis_jax.latency.blackbox import blackbox, queueing_time
 from tests.support.recorded.reference_data import REPO_ROOT
@@ -168,6 +179,32 @@ def test_truncates_toward_zero_in_every_clock():
             mine = truncate(jnp.asarray(values), jnp.dtype(dtype))
             assert mine.dtype == dtype
             np.testing.assert_array_equal(mine, expected)
+
+
+@pytest.mark.parametrize("size", [1, 64, 65, 1000, 2049, 5000])
+def test_the_least_and_the_greatest_of_vectors_of_any_length(size: int):
+    rng = np.random.default_rng(size)
+
+    @jax.jit
+    def of_all(values: jax.Array, sought: jax.Array) -> tuple[jax.Array, ...]:
+        at = first_equal(lambda start, stop: values[start:stop], size, sought)
+        return least(values), greatest(values), at
+
+    with jax.enable_x64(True):
+        for dtype, most in ((np.int32, size // 3 + 2), (np.int32, 2**31 - 1), (np.float64, 40)):
+            values = rng.integers(-2, most, size).astype(dtype)
+            found = [each.item() for each in of_all(values, values.max())]
+            assert found == [values.min(), values.max(), np.argmax(values)]
+            assert int(of_all(values, dtype(-3))[2]) == LAST
+
+
+def test_a_long_vector_is_reduced_side_by_side():
+    """XLA's own reductions of a CPU, windows of 32 entries one by one, take five times as long."""
+    with jax.enable_x64(True):
+        values = jnp.zeros(5000, jnp.int32)
+        text = jax.jit(lambda v: (least(v), greatest(v))).lower(values).as_text()
+    reduced = [int(size) for size in re.findall(r"stablehlo.reduce.*tensor<(\d+)xi32>", text)]
+    assert len(reduced) == 2 and max(reduced) <= FEW_ENTRIES
 
 
 def test_truncation_on_the_float_clock_passes_derivatives_through():

@@ -1,6 +1,7 @@
 """Tables side by side in the form for many lanes, and apart again."""
 
 import dataclasses
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from blis_jax.core.types import EngineShape
 from blis_jax.engine.loop import first_order, requests_of
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.tables.joined import (
-    event_times,
+    Instances,
     first_of,
     joined,
     last_event,
@@ -67,7 +68,7 @@ def test_readers_find_the_same_in_both() -> None:
         state = some_state(SHAPE)
         together, request = joined(state), jnp.int32(17)
         pairs = [
-            (event_times(together, 3), event_times(state, 3)),
+            (Instances(together, 3).event, Instances(state, 3).event),
             (queued_times(together, 3), queued_times(state, 3)),
             (place_of(together, request), place_of(state, request)),
         ]
@@ -93,7 +94,9 @@ def test_the_first_event_is_that_of_the_lowest_instance_in_both_forms() -> None:
     with jax.enable_x64(True):
         for _ in range(40):
             events = jnp.asarray(rng.choice([0, 4, 2**31 - 2, never], 5), jnp.int32)
-            packed, plain = (first_of(SimpleNamespace(when=w), events) for w in (masked, branch))
+            part = partial(lambda all_, start, stop: all_[start:stop], events)
+            forms = [SimpleNamespace(when=when, clock=jnp.int32) for when in (masked, branch)]
+            packed, plain = (first_of(form, part, len(events)) for form in forms)
             assert [int(x) for x in packed] == [int(x) for x in plain]
             assert packed[0].dtype == packed[1].dtype == jnp.int32
 

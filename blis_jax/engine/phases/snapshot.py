@@ -19,7 +19,7 @@ from blis_jax.tables.adapters import SeenAdapters
 from blis_jax.tables.blocks import Blocks, InstanceMemory
 from blis_jax.tables.context import Context
 from blis_jax.tables.gateways import BeforePools
-from blis_jax.tables.joined import queued_times, with_queued_times
+from blis_jax.tables.joined import Instances, queued_times, with_queued_times
 from blis_jax.tables.journeys import Availability, Dismissals, Reservation, Reservations
 from blis_jax.tables.requests import Elsewhere, Nodes
 from blis_jax.tables.router import (
@@ -30,7 +30,7 @@ from blis_jax.tables.router import (
     View,
     looked_again,
 )
-from blis_jax.tables.state import Instance, Slot, State, kv_fields_read
+from blis_jax.tables.state import Slot, State, kv_fields_read
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def kv_fields(ctx: Context, state: State) -> tuple[jax.Array, ...]:
     """Return the current values of the KV-cache fields (and CPU-tier fields) that are read, of all instances."""
     rows = ctx.shape.num_instances
-    inst = Instance(state.inst.numbers[:rows])
+    inst = Instances(state, rows)
     used = inst.used_blocks.astype(jnp.float64)
     total = ctx.params.cluster.total_kv_blocks.astype(jnp.float64)
     hits = inst.hits.astype(jnp.float64)
@@ -190,7 +190,7 @@ def _queue_depths(ctx: Context, state: State, now: jax.Array) -> Int[Array, "ins
 
 
 def _batch_sizes(ctx: Context, state: State) -> Int[Array, "instance"]:
-    inst = Instance(state.inst.numbers[: ctx.shape.num_instances])
+    inst = Instances(state, ctx.shape.num_instances)
     return inst.num_prefill + inst.num_decode
 
 
@@ -251,7 +251,7 @@ def snapshots(
 
     With several gateways they are those of the request's gateway.
     """
-    load = Instance(state.inst.numbers[: ctx.shape.num_instances]).load
+    load = Instances(state, ctx.shape.num_instances).load
     batch, queued = _batch_sizes(ctx, state), _queue_depths(ctx, state, now)
     kv = dict(zip(kv_fields_read(ctx.shape, ctx.mechanism), view.fields, strict=True))
     unread = jnp.zeros(load.shape, jnp.float64)  # no policy is shown it

@@ -75,9 +75,9 @@ class AdapterLoads(InstanceSource):
         """Return the tables with no adapter loaded."""
         return (AdapterTable.first(ctx.shape, ctx.mechanism.num_adapters),)
 
-    def times(self, look: Outlook) -> tuple[Shaped[Array, "instance"], ...]:
-        """Return when loads end, or a request arrives in a queue that waits for a load."""
-        return (look.once(_next_times),)
+    def times(self, look: Outlook, start: int, stop: int) -> tuple[Shaped[Array, "_"], ...]:
+        """Return when loads of these instances end, or a request arrives in a queue that waits for a load."""
+        return (look.once(_next_times)[start:stop],)
 
     def until(self, ctx: Context, state: State, due: Due) -> tuple[jax.Array, ...]:
         """Return when the load of the acting instance ends."""

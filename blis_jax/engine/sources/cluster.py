@@ -212,9 +212,9 @@ class Drops(ClusterSource):
 class Leaving(InstanceSource):
     """Requests leave the queue of an instance, one after the other."""
 
-    def times(self, look: Outlook) -> tuple[Shaped[Array, "instance"], ...]:
-        """Return when each instance's queue leaves."""
-        return (look.state[Availability].leave_at[:-1],)
+    def times(self, look: Outlook, start: int, stop: int) -> tuple[Shaped[Array, "_"], ...]:
+        """Return when the queue of each of these instances leaves."""
+        return (look.state[Availability].leave_at[start:stop],)
 
     def until(self, ctx: Context, state: State, due: Due) -> tuple[jax.Array, ...]:
         """Return when the next queue leaves: its requests may come to any instance."""
@@ -239,9 +239,9 @@ class Stopping(InstanceSource):
 
     takes_all = True
 
-    def times(self, look: Outlook) -> tuple[Shaped[Array, "instance"], ...]:
-        """Return when each instance stops."""
-        return (look.state[Availability].stop_at[:-1],)
+    def times(self, look: Outlook, start: int, stop: int) -> tuple[Shaped[Array, "_"], ...]:
+        """Return when each of these instances stops."""
+        return (look.state[Availability].stop_at[start:stop],)
 
     def until(self, ctx: Context, state: State, due: Due) -> tuple[jax.Array, ...]:
         """Return when the next instance stops: its requests may come to any other instance."""

@@ -45,10 +45,10 @@ from blis_jax.policies.contract import PolicyStates
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.adapters import RequestAdapters
 from blis_jax.tables.context import Context, decision_key
-from blis_jax.tables.joined import lane_of, places_of
+from blis_jax.tables.joined import Instances, lane_of, places_of
 from blis_jax.tables.journeys import ExitWrite
 from blis_jax.tables.requests import RequestDeadlines, Requests
-from blis_jax.tables.state import Instance, State
+from blis_jax.tables.state import State
 from blis_jax.tables.writes import Writes
 
 
@@ -113,7 +113,7 @@ class UsersEvents(ClusterSource):
             now_us=due.cluster,
             key=decision_key(ctx, RandomSource.SOURCE, due.cluster.astype(jnp.int32)),
             num_arrived=lane.next_admit,
-            load=Instance(state.inst.numbers[:rows]).load,
+            load=Instances(state, rows).load,
             instance_of=places_of(state)[:-1],
         )
         happening: Happening

@@ -38,7 +38,7 @@ from blis_jax.memory.offload.waits import LONGEST_WAIT_US
 from blis_jax.tables.blocks import Do
 from blis_jax.tables.context import NO_KEY, Context, SlotRows, Work, failing, row, waiting_mask
 from blis_jax.tables.gateways import BeforePools
-from blis_jax.tables.joined import event_times, lane_of
+from blis_jax.tables.joined import Instances, lane_of
 from blis_jax.tables.journeys import Exits, Reservations, Transfers, no_exits
 from blis_jax.tables.offload import (
     Count,
@@ -181,9 +181,9 @@ def advance(
 class StepSource(InstanceSource):
     """The steps of instances, phase by phase."""
 
-    def times(self, look: Outlook) -> tuple[Shaped[Array, "instance"], ...]:
-        """Return when each instance acts next."""
-        return (event_times(look.state, look.ctx.shape.num_instances),)
+    def times(self, look: Outlook, start: int, stop: int) -> tuple[Shaped[Array, "_"], ...]:
+        """Return when each of these instances acts next."""
+        return (Instances(look.state, stop, start).event,)
 
     def takes(self, ctx: Context, state: State, due: Due) -> jax.Array:
         """Return true: an event that no other source takes is a phase of a step."""

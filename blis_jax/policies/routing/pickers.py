@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.core.exact import first_equal, greatest, least
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import LAST, NO_DRAW
 from blis_jax.lazy import jax, jnp, lax
@@ -25,17 +26,18 @@ Choice = tuple["jax.Array", Any]
 def first_where(mask: jax.Array) -> jax.Array:
     """Return the index of the first true entry of `mask[n]`; a large number if there is none."""
     index = lax.iota(jnp.int32, mask.shape[0])
-    return jnp.min(jnp.where(mask, index, LAST))
+    return least(jnp.where(mask, index, LAST))
 
 
 def first_best_of(scores: jax.Array, is_eligible: jax.Array) -> jax.Array:
     """Return the index of the first eligible instance with the highest score."""
-    return first_where(_is_best(scores, is_eligible))
+    among = jnp.where(is_eligible, scores, -jnp.inf)
+    return first_equal(lambda start, stop: among[start:stop], among.shape[0], greatest(among))
 
 
 def _is_best(scores: jax.Array, is_eligible: jax.Array) -> jax.Array:
     among = jnp.where(is_eligible, scores, -jnp.inf)
-    return among == jnp.max(among)
+    return among == greatest(among)
 
 
 @picker()

@@ -39,7 +39,7 @@ from blis_jax.policies.routing.pickers import first_where
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.context import Context, SlotRows, Work, count_of, decision_key, row
 from blis_jax.tables.joined import (
-    busy_times,
+    Instances,
     chains_of,
     instance_of,
     lane_of,
@@ -60,7 +60,7 @@ from blis_jax.tables.journeys import (
     paid_until,
 )
 from blis_jax.tables.requests import RequestDeadlines
-from blis_jax.tables.state import Dyn, Instance, Lane, Mode, Slot, State
+from blis_jax.tables.state import Dyn, Lane, Mode, Slot, State
 from blis_jax.tables.writes import (
     OF_MOVES,
     Cold,
@@ -141,8 +141,8 @@ def _dismissed(ctx: Context, state: State, change: ClusterChange, now: jax.Array
 
 def _paid(state: State) -> tuple[PaidTime, jax.Array, jax.Array]:
     """Return the paid time, and the load and the end of the last step of every instance."""
-    rows = state[Availability].is_up.shape[0]
-    return state[PaidTime], Instance(state.inst.numbers[:rows]).load, busy_times(state, rows)
+    inst = Instances(state, state[Availability].is_up.shape[0])
+    return state[PaidTime], inst.load, inst.busy_until
 
 
 def _paid_by(state: State, change: ClusterChange, now: jax.Array) -> PaidTime:
@@ -223,7 +223,7 @@ def arrived(ctx: Context, state: State, writes: Writes, request: jax.Array) -> W
 def fleet_view(ctx: Context, state: State, now: jax.Array) -> FleetView:
     """Return what an autoscaler sees of the instances at `now`, before every event of an instance at that time."""
     rows, cluster = ctx.shape.num_instances, ctx.params.cluster
-    inst, queued = Instance(state.inst.numbers[:rows]), queued_times(state, rows)
+    inst, queued = Instances(state, rows), queued_times(state, rows)
     waits = jnp.any(queued < now, axis=1)
     is_coming = (queued >= now) & (queued < ctx.never)
     is_coming = ctx.pools.is_coming(ctx, state, is_coming)
@@ -247,7 +247,7 @@ def fleet_view(ctx: Context, state: State, now: jax.Array) -> FleetView:
 def _idle_events(ctx: Context, state: State, now: jax.Array) -> jax.Array:
     """Return for each instance the next end of a last step, or deadline of a completed request, from `now` on."""
     rows = ctx.shape.num_instances
-    ends = busy_times(state, rows)
+    ends = Instances(state, rows).busy_until
     events = jnp.where(ends >= now, ends, ctx.never)
     if RequestDeadlines not in ctx.requests:
         return events

@@ -16,10 +16,10 @@ from blis_jax.core.columns import as_int, choose
 from blis_jax.memory.memory import Subject
 from blis_jax.prefix_index.news import cleared, forget
 from blis_jax.tables.context import Context, SlotRows, Work
-from blis_jax.tables.joined import chain_times, last_event
+from blis_jax.tables.joined import Instances, chain_times, last_event
 from blis_jax.tables.journeys import Availability, Journey, Journeys
 from blis_jax.tables.router import RouterIndex
-from blis_jax.tables.state import Inst, Instance, Lane, Mode, Past, State
+from blis_jax.tables.state import Inst, Lane, Mode, Past, State
 from blis_jax.tables.writes import Cold, JourneyWrite, Return
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def stop_times(ctx: Context, state: State, change: ClusterChange, now: jax.Array) -> jax.Array:
     """Return when each instance (and a spare row) loses its running requests: if it stops, at the end of its step."""
     before, rows = state[Availability].stop_at, ctx.shape.num_instances
-    inst = Instance(state.inst.numbers[:rows])
+    inst = Instances(state, rows)
     next_step = jnp.min(chain_times(state, rows), axis=1)
     runs = (inst.num_prefill + inst.num_decode > 0) | (next_step < ctx.never)
     at = jnp.where(next_step < ctx.never, jnp.maximum(next_step, now), now)
@@ -42,7 +42,7 @@ def stop_times(ctx: Context, state: State, change: ClusterChange, now: jax.Array
 
 def returning(ctx: Context, state: State, is_up: Bool[Array, "instance"]) -> jax.Array:
     """Return the instances that come up empty, and so with empty caches."""
-    load = Instance(state.inst.numbers[: ctx.shape.num_instances]).load
+    load = Instances(state, ctx.shape.num_instances).load
     return is_up & (state[Availability].is_up == 0) & (load == 0)
 
 
