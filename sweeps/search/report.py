@@ -130,7 +130,8 @@ Document = Mapping[str, Any]
 
 def picture(document: Document) -> Picture:
     """Return the picture of a result document that has at least one point with all its runs."""
-    has_front = "front" in document and len(document["front"]["metrics"]) > 1
+    found = document.get("front", {"metrics": (), "calls": ()})
+    has_front = len(found["metrics"]) > 1 and bool(found["calls"])  # of points that keep all limits
     strategy, num_calls = document["strategy"], len(document["points"])
     if has_front:
         panels = [_volume(document), _front_panel(document)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sweeps.search import report
 from sweeps.search.objectives import hypervolume, nondominated, reference_point
 
 
@@ -32,3 +33,13 @@ def test_hypervolume(points: list[list[float]], reference: list[float], volume: 
 
 def test_reference_is_the_worst_of_each() -> None:
     assert reference_point(np.array([[1.0, 4.0], [2.0, 3.0]])).tolist() == [2.0, 4.0]
+
+
+def test_a_search_whose_points_all_break_a_limit_has_the_picture_of_its_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(report, "_calls", lambda document: None)
+    monkeypatch.setattr(report, "_caption", lambda document: "")
+    nothing = {"calls": [], "metrics": ["a", "b"], "hypervolume": 0.0}
+    drawn = report.picture({"front": nothing, "strategy": "s", "points": [{}, {}]})
+    assert drawn.panels == [[None]] and "call by call" in drawn.title
