@@ -29,7 +29,7 @@ from blis_jax.workload.reference.requests import NO_SESSION, DrawnRequest
 from blis_jax.workload.revised_spec import RevisedClient
 
 if TYPE_CHECKING:
-    from jaxtyping import Int32, Int64
+    from jaxtyping import Int32, Int64, Real
 
     Tokens = Int32[np.ndarray, " token"]
     Row = Mapping[str, Any]
@@ -145,7 +145,7 @@ def _by_time(rows: TraceRows) -> list[int]:
     return by_time
 
 
-def _followers(rows: TraceRows, delay_us: Int64[np.ndarray, " request"]) -> dict[int, list[int]]:
+def _followers(rows: TraceRows, delay_us: Real[np.ndarray, " request"]) -> dict[int, list[int]]:
     """Return the waiting rows, in order, by the row with its own arrival that they follow."""
     followers: dict[int, list[int]] = {}
     starts: dict[int, int] = {}  # by session
