@@ -228,9 +228,17 @@ def page() -> str:
     ]
     head = ("option", "other spellings", "meaning", "default")
     text = f"{_HEAD}{table_text(head, shared)}\n{_STRATEGIES}"
-    for name, parser in made.items():
-        rows = table_text(("option", "value", "meaning"), _rows_of(parser))
-        text += f"\n### `blis-jax {name}`\n\n{_FOLDED.format(name=name, rows=rows)}"
+    every = {name: list(_rows_of(parser)) for name, parser in made.items()}
+    first, of_first = next(iter(every.items()))
+    for name, rows in every.items():
+        alike = set(rows) & set(of_first) if name != first else set()
+        said = ""
+        if len(alike) > len(of_first) / 2:
+            lacking = ", ".join(row[0] for row in of_first if row not in alike)
+            said = f"All options of `blis-jax {first}` but {lacking}; and these:\n\n"
+            rows = [row for row in rows if row not in alike]
+        table = table_text(("option", "value", "meaning"), rows)
+        text += f"\n### `blis-jax {name}`\n\n{_FOLDED.format(name=name, rows=said + table)}"
     return text
 
 
