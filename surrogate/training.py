@@ -122,7 +122,7 @@ def learned_of(surrogate: Surrogate, data: Data, answer: Answer) -> Findings:
         unit = unit_text(surrogate.units[place])
         figures = (
             Quantity(finite(r_squared(target, told))),
-            Quantity(finite(np.sqrt(np.square(target - told).mean())), unit=unit),
+            Quantity(finite(float(np.sqrt(np.square(target - told).mean()))), unit=unit),
             Quantity(finite(width), unit=unit),
         )
         rows.append(Row((surrogate.outputs[place], *figures), len(rows) < MOST_SHOWN))

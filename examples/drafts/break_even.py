@@ -100,10 +100,9 @@ def picture(found: dict[tuple[float, int], np.ndarray]) -> Picture:
         for num, colour in zip(DRAFTS, STRATEGY_COLOURS[1:], strict=False):
             gain = 100 * found[acceptance, num]
             mean, error = gain.mean(axis=1), 2 * gain.std(axis=1, ddof=1) / np.sqrt(gain.shape[1])
+            low, middle, high = ((mean + part * error).tolist() for part in (-1, 0, 1))
             style = Style(colour, marker="o", line="-")
-            marks.append(
-                Series(RATES, mean, style, f"K = {num}", y_low=mean - error, y_high=mean + error)
-            )
+            marks.append(Series(RATES, middle, style, f"K = {num}", y_low=low, y_high=high))
         none = Series((RATES[0], RATES[-1]), (0.0, 0.0), Style(line="--", width=1.0), "no drafts")
         x, y = Axis("requests per second"), Axis("TPOT shorter by, %" * (not panels))
         panels.append(Panel([*marks, none], x, y, f"acceptance {acceptance:g}"))

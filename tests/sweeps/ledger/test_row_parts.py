@@ -111,7 +111,7 @@ def test_a_part_of_a_row_goes_on(track: Path, capsys: pytest.CaptureFixture[str]
     [
         (["add", "2", "--part", "1/2", "--output", "p.jsonl"], "write it first, blis-jax ledger plan 2"),
         (["add", "1", "--part", "1/2"], "give --output"),
-        (["add", "1", "--part", "1/99", "--output", "p.jsonl"], "at most 12 parts"),
+        (["add", "1", "--part", "1/99", "--output", "p.jsonl"], "at most 24 parts"),
         (["add", "1", "--output", "p.jsonl"], "--output is about --part"),
         (["add", "1", "--from", "none.jsonl"], "none.jsonl does not exist"),
         (["add", "1", "--from", "a.jsonl", "--part", "1/2", "--output", "p.jsonl"], "give one"),
