@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
     from blis_jax.core.exact import Number
+    from blis_jax.latency.model_description import ModelDescription
 
 _BITS = 31  # of a number of tokens
 
 
-class RooflineNumbers(NamedTuple):
-    """The deployment's numbers that the step time uses, in this order, all float64."""
+class AttentionSizes(NamedTuple):
+    """The numbers of a model that the arithmetic of its attention uses, in this order, all float64."""
 
     hidden: Number  # d
     query_key_value: Number  # d·d + 2·d·dKV
@@ -32,6 +33,20 @@ class RooflineNumbers(NamedTuple):
     four_heads: Number  # 4 · nh
     five_heads: Number  # 5 · nh
     head_dim: Number  # d / nh, a fraction if it is one
+
+    @classmethod
+    def of(cls, model: ModelDescription) -> AttentionSizes:
+        """Return the sizes of a model."""
+        d, heads = float(model.hidden_size), float(model.num_heads)
+        head_dim = d / heads
+        kv_dim = float(model.num_kv_heads) * head_dim
+        layers = float(model.num_layers)
+        return cls(d, d * d + 2 * d * kv_dim, layers, 4 * heads, 5 * heads, head_dim)
+
+
+class RooflineNumbers(NamedTuple):
+    """The deployment's further numbers that the step time uses, in this order, all float64."""
+
     expert_weights: Number  # 2 · d · fM
     dense_weights: Number  # 2 · d · fD
     experts_per_token: Number
@@ -50,8 +65,8 @@ class RooflineNumbers(NamedTuple):
 
 
 def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
-    """Return `RooflineNumbers` of a deployment, then the share of experts that a token leaves out, to
-    the powers 1, 2, 4, ….
+    """Return `AttentionSizes` and `RooflineNumbers` of a deployment, then the share of experts that a token leaves
+    out, to the powers 1, 2, 4, ….
 
     Args:
         beta: not used; nothing is fitted.
@@ -72,12 +87,6 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
     peak = deployment.peak_tflops * 1e12
     dense_weights = 2 * d * float(model.dense_size)
     numbers = RooflineNumbers(
-        hidden=d,
-        query_key_value=d * d + 2 * d * kv_dim,
-        layers=layers,
-        four_heads=4 * float(model.num_heads),
-        five_heads=5 * float(model.num_heads),
-        head_dim=head_dim,
         expert_weights=2 * d * float(model.expert_size),
         dense_weights=dense_weights,
         experts_per_token=float(model.num_experts_per_tok),
@@ -94,7 +103,10 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
         decode_rate=peak * gpu.decode_mfu,
         bandwidth=gpu.bandwidth_tbs * 1e12,
     )
-    return (*(float(number) for number in numbers), *_powers(deployment))
+    return (
+        *(float(number) for number in (*AttentionSizes.of(model), *numbers)),
+        *_powers(deployment),
+    )
 
 
 def _powers(deployment: Deployment) -> list[float]:
@@ -132,13 +144,15 @@ def _check(deployment: Deployment) -> None:
 )
 def roofline(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
     """Return the larger of arithmetic and memory traffic; at least 1 µs. Sums run over prompts, then over decodes."""
-    count = len(RooflineNumbers._fields)
-    numbers = RooflineNumbers(*(beta[place] for place in range(count)))
+    first = len(AttentionSizes._fields)
+    count = first + len(RooflineNumbers._fields)
+    attention = AttentionSizes(*(beta[place] for place in range(first)))
+    numbers = RooflineNumbers(*(beta[place] for place in range(first, count)))
     powers, members = beta[count:], batch.members
     assert members is not None
     counts = members.in_step & (members.in_prefill | members.in_decode)
     new = jnp.where(members.in_decode, 1, members.new_tokens)
-    seconds = _compute_seconds(numbers, members, new)
+    seconds = _compute_seconds(attention, numbers, members, new)
     moved = _moved_bytes(numbers, powers, members, new)
     compute, dynamic = sums_in_order((seconds, moved), members, counts)
     tokens = jnp.sum(jnp.where(counts, new, 0), dtype=jnp.int32)
@@ -148,22 +162,39 @@ def roofline(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
     return jnp.where(jnp.any(counts), jnp.maximum(total, 1.0), 1.0)
 
 
-def _compute_seconds(numbers: RooflineNumbers, members: Members, new: jax.Array) -> jax.Array:
+def _compute_seconds(
+    attention: AttentionSizes, numbers: RooflineNumbers, members: Members, new: jax.Array
+) -> jax.Array:
     """Return the time of each member's arithmetic `[slot]`, in seconds on all GPUs of the instance."""
-    n, count = numbers, new.astype(jnp.float64)
-    progress, two = members.progress.astype(jnp.float64), 2.0 * new.astype(jnp.float64)
-    context = jnp.where(new > 1, progress + (count - 1.0) / 2.0, progress)
+    n, two = numbers, 2.0 * new.astype(jnp.float64)
+    gemm, sram = attention_work(attention, members.progress, new)
+    gemm = gemm + exact_chain(two, n.expert_weights, n.experts_per_token, n.moe_layers)
+    gemm = gemm + exact_chain(two, n.dense_weights, n.dense_layers)
+    rate = jnp.where(members.in_decode, n.decode_rate, n.prefill_rate)
+    each = exact_quotient(gemm + sram, n.tp)
+    return exact_quotient(lax.optimization_barrier(each), rate)
+
+
+def attention_work(
+    sizes: AttentionSizes, progress: jax.Array, new: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the FLOP of each member's attention `[slot]`: in matrix products, and outside them.
+
+    Args:
+        sizes: the sizes of the model.
+        progress: tokens of each member before the step `[slot]`, int32.
+        new: tokens of each member in the step `[slot]`, int32.
+    """
+    n, count = sizes, new.astype(jnp.float64)
+    before, two = progress.astype(jnp.float64), 2.0 * new.astype(jnp.float64)
+    context = jnp.where(new > 1, before + (count - 1.0) / 2.0, before)
     gemm = exact_chain(two, n.query_key_value) + exact_chain(two, n.hidden, n.hidden)
     gemm = exact_product(gemm, n.layers)
     attention = exact_chain(n.four_heads, count, context, n.head_dim)
     gemm = gemm + exact_product(attention, n.layers)
     vector_ops = exact_chain(n.five_heads, count, context) + exact_product(two, n.hidden)
     sram = exact_product(vector_ops, n.layers)
-    gemm = gemm + exact_chain(two, n.expert_weights, n.experts_per_token, n.moe_layers)
-    gemm = gemm + exact_chain(two, n.dense_weights, n.dense_layers)
-    rate = jnp.where(members.in_decode, n.decode_rate, n.prefill_rate)
-    each = exact_quotient(gemm + sram, n.tp)
-    return exact_quotient(lax.optimization_barrier(each), rate)
+    return gemm, sram
 
 
 def _weights(numbers: RooflineNumbers, powers: jax.Array, tokens: jax.Array) -> jax.Array:

@@ -21,7 +21,7 @@ from blis_jax.latency.contract import latency_model
 from blis_jax.latency.deployment import numbers_in_file
 from blis_jax.latency.model_description import ModelDescription, model_description
 from blis_jax.latency.registry import KV_BLOCKS_WITHOUT_FIT, ROOFLINE_OF_FEBRUARY, lookup
-from blis_jax.latency.roofline import sums_in_order
+from blis_jax.latency.roofline import AttentionSizes, attention_work, sums_in_order
 from blis_jax.lazy import jax, jnp
 
 if TYPE_CHECKING:
@@ -31,14 +31,8 @@ if TYPE_CHECKING:
 
 
 class FebruaryRoofline(NamedTuple):
-    """The coefficients, in this order; each factor is the product that BLIS forms first."""
+    """The coefficients behind `AttentionSizes`, in this order; each factor is the product that BLIS forms first."""
 
-    hidden: Number  # d
-    query_key_value: Number  # d·d + 2·d·dKV
-    layers: Number
-    four_heads: Number  # 4 · heads
-    five_heads: Number  # 5 · heads
-    head_dim: Number  # d / heads, a fraction if it is one
     feed_forward: Number  # 3 · d · width
     model_bytes: Number  # of all weights
     kv_bytes: Number  # of one token's keys and values
@@ -116,7 +110,7 @@ def calibration(gpu: str, file: str | None) -> FebruaryGpu:
 
 
 def coefficients(model: ModelDescription, gpu: FebruaryGpu, tp: int) -> tuple[float, ...]:
-    """Return `FebruaryRoofline` of a model on `tp` GPUs; experts are not known, their layers are taken for dense."""
+    """Return `AttentionSizes` and `FebruaryRoofline` of a model on `tp` GPUs, layers with experts as dense."""
     layers, d, heads = float(model.num_layers), float(model.hidden_size), float(model.num_heads)
     kv_heads, size = float(model.num_kv_heads), model.activation_bytes
     head_dim, feed_forward = d / heads, 3 * d * float(model.intermediate_size)
@@ -124,12 +118,6 @@ def coefficients(model: ModelDescription, gpu: FebruaryGpu, tp: int) -> tuple[fl
     layer_weights = d * (d + 2 * kv_dim) + d * d + feed_forward
     exchange = layers * 2 * gpu.all_reduce_us / 1e6 if tp > 1 else 0.0
     numbers = FebruaryRoofline(
-        hidden=d,
-        query_key_value=d * d + 2 * d * kv_dim,
-        layers=layers,
-        four_heads=4 * heads,
-        five_heads=5 * heads,
-        head_dim=head_dim,
         feed_forward=feed_forward,
         model_bytes=layer_weights * layers * size,
         kv_bytes=2 * layers * kv_heads * head_dim * size,
@@ -143,18 +131,23 @@ def coefficients(model: ModelDescription, gpu: FebruaryGpu, tp: int) -> tuple[fl
         exchange_us=exchange * 1e6,
         step_us=gpu.step_us,
     )
-    return tuple(float(number) for number in numbers)
+    return tuple(float(number) for number in (*AttentionSizes.of(model), *numbers))
 
 
 @latency_model(
-    FebruaryRoofline._fields, needs_members=True, has_equal_decode_steps=False, overhead=None
+    AttentionSizes._fields + FebruaryRoofline._fields,
+    needs_members=True,
+    has_equal_decode_steps=False,
+    overhead=None,
 )
 def roofline_february(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
     """Return the time of prompts plus that of decodes, each by arithmetic or traffic, and the fixed costs."""
-    n, members = FebruaryRoofline(*(beta[place] for place in range(beta.shape[0]))), batch.members
+    first, members = len(AttentionSizes._fields), batch.members
     assert members is not None
-    new = jnp.where(members.in_decode, 1, members.new_tokens).astype(jnp.float64)
-    work = _work(n, members.progress.astype(jnp.float64), new)
+    attention = AttentionSizes(*(beta[place] for place in range(first)))
+    n = FebruaryRoofline(*(beta[place] for place in range(first, beta.shape[0])))
+    new = jnp.where(members.in_decode, 1, members.new_tokens)
+    work = _work(attention, n, members.progress, new)
     phases = members.in_step & members.in_prefill, members.in_step & members.in_decode
     columns = [jnp.where(phase, column, 0.0) for phase in phases for column in work]
     sums = sums_in_order(tuple(columns), members, phases[0] | phases[1])
@@ -172,23 +165,18 @@ def roofline_february(beta: Float[Array, "number"], batch: StepBatch) -> jax.Arr
 
 
 def _work(
-    n: FebruaryRoofline, progress: jax.Array, new: jax.Array
+    attention: AttentionSizes, numbers: FebruaryRoofline, progress: jax.Array, new: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return each member's `[slot]` FLOP in matrix products and outside them, and bytes moved, on one GPU.
 
     The reference adds the weights to the bytes and subtracts them again, which rounds.
     """
-    two = 2.0 * new
-    context = jnp.where(new > 1.0, progress + (new - 1.0) / 2.0, progress)
-    gemm = exact_chain(two, n.query_key_value) + exact_chain(two, n.hidden, n.hidden)
-    gemm = exact_product(gemm, n.layers)
-    attention = exact_chain(n.four_heads, new, context, n.head_dim)
-    gemm = gemm + exact_product(attention, n.layers)
-    gemm = gemm + exact_chain(two, n.feed_forward, n.layers)
-    vector = exact_chain(n.five_heads, new, context) + exact_product(two, n.hidden)
-    vector = exact_product(vector, n.layers)
-    moved = exact_product(n.token_bytes, new) + exact_product(n.kv_bytes, progress)
-    moved = moved + exact_product(n.kv_bytes, new) + n.model_bytes
+    n, count = numbers, new.astype(jnp.float64)
+    gemm, vector = attention_work(attention, progress, new)
+    gemm = gemm + exact_chain(2.0 * count, n.feed_forward, attention.layers)
+    before = exact_product(n.kv_bytes, progress.astype(jnp.float64))
+    moved = exact_product(n.token_bytes, count) + before
+    moved = moved + exact_product(n.kv_bytes, count) + n.model_bytes
     moved = jax.lax.optimization_barrier(moved) - n.model_bytes
     return exact_quotient(gemm, n.tp), exact_quotient(vector, n.tp), exact_quotient(moved, n.tp)
 
