@@ -218,9 +218,8 @@ class NoEviction(Memory[OnPath, PathRows]):
         """Count the leading blocks of the prompt in the instance's prefix table."""
         if not ctx.mechanism.finds_prefixes:
             return nothing_found()
-        most = full_blocks(
-            ctx.mechanism.rules.findable(subject.fixed.input_len), ctx.shape.block_size
-        )
+        findable = ctx.mechanism.rules.findable(subject.fixed.input_len)
+        most = full_blocks(findable, ctx.shape.block_size)
         return Found(cached_blocks(subject.path, most), jnp.int32(0), jnp.array(True))
 
     def allocate(

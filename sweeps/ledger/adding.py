@@ -13,8 +13,6 @@ from blis_jax.files.chain import Record
 from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping
 from blis_jax.policies.seeds import BY_WORKLOAD
-from blis_jax.statistics.intervals import CONFIDENCE
-from blis_jax.statistics.paired import fewest_for_verdict
 from sweeps.claims.words import (
     BEFORE,
     CROSS_POLICY,
@@ -128,7 +126,7 @@ def _runs_of(values: Mapping[str, Any], ledger: Ledger, evidence: str) -> dict[s
         raise ConfigError(f"{values['id']} has no strategy; give --strategy, or --evidence judge")
     baseline, over = values.get("baseline", problem.baseline), values.get("over", "")
     arms = arm_records(values["strategy"], baseline, values.get("reference"), over)
-    seeds = tuple(values.get("seeds") or _with_enough(problem.seeds))
+    seeds = tuple(values.get("seeds") or problem.seeds_for_verdicts)
     check_seeds(seeds, "jax" if evidence == JAX_RUNS else "reference")
     workload = values.get("workload", problem.workload)
     rate = values.get("rate", None if "workload" in values else problem.rate)
@@ -144,12 +142,6 @@ def _runs_of(values: Mapping[str, Any], ledger: Ledger, evidence: str) -> dict[s
         "name": values.get("name") or arms[STRATEGY].strategy,
         "mechanism": values.get("mechanism") or described or arms[STRATEGY].strategy,
     }
-
-
-def _with_enough(seeds: Sequence[int]) -> tuple[int, ...]:
-    """Return a track's seeds, with as many that follow as a verdict needs beside them."""
-    num_missing = max(fewest_for_verdict(CONFIDENCE) - len(seeds), 0)
-    return (*seeds, *range(max(seeds) + 1, max(seeds) + 1 + num_missing))
 
 
 def _without_runs(values: Mapping[str, Any]) -> dict[str, Any]:

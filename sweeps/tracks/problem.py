@@ -18,6 +18,8 @@ from blis_jax.cluster.config import FIELDS
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
+from blis_jax.statistics.intervals import CONFIDENCE
+from blis_jax.statistics.paired import fewest_for_verdict
 from blis_jax.workload.spec import WorkloadSpec, load_spec, override
 from sweeps.claims.grammar import Claim, parse_claim
 from sweeps.runs.requests import list_workloads, load_workload
@@ -183,6 +185,13 @@ class Problem(ClosedPart):
                     f"there are {known}"
                 )
         return self
+
+    @property
+    def seeds_for_verdicts(self) -> tuple[int, ...]:
+        """Return the seeds, with as many that follow as a verdict needs beside them."""
+        num_missing = max(fewest_for_verdict(CONFIDENCE) - len(self.seeds), 0)
+        following = max(self.seeds) + 1
+        return (*self.seeds, *range(following, following + num_missing))
 
     def criteria_content(self) -> Any:
         """Return the parts of the problem that decide its judgements, as plain data."""

@@ -259,11 +259,8 @@ def expected_output(plan: DrawPlan) -> float:
     """Return the mean of the output tokens of a request, by the clients' laws; infinite if a law has none."""
     clients = list(zip(plan.shape.clients, plan.params.clients, strict=True))
     shares = [float(numbers.rate_fraction) * client.num_rounds for client, numbers in clients]
-    tokens = [
-        share * numbers.output_law.expected()
-        for share, (_, numbers) in zip(shares, clients, strict=True)
-    ]
-    return sum(tokens) / sum(shares)
+    tokens = [numbers.output_law.expected() for _, numbers in clients]
+    return float(np.average(tokens, weights=shares))
 
 
 def longest_request(plan: DrawPlan, chance: float = 0.1) -> int:
