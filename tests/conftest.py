@@ -22,14 +22,17 @@ from tests.support.rotation import (
 )
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# As importing blis_jax sets them: one LLVM function for the whole engine loop, without unrolled loops in it.
-CPU_OPTIONS = "xla_cpu_small_while_loop_byte_threshold=1000000000000,xla_cpu_disable_loop_unrolling"
+# As importing blis_jax sets them: one LLVM function for the whole engine loop, without unrolled loops in it, and
+# the widest vectors.
+CPU_FLAGS = (
+    "--xla_backend_extra_options="
+    "xla_cpu_small_while_loop_byte_threshold=1000000000000,xla_cpu_disable_loop_unrolling "
+    "--xla_cpu_prefer_vector_width=512"
+)
 # Compiling is four fifths of the tests' time; programs that are not optimised compile in half of it.
 NOT_OPTIMISED = " --xla_backend_optimization_level=0"
 QUICK = os.environ.get("BLIS_JAX_TEST_PROGRAMS") == "quick"
-os.environ.setdefault(
-    "XLA_FLAGS", f"--xla_backend_extra_options={CPU_OPTIONS}{NOT_OPTIMISED if QUICK else ''}"
-)
+os.environ.setdefault("XLA_FLAGS", f"{CPU_FLAGS}{NOT_OPTIMISED if QUICK else ''}")
 # importing blis_jax would keep programs in the home folder
 os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 # where in Python each operation of a program stands takes time to note, and no test reads it

@@ -789,6 +789,9 @@ def test_backend_is_prepared_unless_the_user_did(tmp_path):
     assert theirs[1] == str(tmp_path / "own")
     assert prepared(XLA_FLAGS="", XDG_CACHE_HOME=cache)[0] == ""
     own = "--xla_backend_extra_options=xla_cpu_use_fusion_emitters=false"
+    widest = "--xla_cpu_prefer_vector_width="
+    assert prepared(XLA_FLAGS=own, XDG_CACHE_HOME=cache)[0].startswith(f"{own} {widest}")
+    own = f"{widest}256 {own}"
     assert prepared(XLA_FLAGS=own, XDG_CACHE_HOME=cache)[0] == own
     assert prepared("use_cache=False", XDG_CACHE_HOME=cache)[2] == "false"
     (tmp_path / "file").write_text("")
