@@ -297,7 +297,7 @@ def without_holes(shape: EngineShape, params: Params, state: State) -> State:
     blocks = state[Blocks]
     has_lanes = state.lane.numbers.ndim == 2
 
-    num_free = params.cluster.total_kv_blocks - state.inst.numbers[..., :-1, Inst.USED_BLOCKS]
+    num_free = params.cluster.total_kv_blocks - state.inst.numbers[..., Inst.USED_BLOCKS, :-1]
 
     def crowded(blocks: Blocks, num_free: jax.Array) -> jax.Array:
         slack = CHUNK * shape.window * shape.windows_a_step

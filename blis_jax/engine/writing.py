@@ -288,6 +288,18 @@ def _write_row(table: RowTable, row_: Row, at: jax.Array) -> RowTable:
     return RowTable((numbers, _put_row(table.times, row_.times, at)))
 
 
+def _write_column(table: RowTable, row_: Row, at: jax.Array) -> RowTable:
+    """Return the table `[column, instance]` with a row written to instance `at`, as in `_write_row`."""
+    parts = (side_by_side(row_),) if table.is_joined else (row_.numbers, row_.times)
+    first = jnp.int32(0), at
+    return RowTable(
+        tuple(
+            _put(whole, selected(part)[:, None], *first)
+            for whole, part in zip(table.parts, parts, strict=True)
+        )
+    )
+
+
 def _write_log(log: RowTable, done: RecordWrite) -> RowTable:
     """Return the log with the records appended."""
     earlier = done.earlier
@@ -336,6 +348,6 @@ def write(ctx: Context, state: State, lane: LaneRow, done: Writes) -> State:
         slot=_write_slot(state.slot, done.slot),
         past=_write_requests(ctx, state, done),
         lane=lane,
-        inst=_write_row(state.inst, done.inst, done.instance),
+        inst=_write_column(state.inst, done.inst, done.instance),
         log=_write_log(state.log, done.record),
     )

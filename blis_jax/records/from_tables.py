@@ -267,7 +267,7 @@ def _ended(seen: Observation, requests: RequestRecords, splits: SplitRecords | N
             has_come = is_late & (splits.transfer_at_us >= 0) & (due <= seen.horizon)
             latest = xp.maximum(latest, xp.where(has_come, due, 0))
     has_stepped = seen.last_index()[:rows] > 0
-    last = seen.raw.inst_time[:rows, InstTime.LAST_START].astype(seen.time_type)
+    last = seen.raw.inst_time[InstTime.LAST_START, :rows].astype(seen.time_type)
     last = xp.maximum(last, orphaned_us(seen.raw, rows, seen.time_type, xp))
     latest = xp.maximum(maxima(seen.instance, latest, rows), on_first)
     return xp.maximum(latest, xp.where(has_stepped, last, 0))
@@ -278,7 +278,7 @@ def instance_records(
 ) -> InstanceRecords:
     """Return the totals of each instance; `splits` are the parts of split requests, None if the run reserves no KV."""
     rows, log, xp, lives = seen.num_instances, seen.log, seen.xp, seen.lives
-    inst = xp.asarray(seen.raw.inst)[:rows].astype(np.int64)
+    inst = xp.asarray(seen.raw.inst)[:, :rows].astype(np.int64)
     at, steps = log[:, Log.INSTANCE], log[:, Log.NUM_STEPS]
 
     def counted(status: Status) -> np.ndarray:
@@ -287,7 +287,7 @@ def instance_records(
     is_entered = (requests.queued_at_us >= 0) & (requests.status != int(Status.DROPPED))
     # one that is dropped may have been served elsewhere
     is_entered = is_entered | (requests.hand_overs > 0) | (requests.restarts > 0)
-    prompts_on, dropped = seen.instance, inst[:, Inst.NUM_DROPPED]
+    prompts_on, dropped = seen.instance, inst[Inst.NUM_DROPPED]
     if Reservation in seen:
         reserved = seen[Reservation]
         is_entered = is_entered | (reserved.is_dropped == 1)
@@ -310,12 +310,12 @@ def instance_records(
         still_running=counted(Status.RUNNING),
         total_input_tokens=sums(prompts_on, xp.where(is_entered, seen.input_len, 0), rows),
         total_output_tokens=_output_tokens(seen, requests),
-        gpu_hits=inst[:, Inst.HITS],
-        gpu_misses=inst[:, Inst.MISSES],
-        used_blocks_at_end=inst[:, Inst.USED_BLOCKS],
+        gpu_hits=inst[Inst.HITS],
+        gpu_misses=inst[Inst.MISSES],
+        used_blocks_at_end=inst[Inst.USED_BLOCKS],
         peak_kv_blocks_used=maxima(at, log[:, Log.USED_BLOCKS], rows),
         kv_blocks_used_integral=sums(at, block_time, rows),
-        step_count=inst[:, Inst.STEP_INDEX],
+        step_count=inst[Inst.STEP_INDEX],
         waiting_sum=sums(at, log[:, Log.WAITING] * steps, rows),
         sim_ended_time_us=ended,
         output_time_us=seen.output_time[:rows],

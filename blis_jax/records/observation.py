@@ -233,7 +233,7 @@ class Observation(HasParts):
     def last_index(self) -> np.ndarray:
         """Return the number of steps that each instance has begun."""
         inst: np.ndarray = self.xp.asarray(self.raw.inst)
-        return inst[:, Inst.STEP_INDEX].astype(np.int64)
+        return inst[Inst.STEP_INDEX].astype(np.int64)
 
     def _step_overhead(self) -> Values:
         """Return the fixed cost of a step on each request's instance, µs."""

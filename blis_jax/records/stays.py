@@ -107,7 +107,7 @@ def orphaned_us(
     """Return when each instance was due to begin a step but had no request left, µs; 0: not since its last step."""
     if Exits not in raw:
         return 0
-    busy_until = raw.inst_time[:rows, InstTime.BUSY_UNTIL].astype(time_type)
+    busy_until = raw.inst_time[InstTime.BUSY_UNTIL, :rows].astype(time_type)
     return xp.where(raw[Exits].keeps_batch[:rows] == ORPHANED, busy_until, 0)
 
 
@@ -311,7 +311,7 @@ def paid_us(raw: Raw, cluster: ClusterParams, ended_us: Values, xp: ModuleType =
         return xp.asarray(times).astype(ended_us.dtype)
 
     so_far = PaidTime(paid.is_held[:rows], wide(paid.paid_us[:rows]), wide(paid.until))
-    busy_until = wide(raw.inst_time[:rows, InstTime.BUSY_UNTIL])
+    busy_until = wide(raw.inst_time[InstTime.BUSY_UNTIL, :rows])
     end = xp.maximum(end, so_far.until)
-    total = paid_until(so_far, raw.inst[:rows, Inst.LOAD], busy_until, end, xp)
+    total = paid_until(so_far, raw.inst[Inst.LOAD, :rows], busy_until, end, xp)
     return xp.where(is_there, total, 0)

@@ -294,6 +294,11 @@ def row(table: jax.Array, index: jax.Array) -> jax.Array:
     return lax.dynamic_slice(table, (index, jnp.int32(0)), (1, table.shape[1]))[0]
 
 
+def column(table: jax.Array, index: jax.Array) -> jax.Array:
+    """Read one column of a two-dimensional table."""
+    return lax.dynamic_slice(table, (jnp.int32(0), index), (table.shape[0], 1))[:, 0]
+
+
 def shared_numbers(
     ctx: Context, request: jax.Array, position: Int[Array, "n"]
 ) -> tuple[jax.Array, jax.Array]:

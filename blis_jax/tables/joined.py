@@ -31,7 +31,7 @@ from blis_jax.core.columns import (
     with_tail,
 )
 from blis_jax.core.exact import first_equal, least, least_of
-from blis_jax.tables.context import Context, count_of, row
+from blis_jax.tables.context import Context, column, count_of, row
 from blis_jax.tables.state import (
     Dyn,
     Inst,
@@ -79,7 +79,7 @@ def joined(state: State) -> State:
         tables,
         lane=lane,
         slot=RowTable((_side_by_side(*state.slot.parts, axis=-3),)),
-        inst=RowTable((_side_by_side(*state.inst.parts),)),
+        inst=RowTable((_side_by_side(*state.inst.parts, axis=-2),)),
         log=RowTable((_side_by_side(*state.log.parts),)),
     )
 
@@ -96,11 +96,11 @@ def parted(state: State) -> State:
         apart_ = copies[..., :-1, :], copies[..., -1, :]
         tables = tables.having(SharedBlocks(apart_, state[SharedBlocks].held))
     if state.slot.is_joined:
-        split, slot = len(SlotColumn), state.slot.numbers
+        split, slot, inst = len(SlotColumn), state.slot.numbers, state.inst.numbers
         tables = dataclasses.replace(
             tables,
             slot=RowTable((slot[..., :split, :, :], slot[..., split:, :, :])),
-            inst=_apart(state.inst, len(Inst)),
+            inst=RowTable((inst[..., : len(Inst), :], inst[..., len(Inst) :, :])),
             log=_apart(state.log, len(Log)),
         )
     if state.lane.is_joined:
@@ -130,10 +130,10 @@ def last_event(state: State) -> jax.Array:
 
 def instance_of(ctx: Context, state: State, instance: jax.Array) -> Instance:
     """Read the row of an instance."""
-    inst = ctx.vector(row(state.inst.numbers, instance))
+    inst = ctx.vector(column(state.inst.numbers, instance))
     if state.inst.is_joined:
         return Instance(*_split(inst, len(Inst)))
-    return Instance(inst, ctx.vector(row(state.inst.times, instance)))
+    return Instance(inst, ctx.vector(column(state.inst.times, instance)))
 
 
 def _split(vector: Vector, count: int) -> tuple[Vector, Vector]:
@@ -167,7 +167,7 @@ class Instances(Instance):
         table = self.state.inst
         if part and table.is_joined:
             part, place = 0, len(Inst) + place
-        entries: jax.Array = table.parts[part][self.rows, place]
+        entries: jax.Array = table.parts[part][place, self.rows]
         return entries
 
 
@@ -189,10 +189,10 @@ def first_of(ctx: Context, events: Part, num_instances: int) -> tuple[jax.Array,
 
 
 def chain_times(state: State, num_instances: int) -> jax.Array:
-    """Return the times of the step events of each instance `[instance, chain]`."""
+    """Return the times of the step events of each instance `[chain, instance]`."""
     if state.inst.is_joined:
-        return state.inst.numbers[:num_instances, len(Inst) + InstTime.CHAIN :]
-    times: jax.Array = state.inst.times[:num_instances, InstTime.CHAIN :]
+        return state.inst.numbers[len(Inst) + InstTime.CHAIN :, :num_instances]
+    times: jax.Array = state.inst.times[InstTime.CHAIN :, :num_instances]
     return times
 
 

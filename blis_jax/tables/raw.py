@@ -73,8 +73,8 @@ class Raw(HasParts):
     dyn: Int[Array, "*lane request dyn_column"]
     log: Int[Array, "*lane record log_column"]
     log_time: Real[Array, "*lane record _"]
-    inst: Int[Array, "*lane instance inst_column"]
-    inst_time: Real[Array, "*lane instance _"]
+    inst: Int[Array, "*lane inst_column instance"]
+    inst_time: Real[Array, "*lane _ instance"]
     expected: Int[Array, "*lane request"]
     own: Parts
     figures: dict[str, jax.Array]  # of a user's source, by name

@@ -225,7 +225,7 @@ class State(HasParts):
 
     lane: LaneRow
     slot: RowTable  # Resident `[column, instance, slot]`
-    inst: RowTable  # Instance `[instance, column]`
+    inst: RowTable  # Instance `[column, instance]`
     past: PastTable
     own: Parts  # of the memory model, and of the sources that have rows of their own
     stale: View  # what the router has last seen; an AgedView where signals age
@@ -329,10 +329,10 @@ def initial_state(
     forever, size = never(clock), shape.num_requests + 1
     slot = jnp.zeros((len(Slot), rows, slots), jnp.int32)
     slot = slot.at[Slot.REQUEST].set(NO_REQUEST).at[Slot.ORDER].set(LAST).at[Slot.FINISH].set(LAST)
-    inst_time = jnp.full((rows, len(InstTime) + shape.num_chains - 1), forever, clock)
+    inst_time = jnp.full((len(InstTime) + shape.num_chains - 1, rows), forever, clock)
     for zero in (InstTime.LAST_START, InstTime.TOTAL_DURATION, InstTime.BUSY_UNTIL):
-        inst_time = inst_time.at[:, zero].set(0)
-    inst = jnp.zeros((rows, len(Inst)), jnp.int32).at[:, Inst.IS_IDLE].set(1)
+        inst_time = inst_time.at[zero].set(0)
+    inst = jnp.zeros((len(Inst), rows), jnp.int32).at[Inst.IS_IDLE].set(1)
     i32, num_read = jnp.int32, len(kv_fields_read(shape, mechanism))
     kv = (jnp.zeros((num_read, shape.num_instances), jnp.float64),) if num_read else ()
     return State(

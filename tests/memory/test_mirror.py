@@ -325,7 +325,7 @@ def test_a_turn_changes_a_window_of_a_large_tier(operation: Operation):
     def changes(numbers: Params, requests: Any, state: State) -> Any:
         ctx = context_of(shape, functions, numbers, requests)
         blocks, lane = state[Blocks], state.lane.row
-        pool, inst = InstanceMemory(blocks.pool[0]), Instance(state.inst.numbers[0])
+        pool, inst = InstanceMemory(blocks.pool[0]), Instance(state.inst.numbers[:, 0])
         is_on, task = jnp.array(True), MemoryTask(blocks.task)
         return operation(Turn(ctx, state, is_on, blocks, lane.active, task, pool, inst, lane))
 

@@ -40,7 +40,7 @@ def hollow_state(holes: int, do: Do = Do.NOTHING):
     hold[TOTAL:] = NEVER_FREE
     pool = np.asarray(blocks.pool).copy()
     pool[0, [Pool.HEAD, Pool.TAIL]] = start, start + holes + len(FREE)
-    used = state.inst.numbers.at[0, Inst.USED_BLOCKS].set(TOTAL - len(FREE))
+    used = state.inst.numbers.at[Inst.USED_BLOCKS, 0].set(TOTAL - len(FREE))
     blocks = dataclasses.replace(
         blocks,
         ring=blocks.ring.at[0].set(ring),

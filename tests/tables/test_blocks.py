@@ -71,7 +71,7 @@ def free_blocks(state: State, ring_size: int) -> list[int]:
 def held_blocks(state: State, block_size: int) -> Counter[int]:
     """How often each block is in the list of a request that is in a slot of instance 0."""
     slot = np.asarray(state.slot.numbers)[:, 0]
-    steps = int(np.asarray(state.inst.numbers)[0, Inst.STEP_INDEX])
+    steps = int(np.asarray(state.inst.numbers)[Inst.STEP_INDEX, 0])
     found: Counter[int] = Counter()
     for index in np.flatnonzero(slot[Slot.REQUEST] >= 0):
         in_decode = slot[Slot.FINISH, index] != LAST
@@ -93,7 +93,7 @@ def test_blocks_are_conserved(scene: Scene):
         is_quiet = int(state[Blocks].task[Task.DO]) == Do.NOTHING
         # between steps all counts are settled
         if is_quiet and int(state.lane.numbers[Reg.MODE]) == 0:
-            used = int(np.asarray(state.inst.numbers)[0, Inst.USED_BLOCKS])
+            used = int(np.asarray(state.inst.numbers)[Inst.USED_BLOCKS, 0])
             assert used + len(free) == total
             held = held_blocks(state, scene.static.block_size)
             for block, count in held.items():

@@ -54,7 +54,7 @@ class Drafts(EventSource):
     def settle(self, ctx: Context, state: State, event: NextEvent, done: Writes) -> State:
         """Return the state with the tokens of the next step drafted, if a step is over."""
         instance, lane = done.instance, lane_of(ctx, state)
-        index = state.inst.numbers[instance, Inst.STEP_INDEX]
+        index = state.inst.numbers[Inst.STEP_INDEX, instance]
         is_over = event.is_instance & (lane.mode == Mode.BETWEEN)
         is_over = is_over & (index != state[DraftTable].drawn_at[instance])
         return ctx.in_place(is_over, lambda now, is_it: _drafted(ctx, now, instance, is_it), state)

@@ -23,7 +23,7 @@ from blis_jax.tables.blocks import (
     TierWorths,
     num_contents,
 )
-from blis_jax.tables.context import Context, row
+from blis_jax.tables.context import Context, column, row
 from blis_jax.tables.state import Instance, Lane, State
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def planned(
 
     def made() -> T:
         pool = InstanceMemory(row(blocks.pool, instance))
-        inst, task = Instance(row(state.inst.numbers, instance)), MemoryTask(blocks.task)
+        inst, task = Instance(column(state.inst.numbers, instance)), MemoryTask(blocks.task)
         return plan(Turn(ctx, state, is_on, blocks, instance, task, pool, inst, lane))
 
     return instance, ctx.worked_out(made)
@@ -199,7 +199,7 @@ def applied(ctx: Context, state: State, instance: jax.Array, moves: Moves) -> St
     for gone in moves.index:
         state = left_out(ctx, state, instance, gone)
     tables["pool"] = lax.dynamic_update_slice(blocks.pool, moves.pool.numbers[None], first)
-    inst = lax.dynamic_update_slice(state.inst.numbers, moves.inst.numbers[None], first)
+    inst = lax.dynamic_update_slice(state.inst.numbers, moves.inst.numbers[:, None], first[::-1])
     return dataclasses.replace(
         state.having(dataclasses.replace(blocks, is_named=bits, **tables)),
         inst=state.inst.with_numbers(inst),

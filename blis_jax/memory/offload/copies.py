@@ -81,7 +81,7 @@ def mirror(ctx: Context, state: State, is_on: jax.Array) -> State:
     """Return the state after the contents of the batch have been used."""
     here, task, now = begun(ctx, state, is_on)
     slots, size = SlotRows(state, here.instance), ctx.shape.block_size
-    inst = Instance(state.inst.numbers[here.instance])
+    inst = Instance(state.inst.numbers[:, here.instance])
     order = slots.order
     held = slots.alloc_offset + jnp.where(slots.finish != LAST, inst.step_index, 0)
     count = jnp.where(order != LAST, ceil_div(held, size), 0)

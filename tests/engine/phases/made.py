@@ -85,7 +85,7 @@ class Made:
         """Change an instance; `chains` are its step events."""
         chains = fields.pop("chains", ())
         state = self.state
-        row = _changed(Instance(state.inst.numbers[number], state.inst.times[number]), fields)
+        row = _changed(Instance(state.inst.numbers[:, number], state.inst.times[:, number]), fields)
         times = row.times
         for place, time in enumerate(chains):  # type: ignore[arg-type]
             times = times.at[int(Instance.time_columns.CHAIN) + place].set(time)
@@ -93,8 +93,8 @@ class Made:
             state,
             inst=RowTable(
                 (
-                    state.inst.numbers.at[number].set(row.numbers),
-                    state.inst.times.at[number].set(times),
+                    state.inst.numbers.at[:, number].set(row.numbers),
+                    state.inst.times.at[:, number].set(times),
                 )
             ),
         )

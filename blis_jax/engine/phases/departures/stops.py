@@ -33,7 +33,7 @@ def stop_times(ctx: Context, state: State, change: ClusterChange, now: jax.Array
     """Return when each instance (and a spare row) loses its running requests: if it stops, at the end of its step."""
     before, rows = state[Availability].stop_at, ctx.shape.num_instances
     inst = Instances(state, rows)
-    next_step = jnp.min(chain_times(state, rows), axis=1)
+    next_step = jnp.min(chain_times(state, rows), axis=0)
     runs = (inst.num_prefill + inst.num_decode > 0) | (next_step < ctx.never)
     at = jnp.where(next_step < ctx.never, jnp.maximum(next_step, now), now)
     stops = jnp.append(change.stops & runs, jnp.array(False))
@@ -123,8 +123,8 @@ def cooled(ctx: Context, state: State, cold: Bool[Array, "instance"]) -> State:
     def change(state: State, is_on: jax.Array) -> State:
         """Free all blocks of the cold instances if `is_on`."""
         is_it = cold & is_on
-        used = state.inst.numbers[:-1, Inst.USED_BLOCKS]
-        inst = state.inst.numbers.at[:-1, Inst.USED_BLOCKS].set(jnp.where(is_it, 0, used))
+        used = state.inst.numbers[Inst.USED_BLOCKS, :-1]
+        inst = state.inst.numbers.at[Inst.USED_BLOCKS, :-1].set(jnp.where(is_it, 0, used))
         if RouterIndex in state:
             state = cleared(ctx, state, is_it)
         rows = jnp.append(is_it, jnp.array(False))
