@@ -92,7 +92,7 @@ def missing_libraries() -> str:
 def compile_for_h100(name: str, lanes: int) -> Any:
     """Compile the program of a mechanism, draws included, for an H100 that need not be there."""
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    jax.config.update("jax_platforms", "cuda")
+    jax.config.update("jax_platforms", "cuda,cpu")
     settings, changes = MECHANISMS[name]
     config, spec = ClusterConfig(**settings), specs.load_builtin("mixed")
     options = Options(form="lanes", resolve_ties=False, num_slots=SLOTS, **changes)
