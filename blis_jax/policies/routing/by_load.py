@@ -11,13 +11,14 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.core.exact import least
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import LAST, NO_INSTANCE, Record, Snapshots
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.contexts import GatewayContext
 from blis_jax.policies.contract import NoParams, NoState, Policy, routing_policy, scorer
 from blis_jax.policies.numbers import number
-from blis_jax.policies.routing.pickers import Choice, first_where
+from blis_jax.policies.routing.pickers import Choice, first_where, nth_where
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 def first_least_loaded(snapshots: Snapshots) -> jax.Array:
     """Return the first active instance with the smallest effective load."""
     load = jnp.where(snapshots.is_active, snapshots.effective_load, LAST)
-    return first_where(load == jnp.min(load))
+    return first_where(load == least(load))
 
 
 @routing_policy()
@@ -62,8 +63,7 @@ def round_robin(params: NoParams, state: CounterState, context: GatewayContext) 
     """Choose the active instances in turn."""
     is_active = context.snapshots.is_active
     turn = lax.rem(state.count, jnp.sum(is_active, dtype=jnp.int32))
-    place = jnp.cumsum(is_active, dtype=jnp.int32) - 1
-    return first_where(is_active & (place == turn)), CounterState(state.count + 1)
+    return nth_where(is_active, turn), CounterState(state.count + 1)
 
 
 # --- how much better another choice would have been -----------------------------------------------
@@ -93,9 +93,9 @@ def watched(policy: Policy) -> Policy:
     def decide(params: Record, state: WatchedState, context: GatewayContext) -> Choice:
         chosen, inner = policy.decide(params, state.own, context)
         load, rank = context.snapshots.effective_load, context.request.tie_rank
-        least = load[first_least_loaded(context.snapshots)]
+        smallest = load[first_least_loaded(context.snapshots)]
         before = state.regret[rank]  # a split request is routed again in the prefill pool
-        regret = jnp.where(before < 0, load[chosen] - least, before)
+        regret = jnp.where(before < 0, load[chosen] - smallest, before)
         return chosen, WatchedState(inner, state.regret.at[rank].set(regret))
 
     return dataclasses.replace(policy, decide=decide, start=start)

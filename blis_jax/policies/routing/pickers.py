@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.core.exact import first_equal, greatest, least
+from blis_jax.core.exact import FEW_ENTRIES, first_equal, greatest, least
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import LAST, NO_DRAW
 from blis_jax.lazy import jax, jnp, lax
@@ -27,6 +27,26 @@ def first_where(mask: jax.Array) -> jax.Array:
     """Return the index of the first true entry of `mask[n]`; a large number if there is none."""
     index = lax.iota(jnp.int32, mask.shape[0])
     return least(jnp.where(mask, index, LAST))
+
+
+PER_ROW = 32  # of a long mask
+
+
+def nth_where(mask: jax.Array, place: jax.Array) -> jax.Array:
+    """Return the index of the true entry of `mask[n]` before which `place` others are; a large number if there is none.
+
+    A long mask is counted row by row, then within one row: XLA's running sum of n entries takes up to n² additions.
+    """
+    size = mask.shape[0]
+    if size <= FEW_ENTRIES:
+        return first_where(mask & (jnp.cumsum(mask, dtype=jnp.int32) - 1 == place))
+    rows = jnp.pad(mask, (0, -size % PER_ROW)).reshape(-1, PER_ROW)
+    counts = jnp.sum(rows, axis=1, dtype=jnp.int32)
+    before = jnp.cumsum(counts, dtype=jnp.int32) - counts
+    row = first_where((before <= place) & (place < before + counts))
+    within = nth_where(rows[row], place - before[row])
+    is_there = (place >= 0) & (place < before[-1] + counts[-1])
+    return jnp.where(is_there, row * PER_ROW + within, LAST)
 
 
 def first_best_of(scores: jax.Array, is_eligible: jax.Array) -> jax.Array:
@@ -111,9 +131,7 @@ def one_of(is_tied: Bool[Array, "instance"], draws: Int[Array, "draw"], state: D
     place, used = draw_below(draws, state.used, jnp.maximum(count, 1))
     is_drawn = count > 1
     place = jnp.where(is_drawn, place, 0)
-    rank = jnp.cumsum(is_tied, dtype=jnp.int32) - 1
-    chosen = first_where(is_tied & (rank == place))
-    chosen = jnp.where(place == NO_DRAW, jnp.int32(NO_DRAW), chosen)
+    chosen = jnp.where(place == NO_DRAW, jnp.int32(NO_DRAW), nth_where(is_tied, place))
     return chosen, DrawState(jnp.where(is_drawn, used, state.used))
 
 
@@ -122,7 +140,7 @@ def least_loaded_drawn(params: NoParams, state: DrawState, context: GatewayConte
     """Choose one of the instances with the smallest effective load, by BLIS's seeded stream."""
     seen = context.snapshots
     load = jnp.where(seen.is_active, seen.effective_load, LAST)
-    return one_of(load == jnp.min(load), context.draws, state)
+    return one_of(load == least(load), context.draws, state)
 
 
 @picker(start=none_used, is_random=True)

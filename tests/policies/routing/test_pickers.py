@@ -1,11 +1,12 @@
-"""Ties by BLIS's stream: the numbers of Go's `Intn`, one draw for each tie, and an end that says so."""
+"""The n-th of a mask; ties by BLIS's stream: the numbers of Go's `Intn`, one draw for each tie, and an end that says so."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from blis_jax.core.types import NO_DRAW
-from blis_jax.policies.routing.pickers import DrawState, draw_below, one_of
+from blis_jax.core.types import LAST, NO_DRAW
+from blis_jax.policies.routing.pickers import DrawState, draw_below, nth_where, one_of
 from blis_jax.policies.seeds import RandomSource, policy_seed, router_draws
 from blis_jax.workload.go_random import Stream, subsystem_seed
 
@@ -50,3 +51,14 @@ def test_a_stream_that_has_ended_chooses_nobody():
     tied = jnp.array([True, True])
     chosen, _ = one_of(tied, jnp.array([4], jnp.int32), DrawState(jnp.int32(1)))
     assert int(chosen) == NO_DRAW
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
+@pytest.mark.parametrize("size", [1, 64, 65, 96, 1000, 2100])
+def test_the_nth_true_entry_of_masks_of_any_length(size: int, share: float):
+    mask = np.random.default_rng(size).random(size) < share
+    there = np.flatnonzero(mask)
+    places = np.arange(-1, len(there) + 2)
+    expected = [there[place] if 0 <= place < len(there) else int(LAST) for place in places]
+    found = jax.jit(jax.vmap(lambda place: nth_where(jnp.asarray(mask), place)))
+    np.testing.assert_array_equal(found(jnp.asarray(places, jnp.int32)), expected)
