@@ -43,6 +43,8 @@ CASES = (
     "sustainable-1000000",
     "instances-100",
     "instances-1000",
+    "instances-1000-least-loaded",
+    "instances-1000-round-robin",
     "overloaded-1000",
     "overloaded-10000",
     "pressure-5000",

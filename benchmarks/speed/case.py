@@ -126,7 +126,9 @@ def swept(title: str) -> Timed:
     return Timed(title, times[0].compile_s, f"{seconds:.2f} s", f"{case.work / seconds:.0f} runs/s")
 
 
-def scale(rate: float, count: int, title: str, num_instances: int = 8) -> Timed:
+def scale(
+    rate: float, count: int, title: str, num_instances: int = 8, policy: str = "weighted"
+) -> Timed:
     """Time one run, and the cost of a request; `rate` (requests/s) is for eight instances, and scales with their
     number.
     """
@@ -134,7 +136,8 @@ def scale(rate: float, count: int, title: str, num_instances: int = 8) -> Timed:
     spec = override(load_builtin("mixed"), aggregate_rate=of_all, num_requests=count)
     # in the burst nearly all requests are in the system at once
     slots = None if rate < 1000 else max(256, count // 8 * 9 // 8)
-    config = ClusterConfig(**worker.AMPLE | {"num_instances": num_instances})
+    changes = {"num_instances": num_instances, "routing_policy": policy}
+    config = ClusterConfig(**worker.AMPLE | changes)
     call = call_of(config, spec, 1, num_slots=slots)
     compile_s, seconds = device_time(call, 5)
     record = run_record(execute(call).look(0))
@@ -350,9 +353,10 @@ def measure(name: str, window: int | None = None) -> Timed:
         count = int(name.partition("-")[2])
         return scale(500.0, count, f"one run, 500 req/s, {count:,} requests")
     if name.startswith("instances-"):
-        num = int(name.partition("-")[2])
-        title = f"one run, {num:,} instances, 62.5 req/s each, 10,000 requests"
-        return scale(500.0, 10_000, title, num)
+        number, _, policy = name.removeprefix("instances-").partition("-")
+        num, policy = int(number), policy or "weighted"
+        title = f"one run, {num:,} instances, {policy}, 62.5 req/s each, 10,000 requests"
+        return scale(500.0, 10_000, title, num, policy)
     if name.startswith("overloaded-"):
         count = int(name.partition("-")[2])
         return scale(2000.0, count, f"one run, 2,000 req/s, {count:,} requests")

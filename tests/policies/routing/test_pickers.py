@@ -1,4 +1,4 @@
-"""The n-th of a mask; ties by BLIS's stream: the numbers of Go's `Intn`, one draw for each tie, and an end that says so."""
+"""The n-th of a mask; ties by BLIS's stream: the numbers of Go's `Intn`, one draw a tie, and an end that says so."""
 
 import jax
 import jax.numpy as jnp
