@@ -154,9 +154,9 @@ def report_saved(plan: Plan, tables: str, judging: Judging) -> int:
     for path in map(Path, tables.split(",")):
         table = pd.read_csv(path)
         table = table[table["engine"].isin(plan.engines)]
-        points = table if points is None else _together(points, table, path)
-    assert points is not None
-    if points.empty:
+        if not table.empty:
+            points = table if points is None else _together(points, table, path)
+    if points is None:
         raise ConfigError(
             f"--saved: {tables} has no row of {', '.join(plan.engines)}; name others with --engines"
         )

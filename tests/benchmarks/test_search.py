@@ -406,11 +406,15 @@ def _of_ends(points: pd.DataFrame) -> pd.DataFrame:
     return summary_of(points, tolerance_of(points)[1])
 
 
+@pytest.mark.parametrize(
+    "rival, judged", [("turbo", ""), ("turbo-raced-expected-recommended", "_second")]
+)
 def test_the_report_of_judged_points_that_ship_is_what_the_page_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rival: str, judged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    engines, output = "denoised-raced-expected-recommended,turbo", str(tmp_path)
-    tables = "benchmarks/results/search_iter08_token_budget_fresh_judged.csv.xz"
+    engines, output = f"denoised-raced-expected-recommended,{rival}", str(tmp_path)
+    fresh = "benchmarks/results/search_iter08_token_budget_fresh"
+    tables = ",".join(f"{fresh}{each}_judged.csv.xz" for each in dict.fromkeys(["", judged]))
     given = ["--engines", engines, "--saved", tables, "--looks", "3", "--output", output]
     assert search.main(given) == 0
     lines = capsys.readouterr().out.splitlines()
