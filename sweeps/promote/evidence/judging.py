@@ -118,12 +118,12 @@ def judge(
         hypotheses: the hypotheses to judge.
         scenes: the runs of each scene, by arm.
         ttft_targets_ms: by class, the TTFT within which a request counts as served in time, where requests are shed.
-        absent: by a scene's name, the reason why the scene has no reports.
+        absent: by a hypothesis's id, the reason why its scene has no reports.
     """
     measured: list[_Measured] = []
     findings: dict[str, TransferFinding] = {}
     for hypothesis in hypotheses:
-        why = (absent or {}).get(hypothesis.simulated_scene, "")
+        why = (absent or {}).get(hypothesis.id, "")
         read = _measured(hypothesis, scenes, ttft_targets_ms, why)
         if isinstance(read, TransferFinding):
             findings[hypothesis.id] = read

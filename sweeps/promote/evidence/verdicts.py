@@ -58,7 +58,8 @@ def evidence_files(
     if "reports" in options:
         reports = {f"{FOLDER}/{path}": ended(text) for path, text in options["reports"].items()}
     else:
-        reports, absent = _simulated(promotion, hypotheses, options, identity, parts)
+        reports, of_scene = _simulated(promotion, hypotheses, options, identity, parts)
+        absent = {each.id: of_scene.get(each.simulated_scene, "") for each in hypotheses}
     scenes = scenes_of(reports)
     findings = judge(hypotheses, scenes, ttft_targets(promotion), absent)
     first = 42
@@ -326,7 +327,7 @@ def verdict_findings(promotion: Promotion, files: Files) -> Iterator[Finding]:
     hypotheses = hypotheses_of(files)
     # why a scene has no reports is known where they are made
     absent = {
-        hypothesis.simulated_scene: said.get(hypothesis.id, "")
+        hypothesis.id: said.get(hypothesis.id, "")
         for hypothesis in hypotheses
         if not runs_of(hypothesis, scenes)
     }

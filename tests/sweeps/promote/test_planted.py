@@ -86,7 +86,7 @@ def sound() -> Files:
         files |= of_stage(name)
     one = next(each for each in hypotheses_of(files) if each.track == "A")
     for arm in ("baseline", "control", "treatment"):
-        for run in range(4):
+        for run in range(6):
             ttft = (20.0 if arm == "treatment" else 90.0) + run
             document = by_class(f"{arm}-{run}", [row(ttft_ms=ttft)] * 100, ttft)
             document["summary"]["offered"] = {"requests": 100, "seconds": 0.01}
