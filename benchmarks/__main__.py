@@ -41,6 +41,8 @@ CASES = (
     "sustainable-10000",
     "sustainable-100000",
     "sustainable-1000000",
+    "instances-8-least-loaded",
+    "instances-8-round-robin",
     "instances-100",
     "instances-1000",
     "instances-1000-least-loaded",

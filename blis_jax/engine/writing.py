@@ -180,6 +180,11 @@ def _put_row(table: jax.Array, vector: Vector, at: jax.Array) -> jax.Array:
     return _put(table, selected(vector)[None], at, jnp.int32(0))
 
 
+def _put_column(table: jax.Array, vector: Vector, at: jax.Array) -> jax.Array:
+    """Return the table `[column, instance]` with a vector put at instance `at`."""
+    return _put(table, selected(vector)[:, None], jnp.int32(0), at)
+
+
 def _write_touch(ctx: Context, state: State, done: Writes) -> State:
     return state.having(router_index.write(ctx, state[RouterIndex], done[RouterWrite]))
 
@@ -280,23 +285,13 @@ def _write_requests(ctx: Context, state: State, done: Writes) -> PastTable:
     )
 
 
-def _write_row(table: RowTable, row_: Row, at: jax.Array) -> RowTable:
-    """Return the table `[row, column]` with a row written to `at`; its times may be columns of the same table."""
-    if table.is_joined:
-        return RowTable((_put_row(table.numbers, side_by_side(row_), at),))
-    numbers = _put_row(table.numbers, row_.numbers, at)
-    return RowTable((numbers, _put_row(table.times, row_.times, at)))
-
-
-def _write_column(table: RowTable, row_: Row, at: jax.Array) -> RowTable:
-    """Return the table `[column, instance]` with a row written to instance `at`, as in `_write_row`."""
+def _write_row(
+    table: RowTable, row_: Row, at: jax.Array, put: Callable[..., jax.Array] = _put_row
+) -> RowTable:
+    """Return the table with a row put at `at`; its times may be columns of the same table."""
     parts = (side_by_side(row_),) if table.is_joined else (row_.numbers, row_.times)
-    first = jnp.int32(0), at
     return RowTable(
-        tuple(
-            _put(whole, selected(part)[:, None], *first)
-            for whole, part in zip(table.parts, parts, strict=True)
-        )
+        tuple(put(whole, part, at) for whole, part in zip(table.parts, parts, strict=True))
     )
 
 
@@ -348,6 +343,6 @@ def write(ctx: Context, state: State, lane: LaneRow, done: Writes) -> State:
         slot=_write_slot(state.slot, done.slot),
         past=_write_requests(ctx, state, done),
         lane=lane,
-        inst=_write_column(state.inst, done.inst, done.instance),
+        inst=_write_row(state.inst, done.inst, done.instance, _put_column),
         log=_write_log(state.log, done.record),
     )

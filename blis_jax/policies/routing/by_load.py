@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.core.exact import least
+from blis_jax.core.exact import greatest, least
 from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import LAST, NO_INSTANCE, Record, Snapshots
 from blis_jax.lazy import jax, jnp, lax
@@ -43,7 +43,7 @@ def always_busiest(params: NoParams, state: NoState, context: GatewayContext) ->
     """Choose the first instance with the largest effective load: a deliberately bad policy."""
     seen = context.snapshots
     load = jnp.where(seen.is_active, seen.effective_load, -1)
-    return first_where(load == jnp.max(load)), state
+    return first_where(load == greatest(load)), state
 
 
 @pytree
@@ -203,7 +203,7 @@ def length_buckets(
 ) -> tuple[jax.Array, Any]:
     """Choose the first instance with the smallest effective load of those for prompts of this length."""
     load = jnp.where(bucket_of(params, context), context.snapshots.effective_load, LAST)
-    return first_where(load == jnp.min(load)), state
+    return first_where(load == least(load)), state
 
 
 @scorer(BucketParams)
