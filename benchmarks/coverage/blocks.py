@@ -1,14 +1,25 @@
-"""`python -m benchmarks.coverage.blocks`: how often intervals from one trace hold the difference between strategies.
+"""`python -m benchmarks.coverage.blocks`: how often answers from one trace are right.
 
-Made-up traces of two strategies: logarithms of latencies are sums of a part that both have, a part of each
-strategy, both autoregressive along the trace, and noise. So means and percentiles are known exactly.
+The first table has intervals of the difference between two strategies on made-up traces: logarithms of latencies are
+sums of a part that both have, a part of each strategy, both autoregressive along the trace, and noise. So means and
+percentiles are known exactly.
+
+The second table has verdicts. Six routers serve a long simulated trace: *calm* at 64 % of the pace of *busy*, where
+requests queue most of the time, and *waves*, whose pace swings so that queues grow for minutes. Each answer is about
+some neighbouring requests of it, as if they were the whole trace. Latencies are scaled so that all routers have one
+figure on average: then every verdict is false. Columns: traces that hold enough blocks for a verdict; differences that
+their own test names; answers about all 15 pairs of routers with a false verdict; true differences that are found.
 """
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,10 +27,20 @@ from scipy import stats
 from scipy.signal import lfilter
 
 from benchmarks.coverage.worlds import number_option
-from blis_jax.statistics import moving_blocks as blocks
-from blis_jax.statistics.intervals import Inference
-from blis_jax.statistics.moving_blocks import BlockResampling, Resampled
+from blis_jax.backend import prepare_backend
+from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
+from blis_jax.metrics.run_summary import RequestFigures, RunSummary
+from blis_jax.statistics.intervals import BY_STUDENT
+from blis_jax.statistics.paired import BETTER, WORSE
+from blis_jax.traces.read import TraceOptions
+from blis_jax.traces.source import TraceSource
 from papers.pages import print_rows
+from sweeps.compare.judge import OneTrace
+from sweeps.compare.ranking import router_arms
+from sweeps.runs.experiment import Experiment
+from sweeps.runs.measured import Recorder
+from sweeps.strategies.arms import arm_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -28,8 +49,15 @@ COMMON, OWN, NOISE = (0.5, 0.4), 0.25, 0.3  # standard deviations, of the first 
 SHIFT = -0.1  # of the second strategy's logarithms
 GAP_US = 1e5
 WARM_UP = 400
-NUM_TRACES = 300
+NUM_TRACES = 200
 LEVELS = {"p90": 0.9, "p99": 0.99}
+ROUTERS = "round-robin,least-loaded,weighted,cached-of-two,kv-adaptive,power-of-two"
+FIGURES = ("ttft_mean_ms", "ttft_p99_ms")
+LENGTHS = (500, 1500, 3000, 10_000, 30_000)
+LONG, RANDOM_STATE = 200_000, 31  # requests; by another state the blocks' length was chosen
+PACES = {"calm": 45.0, "busy": 70.0, "waves": 60.0}  # requests per second
+SWING, SWING_S, EVERY_S = 0.35, 5.0, 0.25  # of the logarithm of the waves' pace
+DOCUMENT, MOST_LIVE, AGAIN = 6144, 40, 0.55  # tokens; documents in use; share of their requests
 
 
 @dataclass(frozen=True)
@@ -43,6 +71,9 @@ class Case:
 CASES = tuple(
     Case(count, correlation) for count in (500, 2000, 10_000) for correlation in (0.0, 0.9, 0.98)
 )
+
+
+# --- intervals on made-up traces ------------------------------------------------------------------
 
 
 def made_up(
@@ -81,55 +112,143 @@ def truths() -> dict[str, float]:
 
 
 def coverage(
-    case: Case,
-    num_traces: int,
-    num_resamples: int = 499,
-    figures: Sequence[str] = ("mean", *LEVELS),
+    case: Case, num_traces: int, figures: Sequence[str] = ("mean", *LEVELS)
 ) -> dict[str, float]:
     """Return the share of traces whose 95 % interval holds the truth, by figure."""
-    inference, truth = Inference(num_resamples=num_resamples), truths()
-    hits = dict.fromkeys(figures, 0)
+    truth, hits = truths(), dict.fromkeys(figures, 0)
     for number in range(num_traces):
-        arrival_us, first, second = made_up(
-            case, np.random.default_rng([number, case.num_requests])
-        )
-        resampling = _resampling(arrival_us, first, second, inference)
-        for name in figures:
-            take = _figures(resampling)[name]
-            before, after = take(first), take(second)
-            change = Resampled(after.value - before.value, after.draws - before.draws)
-            hits[name] += blocks.interval_of(change, resampling.num_blocks, 0.95).holds(truth[name])
+        arrival_us, *values = made_up(case, np.random.default_rng([number, case.num_requests]))
+        arms = [(run_of(arrival_us, of_arm),) for of_arm in values]
+        asked = [(arms[0], arms[1], f"ttft_{name}_ms") for name in figures]
+        found = OneTrace(arms, BY_STUDENT).differences(asked)
+        for name, difference in zip(figures, found, strict=True):
+            hits[name] += difference.absolute.holds(truth[name])
     return {name: count / num_traces for name, count in hits.items()}
 
 
-def _resampling(
+def run_of(
     arrival_us: Int[np.ndarray, " request"],
-    first: Float[np.ndarray, " request"],
-    second: Float[np.ndarray, " request"],
-    inference: Inference,
-) -> BlockResampling:
-    bins = blocks.time_bins(arrival_us)
-    beyond = [np.where(values > np.quantile(values, 0.99), 1.0, 0.0) for values in (first, second)]
-    series = [
-        np.bincount(bins.place, change - change.mean(), bins.num_bins)
-        for change in (second - first, beyond[1] - beyond[0])
-    ]
-    length = blocks.usual_length(series)
-    return BlockResampling(bins, length, blocks.block_weights(bins.num_bins, length, inference))
-
-
-def _figures(resampling: BlockResampling) -> dict[str, Callable[[np.ndarray], Resampled]]:
-    return {
-        "mean": resampling.mean,
-        **{
-            name: lambda values, level=level: resampling.quantile(values, level)  # type: ignore[misc]
-            for name, level in LEVELS.items()
-        },
+    ttft_ms: Float[np.ndarray, " request"],
+    e2e_ms: Float[np.ndarray, " request"] | None = None,
+) -> RunSummary:
+    """Return a run with these latencies; without E2E they are those of TTFT."""
+    columns = {"ttft": ttft_ms, "e2e": ttft_ms if e2e_ms is None else e2e_ms}
+    requests = RequestFigures(
+        arrival_us.tolist(),
+        [0] * len(arrival_us),
+        {name: column.tolist() for name, column in columns.items()},
+    )
+    metrics = {"ttft_mean_ms": float(ttft_ms.mean())} | {
+        f"ttft_{name}_ms": float(np.quantile(ttft_ms, level)) for name, level in LEVELS.items()
     }
+    return RunSummary(Outcome.COMPLETED, metrics, fingerprint="x", requests=requests)
+
+
+# --- verdicts on simulated traces -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """Latencies of every router on one long trace, ms."""
+
+    arrival_us: Int[np.ndarray, " request"]
+    ttft_ms: Float[np.ndarray, "router request"]
+    e2e_ms: Float[np.ndarray, "router request"]
+
+
+def long_run(world: str, num_requests: int = LONG) -> LongRun:
+    """Simulate the routers on a long trace of a world."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{world}.csv"
+        _write_trace(path, world, num_requests)
+        recorder = Recorder((), Measure(DEFAULT_TARGETS), (), has_requests=True)
+        experiment = Experiment.on(TraceSource(path, TraceOptions()), (1,), "recorded")
+        configs = [arm.config for arm in router_arms(ROUTERS, arm_of("vllm"))]
+        runs = [experiment.summaries([config], recorder)[0][0] for config in configs]
+    requests = [run.requests for run in runs if run.requests is not None]
+    ttft_ms, e2e_ms = (
+        np.array([of_run.column(name, None) for of_run in requests]) for name in ("ttft", "e2e")
+    )
+    return LongRun(requests[0].arrivals(), ttft_ms, e2e_ms)
+
+
+def _write_trace(path: Path, world: str, count: int) -> None:
+    rng = np.random.default_rng(RANDOM_STATE)
+    gaps = rng.exponential(1.0, count)
+    if world == "waves":
+        slots = int(2 * count / PACES[world] / EVERY_S)
+        alike = math.exp(-EVERY_S / SWING_S)
+        level = lfilter([math.sqrt(1 - alike**2)], [1.0, -alike], rng.normal(size=slots))
+        passed = np.cumsum(PACES[world] * np.exp(SWING * level - SWING**2 / 2) * EVERY_S)
+        at_s = np.interp(np.cumsum(gaps), passed, EVERY_S * np.arange(1, slots + 1))
+    else:
+        at_s = np.cumsum(gaps) / PACES[world]
+    live, num_documents = list[int](), 0
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["arrival_us", "input_tokens", "output_tokens", "prefix_group", "prefix_tokens"]
+        )
+        for arrival_s in at_s:
+            if live and rng.random() < AGAIN:
+                document = live[rng.integers(len(live))]
+            else:
+                document = num_documents = num_documents + 1
+                live = [*live, document][-MOST_LIVE:]
+            lengths = (
+                DOCUMENT + int(rng.integers(40, 600)),
+                int(np.clip(rng.lognormal(3.6, 0.6), 9, 134)),
+            )
+            writer.writerow((int(arrival_s * 1e6), *lengths, f"doc_{document}", DOCUMENT))
+
+
+def verdicts(run: LongRun, length: int, num_traces: int) -> dict[str, tuple[float, ...]]:
+    """Return the columns of the second table by figure, %."""
+    rng = np.random.default_rng(length)
+    starts = rng.integers(0, len(run.arrival_us) - length, num_traces)
+    parts = [slice(start, start + length) for start in starts]
+    of_figure = {
+        "ttft_mean_ms": run.ttft_ms.mean(axis=1),
+        "ttft_p99_ms": np.mean(
+            [np.quantile(run.ttft_ms[:, part], 0.99, axis=1) for part in parts], axis=0
+        ),
+    }
+    return {name: _columns(run, parts, name, of_arm) for name, of_arm in of_figure.items()}
+
+
+def _columns(
+    run: LongRun, parts: Sequence[slice], name: str, figures: Float[np.ndarray, " router"]
+) -> tuple[float, ...]:
+    pairs = list(combinations(range(len(figures)), 2))
+    truth = np.array([np.sign(figures[second] - figures[first]) for first, second in pairs])
+    rows = []
+    for part in parts:
+        scaled, plain = (
+            _judged(run, part, name, scales) for scales in (figures[0] / figures, figures / figures)
+        )
+        signs = np.array(
+            [{BETTER: -1, WORSE: 1}.get(difference.verdict, 0) for difference in plain]
+        )
+        rows.append((
+            scaled[0].num_pairs >= 6,
+            np.mean([each.p_value <= 0.05 and each.num_pairs >= 6 for each in scaled]),
+            any(each.verdict in (BETTER, WORSE) for each in scaled),
+            np.mean((signs == truth)[truth != 0]),
+        ))  # fmt: skip
+    return tuple(100 * float(column) for column in np.mean(rows, axis=0))
+
+
+def _judged(run: LongRun, part: slice, name: str, scales: Float[np.ndarray, " router"]) -> list:
+    arrival_us = run.arrival_us[part]
+    arms = [
+        (run_of(arrival_us, scale * ttft[part], scale * e2e[part]),)
+        for scale, ttft, e2e in zip(scales, run.ttft_ms, run.e2e_ms, strict=True)
+    ]
+    return OneTrace(arms, BY_STUDENT).differences([(*pair, name) for pair in combinations(arms, 2)])
 
 
 def main() -> None:
-    """Print the table of docs/traces.md."""
+    """Print the tables of docs/traces.md."""
     num_traces = number_option(__doc__, "traces", NUM_TRACES)
     print_rows(("requests", "correlation of neighbours", "mean", "P90", "P99"), (
         (
@@ -138,6 +257,21 @@ def main() -> None:
         )
         for case in CASES
     ))  # fmt: skip
+    print()
+    prepare_backend(use_cache=True)
+    heads = ("have a verdict", "false alone", "false of 15", "found")
+    print_rows(
+        ("trace", "requests", *(f"{name}: {head}" for name in ("mean", "P99") for head in heads)),
+        (),
+    )
+    for world in PACES:
+        run = long_run(world)
+        for length in LENGTHS:
+            shares = [share for of in verdicts(run, length, num_traces).values() for share in of]
+            print(
+                f"| {world} | {length:,} | {' | '.join(f'{share:.1f}' for share in shares)} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,15 @@ from dataclasses import replace
 from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.findings import Answer, Form, Quantity, Sentence
-from blis_jax.reports.study import NO_FIGURE, SEEDS, TOO_FEW, WINDOWS, MetricChange, Study
+from blis_jax.reports.study import (
+    LONGER_TRACE,
+    NO_FIGURE,
+    SEEDS,
+    TOO_FEW,
+    WINDOWS,
+    MetricChange,
+    Study,
+)
 from blis_jax.reports.style import ALL_REQUESTS
 from blis_jax.reports.words import (
     LATENCIES,
@@ -67,7 +75,8 @@ def answer(study: Study) -> Answer:
     return Answer(
         asked=study.asked or _asked(study),
         verdict=study.verdict or tuple(_verdicts(study)),
-        sure=study.sure or _sure(study, counts),
+        sure=study.sure
+        or (Sentence.of(study.too_short) if study.too_short else _sure(study, counts)),
         price=Sentence.of(Quantity.whole(num_runs), f" run{'s' * (num_runs != 1)}."),
         time=study.time,
         next=study.next or _next(study),
@@ -239,10 +248,10 @@ def _next(study: Study) -> str:
     if any(row.judgement == NO_FIGURE for row in of_metric):
         return "see which runs have no figure and why, with --all."
     if any(row.judgement == TOO_FEW for row in of_metric):
-        return (
-            "give more of the trace: an interval needs 100 requests, a P99 as many of each class."
-        )
+        return "give more of the trace: an interval needs 100 requests, a P99 500 of each class."
     unclear = [row for row in of_metric if row.change.verdict == UNCLEAR]
+    if unclear and study.too_short:
+        return LONGER_TRACE
     if unclear and study.pairs:  # one trace, of which there is no other run
         return "a longer trace tells more, or --trace-windows N, which makes several runs of it."
     count, many = len(study.seeds), study.runs.many

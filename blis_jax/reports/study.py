@@ -15,7 +15,7 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.style import strategy_colours
 from blis_jax.statistics.intervals import CONFIDENCE
-from blis_jax.statistics.paired import Difference
+from blis_jax.statistics.paired import Difference, fewest_for_verdict
 
 if TYPE_CHECKING:
     from blis_jax.reports.findings import Answer, Sentence, Table
@@ -250,6 +250,7 @@ class Study:
     asked: str = ""  # the second; made of strategies, workload and runs if empty
     verdict: tuple[Sentence, ...] = ()  # the third; made of the differences if empty
     sure: Sentence | None = None  # the fourth; counts the verdicts if there is none
+    too_short: str = ""  # why a trace gives no verdict, and what does, see `too_short`
     remarks: tuple[
         str, ...
     ] = ()  # shown unasked: failures, broken invariants, how seeds were added
@@ -287,6 +288,23 @@ VERDICT_RULE = (
 )
 
 
+def too_short(inference: Mapping[str, Any]) -> str:
+    """Return a sentence on a trace that holds too few blocks for a verdict; else an empty one."""
+    count, fewest = inference.get("num_blocks"), fewest_for_verdict(inference["confidence"])
+    if not count or count >= fewest:
+        return ""
+    return (
+        f"of these requests; other traffic like them may differ: a verdict takes {fewest} stretches of time that do "
+        f"not depend on each other, and this trace holds {count} of {inference['block_s']:.3g} s."
+    )
+
+
+LONGER_TRACE = (
+    "a longer trace tells more, or a slower one (--time-scale above 1), since stretches are long where requests queue; "
+    "--trace-windows N makes several runs of it."
+)
+
+
 def judged(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a `Study` that say how the differences of a result document were judged."""
     inference = document["inference"]
@@ -294,6 +312,7 @@ def judged(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "confidence": inference["confidence"],
         "are_exact": inference.get("are_exact", False),
+        "too_short": too_short(inference),
         "intervals": inference["intervals"],
         "joint": f"{100 * inference['confidence']:g} %; {inference['simultaneous_intervals']}",
         "verdicts": f"{VERDICT_RULE} They are {inference['family']}.{p_values}",

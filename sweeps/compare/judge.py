@@ -1,7 +1,7 @@
 """The judges that turn arms' runs into intervals and verdicts: over seeds or windows, or over the requests of one
 trace.
 
-The requests of one trace are resampled in blocks of arrival time, with the same blocks for all arms.
+The requests of one trace are taken in blocks of arrival time, the same for all arms.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,19 +19,34 @@ from blis_jax.metrics.run_summary import GOOD, REJECTED, RequestFigures, RunSumm
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL, LATENCIES
 from blis_jax.statistics import intervals, paired
-from blis_jax.statistics import moving_blocks as blocks
-from blis_jax.statistics.intervals import Estimate, Inference
-from blis_jax.statistics.moving_blocks import BlockResampling, Resampled, ResampledPair
-from blis_jax.statistics.paired import OF_POOLED, Difference, joint_words
+from blis_jax.statistics.intervals import CONFIDENCE, NO_INTERVAL, Estimate, Inference
+from blis_jax.statistics.paired import (
+    OF_POOLED,
+    UNCLEAR,
+    Difference,
+    Pair,
+    fewest_for_verdict,
+    joint_words,
+)
+from blis_jax.statistics.trace_blocks import (
+    LEAST_REQUESTS,
+    TimeBlocks,
+    num_bins,
+    time_blocks,
+    usual_number,
+)
 from sweeps.runs.measured import metric_values, num_values, pair_of
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
+
     from blis_jax.traces.source import TraceSource
     from sweeps.compare.document import CommonSetting
 
 LATENCIES_LOOKED_AT = ("ttft", "e2e")
 TAIL = 0.99
-LEAST_OF_CLASS = 30  # requests from which a class has intervals; a P99 needs 100
+LEAST_OF_CLASS = 30  # requests from which a class has intervals
+LEAST_BEYOND = 5  # requests beyond a percentile from which it has one: of a P99 500 in all
 
 SHARES = {"attainment": (GOOD, 1.0), "slo_miss_rate": (GOOD, -1.0), "reject_rate": (REJECTED, 1.0)}
 
@@ -43,11 +58,12 @@ def check_block(block_s: float | None, trace: TraceSource | None) -> None:
     if trace is None or trace.num_windows is not None:
         why = "without --trace" if trace is None else "with --trace-windows, each a run"
         raise ConfigError(f"--block-s has no meaning {why}; leave it out")
-    longest = trace.span_s / blocks.LEAST_BLOCKS
+    fewest = fewest_for_verdict(CONFIDENCE)
+    longest = trace.span_s / fewest
     if not 0 < block_s <= longest:
         raise ConfigError(
             f"--block-s: got {block_s:g}, allowed is above 0 up to {longest:.4g}, so that the trace of "
-            f"{trace.span_s:.4g} s holds {blocks.LEAST_BLOCKS} blocks"
+            f"{trace.span_s:.4g} s holds {fewest} blocks"
         )
 
 
@@ -64,135 +80,147 @@ class OneTrace:
         differences."""
         self.arms, self.inference = arms, inference
         requests = [run.requests for arm in arms for run in arm]
-        self._kept: dict[tuple[int, Ingredient], Resampled] = {}
-        self.is_short = False  # against the time over which differences stay alike
+        self._kept: dict[tuple[int, Ingredient], Float[np.ndarray, "block"] | None] = {}
         self.num_requests = max(
             (len(of_run) for of_run in requests if of_run is not None), default=0
         )
-        self.resamplings: list[BlockResampling] = []
-        self.chosen = np.ones((inference.num_resamples, 1), np.int64)
-        if self.num_requests >= blocks.LEAST_REQUESTS:
+        self.by_seed: list[TimeBlocks] = []
+        self.num_wanted = 0  # blocks as long as differences ask for
+        if self.num_requests >= LEAST_REQUESTS:
             self._lay_blocks(arms, block_s)
 
     def _lay_blocks(self, arms: Sequence[Sequence[RunSummary]], block_s: float | None) -> None:
-        by_seed = list(zip(*arms, strict=True))
-        present = [next((run.requests for run in runs if run.requests), None) for runs in by_seed]
-        bins = [
-            blocks.time_bins(outcomes.arrivals()) for outcomes in present if outcomes is not None
+        runs_by_seed = zip(*arms, strict=True)
+        present = [
+            next((run.requests for run in runs if run.requests), None) for runs in runs_by_seed
         ]
-        if len(bins) < len(present):
+        arrivals = [outcomes.arrivals() for outcomes in present if outcomes is not None]
+        if len(arrivals) < len(present):
             return
-        num_bins = min(outcomes.num_bins for outcomes in bins)
-        if block_s is None:
-            series = _series(arms[0][0].requests, arms, num_bins)
-            length = blocks.usual_length(series)
-            self.is_short = blocks.longest_wanted(series) > length
-        else:
-            length = max(
-                min(math.ceil(block_s / bins[0].bin_s), num_bins // blocks.LEAST_BLOCKS), 1
-            )
-        weights = blocks.block_weights(num_bins, length, self.inference)
-        self.resamplings = [
-            BlockResampling(blocks.time_bins(outcomes.arrivals(), num_bins), length, weights)
-            for outcomes in present
-            if outcomes is not None
-        ]
-        self.chosen = blocks.seed_counts(len(by_seed), self.inference)
+        bins = num_bins(min(map(len, arrivals)))
+        self.num_wanted = usual_number(_series(arms[0][0].requests, arms, bins))
+        number = self.num_wanted
+        if block_s is not None:
+            number = max(int(np.ptp(arrivals[0]) / 1e6 / block_s), self.fewest)
+        self.by_seed = [time_blocks(of_seed, number) for of_seed in arrivals]
+
+    @property
+    def fewest(self) -> int:
+        """Return the fewest blocks that give a verdict."""
+        return fewest_for_verdict(self.inference.confidence)
 
     @property
     def num_blocks(self) -> int:
         """Return the number of blocks of the trace; 0 if the trace has too few requests."""
-        return self.resamplings[0].num_blocks if self.resamplings else 0
+        return self.by_seed[0].num_blocks if self.by_seed else 0
 
     @property
     def block_s(self) -> float | None:
         """Return the length of a block, s; None if the trace has no blocks."""
-        return self.resamplings[0].block_s if self.resamplings else None
+        return self.by_seed[0].block_s if self.by_seed else None
 
     def differences(
         self, compared: Sequence[tuple[Sequence[RunSummary], Sequence[RunSummary], str]]
     ) -> list[Difference]:
         """Return second minus first for every entry (first, second, metric), judged together."""
-        pairs = [
-            ResampledPair(
-                self.resampled(first, name), self.resampled(second, name), lookup(name)[0].direction
+        pairs = [self._pair(*entry) for entry in compared]
+        judged = paired.differences(pairs, self.inference)
+        return [
+            difference
+            if difference.num_pairs > 1
+            else replace(
+                difference, num_pairs=self.num_blocks * difference.num_pairs, verdict=UNCLEAR
             )
-            for first, second, name in compared
+            for difference in judged
         ]
-        return blocks.differences(pairs, self.num_blocks, self.inference)
+
+    def _pair(self, first: Sequence[RunSummary], second: Sequence[RunSummary], name: str) -> Pair:
+        """Return a metric of two arms by block; as one value without a spread where blocks have no part in it."""
+        before, after = self._by_block(first, name), self._by_block(second, name)
+        if before is None or after is None:
+            before, after = (np.array([self._mean(runs, name)]) for runs in (first, second))
+        return Pair(before, after, lookup(name)[0].direction)
 
     def interval(self, runs: Sequence[RunSummary], name: str) -> Estimate:
-        """Return the interval of one arm's metric, from resamples of the trace."""
-        resampled = self.resampled(runs, name)
-        return blocks.interval_of(resampled, self.num_blocks, self.inference.confidence)
+        """Return the interval of one arm's metric, from the blocks of the trace."""
+        values = self._by_block(runs, name)
+        if values is None:
+            mean = self._mean(runs, name)
+            return Estimate(mean, math.nan, math.nan, self.num_blocks, NO_INTERVAL)
+        return intervals.interval_of(intervals.seed_mean, [values], self.inference)
 
-    def resampled(self, runs: Sequence[RunSummary], name: str) -> Resampled:
-        """Return one arm's metric as measured and in every resample; with several seeds the mean over the runs."""
-        values = np.array([run.metrics.get(name, math.nan) for run in runs])
-        value, how = float(values.mean()), ingredient_of(name)
-        if how is None or not self.resamplings or any(run.requests is None for run in runs):
-            return blocks.only_a_value(value, self.inference.num_resamples)
+    @staticmethod
+    def _mean(runs: Sequence[RunSummary], name: str) -> float:
+        return float(np.mean([run.value(name) for run in runs]))
+
+    def _by_block(self, runs: Sequence[RunSummary], name: str) -> Float[np.ndarray, "block"] | None:
+        """Return what each block contributes to one arm's metric, the mean over its runs; None where blocks have no
+        part in it, or too few requests have a value."""
+        how = ingredient_of(name)
+        requests = [run.requests for run in runs if run.requests is not None]
+        if how is None or not self.by_seed or len(requests) < len(runs):
+            return None
         parts = [
-            self._part(run.requests, resampling, how)
-            for run, resampling in zip(runs, self.resamplings, strict=True)
-            if run.requests is not None
+            self._part(of_run, of_seed, how)
+            for of_run, of_seed in zip(requests, self.by_seed, strict=True)
         ]
-        return dataclasses.replace(blocks.average(parts, self.chosen), value=value)
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        by_block: np.ndarray = np.mean(known, axis=0)
+        return by_block - by_block.mean() + self._mean(runs, name)
 
     def _part(
-        self, requests: RequestFigures, resampling: BlockResampling, how: Ingredient
-    ) -> Resampled:
-        """Return a statistic of one run in every resample; several seeds that share one run are resampled once."""
+        self, requests: RequestFigures, of_seed: TimeBlocks, how: Ingredient
+    ) -> Float[np.ndarray, "block"] | None:
+        """Return one run's contributions; several seeds that share one run compute them once."""
         key = id(requests), how
         if key not in self._kept:
             column, least = requests.column(how.column, how.slo_class), LEAST_OF_CLASS
-            if how.level is None:
-                resampled = resampling.mean(column)
-            else:
-                resampled = resampling.quantile(column, how.level)
-                least = max(least, round(1 / (1 - how.level)))
+            if how.level is not None:
+                least = max(least, round(LEAST_BEYOND / (1 - how.level)))
             if np.isfinite(column).sum() < least:  # a percentile of so few is one of them
-                resampled = blocks.only_a_value(resampled.value, self.inference.num_resamples)
-            self._kept[key] = (
-                resampled if how.sign > 0 else Resampled(1 - resampled.value, 1 - resampled.draws)
-            )
+                self._kept[key] = None
+            elif how.level is None:
+                self._kept[key] = how.sign * of_seed.mean(column)
+            else:
+                self._kept[key] = how.sign * of_seed.quantile(column, how.level)
         return self._kept[key]
 
     def sentence(self) -> str:
         """Return a sentence on how single intervals are computed."""
-        level = f"{100 * self.inference.confidence:g} %"
-        if not self.resamplings:
+        if not self.by_seed:
             return (
                 f"none: {self.num_requests} requests are too few for an interval from one trace, which "
-                f"needs {blocks.LEAST_REQUESTS}"
+                f"needs {LEAST_REQUESTS}"
             )
-        resampling = self.resamplings[0]
+        usual = interval_sentence(self.num_blocks, self.inference, "block")
         warning = (
-            "; neighbouring requests are alike for longer than a block, so these intervals are too narrow; "
-            "a longer trace has better ones"
-        ) * self.is_short
+            "; neighbouring requests are alike for longer than a block, so a verdict is surer than it should be: "
+            "leave --block-s out"
+        ) * (self.num_wanted < self.num_blocks)
         return (
-            f"bootstrap of the trace in blocks of {resampling.block_s:.3g} s of arrivals, the same for all arms "
-            f"({resampling.num_blocks} blocks, {self.inference.num_resamples} resamples), {level}{warning}"
+            f"the trace in {self.num_blocks} blocks of {self.by_seed[0].block_s:.3g} s of arrivals, the same for all "
+            f"arms; {usual}{warning}"
         )
 
 
 def _series(
-    first: RequestFigures | None, arms: Sequence[Sequence[RunSummary]], num_bins: int
+    first: RequestFigures | None, arms: Sequence[Sequence[RunSummary]], number: int
 ) -> list[np.ndarray]:
     """Return each arm's differences from the reference by bin of time: latencies, and requests beyond each arm's
     P99."""
-    series: list[np.ndarray] = [np.zeros(num_bins)]
+    series: list[np.ndarray] = [np.zeros(number)]
     for arm in arms[1:]:
         other = arm[0].requests
         if first is None or other is None or len(first) != len(other):
             continue
-        bins = blocks.time_bins(first.arrivals(), num_bins)
+        bins = time_blocks(first.arrivals(), number)
         for name in LATENCIES_LOOKED_AT:
             before, after = first.column(name, None), other.column(name, None)
             for change in (after - before, _beyond(after) - _beyond(before)):
                 change = np.nan_to_num(change - np.nanmean(change))
-                series.append(np.bincount(bins.place, change, num_bins))
+                series.append(np.bincount(bins.place, change, number))
     return series
 
 
@@ -320,18 +348,15 @@ def inference_json(
         judge: the judge of the differences.
         differences: all differences.
         family: names the differences whose verdicts hold together, and their number.
-        word: that in which the runs of an arm differ, `seed` or `window`.
+        word: that in which the runs of an arm differ, `seed` or `window`; of one trace, blocks are told instead.
     """
-    inference, is_resampled = judge.inference, isinstance(judge, OneTrace)
+    inference = judge.inference
+    word = "block" if isinstance(judge, OneTrace) else word
     most = max((difference.num_pairs for difference in differences), default=0)
     are_exact = most > 0 and all(entry.is_exact for entry in differences if entry.num_pairs)
-    test = "t-test with the resamples' standard error" if is_resampled else "paired t-test by seed"
-    more = (
-        ""
-        if is_resampled
-        else f", below 5 % with a further seed against the difference; {OF_POOLED}"
-    )
-    test = ("anytime-valid " * inference.is_anytime + test).replace("seed", word)
+    test = ("anytime-valid " * inference.is_anytime + "paired t-test by seed").replace("seed", word)
+    pooled = "" if isinstance(judge, OneTrace) else f"; {OF_POOLED}"
+    more = f", below 5 % with a further seed against the difference{pooled}"
     return {
         **dataclasses.asdict(inference),
         **family,
@@ -343,4 +368,5 @@ def inference_json(
         else interval_sentence(most, inference, word, are_exact),
         "are_exact": are_exact,
         "block_s": judge.block_s if isinstance(judge, OneTrace) else None,
+        "num_blocks": judge.num_blocks if isinstance(judge, OneTrace) else None,
     }

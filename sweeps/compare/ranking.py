@@ -17,7 +17,7 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.policies.registry import ROUTING
 from blis_jax.reports.answers import in_words
 from blis_jax.reports.findings import Quantity, Row, Sentence, Table
-from blis_jax.reports.study import words_of
+from blis_jax.reports.study import LONGER_TRACE, too_short, words_of
 from blis_jax.reports.words import joined, metric_name, number, table_title
 from blis_jax.statistics.paired import BETTER, WORSE, Difference
 from sweeps.compare.report import quantity
@@ -126,6 +126,8 @@ def verdict(document: Document) -> Sentence | None:
         text += f"; the next, {others[0]['arm']}, has {_change(others[0])}"
     if not level:
         return Sentence.of(f"{best['arm']} is best: {text}.")
+    if too_short(document["inference"]):
+        return Sentence.of(f"{best['arm']} has the best figure on this trace: {text}.")
     other_words = joined(level) if len(level) <= MOST_NAMED else f"{len(level)} of the others"
     other_words = "any other" if len(level) == len(others) else other_words
     return Sentence.of(
@@ -141,6 +143,8 @@ def next_step(document: Document) -> str:
     if len(order[0]["surely_ahead_of"]) == len(order) - 1:
         pace = "--time-scale or blis-jax robustness show at which pace another is best"
         return f"{pace}; --report FILE.html draws all of it."
+    if too_short(document["inference"]):
+        return LONGER_TRACE
     more = (
         "a longer trace, or --trace-windows N, tells" if document["trace"] else "more --seeds tell"
     )
@@ -152,6 +156,8 @@ def sure(document: Document) -> Sentence | None:
     ranking, inference = document.get("ranking"), document["inference"]
     if not ranking or inference.get("are_exact"):
         return None
+    if why := too_short(inference):
+        return Sentence.of(why)
     told = sum(len(arm["surely_ahead_of"]) for arm in ranking["order"])
     pairs = ranking["num_pairs"]
     level = f"{100 * inference['confidence']:g} % for "
