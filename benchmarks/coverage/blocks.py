@@ -9,6 +9,9 @@ requests queue most of the time, and *waves*, whose pace swings so that queues g
 some neighbouring requests of it, as if they were the whole trace. Latencies are scaled so that all routers have one
 figure on average: then every verdict is false. Columns: traces that hold enough blocks for a verdict; differences that
 their own test names; answers about all 15 pairs of routers with a false verdict; true differences that are found.
+
+The third table has false answers about neighbouring windows of 400 requests, which are runs that begin on an idle
+cluster (`--trace-windows`).
 """
 
 from __future__ import annotations
@@ -32,14 +35,14 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.run_summary import RequestFigures, RunSummary
 from blis_jax.statistics.intervals import BY_STUDENT
-from blis_jax.statistics.paired import BETTER, WORSE
+from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences
 from blis_jax.traces.read import TraceOptions
 from blis_jax.traces.source import TraceSource
 from papers.pages import print_rows
 from sweeps.compare.judge import OneTrace
 from sweeps.compare.ranking import router_arms
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.measured import Recorder
+from sweeps.runs.measured import Recorder, metric_values
 from sweeps.strategies.arms import arm_of
 
 if TYPE_CHECKING:
@@ -54,6 +57,11 @@ LEVELS = {"p90": 0.9, "p99": 0.99}
 ROUTERS = "round-robin,least-loaded,weighted,cached-of-two,kv-adaptive,power-of-two"
 FIGURES = ("ttft_mean_ms", "ttft_p99_ms")
 LENGTHS = (500, 1500, 3000, 10_000, 30_000)
+NUM_WINDOWS, OF_WINDOW, WINDOWS = (
+    400,
+    400,
+    (8, 20),
+)  # windows simulated, requests of each, windows of an answer
 LONG, RANDOM_STATE = 200_000, 31  # requests; by another state the blocks' length was chosen
 PACES = {"calm": 45.0, "busy": 70.0, "waves": 60.0}  # requests per second
 SWING, SWING_S, EVERY_S = 0.35, 5.0, 0.25  # of the logarithm of the waves' pace
@@ -156,20 +164,50 @@ class LongRun:
     e2e_ms: Float[np.ndarray, "router request"]
 
 
-def long_run(world: str, num_requests: int = LONG) -> LongRun:
-    """Simulate the routers on a long trace of a world."""
+def simulated(
+    world: str, num_requests: int, num_windows: int | None = None
+) -> list[Sequence[RunSummary]]:
+    """Simulate each router on a trace of a world: one run, or one of each window."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{world}.csv"
         _write_trace(path, world, num_requests)
-        recorder = Recorder((), Measure(DEFAULT_TARGETS), (), has_requests=True)
-        experiment = Experiment.on(TraceSource(path, TraceOptions()), (1,), "recorded")
+        recorder = Recorder(FIGURES, Measure(DEFAULT_TARGETS), (), has_requests=True)
+        source = TraceSource(path, TraceOptions(), num_windows)
+        experiment = Experiment.on(source, range(1, (num_windows or 1) + 1), "recorded")
         configs = [arm.config for arm in router_arms(ROUTERS, arm_of("vllm"))]
-        runs = [experiment.summaries([config], recorder)[0][0] for config in configs]
+        return [experiment.summaries([config], recorder)[0] for config in configs]
+
+
+def long_run(world: str, num_requests: int = LONG) -> LongRun:
+    """Simulate the routers on a long trace of a world."""
+    runs = [of_router[0] for of_router in simulated(world, num_requests)]
     requests = [run.requests for run in runs if run.requests is not None]
     ttft_ms, e2e_ms = (
         np.array([of_run.column(name, None) for of_run in requests]) for name in ("ttft", "e2e")
     )
     return LongRun(requests[0].arrivals(), ttft_ms, e2e_ms)
+
+
+def windows(world: str, num_answers: int) -> list[float]:
+    """Return % of false answers by figure and number of windows, where all routers have one figure on average."""
+    runs, shares = simulated(world, NUM_WINDOWS * OF_WINDOW, NUM_WINDOWS), []
+    for name in FIGURES:
+        values = np.array([metric_values(of_router, name) for of_router in runs])
+        values *= values[0].mean() / values.mean(axis=1, keepdims=True)
+        for size in WINDOWS:
+            starts = np.random.default_rng(size).integers(0, NUM_WINDOWS - size, num_answers)
+            parts = (values[:, start : start + size] for start in starts)
+            false = [
+                any(
+                    difference.verdict in (BETTER, WORSE)
+                    for difference in differences(
+                        [Pair(*pair) for pair in combinations(part, 2)], BY_STUDENT
+                    )
+                )
+                for part in parts
+            ]
+            shares.append(100 * float(np.mean(false)))
+    return shares
 
 
 def _write_trace(path: Path, world: str, count: int) -> None:
@@ -272,6 +310,11 @@ def main() -> None:
                 f"| {world} | {length:,} | {' | '.join(f'{share:.1f}' for share in shares)} |",
                 flush=True,
             )
+    print()
+    heads = tuple(f"{name}, {size} windows" for name in ("mean", "P99") for size in WINDOWS)
+    print_rows(("trace", *heads), (
+        (world, *(f"{share:.1f}" for share in windows(world, num_traces))) for world in PACES
+    ))  # fmt: skip
 
 
 if __name__ == "__main__":

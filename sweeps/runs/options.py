@@ -108,7 +108,7 @@ class StatisticsOptions(CommandOptions, title="statistics"):
     bootstrap: int = option(values.whole, 9999, "N", "resamples of the seeds, from 15 seeds on")
     random_state: int = option(values.at_least(0), 0, "N", "seed of the resampling")
     block_s: float | None = option(
-        values.number, None, "S", "seconds of the blocks of arrivals that the intervals of one trace resample "
+        values.number, None, "S", "seconds of the blocks of arrivals whose differences count where one trace is run "
         "(default: by how long differences stay alike)",
     )  # fmt: skip
 
