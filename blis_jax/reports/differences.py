@@ -13,7 +13,7 @@ from blis_jax.reports.study import MetricChange, ShownFigure, Study
 from blis_jax.reports.study_pictures import pictures
 from blis_jax.reports.style import ALL_REQUESTS
 from blis_jax.reports.words import OF_LIMITS, joined
-from blis_jax.statistics.intervals import Estimate
+from blis_jax.statistics.intervals import CONFIDENCE, Estimate
 from blis_jax.statistics.paired import BETTER, UNCLEAR, WORSE
 
 MOST_IN_TITLE = 3  # strategies
@@ -28,7 +28,7 @@ def findings(study: Study) -> Findings:
     table = difference_table(study) if study.differences else figure_table(study)
     said = study.runs.in_text
     long = [*(f"{name}: {text}" for name, text in study.descriptions.items() if text)]
-    long += [said(_intervals_line(study)), *map(said, filter(None, (study.verdicts,)))]
+    long += map(said, filter(None, (_intervals_line(study), study.verdicts, _unseen(study))))
     return Findings(
         answer(study),
         (
@@ -68,6 +68,19 @@ def _intervals_line(study: Study) -> str:
         return f"Means over {study.runs.many}; intervals: {study.intervals}."
     joint = f"; those that hold for all differences at once: {study.joint}" if study.joint else ""
     return f"Means over {study.runs.many}; intervals: {study.intervals}{joint}."
+
+
+def _unseen(study: Study) -> str:
+    """Return a sentence on how often what no run has shown may come; empty for fewer than two runs."""
+    pairs = [difference.change.num_pairs for difference in study.differences]
+    count, word = max(pairs, default=0), study.pairs or study.runs.many
+    if count < 2 or study.are_exact:
+        return ""
+    often = 1 / (1 - (1 - CONFIDENCE) ** (1 / count))
+    return (
+        f"What comes once in {often:.0f} {word}, such as far longer waits, is missing from {count} in "
+        f"{1 - CONFIDENCE:.0%} of cases, what is rarer more often; no interval shows it."
+    )
 
 
 def difference_table(study: Study) -> Table:

@@ -315,18 +315,8 @@ def judged(document: Mapping[str, Any]) -> dict[str, Any]:
         "too_short": too_short(inference),
         "intervals": inference["intervals"],
         "joint": f"{100 * inference['confidence']:g} %; {inference['simultaneous_intervals']}",
-        "verdicts": f"{VERDICT_RULE} They are {inference['family']}.{p_values}{_unseen(document)}",
+        "verdicts": f"{VERDICT_RULE} They are {inference['family']}.{p_values}",
     }
-
-
-def _unseen(document: Mapping[str, Any]) -> str:
-    """Return a sentence on how often what no run has seen may come; empty for fewer than two runs or blocks."""
-    count = document["inference"].get("num_blocks") or len(document["seeds"])
-    if count < 2 or document["inference"].get("are_exact"):
-        return ""
-    word = "blocks" if document["inference"].get("num_blocks") else words_of(document).many
-    often = 1 / (1 - (1 - CONFIDENCE) ** (1 / count))
-    return f" {count} {word} may all lack what comes once in {often:.0f}, such as a far worse one ({CONFIDENCE:.0%})."
 
 
 def provenance_of(document: Mapping[str, Any], runs: RunWords) -> dict[str, Any]:
