@@ -32,7 +32,7 @@ from blis_jax.statistics.sequential import (
     look_until_end,
     rule_words,
 )
-from sweeps.runs.measured import KeptRuns, pair_of
+from sweeps.runs.measured import FALLS_BEHIND, KeptRuns, pair_of
 
 if TYPE_CHECKING:
     from sweeps.compare.document import CommonSetting
@@ -249,9 +249,15 @@ def _same_lines(document: Mapping[str, Any], arm: Mapping[str, Any]) -> list[str
 
 
 def failure_lines(document: Mapping[str, Any]) -> list[str]:
-    """Name the arms with unfinished runs or requests, or broken invariants, and what that means for their figures."""
-    lines = []
-    for arm in document["arms"]:
+    """Name the arms with unfinished runs or requests, broken invariants, or growing waits where others keep up, and
+    what that means for their figures."""
+    lines, behind = [], [arm.get("acted", {}).get(FALLS_BEHIND, 0) for arm in document["arms"]]
+    for arm, num_behind in zip(document["arms"], behind, strict=True):
+        if num_behind and min(behind) == 0:
+            lines.append(
+                f"{arm['name']} falls behind: requests come faster than it serves them, so its waits grow with the "
+                f"length of a run (runs: {num_behind} of {len(arm['outcomes'])})"
+            )
         failure = arm["failure"]
         if failure is not None:
             left = "its figures leave these seeds out, which may flatter it"

@@ -36,6 +36,7 @@ from blis_jax.reports.study import CURVE_LEVELS
 from blis_jax.statistics.intervals import is_constant
 from blis_jax.statistics.paired import Pair
 from blis_jax.statistics.pooled import contributions_ms, excess_counts, only, whole
+from blis_jax.statistics.steady import growing_waits
 from sweeps.runs.parts import make_part
 from sweeps.strategies.arms import key_of
 
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from blis_jax.progress import Phase
     from sweeps.runs.experiment import Experiment
     from sweeps.runs.parts import RunPart
+
+FALLS_BEHIND = (
+    "falls_behind"  # of `acted`: in how many runs requests came faster than they were served
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Recorder:
 
 
 def acted(record: RunRecord) -> dict[str, int]:
-    """Return how often each mechanism that leaves a trace acted."""
+    """Return how often each mechanism that leaves a trace acted, and whether waits grew through the run."""
     requests, instances = record.requests, record.instances
     overhead = requests.ttft_parts_us[:, TTFT_PARTS.index("chunk_overhead")]
     return {
@@ -93,6 +98,7 @@ def acted(record: RunRecord) -> dict[str, int]:
         "num_preemptions": int(instances.preemption_count.sum()),
         "cpu_offloads": int(instances.cpu_offloads.sum()),
         "cpu_reloads": int(instances.cpu_reloads.sum()),
+        FALLS_BEHIND: int(growing_waits(requests) is not None),
     }
 
 

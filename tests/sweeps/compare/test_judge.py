@@ -25,7 +25,7 @@ SMALL = ["--bootstrap", "399", "--figure", "none", "--quiet"]
 
 
 def write_trace(folder: Path, gap_us: int = GAP_US) -> str:
-    """Requests long and short by chance; at 9 ms they come faster than one instance serves them."""
+    """Requests long and short by chance; at 15 ms they come faster than one instance serves them."""
     lengths = np.random.default_rng(4).choice([100, 1500], NUM_REQUESTS)
     rows = [
         f"{at * gap_us},{length},6,{'critical' if at % 3 else 'sheddable'}"
@@ -117,15 +117,17 @@ def test_one_run_with_intervals_from_blocks_of_the_trace(whole: dict[str, Any]) 
 def test_a_trace_on_which_requests_queue_throughout_gives_no_verdict(tmp_path: Path) -> None:
     """It holds fewer than six stretches that do not depend on each other, however far figures are apart."""
     routers = "round-robin,least-loaded,always-busiest"
-    document = compared(tmp_path, "--routers", routers, gap_us=9000)
+    document = compared(tmp_path, "--routers", routers, gap_us=15_000)
     assert 0 < document["inference"]["num_blocks"] < 6
-    assert {entry["verdict"] for entry in document["comparisons"]} == {"unclear"}
+    assert {entry["verdict"] for entry in document["comparisons"]} <= {"unclear", "same"}
     figures = [entry["value"] for entry in document["ranking"]["order"]]
     assert figures[-1] > 3 * figures[0]
     shown = " ".join(text(findings_of(document)).split())
     assert "least-loaded has the best figure on this trace: TTFT P99" in shown
     assert "Sure: of these requests; other traffic like them may differ: a verdict takes 6" in shown
     assert "Next: a longer trace tells more, or a slower one (--time-scale above 1)" in shown
+    assert "always-busiest falls behind: requests come faster than it serves them" in shown
+    assert "round-robin falls behind" not in shown
     document["ranking"] = None  # as of arms that are not routers
     shown = " ".join(text(findings_of(document)).split())
     assert "Sure: of these requests" in shown and "Next: a longer trace" in shown
