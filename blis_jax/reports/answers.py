@@ -126,7 +126,7 @@ def _verdicts(study: Study) -> Iterator[Sentence]:
         of_strategy = [
             difference for difference in study.differences if difference.strategy == strategy
         ]
-        yield Sentence.of(name, *by_class(of_strategy, metric), ".")
+        yield Sentence.of(name, *by_class(of_strategy, metric, study.too_short), ".")
     if len(strategies) > MOST_VERDICTS:
         yield _others(study, metric, strategies[MOST_VERDICTS:])
 
@@ -145,8 +145,13 @@ def _others(study: Study, metric: str, strategies: Sequence[str]) -> Sentence:
     )
 
 
-def by_class(differences: Sequence[MetricChange], metric: str) -> Iterator[str | Quantity]:
-    """Yield the parts of a verdict: classes with their changes, by verdict, then the change of throughput."""
+def by_class(
+    differences: Sequence[MetricChange], metric: str, too_short: str = ""
+) -> Iterator[str | Quantity]:
+    """Yield the parts of a verdict: classes with their changes, by verdict, then the change of throughput.
+
+    `too_short`: why a trace gives no verdict, if that is so; then changes are those on this trace.
+    """
     of_metric = [difference for difference in differences if difference.metric == metric]
     chosen = [row for row in of_metric if row.slo_class != ALL_REQUESTS] or of_metric
     separator = ""
@@ -154,7 +159,9 @@ def by_class(differences: Sequence[MetricChange], metric: str) -> Iterator[str |
         classes = [row for row in chosen if row.judgement == verdict]
         if not classes:
             continue
-        if verdict == UNCLEAR and all(math.isnan(row.change.absolute.low) for row in classes):
+        if verdict == UNCLEAR and too_short:
+            words = "on this trace"
+        elif verdict == UNCLEAR and all(math.isnan(row.change.absolute.low) for row in classes):
             words = "of one run, without a spread to judge by"
         yield f"{separator}{words}: "
         yield from _listed(classes)

@@ -131,6 +131,7 @@ def test_a_trace_on_which_requests_queue_throughout_gives_no_verdict(tmp_path: P
     document["ranking"] = None  # as of arms that are not routers
     shown = " ".join(text(findings_of(document)).split())
     assert "Sure: of these requests" in shown and "Next: a longer trace" in shown
+    assert "Verdict: least-loaded: on this trace: critical −" in shown
 
 
 def test_windows_are_runs_that_are_paired(tmp_path: Path) -> None:
