@@ -7,8 +7,8 @@ percentiles are known exactly.
 The second table has verdicts. Six routers serve a long simulated trace: *calm* at 64 % of the pace of *busy*, where
 requests queue most of the time, and *waves*, whose pace swings so that queues grow for minutes. Each answer is about
 some neighbouring requests of it, as if they were the whole trace. Latencies are scaled so that all routers have one
-figure on average: then every verdict is false. Columns: traces that hold enough blocks for a verdict; differences that
-their own test names; answers about all 15 pairs of routers with a false verdict; true differences that are found.
+figure on average: then every verdict is false. Columns, of answers about two routers drawn for each part, and about all
+15 pairs of six: parts that hold enough blocks for a verdict; answers with a false one; true differences that are found.
 
 The third table has false answers about neighbouring windows of 400 requests, which are runs that begin on an idle
 cluster (`--trace-windows`).
@@ -34,8 +34,17 @@ from blis_jax.backend import prepare_backend
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.run_summary import RequestFigures, RunSummary
-from blis_jax.statistics.intervals import BY_STUDENT
-from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences
+from blis_jax.statistics.intervals import BY_STUDENT, CONFIDENCE
+from blis_jax.statistics.paired import (
+    BETTER,
+    SAME,
+    UNCLEAR,
+    WORSE,
+    Difference,
+    Pair,
+    differences,
+    fewest_for_verdict,
+)
 from blis_jax.traces.read import TraceOptions
 from blis_jax.traces.source import TraceSource
 from papers.pages import print_rows
@@ -54,6 +63,7 @@ GAP_US = 1e5
 WARM_UP = 400
 NUM_TRACES = 200
 LEVELS = {"p90": 0.9, "p99": 0.99}
+SIGNS = {BETTER: -1, WORSE: 1, UNCLEAR: 0, SAME: 0}
 ROUTERS = "round-robin,least-loaded,weighted,cached-of-two,kv-adaptive,power-of-two"
 FIGURES = ("ttft_mean_ms", "ttft_p99_ms")
 LENGTHS = (500, 1500, 3000, 10_000, 30_000)
@@ -257,30 +267,37 @@ def verdicts(run: LongRun, length: int, num_traces: int) -> dict[str, tuple[floa
 def _columns(
     run: LongRun, parts: Sequence[slice], name: str, figures: Float[np.ndarray, " router"]
 ) -> tuple[float, ...]:
-    pairs = list(combinations(range(len(figures)), 2))
-    truth = np.array([np.sign(figures[second] - figures[first]) for first, second in pairs])
+    routers, rng = tuple(range(len(figures))), np.random.default_rng(RANDOM_STATE)
     rows = []
     for part in parts:
-        scaled, plain = (
-            _judged(run, part, name, scales) for scales in (figures[0] / figures, figures / figures)
-        )
-        signs = np.array(
-            [{BETTER: -1, WORSE: 1}.get(difference.verdict, 0) for difference in plain]
-        )
-        rows.append((
-            scaled[0].num_pairs >= 6,
-            np.mean([each.p_value <= 0.05 and each.num_pairs >= 6 for each in scaled]),
-            any(each.verdict in (BETTER, WORSE) for each in scaled),
-            np.mean((signs == truth)[truth != 0]),
-        ))  # fmt: skip
-    return tuple(100 * float(column) for column in np.mean(rows, axis=0))
+        two = tuple(int(router) for router in rng.choice(routers, 2, replace=False))
+        row = list[float]()
+        for chosen in (two, routers):
+            truth = np.sign([figures[after] - figures[at] for at, after in combinations(chosen, 2)])
+            alike = _judged(run, part, name, chosen, figures[0] / figures)
+            signs = [SIGNS[each.verdict] for each in _judged(run, part, name, chosen)]
+            found = (np.array(signs) == truth)[truth != 0]
+            row += [
+                alike[0].num_pairs >= fewest_for_verdict(CONFIDENCE),
+                any(SIGNS[each.verdict] for each in alike),
+                float(found.mean()) if len(found) else np.nan,
+            ]
+        rows.append(row)
+    return tuple(100 * float(column) for column in np.nanmean(rows, axis=0))
 
 
-def _judged(run: LongRun, part: slice, name: str, scales: Float[np.ndarray, " router"]) -> list:
+def _judged(
+    run: LongRun,
+    part: slice,
+    name: str,
+    routers: Sequence[int],
+    scales: Float[np.ndarray, " router"] | None = None,
+) -> list[Difference]:
     arrival_us = run.arrival_us[part]
+    scales = np.ones(len(run.ttft_ms)) if scales is None else scales
     arms = [
-        (run_of(arrival_us, scale * ttft[part], scale * e2e[part]),)
-        for scale, ttft, e2e in zip(scales, run.ttft_ms, run.e2e_ms, strict=True)
+        (run_of(arrival_us, scales[at] * run.ttft_ms[at, part], scales[at] * run.e2e_ms[at, part]),)
+        for at in routers
     ]
     return OneTrace(arms, BY_STUDENT).differences([(*pair, name) for pair in combinations(arms, 2)])
 
@@ -297,7 +314,11 @@ def main() -> None:
     ))  # fmt: skip
     print()
     prepare_backend(use_cache=True)
-    heads = ("have a verdict", "false alone", "false of 15", "found")
+    heads = [
+        f"{arms} routers: {head}"
+        for arms in ("two", "six")
+        for head in ("have a verdict", "false", "found")
+    ]
     print_rows(
         ("trace", "requests", *(f"{name}: {head}" for name in ("mean", "P99") for head in heads)),
         (),
@@ -311,8 +332,8 @@ def main() -> None:
                 flush=True,
             )
     print()
-    heads = tuple(f"{name}, {size} windows" for name in ("mean", "P99") for size in WINDOWS)
-    print_rows(("trace", *heads), (
+    titles = tuple(f"{name}, {size} windows" for name in ("mean", "P99") for size in WINDOWS)
+    print_rows(("trace", *titles), (
         (world, *(f"{share:.1f}" for share in windows(world, num_traces))) for world in PACES
     ))  # fmt: skip
 

@@ -7,11 +7,11 @@ contributes to a figure by what the figure is without it (the jackknife's pseudo
 is the figure, and their spread gives its error. So intervals and verdicts treat blocks as they treat seeds (`paired`):
 a verdict takes six of them.
 
-A block must be long against the time over which latencies depend on each other. Its length follows from the differences
-themselves: 1.7 times the length by the rule of Politis and White (2004, corrected by Patton, Politis and White, 2009),
-since blocks that are too short make verdicts too sure, and the rule aims at the variance (`python -m
-benchmarks.coverage.blocks`). A trace of a busy cluster may hold fewer than six such blocks, however many requests it
-has. Then it cannot tell what other traffic like it would do.
+A block must be long against the time over which latencies depend on each other. Its length follows from the latencies
+of each strategy and from their differences: twice the length by the rule of Politis and White (2004, corrected by
+Patton, Politis and White, 2009), since blocks that are too short make verdicts too sure, and the rule aims at the
+variance (`python -m benchmarks.coverage.blocks`). A trace of a busy cluster may hold fewer than six such blocks,
+however many requests it has. Then it cannot tell what other traffic like it would do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 LEAST_REQUESTS = 100  # below it an interval would be guessed
-LONGER = 1.7  # times the rule's block, see above
+LONGER = 2  # times the rule's block, see above
 REQUESTS_PER_BIN, MOST_BINS = 5, 200
 LAGS_IN_A_ROW = 5  # that are insignificant where correlation has ended
 SIGNIFICANT = 2.0  # correlations beyond so many standard errors count
@@ -103,7 +103,7 @@ def num_bins(num_requests: int) -> int:
 def usual_number(series: Sequence[Float[np.ndarray, "bin"]]) -> int:
     """Return how many blocks a trace holds, each as long as the series need that needs the longest; 1 or more."""
     least = math.ceil(len(series[0]) ** (1 / 3))
-    length = max(least, *(math.ceil(LONGER * wanted_length(each)) for each in series))
+    length = max(least, *(LONGER * wanted_length(each) for each in series))
     return max(len(series[0]) // length, 1)
 
 

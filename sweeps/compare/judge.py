@@ -208,19 +208,20 @@ class OneTrace:
 def _series(
     first: RequestFigures | None, arms: Sequence[Sequence[RunSummary]], number: int
 ) -> list[np.ndarray]:
-    """Return each arm's differences from the reference by bin of time: latencies, and requests beyond each arm's
-    P99."""
+    """Return each arm's latencies, and requests beyond its P99, and their differences from the reference's, by bin of
+    time."""
     series: list[np.ndarray] = [np.zeros(number)]
-    for arm in arms[1:]:
+    for arm in arms:
         other = arm[0].requests
         if first is None or other is None or len(first) != len(other):
             continue
         bins = time_blocks(first.arrivals(), number)
         for name in LATENCIES_LOOKED_AT:
             before, after = first.column(name, None), other.column(name, None)
-            for change in (after - before, _beyond(after) - _beyond(before)):
-                change = np.nan_to_num(change - np.nanmean(change))
-                series.append(np.bincount(bins.place, change, number))
+            tail = _beyond(after)
+            for values in (after, tail, after - before, tail - _beyond(before)):
+                known = np.nan_to_num(values - np.nanmean(values))
+                series.append(np.bincount(bins.place, known, number))
     return series
 
 

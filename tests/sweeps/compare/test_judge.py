@@ -204,7 +204,7 @@ def test_a_short_trace_has_figures_but_no_intervals() -> None:
     assert found.absolute.mean == pytest.approx(2.0)
     assert "60 requests are too few for an interval" in judge.sentence()
     long_enough = OneTrace([made_up(100), made_up(100, delay=2.0)], Inference(num_resamples=99))
-    assert "the trace in 6 blocks of 0.165 s" in long_enough.sentence()
+    assert "the trace in 3 blocks of 0.33 s" in long_enough.sentence()
 
 
 def test_a_rare_class_has_a_mean_with_an_interval_but_no_percentile() -> None:
