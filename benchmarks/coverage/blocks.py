@@ -8,7 +8,7 @@ The second table has verdicts. Six routers serve a long simulated trace: *calm* 
 requests queue most of the time, and *waves*, whose pace swings so that queues grow for minutes. Each answer is about
 some neighbouring requests of it, as if they were the whole trace. Latencies are scaled so that all routers have one
 figure on average: then every verdict is false. Columns, of answers about two routers drawn for each part, and about all
-15 pairs of six: parts that hold enough blocks for a verdict; answers with a false one; true differences that are found.
+15 pairs of six: answers with a false one, and in brackets true differences that are found.
 
 The third table has false answers about neighbouring windows of 400 requests, which are runs that begin on an idle
 cluster (`--trace-windows`).
@@ -34,7 +34,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.run_summary import RequestFigures, RunSummary
-from blis_jax.statistics.intervals import BY_STUDENT, CONFIDENCE
+from blis_jax.statistics.intervals import BY_STUDENT
 from blis_jax.statistics.paired import (
     BETTER,
     SAME,
@@ -43,7 +43,6 @@ from blis_jax.statistics.paired import (
     Difference,
     Pair,
     differences,
-    fewest_for_verdict,
 )
 from blis_jax.traces.read import TraceOptions
 from blis_jax.traces.source import TraceSource
@@ -250,8 +249,8 @@ def _write_trace(path: Path, world: str, count: int) -> None:
             writer.writerow((int(arrival_s * 1e6), *lengths, f"doc_{document}", DOCUMENT))
 
 
-def verdicts(run: LongRun, length: int, num_traces: int) -> dict[str, tuple[float, ...]]:
-    """Return the columns of the second table by figure, %."""
+def verdicts(run: LongRun, length: int, num_traces: int) -> Float[np.ndarray, "4 2"]:
+    """Return % of false answers and of differences found: of the mean by two and by six routers, then of the P99."""
     rng = np.random.default_rng(length)
     starts = rng.integers(0, len(run.arrival_us) - length, num_traces)
     parts = [slice(start, start + length) for start in starts]
@@ -261,29 +260,26 @@ def verdicts(run: LongRun, length: int, num_traces: int) -> dict[str, tuple[floa
             [np.quantile(run.ttft_ms[:, part], 0.99, axis=1) for part in parts], axis=0
         ),
     }
-    return {name: _columns(run, parts, name, of_arm) for name, of_arm in of_figure.items()}
+    return np.concatenate([_shares(run, parts, *figure) for figure in of_figure.items()])
 
 
-def _columns(
+def _shares(
     run: LongRun, parts: Sequence[slice], name: str, figures: Float[np.ndarray, " router"]
-) -> tuple[float, ...]:
+) -> Float[np.ndarray, "2 2"]:
     routers, rng = tuple(range(len(figures))), np.random.default_rng(RANDOM_STATE)
     rows = []
     for part in parts:
         two = tuple(int(router) for router in rng.choice(routers, 2, replace=False))
-        row = list[float]()
+        row = []
         for chosen in (two, routers):
             truth = np.sign([figures[after] - figures[at] for at, after in combinations(chosen, 2)])
             alike = _judged(run, part, name, chosen, figures[0] / figures)
             signs = [SIGNS[each.verdict] for each in _judged(run, part, name, chosen)]
             found = (np.array(signs) == truth)[truth != 0]
-            row += [
-                alike[0].num_pairs >= fewest_for_verdict(CONFIDENCE),
-                any(SIGNS[each.verdict] for each in alike),
-                float(found.mean()) if len(found) else np.nan,
-            ]
+            is_false = any(SIGNS[each.verdict] for each in alike)
+            row.append((is_false, float(found.mean()) if len(found) else np.nan))
         rows.append(row)
-    return tuple(100 * float(column) for column in np.nanmean(rows, axis=0))
+    return np.asarray(100 * np.nanmean(np.array(rows, float), axis=0))
 
 
 def _judged(
@@ -314,23 +310,14 @@ def main() -> None:
     ))  # fmt: skip
     print()
     prepare_backend(use_cache=True)
-    heads = [
-        f"{arms} routers: {head}"
-        for arms in ("two", "six")
-        for head in ("have a verdict", "false", "found")
-    ]
-    print_rows(
-        ("trace", "requests", *(f"{name}: {head}" for name in ("mean", "P99") for head in heads)),
-        (),
-    )
+    heads = [f"{arms} routers, {figure}" for figure in ("mean", "P99") for arms in ("two", "six")]
+    print_rows(("trace", "requests", *heads), ())
     for world in PACES:
         run = long_run(world)
         for length in LENGTHS:
-            shares = [share for of in verdicts(run, length, num_traces).values() for share in of]
-            print(
-                f"| {world} | {length:,} | {' | '.join(f'{share:.1f}' for share in shares)} |",
-                flush=True,
-            )
+            shares = verdicts(run, length, num_traces)
+            cells = [f"{false:.1f} ({found:.0f})" for false, found in shares]
+            print(f"| {world} | {length:,} | {' | '.join(cells)} |", flush=True)
     print()
     titles = tuple(f"{name}, {size} windows" for name in ("mean", "P99") for size in WINDOWS)
     print_rows(("trace", *titles), (
