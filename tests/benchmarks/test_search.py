@@ -407,15 +407,27 @@ def _of_ends(points: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    "rival, judged", [("turbo", ""), ("turbo-raced-expected-recommended", "_second")]
+    "rival, judged, strategy, looks",
+    [
+        ("turbo", "", "iter08_token_budget", "3"),
+        ("turbo", "", "joint_all_layers", "2"),
+        ("turbo-raced-expected-recommended", "", "joint_all_layers", "2"),
+        ("turbo-raced-expected-recommended", "_second", "iter08_token_budget", "3"),
+    ],
 )
 def test_the_report_of_judged_points_that_ship_is_what_the_page_says(
-    rival: str, judged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rival: str,
+    judged: str,
+    strategy: str,
+    looks: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     engines, output = f"denoised-raced-expected-recommended,{rival}", str(tmp_path)
-    fresh = "benchmarks/results/search_iter08_token_budget_fresh"
+    fresh = f"benchmarks/results/search_{strategy}_fresh"
     tables = ",".join(f"{fresh}{each}_judged.csv.xz" for each in dict.fromkeys(["", judged]))
-    given = ["--engines", engines, "--saved", tables, "--looks", "3", "--output", output]
+    given = ["--engines", engines, "--strategy", strategy, "--saved", tables]
+    given += ["--looks", looks, "--output", output]
     assert search.main(given) == 0
     lines = capsys.readouterr().out.splitlines()
     said = [line for line in lines if line.startswith(("Evaluations of", "Ends of"))]
