@@ -43,29 +43,35 @@ class TimeBlocks:
     num_blocks: int
     block_s: float
 
+    @property
+    def num_filled(self) -> int:
+        """Return the number of blocks in which requests arrive."""
+        return len(np.unique(self.place))
+
     def mean(self, values: Float[np.ndarray, "request"]) -> Float[np.ndarray, "block"]:
-        """Return each block's contribution to the mean over the requests that have a value; NaN if none has."""
+        """Return each block's contribution to the mean over the requests that have a value; NaN for blocks without."""
         known, place = self._known(values)
-        counts = len(known) - np.bincount(place, minlength=self.num_blocks)
+        of_block = np.bincount(place, minlength=self.num_blocks)
         sums = known.sum() - np.bincount(place, known, self.num_blocks)
+        counts = len(known) - of_block
         figure = float(known.mean()) if len(known) else math.nan
-        return self._contributions(figure, np.where(counts, sums / np.maximum(counts, 1), figure))
+        without = np.where(counts, sums / np.maximum(counts, 1), figure)
+        return _contributions(figure, np.where(of_block, without, np.nan))
 
     def quantile(
         self, values: Float[np.ndarray, "request"], level: float
     ) -> Float[np.ndarray, "block"]:
         """Return each block's contribution to a quantile, interpolated as in metrics, of the requests that have a
-        value; NaN if none has."""
+        value; NaN for blocks without."""
         known, place = self._known(values)
-        if not len(known):
-            return np.full(self.num_blocks, math.nan)
         order = np.argsort(known)
         ranked, place = known[order], place[order]
-        figure = _quantile(ranked, level)
-        rests = (ranked[place != block] for block in range(self.num_blocks))
-        return self._contributions(
-            figure, np.array([_quantile(rest, level) if len(rest) else figure for rest in rests])
-        )
+        without = np.full(self.num_blocks, math.nan)
+        figure = _quantile(ranked, level) if len(known) else math.nan
+        for block in np.unique(place):
+            rest = ranked[place != block]
+            without[block] = _quantile(rest, level) if len(rest) else figure
+        return _contributions(figure, without)
 
     def _known(
         self, values: Float[np.ndarray, "request"]
@@ -73,11 +79,17 @@ class TimeBlocks:
         has_value = np.isfinite(values)
         return values[has_value], self.place[has_value]
 
-    def _contributions(
-        self, figure: float, without: Float[np.ndarray, "block"]
-    ) -> Float[np.ndarray, "block"]:
-        """Return the jackknife's pseudo-values around the figure, from the figures without each block."""
-        return figure + (self.num_blocks - 1) * (without.mean() - without)
+
+def _contributions(
+    figure: float, without: Float[np.ndarray, "block"]
+) -> Float[np.ndarray, "block"]:
+    """Return the jackknife's pseudo-values around the figure, from the figures without each block that has a part."""
+    filled = np.isfinite(without)
+    contributions = np.full(len(without), math.nan)
+    if filled.any():
+        of_filled = without[filled]
+        contributions[filled] = figure + (len(of_filled) - 1) * (of_filled.mean() - of_filled)
+    return contributions
 
 
 def _quantile(ranked: Float[np.ndarray, "request"], level: float) -> float:

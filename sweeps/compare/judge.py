@@ -111,8 +111,8 @@ class OneTrace:
 
     @property
     def num_blocks(self) -> int:
-        """Return the number of blocks of the trace; 0 if the trace has too few requests."""
-        return self.by_seed[0].num_blocks if self.by_seed else 0
+        """Return the number of blocks in which requests arrive; 0 if the trace has too few requests."""
+        return self.by_seed[0].num_filled if self.by_seed else 0
 
     @property
     def block_s(self) -> float | None:
@@ -137,8 +137,14 @@ class OneTrace:
     def _pair(self, first: Sequence[RunSummary], second: Sequence[RunSummary], name: str) -> Pair:
         """Return a metric of two arms by block; as one value without a spread where blocks have no part in it."""
         before, after = self._by_block(first, name), self._by_block(second, name)
+        means = [self._mean(runs, name) for runs in (first, second)]
         if before is None or after is None:
-            before, after = (np.array([self._mean(runs, name)]) for runs in (first, second))
+            before, after = (np.array([mean]) for mean in means)
+        both = np.isfinite(before) & np.isfinite(after)
+        before, after = (
+            mean + of_arm[both] - of_arm[both].mean() if both.any() else of_arm
+            for mean, of_arm in zip(means, (before, after), strict=True)
+        )
         return Pair(before, after, lookup(name)[0].direction)
 
     def interval(self, runs: Sequence[RunSummary], name: str) -> Estimate:
@@ -147,7 +153,9 @@ class OneTrace:
         if values is None:
             mean = self._mean(runs, name)
             return Estimate(mean, math.nan, math.nan, self.num_blocks, NO_INTERVAL)
-        return intervals.interval_of(intervals.seed_mean, [values], self.inference)
+        known = values[np.isfinite(values)]
+        known += self._mean(runs, name) - known.mean()
+        return intervals.interval_of(intervals.seed_mean, [known], self.inference)
 
     @staticmethod
     def _mean(runs: Sequence[RunSummary], name: str) -> float:
@@ -168,7 +176,7 @@ class OneTrace:
         if len(known) < len(parts):
             return None
         by_block: np.ndarray = np.mean(known, axis=0)
-        return by_block - by_block.mean() + self._mean(runs, name)
+        return by_block
 
     def _part(
         self, requests: RequestFigures, of_seed: TimeBlocks, how: Ingredient

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.coverage.blocks import Case, coverage, run_of
 from blis_jax.statistics import trace_blocks as blocks
 from blis_jax.statistics.intervals import BY_STUDENT
-from blis_jax.statistics.paired import BETTER, WORSE
+from blis_jax.statistics.paired import BETTER, UNCLEAR, WORSE
 from sweeps.compare.judge import OneTrace
 
 
@@ -44,13 +44,28 @@ def test_contributions_to_a_mean_of_even_blocks_are_the_means_of_the_blocks() ->
     assert one.block_s == pytest.approx(0.079 / 8)
 
 
-def test_what_no_request_has_is_unknown_and_what_one_block_has_is_sure() -> None:
+def test_blocks_without_a_value_have_no_part() -> None:
     one, values = in_blocks()
     nothing = np.full(300, np.nan)
     assert np.isnan(one.mean(nothing)).all() and np.isnan(one.quantile(nothing, 0.9)).all()
-    first = np.where(one.place == 0, values, np.nan)
-    np.testing.assert_allclose(one.quantile(first, 0.9), np.nanquantile(first, 0.9))
-    np.testing.assert_allclose(one.mean(first), np.nanmean(first))
+    some = np.where(one.place < 3, values, np.nan)
+    for found, figure in (
+        (one.mean(some), np.nanmean(some)),
+        (one.quantile(some, 0.9), np.nanquantile(some, 0.9)),
+    ):
+        assert np.isfinite(found).tolist() == [True] * 3 + [False] * 5
+        assert np.nanmean(found) == pytest.approx(figure)
+
+
+def test_a_burst_of_one_moment_gives_no_verdict_however_far_arms_are_apart() -> None:
+    arrival_us = np.array([0] * 900 + [10**7] * 100)
+    values = np.random.default_rng(1).exponential(100.0, 1000)
+    arms = [(run_of(arrival_us, values),), (run_of(arrival_us, 3 * values),)]
+    judge = OneTrace(arms, BY_STUDENT)
+    assert judge.num_blocks == 2
+    (found,) = judge.differences([(arms[0], arms[1], "ttft_mean_ms")])
+    assert found.verdict == UNCLEAR and found.num_pairs == 2
+    assert found.absolute.mean == pytest.approx(2 * values.mean())
 
 
 def test_blocks_grow_with_how_long_differences_stay_alike() -> None:
