@@ -127,7 +127,7 @@ def verdict(document: Document) -> Sentence | None:
     if not level:
         return Sentence.of(f"{best['arm']} is best: {text}.")
     if too_short(document["inference"]):
-        return Sentence.of(f"{best['arm']} has the best figure on this trace: {text}.")
+        return Sentence.of(f"{best['arm']} is best on this trace: {text}.")
     other_words = joined(level) if len(level) <= MOST_NAMED else f"{len(level)} of the others"
     other_words = "any other" if len(level) == len(others) else other_words
     return Sentence.of(

@@ -123,7 +123,7 @@ def test_a_trace_on_which_requests_queue_throughout_gives_no_verdict(tmp_path: P
     figures = [entry["value"] for entry in document["ranking"]["order"]]
     assert figures[-1] > 3 * figures[0]
     shown = " ".join(text(findings_of(document)).split())
-    assert "least-loaded has the best figure on this trace: TTFT P99" in shown
+    assert "least-loaded is best on this trace: TTFT P99" in shown
     assert "Sure: of these requests; other traffic like them may differ: a verdict takes 6" in shown
     assert "Next: a longer trace tells more, or a slower one (--time-scale above 1)" in shown
     assert "always-busiest falls behind: requests come faster than it serves them" in shown
