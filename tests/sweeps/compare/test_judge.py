@@ -24,9 +24,9 @@ NUM_REQUESTS, GAP_US = 640, 30_000
 SMALL = ["--bootstrap", "399", "--figure", "none", "--quiet"]
 
 
-def write_trace(folder: Path, gap_us: int = GAP_US) -> str:
+def write_trace(folder: Path, num_requests: int = NUM_REQUESTS, gap_us: int = GAP_US) -> str:
     """Requests long and short by chance; at 15 ms they come faster than one instance serves them."""
-    lengths = np.random.default_rng(4).choice([100, 1500], NUM_REQUESTS)
+    lengths = np.random.default_rng(4).choice([100, 1500], num_requests)
     rows = [
         f"{at * gap_us},{length},6,{'critical' if at % 3 else 'sheddable'}"
         for at, length in enumerate(lengths)
@@ -39,7 +39,7 @@ def write_trace(folder: Path, gap_us: int = GAP_US) -> str:
 def compared(folder: Path, *words: str, gap_us: int = GAP_US) -> dict[str, Any]:
     (folder / "plain.yaml").write_text(BASE)
     output = folder / "out.json"
-    given = ["--trace", write_trace(folder, gap_us), *words, str(folder / "plain.yaml")]
+    given = ["--trace", write_trace(folder, gap_us=gap_us), *words, str(folder / "plain.yaml")]
     assert main([*given, *SMALL, "--output", str(output), "--overwrite"]) == 0
     found: dict[str, Any] = json.loads(output.read_text())
     return found
