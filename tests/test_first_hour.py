@@ -201,7 +201,7 @@ def test_a_result_of_vllm_bench_serve(terminal: Terminal) -> None:
         "compare", "--trace", "vllm.json", "one=vllm:num_instances=1", "two=vllm:num_instances=2",
         "--coefficients-from", "fit.json", "--draws", "2", "--figure", "none", "--output", "out.json",
     )  # fmt: skip
-    assert "Verdict: better" in first
+    assert "Verdict: on this trace: all requests −" in first
     found = json.loads(Path("out.json").read_text(encoding="utf-8"))["comparisons"]
     (entry,) = [one for one in found if (one["class"], one["metric"]) == ("all", "ttft_mean_ms")]
     assert entry["reference_mean"] == pytest.approx(ttft_ms.mean(), rel=0.03)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from papers.record import runs as module
-from papers.record.measures import curves, scalars, ttft_parts
+from papers.record.measures import Measurement, curves, scalars, ttft_parts
 from papers.record.runs import PaperRuns, SettingSample, estimated_s
 from papers.record.settings import RunSetting, of_arm
 from tests.runs.test_scheduler import InThisProcess, elsewhere
@@ -76,20 +76,20 @@ def test_stopped_in_between_goes_on_to_the_same_end(
     made: tuple[Path, dict[str, SettingSample]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LEAST_ROWS", 1)  # one setting at a time
-    stopped = PaperRuns(tmp_path, "jax")
+    keep, seen = PaperRuns.keep, list[str]()
 
-    def stop(done: int, total: int, what: str) -> None:
-        if done == 1:
+    def keeps(self: PaperRuns, sample: SettingSample, measurement: Measurement) -> None:
+        keep(self, sample, measurement)
+        seen.append(sample.setting.name)
+        if len(seen) == 1:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(PaperRuns, "keep", keeps)
     with pytest.raises(KeyboardInterrupt):
-        stopped.get(SETTINGS, SEEDS, scalars(), stop)
+        PaperRuns(tmp_path, "jax").get(SETTINGS, SEEDS, scalars())
     assert len(list(tmp_path.rglob("*.npz"))) == 1
-    seen: list[str] = []
-    found = PaperRuns(tmp_path, "jax").get(
-        SETTINGS, SEEDS, scalars(), lambda done, total, what: seen.append(what)
-    )
-    assert len(seen) == 1
+    found = PaperRuns(tmp_path, "jax").get(SETTINGS, SEEDS, scalars())
+    assert len(seen) == 2
     for name, sample in made[1].items():
         assert is_equal(found[name], sample)
 
