@@ -257,10 +257,8 @@ def _next(study: Study) -> str:
     if any(row.judgement == TOO_FEW for row in of_metric):
         return "give more of the trace: an interval needs 100 requests, a P99 500 of each class."
     unclear = [row for row in of_metric if row.change.verdict == UNCLEAR]
-    if unclear and study.too_short:
-        return LONGER_TRACE
     if unclear and study.pairs:  # one trace, of which there is no other run
-        return "a longer trace tells more, or --trace-windows N, which makes several runs of it."
+        return LONGER_TRACE
     count, many = len(study.seeds), study.runs.many
     decide = "" if study.runs == WINDOWS else ", or --decide"
     if unclear and 1 < count < (fewest := fewest_for_verdict(study.confidence)):

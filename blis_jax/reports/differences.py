@@ -79,7 +79,7 @@ def _unseen(study: Study) -> str:
     often = 1 / (1 - (1 - CONFIDENCE) ** (1 / count))
     return (
         f"What comes once in {often:.0f} {word}, such as far longer waits, is missing from {count} in "
-        f"{1 - CONFIDENCE:.0%} of cases, what is rarer more often; no interval shows it."
+        f"{100 - 100 * CONFIDENCE:.0f} % of cases, what is rarer more often; no interval shows it."
     )
 
 

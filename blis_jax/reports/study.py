@@ -250,7 +250,7 @@ class Study:
     asked: str = ""  # the second; made of strategies, workload and runs if empty
     verdict: tuple[Sentence, ...] = ()  # the third; made of the differences if empty
     sure: Sentence | None = None  # the fourth; counts the verdicts if there is none
-    too_short: str = ""  # why a trace gives no verdict, and what does, see `too_short`
+    too_short: str = ""  # why a trace gives no verdict, if so: see the function of this name
     remarks: tuple[
         str, ...
     ] = ()  # shown unasked: failures, broken invariants, how seeds were added

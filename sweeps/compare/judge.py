@@ -78,7 +78,7 @@ class OneTrace:
     ) -> None:
         """Take every arm's runs, the reference first; unless given, the block length follows from the arms'
         differences."""
-        self.arms, self.inference = arms, inference
+        self.inference = inference
         requests = [run.requests for arm in arms for run in arm]
         self._kept: dict[tuple[int, Ingredient], Float[np.ndarray, "block"] | None] = {}
         self.num_requests = max(

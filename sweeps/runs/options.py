@@ -108,8 +108,8 @@ class StatisticsOptions(CommandOptions, title="statistics"):
     bootstrap: int = option(values.whole, 9999, "N", "resamples of the seeds, from 15 seeds on")
     random_state: int = option(values.at_least(0), 0, "N", "seed of the resampling")
     block_s: float | None = option(
-        values.number, None, "S", "seconds of the blocks of arrivals whose differences count where one trace is run "
-        "(default: by how long differences stay alike)",
+        values.number, None, "S", "seconds of each block of arrivals that the verdict on one trace compares "
+        "(default: by how long latencies stay alike)",
     )  # fmt: skip
 
 

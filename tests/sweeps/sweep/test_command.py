@@ -243,7 +243,7 @@ def test_a_comparison(
         "ttft p99 by run, ms",
         "p99 pooled is the 99th percentile of the requests of all runs together",
         "critical ttft ≤ 100 ms",
-        "what comes once in 2 seeds, such as far longer waits, is missing from 4 in 5% of cases",
+        "what comes once in 2 seeds, such as far longer waits, is missing from 4 in 5 % of cases",
         "outcomes of 8 runs: plain 4 completed; short 4 completed.",
         "ties:",
         f"invariants: {len(INVARIANTS)} checked in every run, none broken.",
