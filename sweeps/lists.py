@@ -255,16 +255,33 @@ def _body(name: str, arguments: Sequence[str] | None) -> int:
         numbers = "print the reference tables of policies with all numbers, in Markdown"
         parser.add_argument("--numbers", action="store_true", help=numbers)
     options = parser.given(sys.argv[1:] if arguments is None else arguments)
-    if options.get("numbers"):
+    name = name or options["name"]
+    text = options.get("text", "")
+    if options.get("numbers") and not text:
         print(policies_page(all_policies()), end="")
         return 0
-    name = name or options["name"]
-    groups = _groups(name, options.get("text", ""))
+    groups = _groups(name, text)
+    if options.get("numbers"):
+        print(_numbers_page(groups), end="")
+        return 0
     if render.is_taken():
         render.show(_findings(name, groups))
     else:
         print("\n".join(_shown(name, groups)))
     return 0
+
+
+def _numbers_page(groups: Groups) -> str:
+    """Return the reference tables of the policies in these lines."""
+    listed = {
+        title.partition(":")[0]: {name for name, _ in pairs} for title, pairs in groups.items()
+    }
+    sections = (
+        _section(kind, shown)
+        for kind, names in all_policies().items()
+        if (shown := [name for name in names if name in listed.get(KINDS[kind].setting, ())])
+    )
+    return "\n\n".join(sections) + "\n"
 
 
 def _groups(name: str, text: str) -> Groups:

@@ -292,6 +292,18 @@ def has_number(config: ClusterConfig, name: str) -> bool:
         return False
 
 
+def names_in_use(config: ClusterConfig, kind: str) -> set[str]:
+    """Return the policies of a kind that a configuration names, those of the decode pool's router included."""
+    of_kind = KINDS[kind]
+    if of_kind.is_list:
+        scorers = (*config.scorers(), *config.decode_scorers(), *config.prefill_scorers())
+        return {registered(config, kind, name) for name, _ in scorers}
+    named = {_name_of(config, of_kind), getattr(config, of_kind.setting)}
+    if of_kind in ROUTER:
+        named.add(getattr(config, of_kind.decode_setting))
+    return named
+
+
 def setting_of_owner(name: str) -> str | None:
     """Return the setting that names the policy of a number; None for a number of a scorer or of every policy."""
     owner = name.partition(".")[0]

@@ -26,6 +26,7 @@ from blis_jax.latency.registry import (
     SIZED,
     choosing,
     find,
+    lookup,
 )
 
 if TYPE_CHECKING:
@@ -81,15 +82,33 @@ def profile_suffix(config: ClusterConfig) -> str:
 
 
 def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
-    """Return settings that were not given and follow from the served model; none if step times are fitted.
+    """Return settings that were not given and follow from the served model: from its sizes, or from its published fit.
 
     Raises:
-        ConfigError: the model or its GPUs are not known, or the model does not fit into their memory.
+        ConfigError: the model or its GPUs are not known or have no fit, or the model does not fit into their memory.
     """
-    sizes = find(config.latency_model).sizes if config.latency_model != AUTO else None
-    if sizes is None:
+    if config.latency_model == AUTO:
+        return _from_fit(config, said)
+    sizes = find(config.latency_model).sizes
+    return {} if sizes is None else _from_sizes(config, sizes, said)
+
+
+FITTED = ("alpha_coeffs", "beta_coeffs")
+
+
+def _from_fit(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
+    """Return the numbers of the fit for another model, GPU or TP than the default; none beside given coefficients."""
+    named = {name: getattr(config, name) if name in said else None for name in ("hardware", "tp")}
+    is_other = any(
+        getattr(config, name) != getattr(type(config), name) for name in ("model", *named)
+    )
+    if not is_other or any(name in said for name in (*FITTED, "instances")):
         return {}
-    return _from_sizes(config, sizes, said)
+    fit = lookup(config.model, named["hardware"], named["tp"])
+    blocks = fit.blocks(as_vllm=config.preemption_mode == "recompute")
+    found = {"hardware": fit.gpu, "tp": fit.tp, "total_kv_blocks": blocks}
+    found = {name: value for name, value in found.items() if name not in said}
+    return {**found, "alpha_coeffs": fit.alpha, "beta_coeffs": fit.beta}
 
 
 def _from_sizes(config: ClusterConfig, sizes: FromSizes, said: Collection[str]) -> dict[str, Any]:

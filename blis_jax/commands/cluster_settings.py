@@ -22,6 +22,7 @@ from blis_jax.cluster.config import (
     REVISIONS,
     ClusterConfig,
 )
+from blis_jax.cluster.idle import refuse_absent_instances
 from blis_jax.cluster.instance_groups import check_number
 from blis_jax.cluster.machines import DECIDERS
 from blis_jax.cluster.node_pools import POLICY
@@ -138,7 +139,9 @@ def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
         for name, default in defaults.items()
         if name in FIELDS and name != "routing_scorers"
     }
-    follows = ["preemption_mode"]  # from other settings, where it is not given
+    # from other settings, where they are not given
+    follows = ["preemption_mode"]
+    follows += ["max_num_running_reqs"] * bool(settings.get("corrected"))
     follows += ["block_size_in_tokens"] * (settings.get("mamba_cache_mode") == "align")
     values = {
         name: value for name, value in values.items() if name in settings or name not in follows
@@ -159,6 +162,7 @@ def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
     _check_scorers("--decode-routing-scorers", policy, values["decode_routing_scorers"])
     try:
         config = ClusterConfig(**values)
+        refuse_absent_instances(config)
         check_number(config, settings.get("num_instances", config.num_instances))
     except ConfigError as error:
         raise type(error)(_as_option(str(error), FIELDS)) from None
@@ -200,6 +204,10 @@ def with_shares(
 def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options, completed by those of a revision and of a policy file, under the settings' names."""
     resolved_settings = dict(settings)
+    if {"enable_prefix_caching", "no_enable_prefix_caching"} <= settings.keys():
+        raise ConfigError(
+            "--enable-prefix-caching and --no-enable-prefix-caching are one option; give one of them"
+        )
     if resolved_settings.get("variant") in REVISIONS:
         resolved_settings["revision"] = resolved_settings.pop("variant")
     if resolved_settings.get("revision") == AUGUST:

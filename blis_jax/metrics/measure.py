@@ -76,6 +76,20 @@ def read_targets(texts: Sequence[str]) -> dict[str, dict[str, float]]:
     return targets
 
 
+def check_served(texts: Sequence[str], classes: Sequence[str]) -> None:
+    """Refuse given targets of classes that no request has.
+
+    Raises:
+        ConfigError: the message names the classes that there are.
+    """
+    for text in target_texts(texts):
+        slo_class = split_target(text, CLASS_NAMES)[0]
+        if slo_class not in classes:
+            raise ConfigError(
+                f"--targets: no request is of class {slo_class!r} here; there are {', '.join(classes)}"
+            )
+
+
 def target_texts(texts: Sequence[str]) -> list[str]:
     """Split each text at commas; return all targets."""
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]

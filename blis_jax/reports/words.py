@@ -87,14 +87,15 @@ def number(value: float | None, signed: bool = False, like: float | None = None)
 
 
 def target_line(targets: Mapping[str, Mapping[str, float]], classes: Sequence[str] = ()) -> str:
-    """Return a sentence on what goodput counts: the targets of `classes`, or of all classes with targets."""
+    """Return a sentence on what goodput counts: the targets of `classes`, or of all classes."""
     texts = []
-    for name in classes or [name for name, limits in targets.items() if limits]:
+    for name in classes or targets:
         limits = [
-            f"{limit.removesuffix('_ms').upper()} ≤ {ms:g} ms"
-            for limit, ms in targets.get(name, {}).items()
+            f"{key.removesuffix('_ms').upper()} ≤ {ms:g} ms"
+            for key, ms in targets.get(name, {}).items()
         ]
-        texts.append(f"{name} {' and '.join(limits) or 'completed'}")
+        none = f"no target, so all that complete (--targets {name}.ttft_ms=MS)"
+        texts.append(f"{name} {' and '.join(limits) or none}")
     return f"Goodput counts completed requests within their class's targets: {', '.join(texts)}."
 
 

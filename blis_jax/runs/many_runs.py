@@ -13,7 +13,7 @@ import functools
 import itertools
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, SupportsIndex, TypeVar
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.types import Mechanism
@@ -133,6 +133,8 @@ def run_grid(
     if not configs or not len(seeds):
         raise ConfigError("a grid needs at least one configuration and one seed; none was given")
     for seed in seeds:
+        if not isinstance(seed, SupportsIndex):
+            raise ConfigError(f"seed {seed!r} is not a whole number; seeds are 0 to {LARGEST_SEED}")
         if not 0 <= seed <= LARGEST_SEED:
             raise ConfigError(f"seed {seed} is out of range; seeds are 0 to {LARGEST_SEED}")
     specs = list(spec) if isinstance(spec, Sequence) else [spec] * len(configs)

@@ -258,5 +258,6 @@ def _with_router(base: Arm, name: str) -> Arm:
     try:
         config = changed(base.config, {"routing_policy": name})
     except ConfigError as error:
-        raise ConfigError(f"--routers: {error}") from None
+        others = f"; or of {', '.join(PATHS['routing'])}" * ("is not known" in str(error))
+        raise ConfigError(f"--routers: {error}{others}") from None
     return dataclasses.replace(base, name=known_as(name).rpartition(":")[2], config=config)

@@ -12,6 +12,7 @@ import yaml
 from blis_jax.commands import cli
 from blis_jax.commands.options import outputs
 from blis_jax.errors import ConfigError, as_option, refusing_damage
+from blis_jax.metrics.measure import check_served
 from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.reports import render
 from blis_jax.results.dataset import FORMATS, load_kind, refuse_unlike
@@ -52,6 +53,9 @@ def setting_of(
         usual: returns the default metrics from the classes and whether one trace is run without windows.
     """
     trace, classes = requests.trace, requests.classes
+    check_served(options.targets, classes)
+    targets = targets_for(options.targets, arms)
+    targets = {name: targets.get(name, {}) for name in classes}
     classes = () if trace is not None and len(classes) == 1 else classes
     metrics = metrics_for(options.metrics, classes)
     if trace is not None:
@@ -64,7 +68,7 @@ def setting_of(
         classes=classes,
         seeds=requests.seeds,
         stream=requests.stream,
-        targets=targets_for(options.targets, arms),
+        targets=targets,
         metrics=metrics or usual(classes, is_one_trace),
         inference=inference_of(options),
         trace=trace.about() if trace is not None else None,

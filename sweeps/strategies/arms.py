@@ -17,6 +17,7 @@ from typing import Any
 
 from blis_jax.calibrate.posterior import Posterior, load
 from blis_jax.cluster.config import FIELDS, ClusterConfig, nearest_setting
+from blis_jax.cluster.idle import idle_settings, refuse_absent_instances
 from blis_jax.cluster.revisions import served
 from blis_jax.cluster.router import parse_scorers, weights_of, with_room, with_weights
 from blis_jax.cluster.setting_values import plain_value
@@ -148,14 +149,28 @@ def arm_of(text: str) -> Arm:
         parameters = {key: value for key, value in values.items() if key in space.names}
         settings = {key: value for key, value in values.items() if key not in space.names}
         config = configured(f"arm {text!r}", space, name, parameters, settings)
+        _refuse_idle(f"arm {text!r}", config, frozenset(map(today, settings)))
         return Arm(label, config, strategy, frozenset(map(today, values)))
     if who.endswith(".json"):
         config = with_settings(f"arm {text!r}", _best_of(Path(who)), values)
+        _refuse_idle(f"arm {text!r}", config, frozenset(map(today, values)))
         return Arm(label, config, given=frozenset(map(today, values)))
     raise ConfigError(
         f"arm {text!r}: strategy {who!r} is unknown; {choices(who, list_names())}; a .yaml file "
         "and the .json result of a search will do too"
     )
+
+
+def _refuse_idle(source: str, config: ClusterConfig, given: frozenset[str]) -> None:
+    for name, needed, among in idle_settings(config, given):
+        missing = f"{needed} {' or '.join(among)}".strip()
+        raise ConfigError(
+            f"{source}: {name} has no effect without {missing}; give that too, or leave {name} out"
+        )
+    try:
+        refuse_absent_instances(config)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
 
 
 def strategy_of(text: str) -> Strategy:

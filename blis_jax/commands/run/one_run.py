@@ -15,6 +15,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.cluster import adapters
 from blis_jax.cluster.config import FIELDS
 from blis_jax.cluster.disaggregation import has_pools
+from blis_jax.cluster.idle import idle_settings
 from blis_jax.cluster.instance_groups import has_cpu_tier, instance_lines
 from blis_jax.cluster.named_policies import draws
 from blis_jax.cluster.revisions import served
@@ -22,7 +23,6 @@ from blis_jax.cluster.setting_values import is_later, plain_value
 from blis_jax.commands import cli, cluster_settings
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import trace_flags
-from blis_jax.commands.options.cluster_flags import FLOW_FLAGS, name_of
 from blis_jax.commands.options.outputs import with_ending
 from blis_jax.commands.run import flags, scores
 from blis_jax.commands.run.flags import NAME, RunOptions
@@ -81,8 +81,15 @@ def _cluster_of(options: RunOptions) -> tuple[ClusterConfig, Any]:
     if options.horizon is not None and options.horizon < 1:
         raise ConfigError(f"--horizon must be at least 1 µs, got {options.horizon}")
     settings = cluster_settings.resolved(options.named)
+    if _stands_for_servers(options) and "coefficients_from" not in settings:
+        settings["corrected"] = True
     shares = settings.pop("tenant_shares", {})
     return cluster_settings.cluster_config(settings), shares
+
+
+def _stands_for_servers(options: RunOptions) -> bool:
+    """Return whether the requests were recorded and no profile is asked for: the run is then without BLIS's defects."""
+    return "trace" in options.named and not {"corrected", "variant"} & options.named.keys()
 
 
 def _for_workload(options: RunOptions, config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
@@ -108,7 +115,7 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     trace = None
     if source.is_trace:
         trace = trace_flags.read(options, notes, options.seed_of_record, options.horizon)
-    if "trace" in options.named and not {"corrected", "variant"} & options.named.keys():
+    if _stands_for_servers(options):
         config = served(config, is_real=True)
     wanted_scores = scores.scores_of(options, source.spec, trace, options)
     flags.check(options, config, notes)
@@ -145,7 +152,9 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     if not _tell(options, config, record, labels, source, wanted_scores) and table.num_rows:
         notes.warn("no request completed before the run ended, so nothing is printed, as in BLIS")
         return 0
-    _note_survivors(record, source, notes)
+    _note_survivors(record, source, config.horizon, notes)
+    for line in scores.absent_lines(record, wanted_scores):
+        notes.warn(line)
     is_given = "total_kv_blocks" in options.named or bool(config.instances)
     _note_room(config, record, notes, is_given=is_given)
     if workload is None and (growing := growing_waits(record.requests)):
@@ -177,17 +186,20 @@ def _note_before(
 MOST_LEFT = 0.02  # of the requests, which the end of a run may leave unfinished without a word
 
 
-def _note_survivors(record: RunRecord, source: Source, notes: Notes) -> None:
+def _note_survivors(record: RunRecord, source: Source, horizon: int, notes: Notes) -> None:
     """Warn if the figures leave out requests or first tokens, or if outputs have a single token."""
-    arrived = len(record.requests.status)
+    has_come = np.asarray(record.requests.arrival_us) < horizon
+    arrived = int(np.count_nonzero(has_come))
     is_complete = record.requests.status == Status.COMPLETED
     completed = int(np.count_nonzero(is_complete))
     if completed < (1 - MOST_LEFT) * arrived:
         others = Counter(
             Status(status).name.lower().replace("_", " ")
-            for status in record.requests.status[~is_complete].tolist()
+            for status in record.requests.status[has_come & ~is_complete].tolist()
         )
-        notes.warn(survivors_line(completed, arrived, others))
+        later = len(has_come) - arrived
+        line = survivors_line(completed, arrived, others)
+        notes.warn(f"{line}; {later:,} more come after the horizon" if later else line)
     made = int(record.requests.output_len[is_complete].sum())
     if source.is_trace and record.instances.total_output_tokens.sum() + completed == made:
         notes.warn(
@@ -359,17 +371,12 @@ def _warn_of_idle_options(
             notes.warn(f"{option} has no effect without --hand-over-policy")
     if named.get("enable_expert_parallel"):
         notes.warn("--enable-expert-parallel has no effect, as in BLIS")
-    if not config.flow_control:
-        for name in sorted(name_of(flag) for flag in FLOW_FLAGS if name_of(flag) in named):
-            if name != "flow_control":
-                of_client = (
-                    "; the most that a client keeps open is --concurrency, of --workload distribution under "
-                    "blis-2026-08"
-                )
-                notes.warn(
-                    f"{as_option(name)} has no effect without --flow-control"
-                    f"{of_client * (name == 'max_concurrency')}"
-                )
+    for name, needed, among in idle_settings(config, named):
+        of_client = (
+            "; the most that a client keeps open is --concurrency, of --workload distribution under blis-2026-08"
+        ) * (name == "max_concurrency")
+        missing = f"{as_option(needed)} {' or '.join(among)}".strip()
+        notes.warn(f"{as_option(name)} has no effect without {missing}{of_client}")
     for remark in adapters.remarks(config, named):
         notes.warn(remark)
     if config.precise_kv_routing and (line := mechanism.without_effect(config)) is not None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.commands.options.trace_flags import GivenTrace
 from blis_jax.commands.values import number_within
+from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError, as_option, choices, shortened
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import json_as_go, write_text
@@ -153,6 +156,14 @@ def verdicts_on(record: RunRecord, request_ids: Sequence[str], scores: Scores) -
         lines = ("=== Fitness Evaluation ===", f"Score: {score:.6f}")
         lines += tuple(f"  {name}: {value:.6f}" for name, value in components.items())
     return Verdicts(fields, lines, bool(scores.limits))
+
+
+def absent_lines(record: RunRecord, scores: Scores) -> Iterator[str]:
+    """Yield a sentence for each class with limits of which a run has no request."""
+    there = [CLASS_NAMES[code] for code in np.unique(record.requests.slo_class).tolist()]
+    for name in scores.limits:
+        if name not in there:
+            yield f"no request is of class {name!r}, which has limits; there are {', '.join(there)}"
 
 
 # --- what the options say -------------------------------------------------------------------------
