@@ -78,17 +78,31 @@ class FitVerdict(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[ErrorRow]) -> FitVerdict:
-        """Judge the means of TTFT, TPOT and E2E over all requests."""
-        means = [row for row in rows if (row.part, row.statistic) == ("all", "mean")]
-        known = [row for row in means if row.is_there]
-        if not known:
+        """Judge the means of TTFT, TPOT and E2E over all requests; name the P99 that is furthest off beside them."""
+        mean, tail = (_furthest(rows, statistic) for statistic in ("mean", "p99"))
+        if mean is None:
             return cls(False, "the run has no mean latency to hold the fit against.")
-        worst = max(known, key=lambda row: abs(row.error))
-        figure = f"{worst.metric.partition('_')[0].upper()} {100 * worst.error:+.1f} %"
-        if abs(worst.error) > MOST_OFF:
-            words = f"the fit does NOT describe its run: mean {figure}. Do not predict with it; see the notes."
+        if abs(mean.error) > MOST_OFF:
+            words = f"the fit does NOT describe its run: mean {_figure(mean)}. Do not predict with it; see the notes."
             return cls(False, words)
-        return cls(True, f"the fit describes its run: the mean that is furthest off is {figure}.")
+        of_means = f"the mean that is furthest off is {_figure(mean)}"
+        if tail is None:
+            return cls(True, f"the fit describes its run: {of_means}.")
+        if abs(tail.error) > MOST_OFF:
+            words = f"the fit describes the means of its run, not the tail: P99 {_figure(tail)}; {of_means}."
+            return cls(True, words)
+        return cls(True, f"the fit describes its run: {of_means}, the P99 {_figure(tail)}.")
+
+
+def _furthest(rows: Sequence[ErrorRow], statistic: str) -> ErrorRow | None:
+    known = [
+        row for row in rows if (row.part, row.statistic) == ("all", statistic) and row.is_there
+    ]
+    return max(known, key=lambda row: abs(row.error), default=None)
+
+
+def _figure(row: ErrorRow) -> str:
+    return f"{row.metric.partition('_')[0].upper()} {100 * row.error:+.1f} %"
 
 
 FIRST_SHARE, MOST_MISSES, SLOWER = 0.1, 0.5, 1.5  # of a cold start, see `cold_start`

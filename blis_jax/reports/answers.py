@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from blis_jax.files.atomic_write import finite
@@ -175,30 +175,33 @@ def by_class(
         yield f"{separator}throughput "
         yield change_value(whole[0], "bare") if whole[0].change.verdict != SAME else SAME
         separator = "; "
-    yield from _in_return(
-        differences, {row.slo_class for row in chosen if row.change.verdict == BETTER}, separator
+    better, same = (
+        {row.slo_class for row in chosen if row.change.verdict == verdict}
+        for verdict in (BETTER, SAME)
     )
-
-
-def _in_return(
-    differences: Sequence[MetricChange], classes: Collection[str], separator: str
-) -> Iterator[str | Quantity]:
-    """Yield the metrics of the short table that are worse in classes that are better in `metric`, largest first."""
-    worse = [
-        difference
-        for difference in differences
-        if difference.slo_class in classes
-        and difference.metric in IN_BRIEF
-        and difference.metric not in OF_ALL
-        if difference.judgement == WORSE and not difference.place
+    others = [
+        row
+        for row in differences
+        if row.metric in IN_BRIEF and row.metric not in (*OF_ALL, metric) and not row.place
     ]
-    worse.sort(key=lambda row: -abs(finite(row.change.percent.mean) or 0.0))
-    for at, row in enumerate(worse[:MOST_IN_RETURN]):
-        yield ", " if at else f"{separator}in return worse: "
-        yield f"{metric_name(row.metric)} of {row.slo_class} "
+    worse = [row for row in others if row.slo_class in better and row.judgement == WORSE]
+    yield from _largest(worse, f"{separator}in return worse: ")
+    changed = [
+        row for row in others if row.slo_class in same and row.judgement in (BETTER, WORSE, UNCLEAR)
+    ]
+    yield from _largest(changed, f"{separator}not the same: ")
+
+
+def _largest(rows: Sequence[MetricChange], head: str) -> Iterator[str | Quantity]:
+    """Yield the largest of some changes of further metrics, after `head`; nothing if there are none."""
+    ordered = sorted(rows, key=lambda row: -abs(finite(row.change.percent.mean) or 0.0))
+    for at, row in enumerate(ordered[:MOST_IN_RETURN]):
+        word = "all requests" if row.slo_class == ALL_REQUESTS else row.slo_class
+        yield ", " if at else head
+        yield f"{metric_name(row.metric)} of {word} "
         yield change_value(row, "bare")
-    if len(worse) > MOST_IN_RETURN:
-        yield f", {len(worse) - MOST_IN_RETURN} more"
+    if len(ordered) > MOST_IN_RETURN:
+        yield f", {len(ordered) - MOST_IN_RETURN} more"
 
 
 def _listed(classes: Sequence[MetricChange]) -> Iterator[str | Quantity]:
@@ -270,7 +273,7 @@ def _next(study: Study) -> str:
         return "a longer trace tells more; more windows of this one are shorter, and each begins on an idle cluster."
     if unclear:
         return f"more {many} tell more: --decide adds them until the verdicts are safe."
-    if all(change.change.verdict == SAME for change in of_metric):
+    if all(change.change.verdict == SAME for change in study.differences):
         return "what differs between them does not act here; it may at another rate or workload."
     return "blis-jax ablate finds which setting does it; --report FILE.html draws all of it."
 

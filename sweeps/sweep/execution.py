@@ -202,7 +202,7 @@ def run_sweep(plan: SweepPlan, how: How, path: Path, is_resumed: bool) -> Done:
 def _run(plan: SweepPlan, summarizer: Summarizer, how: Options, more: Mapping[str, Any]) -> Timing:
     """Run every point on drawn requests, or on those of a trace."""
     configs: list[ClusterConfig] = [point.config for point in plan.points]
-    if plan.requests.source.waits:
+    if plan.requests.stream == "reference" or plan.requests.source.waits:
         points = [(point.config, point.spec) for point in plan.points]
         return followed_grid(points, plan.requests.seeds, summarizer, how, **more).timing
     if isinstance(plan.requests.source, TraceSource):

@@ -44,7 +44,10 @@ def test_override_follows_a_parameter() -> None:
 def test_numbers_that_yaml_takes_for_texts() -> None:
     found = arm_of("iter08_token_budget@published:age_weight=2e-5").config
     assert found.slo_age_weight == 2e-5
-    assert arm_of("baseline:slo_age_weight=1e-6").config.slo_age_weight == 1e-6
+    assert (
+        arm_of("baseline:priority_policy=slo-tiered;slo_age_weight=1e-6").config.slo_age_weight
+        == 1e-6
+    )
 
 
 def test_scorers_whole_or_one_weight() -> None:
