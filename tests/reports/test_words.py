@@ -100,9 +100,7 @@ def test_each_setting_is_told(changes: dict[str, object], before: str, after: st
 def test_roofline_has_no_cost_between_gpus() -> None:
     words = "exchange data in no time, so tp looks better than it is"
     of_tp = {
-        tp: PLAIN.without(*FIT).replace(
-            model="qwen/qwen3-14b", hardware="H100", latency_model="roofline", tp=tp
-        )
+        tp: ClusterConfig(model="qwen/qwen3-14b", latency_model="roofline", tp=tp, corrected=True)
         for tp in (1, 2)
     }
     assert words not in cluster_line({"one": of_tp[1]})
