@@ -4,13 +4,16 @@ The first table has intervals of the difference between two strategies on made-u
 sums of a part that both have, a part of each strategy, both autoregressive along the trace, and noise. So means and
 percentiles are known exactly.
 
-The second table has verdicts. Six routers serve a long simulated trace: *calm* at 64 % of the pace of *busy*, where
-requests queue most of the time, and *waves*, whose pace swings so that queues grow for minutes. Each answer is about
-some neighbouring requests of it, as if they were the whole trace. Latencies are scaled so that all routers have one
-figure on average: then every verdict is false. Columns, of answers about two routers drawn for each part, and about all
-15 pairs of six: answers with a false one, and in brackets true differences that are found.
+The second and third table have verdicts on simulated traces: *calm* at 64 % of the pace of *busy*, where requests
+queue most of the time, and *waves*, whose pace swings so that queues grow for minutes. Long traces are cut into parts,
+and each answer is about one of them, as if it were the whole trace.
 
-The third table has false answers about neighbouring windows of 400 requests, which are runs that begin on an idle
+In the second table two arms have the same router, which draws anew for each, so every verdict is false. In the third
+one routers differ, and their latencies are scaled so that all have one figure on average. That is harder: one of two
+such routers is better while requests are few, the other while they queue. Columns, of answers about two routers drawn
+for each part, and about all pairs of six: answers with a false one, and in brackets true differences that are found.
+
+The fourth table has false answers about neighbouring windows of 400 requests, which are runs that begin on an idle
 cluster (`--trace-windows`).
 """
 
@@ -31,6 +34,7 @@ from scipy.signal import lfilter
 
 from benchmarks.coverage.worlds import number_option
 from blis_jax.backend import prepare_backend
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.run_summary import RequestFigures, RunSummary
@@ -55,12 +59,21 @@ WARM_UP = 400
 NUM_TRACES = 200
 LEVELS = {"p90": 0.9, "p99": 0.99}
 SIGNS = {BETTER: -1, WORSE: 1}  # of a difference with this verdict
-ROUTERS = "round-robin,least-loaded,weighted,cached-of-two,kv-adaptive,power-of-two"
+ROUTERS = "round-robin,least-loaded,weighted,cached-of-two,session-hashed,power-of-two"
+DRAWN_ANEW = "power-of-two"  # the router of both arms that are alike
 FIGURES = ("ttft_mean_ms", "ttft_p99_ms")
+MORE_FIGURES = (*FIGURES, "e2e_mean_ms", "e2e_p99_ms")
 LENGTHS = (500, 1500, 3000, 10_000, 30_000)
 NUM_WINDOWS, OF_WINDOW = 400, 400  # windows simulated, requests of each
 WINDOWS = (8, 20)  # of an answer
-LONG, RANDOM_STATE = 200_000, 47  # requests; on states 5 and 31 the blocks' length was chosen
+LONG, MOST_PARTS = 200_000, 40  # requests of a long trace; its parts of one length
+RANDOM_STATES = (
+    301,
+    302,
+    303,
+    304,
+    305,
+)  # of long traces; rules were chosen on 5, 31 and 101 to 106
 PACES = {"calm": 45.0, "busy": 70.0, "waves": 60.0}  # requests per second
 SWING, SWING_S, EVERY_S = 0.35, 5.0, 0.25  # of the logarithm of the waves' pace
 DOCUMENT, MOST_LIVE, AGAIN = 6144, 40, 0.55  # tokens; documents in use; share of their requests
@@ -144,8 +157,10 @@ def run_of(
         [0] * len(arrival_us),
         {name: column.tolist() for name, column in columns.items()},
     )
-    metrics = {"ttft_mean_ms": float(ttft_ms.mean())} | {
-        f"ttft_{name}_ms": float(np.quantile(ttft_ms, level)) for name, level in LEVELS.items()
+    metrics = {f"{name}_mean_ms": float(column.mean()) for name, column in columns.items()} | {
+        f"{name}_{level}_ms": float(np.quantile(column, share))
+        for name, column in columns.items()
+        for level, share in LEVELS.items()
     }
     return RunSummary(Outcome.COMPLETED, metrics, fingerprint="x", requests=requests)
 
@@ -155,30 +170,70 @@ def run_of(
 
 @dataclass(frozen=True)
 class LongRun:
-    """Latencies of every router on one long trace, ms."""
+    """Latencies of every arm on one long trace, ms."""
 
     arrival_us: Int[np.ndarray, " request"]
-    ttft_ms: Float[np.ndarray, "router request"]
-    e2e_ms: Float[np.ndarray, "router request"]
+    ttft_ms: Float[np.ndarray, "arm request"]
+    e2e_ms: Float[np.ndarray, "arm request"]
+
+    def parts(self, length: int) -> list[slice]:
+        """Return parts of so many neighbouring requests that have none in common."""
+        number = len(self.arrival_us) // length
+        places = np.unique(np.linspace(0, number - 1, MOST_PARTS).astype(int))
+        return [slice(place * length, (place + 1) * length) for place in places]
+
+    def mean_of_parts(self, length: int, name: str) -> Float[np.ndarray, " arm"]:
+        """Return each arm's figure of TTFT, on average over all parts of a length."""
+        number = len(self.arrival_us) // length
+        of_part = self.ttft_ms[:, : number * length].reshape(-1, number, length)
+        by_part = of_part.mean(2) if "mean" in name else np.quantile(of_part, LEVELS["p99"], 2)
+        return np.asarray(by_part.mean(axis=1))
+
+    def arms(
+        self, part: slice, scales: Float[np.ndarray, " arm"] | None = None
+    ) -> list[tuple[RunSummary]]:
+        """Return each arm's run of a part, with latencies multiplied by the arm's scale."""
+        factors = np.ones(len(self.ttft_ms)) if scales is None else scales
+        return [
+            (run_of(self.arrival_us[part], factor * ttft_ms[part], factor * e2e_ms[part]),)
+            for factor, ttft_ms, e2e_ms in zip(factors, self.ttft_ms, self.e2e_ms, strict=True)
+        ]
 
 
-def simulated(
-    world: str, num_requests: int, num_windows: int | None = None
+def of_routers(
+    world: str, state: int, num_requests: int = LONG, num_windows: int | None = None
 ) -> list[Sequence[RunSummary]]:
     """Simulate each router on a trace of a world: one run, or one of each window."""
+    configs = [arm.config for arm in router_arms(ROUTERS, arm_of("vllm"))]
+    seeds = range(1, (num_windows or 1) + 1)
+    return _simulated(configs, seeds, world, state, num_requests, num_windows)
+
+
+def of_one_router(world: str, state: int, num_requests: int = LONG) -> Sequence[RunSummary]:
+    """Simulate one router on a trace of a world, twice with other draws."""
+    config = arm_of(f"vllm:routing_policy={DRAWN_ANEW}").config
+    return _simulated([config], (1, 2), world, state, num_requests)[0]
+
+
+def _simulated(
+    configs: Sequence[ClusterConfig],
+    seeds: Sequence[int],
+    world: str,
+    state: int,
+    num_requests: int,
+    num_windows: int | None = None,
+) -> list[Sequence[RunSummary]]:
+    recorder = Recorder(FIGURES, Measure(DEFAULT_TARGETS), (), has_requests=True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{world}.csv"
-        _write_trace(path, world, num_requests)
-        recorder = Recorder(FIGURES, Measure(DEFAULT_TARGETS), (), has_requests=True)
+        _write_trace(path, world, state, num_requests)
         source = TraceSource(path, TraceOptions(), num_windows)
-        experiment = Experiment.on(source, range(1, (num_windows or 1) + 1), "recorded")
-        configs = [arm.config for arm in router_arms(ROUTERS, arm_of("vllm"))]
+        experiment = Experiment.on(source, seeds, "recorded")
         return [experiment.summaries([config], recorder)[0] for config in configs]
 
 
-def long_run(world: str, num_requests: int = LONG) -> LongRun:
-    """Simulate the routers on a long trace of a world."""
-    runs = [of_router[0] for of_router in simulated(world, num_requests)]
+def long_run(runs: Sequence[RunSummary]) -> LongRun:
+    """Return the latencies of runs of one long trace."""
     requests = [run.requests for run in runs if run.requests is not None]
     ttft_ms, e2e_ms = (
         np.array([of_run.column(name, None) for of_run in requests]) for name in ("ttft", "e2e")
@@ -188,7 +243,8 @@ def long_run(world: str, num_requests: int = LONG) -> LongRun:
 
 def windows(world: str, num_answers: int) -> list[float]:
     """Return % of false answers by figure and number of windows, where all routers have one figure on average."""
-    runs, shares = simulated(world, NUM_WINDOWS * OF_WINDOW, NUM_WINDOWS), []
+    runs = of_routers(world, RANDOM_STATES[0], NUM_WINDOWS * OF_WINDOW, NUM_WINDOWS)
+    shares = []
     for name in FIGURES:
         values = np.array([metric_values(of_router, name) for of_router in runs])
         values *= values[0].mean() / values.mean(axis=1, keepdims=True)
@@ -208,8 +264,8 @@ def is_named(judged: Sequence[Difference]) -> bool:
     return any(difference.verdict in SIGNS for difference in judged)
 
 
-def _write_trace(path: Path, world: str, count: int) -> None:
-    rng = np.random.default_rng(RANDOM_STATE)
+def _write_trace(path: Path, world: str, state: int, count: int) -> None:
+    rng = np.random.default_rng(state)
     gaps = rng.exponential(1.0, count)
     if world == "waves":
         slots = int(2 * count / PACES[world] / EVERY_S)
@@ -238,51 +294,52 @@ def _write_trace(path: Path, world: str, count: int) -> None:
             writer.writerow((int(arrival_s * 1e6), *lengths, f"doc_{document}", DOCUMENT))
 
 
-def verdicts(run: LongRun, length: int, num_traces: int) -> Float[np.ndarray, "4 2"]:
-    """Return % of false answers and of differences found: of the mean by two and by six routers, then of the P99."""
+def of_alike(runs: Sequence[LongRun], length: int) -> tuple[list[float], int]:
+    """Return % of false answers about two arms of one router, by figure, and of how many answers."""
+    named = []
+    for run in runs:
+        for part in run.parts(length):
+            first, second = run.arms(part)
+            judge = OneTrace([first, second], BY_STUDENT)
+            named.append(
+                [is_named(judge.differences([(first, second, name)])) for name in MORE_FIGURES]
+            )
+    return [100 * float(share) for share in np.mean(named, axis=0)], len(named)
+
+
+def of_scaled(
+    runs: Sequence[LongRun], length: int, name: str
+) -> tuple[Float[np.ndarray, "2 2"], int]:
+    """Return % of false answers and of differences found, of two and of all routers, and of how many answers."""
+    figures = np.mean([run.mean_of_parts(length, name) for run in runs], axis=0)
+    parts = [(run, part) for run in runs for part in run.parts(length)]
     rng = np.random.default_rng(length)
-    starts = rng.integers(0, len(run.arrival_us) - length, num_traces)
-    parts = [slice(start, start + length) for start in starts]
-    of_figure = {
-        "ttft_mean_ms": run.ttft_ms.mean(axis=1),
-        "ttft_p99_ms": np.mean(
-            [np.quantile(run.ttft_ms[:, part], 0.99, axis=1) for part in parts], axis=0
-        ),
-    }
-    return np.concatenate([_shares(run, parts, *figure) for figure in of_figure.items()])
+    rows = [_answers(run, part, name, figures, rng) for run, part in parts]
+    return 100 * np.nanmean(np.array(rows), axis=0), len(rows)
 
 
-def _shares(
-    run: LongRun, parts: Sequence[slice], name: str, figures: Float[np.ndarray, " router"]
-) -> Float[np.ndarray, "2 2"]:
-    routers, rng = tuple(range(len(figures))), np.random.default_rng(RANDOM_STATE)
-    rows = []
-    for part in parts:
-        two = tuple(int(router) for router in rng.choice(routers, 2, replace=False))
-        row = []
-        for chosen in (two, routers):
-            truth = np.sign([figures[after] - figures[at] for at, after in combinations(chosen, 2)])
-            alike = _judged(run, part, name, chosen, figures[0] / figures)
-            signs = [SIGNS.get(each.verdict, 0) for each in _judged(run, part, name, chosen)]
-            found = (np.array(signs) == truth)[truth != 0]
-            row.append((is_named(alike), float(found.mean()) if len(found) else np.nan))
-        rows.append(row)
-    return np.asarray(100 * np.nanmean(np.array(rows, float), axis=0))
-
-
-def _judged(
+def _answers(
     run: LongRun,
     part: slice,
     name: str,
-    routers: Sequence[int],
-    scales: Float[np.ndarray, " router"] | None = None,
-) -> list[Difference]:
-    arrival_us = run.arrival_us[part]
-    scales = np.ones(len(run.ttft_ms)) if scales is None else scales
-    arms = [
-        (run_of(arrival_us, scales[at] * run.ttft_ms[at, part], scales[at] * run.e2e_ms[at, part]),)
-        for at in routers
-    ]
+    figures: Float[np.ndarray, " router"],
+    rng: np.random.Generator,
+) -> list[tuple[float, float]]:
+    routers = tuple(range(len(figures)))
+    two, answers = tuple(sorted(rng.choice(routers, 2, replace=False))), []
+    for chosen in (two, routers):
+        truth = np.sign([figures[after] - figures[at] for at, after in combinations(chosen, 2)])
+        alike, as_is = (
+            _judged([run.arms(part, scales)[at] for at in chosen], name)
+            for scales in (figures[0] / figures, None)
+        )
+        signs = np.array([SIGNS.get(each.verdict, 0) for each in as_is])
+        found = (signs == truth)[truth != 0]
+        answers.append((float(is_named(alike)), float(found.mean()) if len(found) else math.nan))
+    return answers
+
+
+def _judged(arms: Sequence[Sequence[RunSummary]], name: str) -> list[Difference]:
     return OneTrace(arms, BY_STUDENT).differences([(*pair, name) for pair in combinations(arms, 2)])
 
 
@@ -298,19 +355,35 @@ def main() -> None:
     ))  # fmt: skip
     print()
     prepare_backend(use_cache=True)
-    heads = [f"{arms} routers, {figure}" for figure in ("mean", "P99") for arms in ("two", "six")]
-    print_rows(("trace", "requests", *heads), ())
+    print_rows(("trace", "requests", "answers", *MORE_FIGURES), ())
     for world in PACES:
-        run = long_run(world)
+        runs = [long_run(of_one_router(world, state)) for state in RANDOM_STATES]
         for length in LENGTHS:
-            shares = verdicts(run, length, num_traces)
-            cells = [f"{false:.1f} ({found:.0f})" for false, found in shares]
-            print(f"| {world} | {length:,} | {' | '.join(cells)} |", flush=True)
+            shares, number = of_alike(runs, length)
+            _print_row(world, length, number, [f"{share:.1f}" for share in shares])
+    print()
+    heads = [f"{arms} routers, {figure}" for figure in ("mean", "P99") for arms in ("two", "all")]
+    print_rows(("trace", "requests", "answers", *heads), ())
+    for world in PACES:
+        runs = [
+            long_run([of_router[0] for of_router in of_routers(world, state)])
+            for state in RANDOM_STATES
+        ]
+        for length in LENGTHS:
+            cells, number = [], 0
+            for name in FIGURES:
+                of_figure, number = of_scaled(runs, length, name)
+                cells += [f"{false:.1f} ({found:.0f})" for false, found in of_figure]
+            _print_row(world, length, number, cells)
     print()
     titles = tuple(f"{name}, {size} windows" for name in ("mean", "P99") for size in WINDOWS)
     print_rows(("trace", *titles), (
         (world, *(f"{share:.1f}" for share in windows(world, num_traces))) for world in PACES
     ))  # fmt: skip
+
+
+def _print_row(world: str, length: int, number: int, cells: Sequence[str]) -> None:
+    print(f"| {world} | {length:,} | {number} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

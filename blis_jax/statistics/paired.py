@@ -74,6 +74,8 @@ class Pair:
         excess: for a pooled percentile, `pooled.excess_counts` over the seeds on which both runs ended; None for other
             metrics.
         is_exact: whether every seed makes the same run of each strategy, so that the difference has no error.
+        must_outlive: a verdict takes that the difference alone is clear even with so many further values against it,
+            each as large as the largest; of blocks of a trace, which may lack the rare ones that decide.
     """
 
     first: Float[np.ndarray, "seed"]
@@ -81,6 +83,7 @@ class Pair:
     direction: str = LOWER
     excess: Float[np.ndarray, "value arm pair"] | None = None
     is_exact: bool = False
+    must_outlive: float = 0.0
 
     def common(self) -> tuple[Float[np.ndarray, "pair"], Float[np.ndarray, "pair"]]:
         """Return the values of both strategies on the seeds that both have."""
@@ -106,6 +109,12 @@ class Pair:
         against = with_some_against(change, number_against(len(change)))
         excess = excess_against(self.excess, bool(change.sum() > 0), EXCESS_AGAINST)
         return max(p, p_value(against, is_anytime), p_of_counts(excess, is_anytime))
+
+    def least_p_adjusted(self, is_anytime: bool = False) -> float:
+        """Return the p-value with what the difference must outlive, below which that of a family does not fall."""
+        if self.is_exact or not self.must_outlive:
+            return 0.0
+        return p_value(with_some_against(self.change(), self.must_outlive), is_anytime)
 
 
 @dataclass(frozen=True)
@@ -189,7 +198,8 @@ def differences(
     inference = inference or Inference()
     changes = [pair.change() for pair in pairs]
     p_values = np.array([pair.p_value(inference.is_anytime, is_guarded) for pair in pairs])
-    adjusted = holm(p_values)
+    least = [pair.least_p_adjusted(inference.is_anytime) for pair in pairs]
+    adjusted = np.maximum(holm(p_values), least)
     return [
         _difference(pair, change, inference, float(p), float(p_adjusted), len(pairs))
         for pair, change, p, p_adjusted in zip(pairs, changes, p_values, adjusted, strict=True)

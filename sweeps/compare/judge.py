@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 LATENCIES_LOOKED_AT = ("ttft", "e2e")
 TAIL = 0.99
 LEAST_OF_CLASS = 30  # requests from which a class has intervals
+MUST_OUTLIVE = 0.5  # further blocks against a difference, see `benchmarks.coverage.blocks`
 LEAST_BEYOND = 5  # requests beyond a percentile from which it has one: of a P99 500 in all
 
 SHARES = {"attainment": (GOOD, 1.0), "slo_miss_rate": (GOOD, -1.0), "reject_rate": (REJECTED, 1.0)}
@@ -145,7 +146,7 @@ class OneTrace:
             mean + of_arm[both] - of_arm[both].mean() if both.any() else of_arm
             for mean, of_arm in zip(means, (before, after), strict=True)
         )
-        return Pair(before, after, lookup(name)[0].direction)
+        return Pair(before, after, lookup(name)[0].direction, must_outlive=MUST_OUTLIVE)
 
     def interval(self, runs: Sequence[RunSummary], name: str) -> Estimate:
         """Return the interval of one arm's metric, from the blocks of the trace."""
@@ -364,13 +365,17 @@ def inference_json(
     most = max((difference.num_pairs for difference in differences), default=0)
     are_exact = most > 0 and all(entry.is_exact for entry in differences if entry.num_pairs)
     test = ("anytime-valid " * inference.is_anytime + "paired t-test by seed").replace("seed", word)
-    pooled = "" if isinstance(judge, OneTrace) else f"; {OF_POOLED}"
-    more = f", below 5 % with a further seed against the difference{pooled}"
+    is_trace = isinstance(judge, OneTrace)
+    pooled = "" if is_trace else f"; {OF_POOLED}"
+    more = f", below 5 % with a further seed against the difference{pooled}".replace("seed", word)
+    least = (
+        ", and at least that of the difference alone with half a block more against it" * is_trace
+    )
     return {
         **dataclasses.asdict(inference),
         **family,
         "test": test,
-        "p_values": f"{test}, two-sided{more.replace('seed', word)}; adjusted by Holm's method over the family",
+        "p_values": f"{test}, two-sided{more}; adjusted by Holm's method over the family{least}",
         "simultaneous_intervals": joint_words(inference).partition("; ")[2],
         "intervals": judge.sentence()
         if isinstance(judge, OneTrace)
