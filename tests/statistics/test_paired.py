@@ -302,3 +302,15 @@ def test_a_part_of_a_seed_against_has_a_part_of_its_size() -> None:
     assert with_some_against(change, 1.25).tolist() == [*change, 3.0, 0.75]
     assert with_some_against(change, 1).tolist() == [*change, 3.0]
     assert not with_some_against(np.zeros(3), 2).any()
+
+
+def test_what_a_difference_must_outlive_bounds_its_adjusted_p_value_from_below() -> None:
+    change = np.array([2.2, 0.4, 1.9, 0.7, 2.4, 0.6, 2.0])
+    zeros = np.zeros(len(change))
+    for must_outlive in (0.0, 0.5, 1.0):
+        (found,) = differences([Pair(zeros, change, must_outlive=must_outlive)], QUICK)
+        least = p_value(np.append(change, [-2.4 * must_outlive] * (must_outlive > 0)))
+        assert found.p_adjusted == pytest.approx(max(p_value(change, is_guarded=True), least))
+        assert (found.verdict == UNCLEAR) == (found.simultaneous.low <= 0)
+    (exact,) = differences([Pair(zeros, change, is_exact=True, must_outlive=1.0)], QUICK)
+    assert exact.p_adjusted == 0.0

@@ -112,3 +112,15 @@ def test_arms_that_are_alike_get_no_verdict(slowness: float) -> None:
     """60 made-up traces; at 0.999 one has two independent stretches. More than 8 come once in 200 by chance, at 5 %."""
     rng = np.random.default_rng(7)
     assert sum(alike(rng, slowness) for _ in range(60)) <= 8
+
+
+def test_a_difference_that_one_block_would_undo_is_unclear() -> None:
+    rng = np.random.default_rng(4)
+    arrival_us = np.arange(4000) * 10_000
+    first = rng.normal(100.0, 1.0, 4000)
+    block = np.arange(4000) * 20 // 4000
+    arms = [(run_of(arrival_us, values),) for values in (first, first + 0.3 + (block == 7) * 3.0)]
+    judge = OneTrace(arms, BY_STUDENT, block_s=2.0)
+    (found,) = judge.differences([(*arms, "ttft_mean_ms")])
+    assert found.p_value < 0.05 < found.p_adjusted
+    assert found.verdict == UNCLEAR
