@@ -118,8 +118,8 @@ def test_a_difference_that_one_block_would_undo_is_unclear() -> None:
     rng = np.random.default_rng(4)
     arrival_us = np.arange(4000) * 10_000
     first = rng.normal(100.0, 1.0, 4000)
-    block = np.arange(4000) * 20 // 4000
-    arms = [(run_of(arrival_us, values),) for values in (first, first + 0.3 + (block == 7) * 3.0)]
+    second = first + rng.normal(0.1, 6.0, 4000) + 3.0 * (np.arange(4000) // 200 == 7)
+    arms = [(run_of(arrival_us, values),) for values in (first, second)]
     judge = OneTrace(arms, BY_STUDENT, block_s=2.0)
     (found,) = judge.differences([(*arms, "ttft_mean_ms")])
     assert found.p_value < 0.05 < found.p_adjusted
