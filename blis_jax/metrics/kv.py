@@ -30,7 +30,8 @@ CPU_TIERS = (NO_TIER, INERT, ACTIVE)
 # What each counts, in blocks, tokens or events but for `reload_us`; NaN where it cannot be told, see `instance_figures`
 # and `cluster_figures`.
 FIGURES = {
-    "cache_hit_rate": "hits ÷ (hits + misses) of KV blocks, the CPU tier included",
+    "cache_hit_rate": "hits ÷ (hits + misses) of KV blocks, the CPU tier included; blocks of outputs are misses, so "
+    "vLLM's rate over prompt tokens is higher, and BLIS counts no hit of a prompt that is cached whole",
     "preemption_rate": "preemptions per completed request",
     "thrashing_rate": "reloads within 1 ms of their offload ÷ offloads; blis-2026-08: evicted ÷ copied, "
     "of off-load tiers refused ÷ fetched",
