@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -50,7 +50,7 @@ from blis_jax.records.record import Status
 from blis_jax.runs.derivatives.times import Differentiator, Repeated
 from blis_jax.runs.options import Options
 from blis_jax.traces.measured import run as server
-from blis_jax.traces.measured.run import AS_VLLM, MeasuredRun, ServerSettings, cluster_values
+from blis_jax.traces.measured.run import MeasuredRun
 from blis_jax.traces.rows import to_table
 
 
@@ -132,12 +132,6 @@ class CalibrationPlan:
     num_starts: int = 8
     seed: int = 0
     explores: bool = False  # intervals from all fits that do nearly as well, the command's default
-
-
-def unfitted(settings: ServerSettings, server: Mapping[str, Any]) -> ClusterConfig:
-    """Return the cluster of a measured server before its step times are fitted; arguments as of `cluster_values`."""
-    usual = {name: getattr(ClusterConfig, name) for name in ("alpha_coeffs", "beta_coeffs")}
-    return ClusterConfig(**usual, **cluster_values(settings, server), **AS_VLLM)
 
 
 @dataclass(frozen=True)

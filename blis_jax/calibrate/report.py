@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.calibrate.calibration import UNITS, Calibration, Simulator, unfitted
+from blis_jax.calibrate.calibration import UNITS, Calibration, Simulator
 from blis_jax.calibrate.fit import Fit
 from blis_jax.calibrate.posterior import Posterior
 from blis_jax.calibrate.uncertainty import LEVEL
@@ -25,6 +25,7 @@ from blis_jax.calibrate.validation import (
     errors_table,
     figures,
 )
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import finite, plain
@@ -206,7 +207,10 @@ def by_fit(run: MeasuredRun, fit: Posterior, server: Mapping[str, Any], trace: s
     Settings of the server come from `server`, else from the run's files, else from the fit.
     """
     known = measured_run.completed(run.settings, fit.cluster)
-    config = unfitted(known, {**measured_run.routing_of(fit.cluster), **server})
+    config = ClusterConfig(
+        **measured_run.cluster_values(known, {**measured_run.routing_of(fit.cluster), **server}),
+        **measured_run.AS_VLLM,
+    )
     latencies = Simulator(run, config, fit.terms, dict(fit.fixed))(fit.values)
     everything, intervals = np.ones(len(run), bool), None
     if fit.predictive is not None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blis_jax import progress
 from blis_jax.calibrate import report, step_report
-from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document, unfitted
+from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
 from blis_jax.calibrate.described_steps import GPU, Describe
 from blis_jax.calibrate.posterior import ALL_TERMS, load, load_steps
 from blis_jax.calibrate.step_fits import LAW, PredictedSteps, StepFits, rows_in_order, source_of
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options.outputs import (
     File,
@@ -32,7 +33,7 @@ from blis_jax.files.python_files import with_absolute_files
 from blis_jax.latency.model_description import ModelDescription, is_shipped, model_description
 from blis_jax.lazy import pandas
 from blis_jax.traces.measured.recorded import read_result
-from blis_jax.traces.measured.run import silent
+from blis_jax.traces.measured.run import AS_VLLM, cluster_values, silent
 from blis_jax.traces.measured.sent import Summary, no_requests
 from blis_jax.traces.measured.steps import StepFile, holds_steps, read_steps
 
@@ -58,7 +59,7 @@ def fit_or_predict(options: CalibrateOptions, trace: Path) -> int:
     plan = _plan(options)
     run = _run(options, trace, plan.num_fitted)
     server = options.server()
-    config = unfitted(run.settings, server)
+    config = _config(run, server)
     stated = silent(run.settings, server, run.notes)
     with progress.phase("fitting", plan.num_starts, "starts") as work:
         calibration = calibrate(
@@ -148,6 +149,10 @@ def _plan(options: CalibrateOptions) -> CalibrationPlan:
     return CalibrationPlan(
         ordered, options.fit_first, starts, options.random_state or 0, options.explore is not False
     )
+
+
+def _config(run: MeasuredRun, server: Mapping[str, Any]) -> ClusterConfig:
+    return ClusterConfig(**cluster_values(run.settings, server), **AS_VLLM)
 
 
 def _write(

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas
 
-from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document, unfitted
+from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
 from blis_jax.calibrate.report import picture
 from blis_jax.calibrate.validation import NAIVE
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import write_csv, write_json
 from blis_jax.reports import drawing, render
 from blis_jax.reports.findings import Answer
 from blis_jax.traces.measured.recorded import read_measured
+from blis_jax.traces.measured.run import AS_VLLM, cluster_values
 
 if TYPE_CHECKING:
     from papers.calibration.__main__ import CalibrationPaperOptions
@@ -72,7 +74,7 @@ def _fitted(
     start = time.perf_counter()
     plan = CalibrationPlan(TERMS[model], NUM_FITTED if part == "first" else None, options.starts)
     run = read_measured(data / name, num_fitted=plan.num_fitted)
-    config = unfitted(run.settings, {})
+    config = ClusterConfig(**cluster_values(run.settings, {}), **AS_VLLM)
     calibration = calibrate(run, config, plan)
     document = to_document(calibration)
     document["paper"] = {"run": name, "model": model, "part": part}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from blis_jax.cluster.machines import Machines
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.lazy import pandas
@@ -99,13 +100,17 @@ _FIELDS = {
 
 
 def cluster_values(settings: ServerSettings, server: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a ClusterConfig: from the options, then the run's own settings, then vLLM's defaults."""
+    """Return fields of a ClusterConfig: from the options, then the run's own settings, then vLLM's defaults.
+
+    Step times are BLIS's until others are fitted, whatever the model.
+    """
     stated = {
         field: value
         for name, field in _FIELDS.items()
         if (value := getattr(settings, name)) is not None
     }
-    values: dict[str, Any] = {"total_kv_blocks": UNKNOWN_KV_BLOCKS, **stated, **server}
+    usual = {name: getattr(Machines, name) for name in ("alpha_coeffs", "beta_coeffs")}
+    values: dict[str, Any] = {"total_kv_blocks": UNKNOWN_KV_BLOCKS, **usual, **stated, **server}
     if values.get("num_instances", 1) > 1:
         values.setdefault("routing_policy", "least-loaded")
     for name in ("num_instances", "max_num_running_reqs", "total_kv_blocks"):
