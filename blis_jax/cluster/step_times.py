@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.disaggregation import has_pools
 from blis_jax.cluster.instance_groups import InstanceGroup, coefficients_of, per_instance
 from blis_jax.cluster.machines import blocks_of, deployment
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files.python_files import is_file
 from blis_jax.latency.contract import FromSizes, LatencyModel
 from blis_jax.latency.deployment import Deployment, block_tokens
@@ -85,7 +86,7 @@ def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
     """Return settings that were not given and follow from the served model: from its sizes, or from its published fit.
 
     Raises:
-        ConfigError: the model or its GPUs are not known or have no fit, or the model does not fit into their memory.
+        ConfigError: the model or its GPUs are not known, or the model does not fit into their memory.
     """
     if config.latency_model == AUTO:
         return _from_fit(config, said)
@@ -94,17 +95,25 @@ def defaults(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
 
 
 FITTED = ("alpha_coeffs", "beta_coeffs")
+_USUAL = "meta-llama/llama-3.1-8b-instruct on 2 H100"  # of the default coefficients
 
 
 def _from_fit(config: ClusterConfig, said: Collection[str]) -> dict[str, Any]:
-    """Return the numbers of the fit for another model, GPU or TP than the default; none beside given coefficients."""
+    """Return the numbers of the fit for another model, GPU or TP than the default; none beside given coefficients.
+
+    Warns if there is no such fit.
+    """
     named = {name: getattr(config, name) if name in said else None for name in ("hardware", "tp")}
     is_other = any(
         getattr(config, name) != getattr(type(config), name) for name in ("model", *named)
     )
     if not is_other or any(name in said for name in (*FITTED, "instances")):
         return {}
-    fit = lookup(config.model, named["hardware"], named["tp"])
+    try:
+        fit = lookup(config.model, named["hardware"], named["tp"])
+    except ConfigError as error:
+        warnings.warn(f"step times stay those of {_USUAL}: {error}", ConfigWarning, stacklevel=2)
+        return {}
     blocks = fit.blocks(as_vllm=config.preemption_mode == "recompute")
     found = {"hardware": fit.gpu, "tp": fit.tp, "total_kv_blocks": blocks}
     found = {name: value for name, value in found.items() if name not in said}

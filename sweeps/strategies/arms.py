@@ -163,6 +163,8 @@ def arm_of(text: str) -> Arm:
 
 def _refuse_idle(source: str, config: ClusterConfig, given: frozenset[str]) -> None:
     for name, needed, among in idle_settings(config, given):
+        if needed in given and not among:  # it is switched off where the setting stands
+            continue
         missing = f"{needed} {' or '.join(among)}".strip()
         raise ConfigError(
             f"{source}: {name} has no effect without {missing}; give that too, or leave {name} out"

@@ -216,6 +216,7 @@ def test_vllm_says_it_so_and_the_run_is_vllms() -> None:
 
 
 @pytest.mark.parametrize(("tp", "block"), [(1, 1056), (2, 1056), (4, 528)])
+@pytest.mark.filterwarnings("ignore:step times stay")
 def test_the_block_is_the_one_of_the_model(tp: int, block: int) -> None:
     """Those of measured servers: what was computed of their prompts before a step is a multiple of it."""
     made = config.ClusterConfig(mamba_cache_mode="align", model="qwen/qwen3.6-35b-a3b", tp=tp)

@@ -20,6 +20,7 @@ FORMER = {"precise-prefix-cache-scorer": "prefix-cache-scorer"}
 
 
 @pytest.mark.parametrize(("theirs", "ours"), SETTINGS.items())
+@pytest.mark.filterwarnings("ignore:step times stay")
 def test_a_setting_under_vllms_name(theirs: str, ours: str) -> None:
     value = VALUES.get(theirs, 3)
     assert ours in FIELDS and theirs not in FIELDS
@@ -80,6 +81,7 @@ def test_a_plugin_type_means_the_policy_that_a_promotion_writes_as_it() -> None:
         ("NVIDIA H100 NVL", "NVIDIA H100 NVL"), ("A100-SXM4-40GB", "A100-SXM4-40GB"), ("A100", "A100"), ("L4", "L4"),
     ],
 )  # fmt: skip
+@pytest.mark.filterwarnings("ignore:step times stay")
 def test_gpus_as_drivers_and_people_write_them(written: str, ours: str) -> None:
     assert ClusterConfig(gpu=written).hardware == ours
 

@@ -132,6 +132,7 @@ def test_runs_are_the_same_only_if_all_are_whole(
     assert {entry.status for entry in entries} == {"unknown", "inert"}
 
 
+@pytest.mark.filterwarnings("ignore:step times stay")
 def test_settings_that_amount_to_the_same() -> None:
     config = ClusterConfig()
     assert gives_the_same(config, config.replace(slo_priority_bridge=True, model="another"))
