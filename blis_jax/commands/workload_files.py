@@ -10,16 +10,14 @@ from typing import Any
 
 from blis_jax.commands import values
 from blis_jax.commands.august_files import preset_of
-from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, option, word
 from blis_jax.errors import ConfigError, ConfigWarning, as_option, closest
 from blis_jax.files import input_files
 from blis_jax.files.strict_yaml import read_mapping
-from blis_jax.traces.rows import Report
-from blis_jax.traces.servegen_cohorts import cohorts_of
 from blis_jax.workload.distribution import PRESETS, Distribution, GaussianLengths, preset
 from blis_jax.workload.inference_perf import revised_clients
 from blis_jax.workload.reference.distribution import as_spec
+from blis_jax.workload.servegen.cohorts import cohorts_of
 from blis_jax.workload.source import REVISED
 from blis_jax.workload.spec import TEXTS, load_spec, parse_spec, upgraded
 from blis_jax.workload.written import yaml_text
@@ -48,6 +46,7 @@ _OPTIONS = {  # by what is converted
     "inference-perf": ("spec",),
     "servegen": ("path", "window_duration_seconds", "drain_timeout_seconds", "time"),
 }
+SERVEGEN_SEED = 42  # of BLIS's conversion
 PERIODS_OF_DAY = ("midnight", "morning", "afternoon")
 
 
@@ -148,14 +147,15 @@ def _of_inference_perf(options: ConvertOptions) -> dict[str, Any]:
 def _of_servegen(options: ConvertOptions) -> dict[str, Any]:
     if options.path is None:
         raise ConfigError("--path is missing; give the folder of ServeGen data")
-    report, drain_s = Report(), options.drain_timeout_seconds
-    document = cohorts_of(
+    drain_s = options.drain_timeout_seconds
+    document, notes = cohorts_of(
         Path(options.path),
-        report,
+        SERVEGEN_SEED,
         options.window_duration_seconds or 600,
         180 if drain_s is None else drain_s,
     )
-    Notes(NAME).block(report.lines())
+    for note in notes:
+        warnings.warn(note, ConfigWarning, stacklevel=2)
     period = options.time
     if period is None:
         return document

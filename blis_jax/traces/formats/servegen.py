@@ -10,22 +10,18 @@ contents are not in the data, and the reason ratio is not read.
 
 from __future__ import annotations
 
-import ast
-import json
 import math
-import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.files.input_files import check_regular, open_text
 from blis_jax.traces.options import SERVEGEN_STREAM
 from blis_jax.traces.read import Sniff
 from blis_jax.traces.rows import (
@@ -38,25 +34,16 @@ from blis_jax.traces.rows import (
     TraceRows,
     make_rows,
 )
-
-
-class Window(NamedTuple):
-    """Arrivals of one client from `start_s` to the next window."""
-
-    start_s: float
-    rate: float  # requests per second
-    cv: float
-    family: str
-    shape: float  # NaN if the file has none
-    scale: float  # s; NaN if the file has none
-
-
-class Lengths(NamedTuple):
-    """Token counts and their probabilities from `start_s` on."""
-
-    start_s: float
-    input_tokens: dict[int, float]
-    output_tokens: dict[int, float]
+from blis_jax.workload.servegen.reading import (
+    Lengths,
+    Window,
+    chunks_of,
+    law_of,
+    read_dataset,
+    rows_of,
+    trace_paths,
+    window_of,
+)
 
 
 @dataclass(frozen=True)
@@ -66,116 +53,72 @@ class Client:
     number: str
     windows: tuple[Window, ...]
     lengths: tuple[Lengths, ...]
-    reason_ratio: dict[float, float]  # probabilities of shares of reasoning tokens, if any
-    tells_ratio: bool  # whether the data have such a column
 
 
-def read_clients(path: Path, report: Report, *, keep_idle: bool = False) -> list[Client]:
-    """Return the clients that send at least one request, or all clients if `keep_idle`."""
-    paths = trace_paths(path)
-    if not paths:
-        raise ConfigError(f"{path} holds no chunk-*-trace.csv; give a folder of ServeGen data")
+def read_clients(path: Path, report: Report) -> list[Client]:
+    """Return the clients that send at least one request.
+
+    Raises:
+        ConfigError: the data cannot be read, or no client sends a request.
+    """
     clients = []
-    for trace in paths:
-        windows = _read_windows(trace, report)
-        if keep_idle or any(window.rate > 0 for window in windows):
-            name = trace.name.replace("-trace.csv", "-dataset.json")
-            number = trace.name.removeprefix("chunk-").split("-trace.csv")[0]
-            dataset = _read_dataset(trace.with_name(name))
-            lengths = _lengths(dataset, name, report)
-            if not lengths and not keep_idle:
+    for chunk in chunks_of(path):
+        windows = _read_windows(chunk.trace, report)
+        if any(window.rate > 0 for window in windows):
+            lengths = _read_lengths(chunk.dataset, report)
+            if not lengths:
                 raise ConfigError(
-                    f"{trace.with_name(name)} has no window with input_tokens and output_tokens"
+                    f"{chunk.dataset} has no window with input_tokens and output_tokens"
                 )
-            tells = any("reason_ratio" in _texts(window) for window in dataset.values())
-            clients.append(Client(number, windows, lengths, _ratios(dataset), tells))
+            clients.append(Client(chunk.number, windows, lengths))
     if not clients:
         raise ConfigError(f"{path}: no client ever sends a request; give other chunks")
     return clients
 
 
-def trace_paths(path: Path) -> list[Path]:
-    """Return the trace files of a folder; the path itself if it is a file."""
-    if path.is_dir():
-        return sorted(path.glob("chunk-*-trace.csv"))
-    return [path] if re.fullmatch(r"chunk-.*-trace\.csv", path.name) else []
-
-
 def _read_windows(path: Path, report: Report) -> tuple[Window, ...]:
     windows, bad = [], []
-    with open_text(path) as file:
-        for number, line in enumerate(file, 1):
-            if line.isspace():
-                continue
-            try:
-                windows.append(_window([cell.strip() for cell in line.split(",")]))
-            except (ValueError, IndexError):
-                reason = "not start, rate, coefficient of variation, family, shape, scale"
-                bad.append(BadRow(f"{path.name}, line {number}", reason))
+    for line, cells in rows_of(path):
+        if not any(cells):
+            continue
+        try:
+            windows.append(_possible(window_of(cells)))
+        except ValueError:
+            reason = "not start, rate, coefficient of variation, family, shape, scale"
+            bad.append(BadRow(f"{path.name}, line {line}", reason))
     report.add_bad(len(bad), bad[:MOST_NAMED])
     return tuple(sorted(windows))
 
 
-def _window(cells: list[str]) -> Window:
-    start, rate, cv = (float(cell) for cell in cells[:3])
-    shape, scale = (
-        float(cells[at]) if len(cells) > at and cells[at] else math.nan for at in (4, 5)
-    )
-    is_possible = 0 <= start < LATEST_US / 1e6 and 0 <= rate < 1e6 and 0 <= cv < math.inf
-    if not is_possible:
+def _possible(window: Window) -> Window:
+    """Return the window; ValueError if no such requests can be drawn."""
+    is_in_time = 0 <= window.start_s < LATEST_US / 1e6
+    if not (is_in_time and 0 <= window.rate < MOST_RATE and 0 <= window.cv < math.inf):
         raise ValueError
-    return Window(start, rate, cv, cells[3], shape, scale)
+    return window
 
 
-def _read_dataset(path: Path) -> dict[str, Any]:
-    """Return the windows' length distributions by their first second, as texts."""
-    try:
-        document = json.loads(check_regular(path).read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}, the lengths of a ServeGen client, does not exist") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON ({error}); give ServeGen's file unchanged") from None
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path} is not an object of windows; give ServeGen's file unchanged")
-    return document
-
-
-def _lengths(document: dict[str, Any], name: str, report: Report) -> tuple[Lengths, ...]:
+def _read_lengths(path: Path, report: Report) -> tuple[Lengths, ...]:
     lengths, bad = [], []
-    for start, window in document.items():
+    for start, window in read_dataset(path).items():
         try:
             laws = [
                 _law(window[name], low) for name, low in (("input_tokens", 1), ("output_tokens", 0))
             ]
             if all(laws):
                 lengths.append(Lengths(float(start), *laws))
-        except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             reason = "not distributions {tokens: probability} of input_tokens and output_tokens"
-            bad.append(BadRow(f"{name}, window {start[:20]}", reason))
+            bad.append(BadRow(f"{path.name}, window {start[:20]}", reason))
     report.add_bad(len(bad), bad[:MOST_NAMED])
     return tuple(sorted(lengths, key=lambda each: each.start_s))
 
 
-def _ratios(document: dict[str, Any]) -> dict[float, float]:
-    """Return the reason-ratio distribution of the first window that has one, in the text order of their seconds."""
-    for start in sorted(document):
-        try:
-            ratios = ast.literal_eval(_texts(document[start]).get("reason_ratio", "{}").strip())
-            law = {float(ratio): float(weight) for ratio, weight in ratios.items()}
-        except (ValueError, AttributeError, TypeError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if law and all(0 <= ratio <= 1 and weight >= 0 for ratio, weight in law.items()):
-            return law
-    return {}
-
-
-def _texts(window: object) -> dict[str, str]:
-    return window if isinstance(window, dict) else {}
-
-
 def _law(text: str, low: int) -> dict[int, float]:
-    """Return the distribution that a text spells as a dictionary; empty if its weights are all 0."""
-    law = {int(tokens): float(weight) for tokens, weight in ast.literal_eval(text.strip()).items()}
+    """Return the distribution that a text spells as a dictionary; empty if it is, or if its weights are all 0."""
+    if text.strip() == "{}":
+        return {}
+    law = law_of(text)
     is_possible = all(
         low <= tokens <= MOST_TOKENS and 0 <= weight < math.inf for tokens, weight in law.items()
     )
@@ -184,6 +127,7 @@ def _law(text: str, low: int) -> dict[int, float]:
     return law if sum(law.values()) > 0 else {}
 
 
+MOST_RATE = 1e6  # requests/s of a client
 USUAL_WINDOW_S = 600.0  # of a trace with a single window
 MOST_REQUESTS = 20_000_000  # drawn without --limit; more would be a mistake
 MOST_SHAPE, LEAST_SHAPE = 1e3, 0.05  # of a Weibull law solved from its coefficient of variation

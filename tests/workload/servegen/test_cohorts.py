@@ -7,9 +7,8 @@ import pytest
 
 from blis_jax.commands.workload_files import convert as main
 from blis_jax.errors import ConfigError
-from blis_jax.traces.rows import Report
-from blis_jax.traces.servegen_cohorts import cohorts_of
 from blis_jax.workload.go_random import Stream
+from blis_jax.workload.servegen.cohorts import cohorts_of
 from blis_jax.workload.source import REVISED
 from blis_jax.workload.spec import parse_spec
 from tests.traces.scenes import real_file
@@ -124,9 +123,9 @@ def test_data_without_a_way_to_cohorts_are_refused(tmp_path, capsys):
     for number in range(1, 7):
         (tmp_path / f"chunk-{number}-trace.csv").unlink()
     with pytest.raises(ConfigError, match="fit no lognormal law"):
-        cohorts_of(tmp_path, Report(), 600, 180)
+        cohorts_of(tmp_path, 42, 600, 180)
     (tmp_path / "chunk-0-dataset.json").write_text(
         '{"0": {"input_tokens": "{5: 1}", "output_tokens": "{3: 1}"}}'
     )
     with pytest.raises(ConfigError, match="no client sends requests in the windows taken"):
-        cohorts_of(tmp_path, Report(), 600, 180)
+        cohorts_of(tmp_path, 42, 600, 180)
