@@ -75,6 +75,7 @@ def labels_of(
     names: WorkloadNames,
     spec: WorkloadSpec | None = None,
     request_ids: Sequence[str] | None = None,
+    seed: int | None = None,
 ) -> Labels:
     """Return the labels of a run's requests.
 
@@ -84,6 +85,7 @@ def labels_of(
         names: the names for the table's codes.
         spec: the workload from which the requests were drawn, if any.
         request_ids: the requests' ids; request_<n> if None.
+        seed: the seed from which they were drawn; the workload's if None.
     """
     labels = numbered(record)
     if request_ids is None and names.request_numbers is not None:
@@ -91,7 +93,7 @@ def labels_of(
     model = labels.model if names.models is None else names.models.tolist()
     latencies: dict[int, dict[str, float]] = {}
     if spec is not None:
-        clients = expanded(spec).clients
+        clients = expanded(spec, seed).clients
         model = [clients[client].model for client in np.asarray(table.client).tolist()]
         latencies = _client_latencies(clients, np.asarray(table.client), record)
     return Labels(

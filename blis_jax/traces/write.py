@@ -19,8 +19,8 @@ from blis_jax.traces.rows import ADAPTER, NO_CODE, TraceRows, make_rows
 from blis_jax.workload.reference.arrays import has_stream
 from blis_jax.workload.reference.generate import DrawnWorkload
 from blis_jax.workload.reference.requests import DrawnRequest
-from blis_jax.workload.revised_spec import ClassTargets
 from blis_jax.workload.spec import ClientSpec
+from blis_jax.workload.spec_parts import ClassTargets
 from blis_jax.workload.table import RequestTable, WorkloadNames
 
 if TYPE_CHECKING:

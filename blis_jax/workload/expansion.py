@@ -24,6 +24,7 @@ from blis_jax.workload.revised_spec import (
     RevisedWorkload,
     SpikeSpec,
 )
+from blis_jax.workload.servegen.keys import RevisedServeGen
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
 from blis_jax.workload.spec_parts import AdapterPopularity
 
@@ -42,16 +43,16 @@ class Expansion:
     aggregate_rate: float  # requests/s
 
 
-def expanded(spec: WorkloadSpec) -> Expansion:
+def expanded(spec: WorkloadSpec, seed: int | None = None) -> Expansion:
     """Return the clients into which a workload expands.
 
+    Args:
+        spec: the workload.
+        seed: of the cohorts that August makes of ServeGen data; the specification's if None.
+
     Raises:
-        UnsupportedError: requests come from ServeGen data.
+        ConfigError: a client or cohort has impossible values, or ServeGen data cannot be read.
     """
-    if spec.servegen_data is not None and not spec.clients:
-        raise UnsupportedError(
-            "servegen_data: is not read here; blis-jax convert servegen --path FOLDER makes cohorts of it"
-        )
     if not isinstance(spec, RevisedWorkload):
         assert spec.clients and spec.aggregate_rate is not None
         return Expansion(spec.clients, (None,) * len(spec.clients), spec.aggregate_rate)
@@ -62,11 +63,10 @@ def expanded(spec: WorkloadSpec) -> Expansion:
         rate, users = revised_clients(spec.inference_perf)
         clients = [_client("inference_perf", user.document) for user in users]
         paces = [user.pace for user in users]
-    members = [
-        member
-        for index, cohort in enumerate(spec.cohorts)
-        for member in _members(cohort, f"cohorts[{index}]")
-    ]
+    placed = [(cohort, f"cohorts[{index}]") for index, cohort in enumerate(spec.cohorts)]
+    if spec.served_data is not None:
+        rate, placed = 0.0, _cohorts_of(spec.served_data, spec.seed if seed is None else seed)
+    members = [member for cohort, place in placed for member in _members(cohort, place)]
     made = Expansion((*clients, *members), (*paces, *[None] * len(members)), rate)
     return made if spec.adapters is None else _by_adapter(made, spec.adapters)
 
@@ -124,6 +124,18 @@ def _client(source: str, document: Mapping[str, Any]) -> RevisedClient:
         return RevisedClient.model_validate(document)
     except ValidationError as error:
         raise ConfigError(f"{source}: {sentence(error, REVISED_LAW_TYPES)}") from None
+
+
+def _cohorts_of(data: RevisedServeGen, seed: int) -> list[tuple[CohortSpec, str]]:
+    """Return the cohorts of ServeGen data, and how errors name them."""
+    cohorts = []
+    for document in data.cohorts(seed).document["cohorts"]:
+        place = f"servegen_data: cohort {document['id']}"
+        try:
+            cohorts.append((CohortSpec.model_validate(document), place))
+        except ValidationError as error:
+            raise ConfigError(f"{place}: {sentence(error, REVISED_LAW_TYPES)}") from None
+    return cohorts
 
 
 def _members(cohort: CohortSpec, place: str) -> Iterator[RevisedClient]:

@@ -13,6 +13,8 @@ from blis_jax.workload.length_laws import (
 )
 from blis_jax.workload.reference.laws import has_own_windows
 from blis_jax.workload.revised_spec import RevisedWorkload
+from blis_jax.workload.servegen.clients import CLIENT
+from blis_jax.workload.servegen.keys import RevisedServeGen
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
 
 MODALITIES = ("image", "audio", "video")
@@ -48,6 +50,8 @@ LEAST_OFF = 0.01  # of the sum of shares from 1
 
 def _shares(spec: WorkloadSpec) -> Iterator[str]:
     """Yield a note on shares whose sum is not 1 although all clients always send: BLIS divides them by their sum."""
+    if all(client.id.startswith(CLIENT) for client in spec.clients):
+        return  # of ServeGen data, whose rates they are
     cohorts = spec.cohorts if isinstance(spec, RevisedWorkload) else ()
     has_windows = cohorts or any(client.lifecycle is not None for client in spec.clients)
     total = sum(client.rate_fraction for client in spec.clients)
@@ -74,6 +78,8 @@ def _revised(spec: RevisedWorkload) -> Iterator[str]:
     """Yield notes on settings that BLIS's revision of August 2026 ignores."""
     if spec.inference_perf is not None and spec.aggregate_rate:
         yield "aggregate_rate has no effect beside inference_perf: the stages have the rates"
+    if spec.servegen_data is not None:
+        yield from _data(spec, spec.servegen_data)
     if not has_own_windows(spec.clients):
         return
     for index, client in enumerate(spec.clients):
@@ -86,6 +92,17 @@ def _revised(spec: RevisedWorkload) -> Iterator[str]:
             yield (
                 f"clients[{index}].prefix_group has no effect: windows have rates or laws of their own"
             )
+
+
+def _data(spec: RevisedWorkload, data: RevisedServeGen) -> Iterator[str]:
+    if spec.served_data is None:
+        yield "servegen_data has no effect beside cohorts"
+        return
+    if spec.aggregate_rate:
+        yield "aggregate_rate has no effect beside servegen_data: the data have the rates"
+    for name in data.idle:
+        yield f"servegen_data.{name} has no effect: cohorts are of three half hours of the day"
+    yield from data.notes()
 
 
 def _prefix(client: ClientSpec, used: int) -> Iterator[str]:

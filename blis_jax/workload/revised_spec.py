@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -24,11 +24,13 @@ from blis_jax.workload.length_laws import (
     Whole,
     problem_at,
 )
+from blis_jax.workload.servegen.keys import RevisedServeGen
 from blis_jax.workload.source import REVISED
 from blis_jax.workload.spec_parts import (
     ActiveWindow,
     AdapterPopularity,
     ArrivalSpec,
+    ClassTargets,
     ClientSpec,
     LifecycleSpec,
     MultimodalSpec,
@@ -338,25 +340,6 @@ class CohortSpec(RevisedSource):
         return self
 
 
-class ClassTargets(Strict):
-    """Latency bounds in ms within which a request counts as good; 0 for none."""
-
-    ttft_ms: NonNegative = 0.0
-    itl_ms: NonNegative = 0.0
-    e2e_ms: NonNegative = 0.0
-
-
-class RevisedServeGen(Strict):
-    """Recorded ServeGen data from which BLIS takes clients; not simulated."""
-
-    path: str = ""
-    time_window: str = ""
-    span_start: Count = 0
-    span_end: Count = 0
-    window_duration_secs: Count = 0
-    drain_timeout_secs: Count = 0
-
-
 class RevisedWorkload(WorkloadSpec):
     """A whole workload: clients and cohorts, or one of the compact forms that expand into clients."""
 
@@ -371,17 +354,34 @@ class RevisedWorkload(WorkloadSpec):
     goodput_slo_targets: dict[str, ClassTargets] = Field(default_factory=dict)
 
     @property
+    def served_data(self) -> RevisedServeGen | None:
+        """Return the ServeGen data from which requests come; None without them, or beside cohorts."""
+        return None if self.cohorts else self.servegen_data
+
+    @property
+    def has_fixed_rates(self) -> bool:
+        """Return whether stages or data set the rates, which aggregate_rate does not change."""
+        return self.inference_perf is not None or self.served_data is not None
+
+    def content(self) -> dict[str, Any]:
+        """Return everything on which the requests depend besides the seed, as plain data; of ServeGen data a digest."""
+        files = {} if self.served_data is None else {"servegen_files": self.served_data.digest}
+        return super().content() | files
+
+    @property
     def slo_classes(self) -> tuple[str, ...]:
         """Return the SLO classes of the clients, `default` for none, in order of their first use."""
-        made = ("standard",) if self.inference_perf is not None else ()
-        classes = [client.slo_class for client in self.clients]
-        classes += [cohort.slo_class for cohort in self.cohorts]
-        return tuple(dict.fromkeys((*made, *(name or "default" for name in classes))))
+        made: tuple[str, ...] = ("standard",) if self.inference_perf is not None else ()
+        made = made if self.served_data is None else self.served_data.slo_classes
+        given = (source.slo_class or "default" for source in (*self.clients, *self.cohorts))
+        return tuple(dict.fromkeys((*made, *given)))
 
     @property
     def waits(self) -> bool:
         """Return whether users or sessions wait for answers, or requests may be dropped at a deadline."""
-        return self.inference_perf is not None or any(
+        if self.inference_perf is not None or (self.served_data and self.served_data.has_reasoning):
+            return True
+        return any(
             sender.timeout or sender.reasoning is not None or getattr(sender, "concurrency", 0)
             for sender in (*self.clients, *self.cohorts)
         )

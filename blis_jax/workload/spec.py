@@ -52,7 +52,7 @@ def parse_spec(
     try:
         return _with_clients(kind.model_validate(data))
     except ValidationError as error:
-        if revision is None and _has_later_key(error, data):
+        if revision is None and (_has_later_key(error, data) or _has_rates_of_data(data)):
             return parse_spec(text, source, REVISED)
         words = sentence(error, kind.law_types)
         if kind is not RevisedWorkload and _is_revised(data):
@@ -65,6 +65,11 @@ def parse_spec(
         raise ConfigError(f"{source}: {words}") from None
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
+
+
+def _has_rates_of_data(data: Mapping[Any, Any]) -> bool:
+    """Return whether requests come from ServeGen data at no rate of the file, which only August allows."""
+    return bool(data.get("servegen_data")) and not data.get("aggregate_rate")
 
 
 HINT = "did you mean"  # of `closest`
@@ -113,13 +118,24 @@ def _spec_class(revision: str) -> type[WorkloadSpec]:
 
 
 def _with_clients(spec: WorkloadSpec) -> WorkloadSpec:
-    """Return the workload with its `inference_perf` form expanded into clients by the first revision's rules."""
-    if spec.revision != FIRST_REVISION or spec.inference_perf is None or spec.clients:
+    """Return the workload with the clients that the first revision makes of `inference_perf` or `servegen_data`."""
+    if spec.revision != FIRST_REVISION or spec.clients:
         return spec
-    mean_rate, clients = first_clients(spec.inference_perf)
-    rate = mean_rate if spec.aggregate_rate is None else spec.aggregate_rate
-    changes = {"clients": clients, "aggregate_rate": rate, "inference_perf": None}
-    return override(spec, **changes)
+    if spec.inference_perf is not None:
+        mean_rate, clients = first_clients(spec.inference_perf)
+        rate = mean_rate if spec.aggregate_rate is None else spec.aggregate_rate
+        return override(spec, clients=clients, aggregate_rate=rate, inference_perf=None)
+    if spec.servegen_data is None:
+        return spec
+    clients, notes = spec.servegen_data.clients()
+    for note in notes:
+        warnings.warn(note, ConfigWarning, stacklevel=2)
+    try:
+        return override(spec, clients=clients, servegen_data=None)
+    except ConfigError as error:
+        raise ConfigError(
+            f"servegen_data: the {len(clients)} clients made of it: {error}"
+        ) from None
 
 
 def load_spec(path: str | Path, revision: str | None = FIRST_REVISION) -> WorkloadSpec:

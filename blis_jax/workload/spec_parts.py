@@ -26,6 +26,7 @@ from blis_jax.workload.length_laws import (
     Whole,
     problem_at,
 )
+from blis_jax.workload.servegen.keys import ServeGenSpec
 from blis_jax.workload.source import FIRST_REVISION
 
 if TYPE_CHECKING:
@@ -184,20 +185,12 @@ class ClientSpec(Strict):
                 raise problem_at(
                     [name, "params", "value"], f"got {law.params.value}, allowed is 1 token or more"
                 )
-            if isinstance(law, EmpiricalLaw) and min(law.params) < 1:
+            if name == "input_distribution" and isinstance(law, EmpiricalLaw) and 0 in law.params:
                 raise problem_at(
                     [name, "params"],
-                    f"has token count {min(law.params)}, allowed is 1 token or more",
+                    "has token count 0, allowed is 1 token or more",
                 )
         return self
-
-
-class ServeGenSpec(Strict):
-    """Recorded ServeGen data from which BLIS takes clients."""
-
-    path: str
-    span_start: Count = 0
-    span_end: Count = 0
 
 
 class MeasureSpec(Strict):
@@ -237,6 +230,14 @@ class AdapterPopularity(Strict):
         return self
 
 
+class ClassTargets(Strict):
+    """Latency bounds in ms within which a request counts as good; 0 for none."""
+
+    ttft_ms: NonNegative = 0.0
+    itl_ms: NonNegative = 0.0
+    e2e_ms: NonNegative = 0.0
+
+
 class WorkloadSpec(Strict):
     """A whole workload: clients that share an aggregate rate."""
 
@@ -263,13 +264,12 @@ class WorkloadSpec(Strict):
 
     @model_validator(mode="after")
     def _has_source(self) -> WorkloadSpec:
-        if self.servegen_data is None and self.inference_perf is None:
-            if self.aggregate_rate is None:
-                raise problem_at(
-                    ["aggregate_rate"], "missing, but it must be given (requests per second)"
-                )
-            if not self.clients:
-                raise problem_at(["clients"], "no client is given, allowed is one or more")
+        if self.inference_perf is None and self.aggregate_rate is None:
+            raise problem_at(
+                ["aggregate_rate"], "missing, but it must be given (requests per second)"
+            )
+        if not self.clients and self.servegen_data is None and self.inference_perf is None:
+            raise problem_at(["clients"], "no client is given, allowed is one or more")
         return self
 
     @property
@@ -286,6 +286,11 @@ class WorkloadSpec(Strict):
     def has_rate(self) -> bool:
         """Return whether some requests arrive at a rate."""
         return True
+
+    @property
+    def has_fixed_rates(self) -> bool:
+        """Return False: under February's rules aggregate_rate sets the rate of all clients."""
+        return False
 
     def content(self) -> dict[str, Any]:
         """Return everything on which the requests depend besides the seed, as plain data."""

@@ -147,8 +147,7 @@ def load_shape(name: str) -> Shape:
         ConfigError: the workload has no clients whose rate could be set.
     """
     spec = workload_from(name, "--shape", follows=False)
-    made_of = ("servegen_data", "inference_perf", "cohorts")
-    if not spec.clients or any(getattr(spec, name, None) for name in made_of):
+    if not spec.clients or getattr(spec, "cohorts", None):
         raise ConfigError(
             f"--shape: {name} has no clients of its own, so its rate cannot be set; give a workload "
             "with clients"

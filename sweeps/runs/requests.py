@@ -91,10 +91,10 @@ def workload_from(
 ) -> WorkloadSpec:
     """Return a workload given by its name, its file or its content; `where` begins error messages.
 
-    A workload with users or sessions that wait for answers is refused unless `follows`.
+    A workload with users or sessions that wait for answers, or with fixed rates, is refused unless `follows`.
     """
     spec = _read(given, where, folder, None)
-    if spec.waits and not follows:
+    if not follows and (spec.has_fixed_rates or spec.waits):
         _read(given, where, folder, FIRST_REVISION)  # which says what takes it
     return override(spec, num_requests=num_requests) if num_requests else spec
 
@@ -200,7 +200,7 @@ def requests_of(
         _note_context(options, command, trace, configs)
         return StudyRequests(trace, seeds, stream, options.trace or "")
     spec, name = workload()
-    if spec.waits and stream == "jax":
+    if spec.revision != FIRST_REVISION and stream == "jax":
         raise ConfigError(
             f"--rng jax: the clients of {name} are those of BLIS of August 2026, and its own streams alone draw them; "
             "leave --rng out"
@@ -332,7 +332,13 @@ def workload_for(
 
 
 def check_rate(spec: WorkloadSpec, option: str) -> None:
-    """Refuse a request rate for a workload of users, who send when they are answered."""
+    """Refuse a request rate for a workload that has its own, or of users, who send when they are answered."""
+    if spec.has_fixed_rates:
+        source = "servegen_data" if spec.servegen_data is not None else "inference_perf"
+        raise ConfigError(
+            f"{option}: the workload's rates are those of {source}, and no other rate changes them; leave it out, or "
+            "give a workload with clients"
+        )
     if not spec.has_rate:
         raise ConfigError(
             f"{option}: all clients of the workload keep a number of requests open and have no rate; change "

@@ -23,7 +23,8 @@ from blis_jax.files.atomic_write import fingerprint
 from blis_jax.metrics.measure import DEFAULT_TARGETS, read_targets
 from blis_jax.policies.seeds import BY_WORKLOAD
 from blis_jax.traces.source import STREAM, TraceSource
-from blis_jax.workload.source import FIRST_REVISION, RequestSource
+from blis_jax.workload.revised_spec import RevisedWorkload
+from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.runs.axes import StudyAxis, axis_of, is_of_workload, setting_of, values_of
 from sweeps.runs.experiment import Experiment, Targets
@@ -182,8 +183,8 @@ def make_plan(
         if is_of_workload(name):
             spec = with_value(spec, name, value)
     numbers = seeds([arm.config for arm in chosen]) if callable(seeds) else seeds
-    is_jax = isinstance(spec, WorkloadSpec) and not spec.waits and spec.revision == FIRST_REVISION
-    stream = STREAM if trace is not None else "jax" if is_jax else "reference"
+    own = "reference" if isinstance(spec, RevisedWorkload) else "jax"
+    stream = STREAM if trace is not None else own
     requests = StudyRequests(spec, tuple(numbers), stream, workload)
     return _checked(SweepPlan(Experiment(requests, (), targets, window), chosen, tuple(axes)))
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from blis_jax.errors import UnsupportedError
 from blis_jax.workload.expansion import expanded
 from blis_jax.workload.inference_perf import ExactCount, OwnRate
 from blis_jax.workload.reference import draw, golden_arrays
@@ -100,15 +99,6 @@ def test_chat_users_of_the_first_revision_hold_five_growing_rounds():
         "accumulate",
     )
     assert not any(client.lifecycle for client in spec.clients)
-
-
-@pytest.mark.parametrize("revision", [FIRST_REVISION, REVISED])
-def test_recorded_data_in_place_of_clients_is_told_to_be_missing(revision):
-    text = "version: '2'\nnum_requests: 3\nservegen_data: {path: x}\n"
-    with pytest.raises(
-        UnsupportedError, match="servegen_data: is not read here; blis-jax convert servegen"
-    ):
-        draw(parse_spec(text, revision=revision))
 
 
 @pytest.mark.parametrize("revision", [FIRST_REVISION, REVISED])

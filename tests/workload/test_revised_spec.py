@@ -286,12 +286,6 @@ def test_a_file_without_any_client_is_refused():
         ),
         (BASE + COHORT, "prefix_group: g", "adapter: x", r"cohorts\[0\]\.adapter: LoRA"),
         (
-            "version: '2'\nnum_requests: 3",
-            "num_requests: 3",
-            "num_requests: 3\nservegen_data: {path: x}",
-            "servegen_data: is not read here",
-        ),
-        (
             POOL,
             "clients:",
             f"clients:\n  - {{id: u, concurrency: 2, {', '.join(LAWS.split(chr(10) + '    ')[1:])}}}",

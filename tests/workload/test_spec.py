@@ -224,9 +224,9 @@ BAD = [
         "clients[1].output_distribution.params: a token count is given twice; keep one of them",
     ),
     (
-        "{'16': 0.2, '100': 0.8}",
-        "{0: 1}",
-        "clients[1].output_distribution.params: has token count 0, allowed is 1 token or more",
+        "{type: constant, params: {value: 20}}",
+        "{type: empirical, params: {0: 1}}",
+        "clients[1].input_distribution.params: has token count 0, allowed is 1 token or more",
     ),
     (
         "{value: 20}",

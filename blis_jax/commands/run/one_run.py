@@ -148,7 +148,8 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     if remark:
         notes.warn(remark)
     _note_inert_tier(config, record, notes)
-    labels = labels_of(record, table, names, source.spec, run.request_ids() if run else None)
+    ids = run.request_ids() if run else None
+    labels = labels_of(record, table, names, source.spec, ids, source.seed)
     if not _tell(options, config, record, labels, source, wanted_scores) and table.num_rows:
         notes.warn("no request completed before the run ended, so nothing is printed, as in BLIS")
         return 0

@@ -34,8 +34,8 @@ from blis_jax.results.scores import (
 if TYPE_CHECKING:
     from blis_jax.records.record import RunRecord
     from blis_jax.traces.read import Trace
-    from blis_jax.workload.revised_spec import ClassTargets
     from blis_jax.workload.spec import WorkloadSpec
+    from blis_jax.workload.spec_parts import ClassTargets
 
 _DIMENSIONS = ("ttft", "itl", "e2e")
 

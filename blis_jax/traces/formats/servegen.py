@@ -34,6 +34,7 @@ from blis_jax.traces.rows import (
     TraceRows,
     make_rows,
 )
+from blis_jax.workload.servegen.clients import CLIENT, TENANT
 from blis_jax.workload.servegen.reading import (
     Lengths,
     Window,
@@ -174,7 +175,7 @@ def draw(clients: Sequence[Client], reading: Reading) -> TraceRows:
         arrival_us[order],
         np.concatenate([piece.input_len for piece in pieces])[order],
         np.concatenate([piece.output_len for piece in pieces])[order],
-        texts={"client": "servegen-chunk-" + numbers, "tenant": "chunk-" + numbers},
+        texts={"client": CLIENT + numbers, "tenant": TENANT + numbers},
     )
 
 

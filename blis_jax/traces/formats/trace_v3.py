@@ -41,7 +41,7 @@ from blis_jax.traces.rows import (
     make_rows,
 )
 from blis_jax.workload.length_laws import Strict, Whole
-from blis_jax.workload.revised_spec import ClassTargets
+from blis_jax.workload.spec_parts import ClassTargets
 from blis_jax.workload.written import as_blis_writes
 
 COLUMNS = (

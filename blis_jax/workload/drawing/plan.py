@@ -282,15 +282,16 @@ def longest_request(plan: DrawPlan, chance: float = 0.1) -> int:
 
 
 def _check_supported(spec: WorkloadSpec) -> None:
-    todo = "is not supported yet by this generator; "
     if spec.revision != FIRST_REVISION:
         raise UnsupportedError(
             f"requests of {spec.revision} are drawn by BLIS's own streams alone; draw them with "
             f"--rng reference, or in Python with blis_jax.workload.reference.draw"
         )
-    for key in ("servegen_data", "inference_perf"):
-        if getattr(spec, key) is not None and not spec.clients:
-            raise ConfigError(f"{key}: {todo}describe the traffic under clients")
+    if not spec.clients:
+        raise ConfigError(
+            "the workload has no clients; read it with parse_spec or load_spec, which make them of inference_perf and "
+            "servegen_data"
+        )
     for index, client in enumerate(spec.clients):
         if rounds_of(client) > MOST_DRAWS // SIZE_STEP:
             raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -298,21 +299,29 @@ class WindowSender:
         self._aggregate_rate = aggregate_rate
         self._prefix = prefix
 
-    def batch(self, seed: int, horizon_us: float) -> RequestBatch:
-        """Return all requests of all windows, in the order of the windows."""
+    def batches(self, seed: int, horizon_us: float) -> Iterator[RequestBatch]:
+        """Return the requests in the order of the windows, drawn as far as they are asked for.
+
+        Where windows overlap, or do not follow each other, no batch says from when on its requests arrive.
+        """
         assert self._spec.lifecycle is not None
-        stream = Stream(seed)
-        requests: list[DrawnRequest] = []
-        for window in self._spec.lifecycle.windows:
+        stream, windows = Stream(seed), self._spec.lifecycle.windows
+        follows = all(before.end_us <= after.start_us for before, after in pairwise(windows))
+        for window in windows:
             if window.start_us < horizon_us:
                 end_us = int(min(window.end_us, horizon_us))
-                requests += self._window(stream, window.model_copy(update={"end_us": end_us}))
-        # rounds share their history, so this counts more than was drawn and never less
-        num_tokens = sum(request.input_len + len(request.output) for request in requests)
-        return RequestBatch(0, requests, num_tokens)
+                yield RequestBatch(window.start_us if follows else 0, [], 0)
+                for start_us, requests in self._window(
+                    stream, window.model_copy(update={"end_us": end_us})
+                ):
+                    # rounds share their history, so this counts more than was drawn and never less
+                    num_tokens = sum(each.input_len + len(each.output) for each in requests)
+                    yield RequestBatch(start_us if follows else 0, requests, num_tokens)
 
-    def _window(self, stream: Stream, window: RevisedWindow) -> list[DrawnRequest]:
-        """Return the requests of one window; its gaps are drawn first, and the last gap reaches the window's end."""
+    def _window(
+        self, stream: Stream, window: RevisedWindow
+    ) -> Iterator[tuple[int, list[DrawnRequest]]]:
+        """Yield each arrival in one window with its requests; gaps are drawn first, and the last reaches its end."""
         rate = window_rate(self._spec, window, self._clients, self._aggregate_rate)
         span_us = window.end_us - window.start_us
         expected = max(rate, 0.0) * (float(span_us) / 1e6)
@@ -329,7 +338,6 @@ class WindowSender:
             window.input_distribution or self._spec.input_distribution,
             window.output_distribution or self._spec.output_distribution,
         )
-        requests: list[DrawnRequest] = []
         if self._spec.multi_turn:
             session = session_drawer(self._spec, draw)
             for start_us in starts_us[: 1 if self._spec.has_single_session else None]:
@@ -340,19 +348,21 @@ class WindowSender:
                     self._index, self._spec, start_us, name, rounds, self._prefix
                 )
                 # BLIS gives these rounds no target
-                requests += [
-                    request._replace(slo_target_us=0)
-                    for request in drawn
-                    if request.arrival_us < window.end_us
-                ]
-            return requests
+                yield (
+                    start_us,
+                    [
+                        request._replace(slo_target_us=0)
+                        for request in drawn
+                        if request.arrival_us < window.end_us
+                    ],
+                )
+            return
         nothing = np.empty(0, np.int32)
         for start_us in starts_us:
             if start_us >= window.end_us:
                 break
             request = single_request(self._index, self._spec, start_us, draw(stream), nothing)
-            requests.append(request._replace(prefix_group="", deadline_us=NO_DEADLINE))
-        return requests
+            yield start_us, [request._replace(prefix_group="", deadline_us=NO_DEADLINE)]
 
 
 def scaled(gaps_us: list[int], span_us: int) -> list[int]:

@@ -84,7 +84,7 @@ def drawn(
     """
     _check(spec)
     seed = spec.seed if seed is None else seed
-    expansion, most = expanded(spec), spec.num_requests or math.inf
+    expansion, most = expanded(spec, seed), spec.num_requests or math.inf
     stream = Stream(subsystem_seed(seed, WORKLOAD))
     prefixes = {
         group: draw_tokens(stream, length)
@@ -151,7 +151,7 @@ def _batches(
         for index, client in enumerate(clients):
             if client.lifecycle is not None:
                 sender = WindowSender(index, clients, rate, prefix_of[index])
-                yield iter([sender.batch(stream.int63(), horizon_us)])
+                yield sender.batches(stream.int63(), horizon_us)
         return
     most = CAP_PER_REQUEST * spec.num_requests or math.inf
     limits = ClientLimits(horizon_us, most_requests=most)

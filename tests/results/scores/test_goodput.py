@@ -12,7 +12,7 @@ from blis_jax.commands.run.scores import ScoreOptions, nanoseconds, scores_of, v
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.results.scores import fitness, goodput_fields
-from blis_jax.workload.revised_spec import ClassTargets
+from blis_jax.workload.spec_parts import ClassTargets
 
 # `blis run --workload-spec … --horizon 500000 --metrics-path …` (f90a1e3a): class, TTFT, ITL and E2E in µs
 ROWS = [

@@ -10,6 +10,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import load_builtin, parse_spec
 from sweeps.robustness.plan import Extent, Shape, load_shape
+from tests.workload.servegen.scenes import COHORT
 
 
 def test_the_ledgers_cell_has_the_ledgers_workload() -> None:
@@ -82,6 +83,9 @@ def test_bad_extents_and_shapes_are_refused(tmp_path) -> None:  # type: ignore[n
     ):
         load_shape("mixt")
     path = tmp_path / "bare.yaml"
-    path.write_text("version: '2'\nservegen_data: {path: here}\n")
+    path.write_text(f"version: '2'\naggregate_rate: 3\n{COHORT}")
     with pytest.raises(ConfigError, match="has no clients of its own"):
+        load_shape(str(path))
+    path.write_text("version: '2'\nservegen_data: {path: here}\n")
+    with pytest.raises(ConfigError, match="aggregate_rate: missing"):
         load_shape(str(path))

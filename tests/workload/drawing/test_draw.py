@@ -18,7 +18,14 @@ from blis_jax.errors import ConfigError
 from blis_jax.workload.drawing import samplers
 from blis_jax.workload.drawing.draw import compile_plan, draw, params_for
 from blis_jax.workload.drawing.plan_params import gap_shape
-from blis_jax.workload.spec import ArrivalSpec, load_builtin, load_spec, override, parse_spec
+from blis_jax.workload.spec import (
+    ArrivalSpec,
+    WorkloadSpec,
+    load_builtin,
+    load_spec,
+    override,
+    parse_spec,
+)
 from blis_jax.workload.table import NEVER_US, RequestTable, load_table
 from tests.workload.test_table import check_structure
 
@@ -466,9 +473,11 @@ def test_narrow_numbers_are_refused():
     ("spec", "options", "message"),
     [
         (
-            parse_spec('version: "2"\nservegen_data: {path: x}'),
+            WorkloadSpec.model_validate(
+                {"version": "2", "aggregate_rate": 1, "servegen_data": {"path": "x"}}
+            ),
             {},
-            "servegen_data: is not supp",
+            "the workload has no clients; read it with parse_spec or load_spec",
         ),
         (scene([client_text()], num_requests=0), {}, "neither a number of requests nor a horizon"),
         (scene([client_text()]), {"headroom": 0.5}, "headroom 0.5"),
