@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.blis import files
 from benchmarks.blis.lines import (
     ANYWHERE,
     LINES,
@@ -134,7 +135,8 @@ def _requests(draw: Draw, path: Path) -> list[str]:
         file = path.with_suffix(".yaml")
         while "inference_perf" in (drawn := workload(draw, ())):
             pass  # which this revision's `run` always refuses
-        file.write_text(yaml.safe_dump(_older(drawn), sort_keys=False))
+        older = files.of_data(draw, _older(drawn), files.OF_FEBRUARY, path.with_suffix(".servegen"))
+        file.write_text(yaml.safe_dump(older, sort_keys=False))
         return ["--workload-spec", str(file)]
     if kind < 0.86:
         _csv(draw.value, path.with_suffix(".csv"))

@@ -79,6 +79,32 @@ def servegen(value: random.Random, folder: Path) -> None:
         (folder / f"chunk-{number}-dataset.json").write_text(json.dumps(windows))
 
 
+OF_AUGUST: dict[str, tuple[object, ...]] = {
+    "window_duration_secs": (0, 1, 5, 60),
+    "drain_timeout_secs": (0, 1, 600),
+    "span_start": (600,),
+}
+OF_FEBRUARY: dict[str, tuple[object, ...]] = {
+    "span_start": (0, 600, 28800),
+    "span_end": (0, 1200, 30000, 200000),
+}
+
+
+def of_data(
+    draw: Draw, workload: dict[str, Any], keys: dict[str, tuple[object, ...]], folder: Path
+) -> dict[str, Any]:
+    """Return some workload files with ServeGen data in place of their clients, the others as they are."""
+    if not draw.has(0.08):
+        return workload
+    value, data = draw.value, {"path": str(folder)}
+    servegen(value, folder)
+    for name, values in keys.items():
+        data |= {name: value.choice(values)} if value.random() < 0.4 else {}
+    sources = ("clients", "cohorts", "inference_perf")
+    kept = {name: part for name, part in workload.items() if name not in sources}
+    return kept | {"servegen_data": data}
+
+
 def _window(value: random.Random, start: int) -> str:
     rate = value.choice((0, 0.01, *[round(value.uniform(0, 40), 3)] * 4))
     family = value.choice((*("Gamma", "Weibull") * 8, "Poisson", ""))

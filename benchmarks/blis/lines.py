@@ -284,7 +284,8 @@ def scorers(draw: Draw, names: tuple[str, ...] = SCORERS) -> str:
 def _requests(draw: Draw, path: Path, adapters: tuple[str, ...]) -> list[str]:
     kind = draw.shape.random()
     if kind < 0.78:
-        drawn = workload(draw, adapters)
+        folder = path.with_suffix(".servegen")
+        drawn = files.of_data(draw, workload(draw, adapters), files.OF_AUGUST, folder)
         path.write_text(yaml.safe_dump(drawn, sort_keys=False))
         return ["--workload-spec", str(path)]
     number = ["--num-requests", draw.value.choice(("1", "30", "60"))]
