@@ -47,6 +47,7 @@ OTHER: dict[str, Any] = {
     "fairness_policy": "round-robin",
     "model": "microsoft/phi-4",
     "hardware": "A100-80",
+    "tp": 4,
     "instances": ({"count": 2, "role": ROLES[1]}, {"count": 2, "role": ROLES[2]}),
     "policy_numbers": (("admission.probability", 0.25),),
     "usage_limit_threshold": 0.5,
