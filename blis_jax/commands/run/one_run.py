@@ -142,8 +142,7 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}; {record.outcome.advice}")
         return cli.EXIT_UNSUPPORTED
-    limits = wanted_scores.limits
-    asked = (options, config, record, source, limits)
+    asked = (options, config, record, source, wanted_scores.limits)
     remark = requests.write_trace(*asked, (table, names), trace, run)
     if remark:
         notes.warn(remark)
